@@ -27,66 +27,74 @@ _PERCENT = 100.0
 _LOG_OF_YES = "the logarithm of the probability of yes"
 
 
+# What holds of a kind: a softmax makes probabilities of several scores; an image may have several
+# labels, or none; scores are numbers of any size, not probabilities in some form.
+_BY_SOFTMAX, _INDEPENDENT, _UNBOUNDED = "by softmax", "independent", "unbounded"
+
+
 @unique
 class OutputKind(Enum):
-    """Names the kind of a model's scores, as the key `output` does."""
+    """Names the kind of a model's scores, as the key `output` does.
 
-    LOGITS = "logits"
-    PROBABILITIES = "probabilities"
-    LOG_PROBABILITIES = "log-probabilities"
-    PERCENT = "percent"
-    SHARES = "shares"
-    SIGMOID = "sigmoid"
-    INDEPENDENT = "independent-probabilities"
-    INDEPENDENT_PERCENT = "independent-percent"
-    INDEPENDENT_LOG = "independent-log-probabilities"
+    This is the one table of the kinds: their names, phrases that say what they are, and what holds
+    of them.
+    """
+
+    _value_: str
+
+    LOGITS = (
+        "logits",
+        "logits, of which a softmax makes probabilities",
+        _BY_SOFTMAX,
+        _UNBOUNDED,
+    )
+    PROBABILITIES = "probabilities", "probabilities that add up to 1"
+    LOG_PROBABILITIES = (
+        "log-probabilities",
+        "logarithms of probabilities that add up to 1",
+        _BY_SOFTMAX,
+    )
+    PERCENT = "percent", "probabilities in percent that add up to 100"
+    SHARES = "shares", "shares, which are divided by their sum"
+    SIGMOID = (
+        "sigmoid",
+        "independent logits (multi-label), and a sigmoid makes a probability of each",
+        _INDEPENDENT,
+        _UNBOUNDED,
+    )
+    INDEPENDENT = (
+        "independent-probabilities",
+        "independent probabilities (multi-label)",
+        _INDEPENDENT,
+    )
+    INDEPENDENT_PERCENT = (
+        "independent-percent",
+        "independent probabilities in percent (multi-label)",
+        _INDEPENDENT,
+    )
+    INDEPENDENT_LOG = (
+        "independent-log-probabilities",
+        "logarithms of independent probabilities (multi-label)",
+        _INDEPENDENT,
+    )
+
+    meaning: str
+    by_softmax: bool
+    is_independent: bool
+    is_unbounded: bool
+
+    def __new__(cls, name: str, meaning: str, *traits: str) -> "OutputKind":
+        """Return the kind with this name, and the other columns of its row."""
+        member = object.__new__(cls)
+        member._value_, member.meaning = name, meaning
+        member.by_softmax = _BY_SOFTMAX in traits
+        member.is_independent = _INDEPENDENT in traits
+        member.is_unbounded = _UNBOUNDED in traits
+        return member
 
     @classmethod
     def _missing_(cls, value: object) -> "OutputKind | None":
         return cls.LOGITS if value == "softmax" else None  # by what is done to them
-
-    @property
-    def is_independent(self) -> bool:
-        """Return whether an image may have several labels, or none."""
-        return self in _INDEPENDENT
-
-    @property
-    def by_softmax(self) -> bool:
-        """Return whether a softmax makes probabilities of several scores."""
-        return self in (OutputKind.LOGITS, OutputKind.LOG_PROBABILITIES)
-
-    @property
-    def is_unbounded(self) -> bool:
-        """Return whether scores are numbers of any size, not probabilities in some form."""
-        return self in (OutputKind.LOGITS, OutputKind.SIGMOID)
-
-    @property
-    def meaning(self) -> str:
-        """Return a phrase that names the kind of the scores."""
-        return _MEANINGS[self]
-
-
-_INDEPENDENT = frozenset(
-    {
-        OutputKind.SIGMOID,
-        OutputKind.INDEPENDENT,
-        OutputKind.INDEPENDENT_PERCENT,
-        OutputKind.INDEPENDENT_LOG,
-    }
-)
-
-_MEANINGS = {
-    OutputKind.LOGITS: "logits, of which a softmax makes probabilities",
-    OutputKind.PROBABILITIES: "probabilities that add up to 1",
-    OutputKind.LOG_PROBABILITIES: "logarithms of probabilities that add up to 1",
-    OutputKind.PERCENT: "probabilities in percent that add up to 100",
-    OutputKind.SHARES: "shares, which are divided by their sum",
-    OutputKind.SIGMOID: "independent logits (multi-label), and a sigmoid makes a probability of"
-    " each",
-    OutputKind.INDEPENDENT: "independent probabilities (multi-label)",
-    OutputKind.INDEPENDENT_PERCENT: "independent probabilities in percent (multi-label)",
-    OutputKind.INDEPENDENT_LOG: "logarithms of independent probabilities (multi-label)",
-}
 
 
 @dataclass(frozen=True, slots=True)

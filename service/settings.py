@@ -181,7 +181,7 @@ class Settings(BaseModel):
     """Longest wait for accepted requests at shutdown."""
     engine_timeout_s: float | None = Field(default=None, ge=0, le=86_400)
     """Longest that a batch may run before its engine counts as hung and restarts; 0: no limit.
-    [default: 50 times the usual time, at least 10]"""
+    [default: 50 times what warming up measured, at least 10]"""
     warm_up_timeout_s: float = Field(default=0, ge=0, le=86_400)
     """Longest warm-up of an engine, and longest reading of a model at the start; 0: no limit."""
     max_connections: int = Field(default=1024, ge=1, le=100_000)

@@ -57,7 +57,7 @@ ORDER = {
         "digits",
     ],
     "service": [
-        "errors callbacks fair_queue folders machine progress",
+        "errors fair_queue folders machine progress",
         "settings",
         "batching",
         "engine",

@@ -19,7 +19,7 @@ from kernels.image.jpeg import SCRATCH_BYTES, JpegImage, UnsuitableError, read_j
 from kernels.image.resize import fetch_launch
 from kernels.problems.interpolation import Interpolation
 from kernels.tuning.timing import time_launches
-from service.images.header import parse_image_file
+from service.images.prepare import parse_image_file
 
 LAST = ("jpeg_unstuff", "jpeg_resolve", "jpeg_write", "inverse_dct", "jpeg_pixels")
 """Kernels, each timed with all that run before it: the differences are the times of the parts."""

@@ -124,7 +124,7 @@ class CudaEngine:
         self.precision = classifier.precision
         self._name, self._device, self.gpu = classifier.name, device, device
         self.max_batch, self.classes = max_batch, classifier.classes
-        self._preprocessing = p
+        self._forms, self._image_shape = p.forms, p.image_shape
         self._inner, self._origins = classifier.inner, classifier.origins
         self._kinds = p.batch_kinds(takes)
         self.takes = self._kinds[-1]
@@ -200,7 +200,7 @@ class CudaEngine:
     def _capture(self) -> None:
         for key, plan in sorted(self._plans.items(), key=lambda item: -item[0][1]):
             kind, n = key
-            blank = np.zeros(self._preprocessing.image_shape, np.uint8)
+            blank = np.zeros(self._image_shape, np.uint8)
             put: Put = np.copyto if kind is Kind.PIXELS else write
             shape = blank.shape if kind is Kind.PIXELS else (-1,)
             places = self._images[: plan.input_bytes].reshape(n, *shape)
@@ -222,7 +222,7 @@ class CudaEngine:
 
         The `inner` values are copied from the arena after the replay.
         """
-        n = batch_size(images, self._preprocessing.forms, self.max_batch)
+        n = batch_size(images, self._forms, self.max_batch)
         if not self._replays:
             raise EngineError("the engine is closed or not warmed up")
         kind = kind_of_batch(images)

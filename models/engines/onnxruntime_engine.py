@@ -155,7 +155,7 @@ class OnnxRuntimeEngine:
         inside = 1 if one_thread else threads  # the session
         self.max_batch = max_batch
         self.classes = model.classes
-        self._preprocessing, self._image_shape = p, p.image_shape
+        self._forms, self._image_shape = p.forms, p.image_shape
         self._no_tensors = np.empty((0, *p.input_shape), np.float32)
         self._gathered: Images | None = None
         self._threads = threads
@@ -275,7 +275,7 @@ class OnnxRuntimeEngine:
 
         The session computes the `inner` values in any case, and returns those asked for.
         """
-        n = batch_size(images, self._preprocessing.forms, self.max_batch)
+        n = batch_size(images, self._forms, self.max_batch)
         if self._session is None:
             raise EngineError("the engine is closed")
         outputs = self._outputs(inner)

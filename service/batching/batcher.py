@@ -17,8 +17,9 @@ one request may run on several engines at once.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextvars import Context
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from math import inf
@@ -26,13 +27,20 @@ from typing import Any, Generic, TypeVar
 
 from service.batching.alarm import Alarm
 from service.batching.company import Company
-from service.batching.consumer import Batch, BatchRecord, Consumer, Run
-from service.batching.device_turns import DeviceTurns
+from service.batching.device_turns import DeviceTurn, DeviceTurns
 from service.batching.dispatcher import Dispatcher
 from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, SHORT_S, Decision, Urgency, due
-from service.batching.queue import Backlog, BatchResult, OnOutcome, Part, Posted
-from service.callbacks import call_safely
+from service.batching.queue import (
+    Backlog,
+    Batch,
+    BatchRecord,
+    BatchResult,
+    OnOutcome,
+    Part,
+    Posted,
+    call_safely,
+)
 from service.errors import DeadlineError, EngineFailedError, ServiceError, ShuttingDownError
 from service.fair_queue import ANYONE, Client
 
@@ -44,6 +52,44 @@ _TIMER_ERROR_S = 0.001
 
 # Turns of the event loop within which the next request arrives that comes in several steps.
 _TURNS = 8
+
+Run = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
+
+
+@dataclass(eq=False, slots=True)
+class _Consumer(Generic[T, R]):
+    """Takes batches from the queue and runs them on one engine, in a task of its own."""
+
+    number: int
+    run: Run[T, R]
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # wakes it while it is idle
+    turn: DeviceTurn | None = None
+    task: asyncio.Task[None] | None = None
+    batch: Batch[T, R] | None = None  # the running one
+    serves: bool = True
+    ran: tuple[int, int, float] = (0, 0, 0.0)  # batches, their items and seconds
+
+    @property
+    def alone(self) -> bool:
+        """Return whether no other model uses the device."""
+        return self.turn is None or self.turn.alone
+
+    @property
+    def free(self) -> bool:
+        """Return whether it serves, runs nothing, and is not waiting for its device."""
+        return self.serves and not self.batch and not (self.turn and self.turn.waits)
+
+    @property
+    def cancelled(self) -> bool:
+        """Return whether `close` or the event loop has cancelled the task."""
+        return self.task is not None and self.task.cancelling() > 0
+
+    def ends_by(self, error: BaseException) -> bool:
+        """Return whether an error from `run` should end the consumer or the process, not only the
+        batch."""
+        if isinstance(error, asyncio.CancelledError):
+            return self.cancelled
+        return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
 
 
 class Batcher(Generic[T, R]):
@@ -72,12 +118,12 @@ class Batcher(Generic[T, R]):
         if max_batch < 1:
             raise ValueError(f"max_batch {max_batch} must be at least 1")
         self._dispatcher = Dispatcher(*(latency or Latency.unknown(max_batch) for _ in runs))
-        self._consumers = [Consumer(number, run) for number, run in enumerate(runs)]
+        self._consumers = [_Consumer(number, run) for number, run in enumerate(runs)]
         for consumer, device_turns in zip(self._consumers, turns, strict=False):
             consumer.turn = device_turns.join(consumer.changed.set, weight)
         self._weight = weight
         self._elsewhere = False  # other processes run batches
-        self._idle: list[Consumer[T, R]] = []  # those that wait for a change, the longest first
+        self._idle: list[_Consumer[T, R]] = []  # those that wait for a change, the longest first
         self._working = 0  # tasks that have not ended
         self._on_batch = on_batch
         self._company = company or Company()
@@ -124,7 +170,7 @@ class Batcher(Generic[T, R]):
             raise RuntimeError("batches can be spread once, before they begin")
         first, self._elsewhere = self._consumers[0], True
         for number, device_turns in enumerate(turns, 1):
-            consumer = Consumer(number, first.run)
+            consumer = _Consumer(number, first.run)
             consumer.turn = device_turns.join(consumer.changed.set, self._weight)
             self._consumers.append(consumer)
             self._dispatcher.add(self._dispatcher.latency())
@@ -167,7 +213,7 @@ class Batcher(Generic[T, R]):
         )
         loop = asyncio.get_running_loop()
         if not count:
-            loop.call_soon(self._tell, request, BatchResult([], 0, 0.0, 0.0))
+            loop.call_soon(request.tell, BatchResult([], 0, 0.0, 0.0))
             return request
         inside = self._waiting.enter(request)
         if not self._dispatcher.short:
@@ -186,7 +232,7 @@ class Batcher(Generic[T, R]):
         running = {request for request, _, _ in self._running()}
         for request in self._waiting.all():
             if request not in running:
-                self._fail(request, failure())
+                request.fail(failure())
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Refuse new requests, finish the accepted ones, and stop.
@@ -249,12 +295,12 @@ class Batcher(Generic[T, R]):
             # Runs even if the task is cancelled before its first step.
             consumer.task.add_done_callback(partial(self._end, consumer))
 
-    async def _work(self, consumer: Consumer[T, R]) -> None:
+    async def _work(self, consumer: _Consumer[T, R]) -> None:
         """Run batches until the batcher is closed and the queue empty."""
         ahead = False
         # `run` may have swallowed a cancellation, so check for one.
         while not consumer.cancelled:
-            if self._dispatcher.short and not ahead:
+            if self._dispatcher.short and self._waiting.depth and not ahead:
                 await self._gather(consumer.number)
             ahead = False
             # No await between here and the wait, so no change is missed.
@@ -266,10 +312,10 @@ class Batcher(Generic[T, R]):
             elif consumer.serves and (self._waiting.depth or not consumer.alone):
                 size = self._look(now, consumer)
             if size:
-                items, parts = self._waiting.take(size, now)
-                if items:
-                    ahead = await self._carry(consumer, Batch(now, items, parts))
-                del items, parts  # while it waits it would keep its last batch
+                batch = self._waiting.take(size, now)
+                if batch.items:
+                    ahead = await self._carry(consumer, batch)
+                del batch  # while it waits it would keep its last batch
             elif self._closing and not self._waiting:
                 return
             else:
@@ -288,7 +334,7 @@ class Batcher(Generic[T, R]):
         requests follow each other in steps, it runs until none has arrived for a few turns.
         """
         most = self.latency(engine).max_batch
-        depth, expected = 0, most if self._company.look() else 0
+        depth, expected = 0, most if self._company.inside and self._company.look() else 0
         patience = _TURNS
         several = len(self._consumers) > 1
         while True:
@@ -300,7 +346,7 @@ class Batcher(Generic[T, R]):
             depth = self.depth
             await asyncio.sleep(0)
 
-    def _look(self, now: float, consumer: Consumer[T, R]) -> int:
+    def _look(self, now: float, consumer: _Consumer[T, R]) -> int:
         """Apply the policy, and return how many items an idle consumer's engine should run."""
         turn = consumer.turn if consumer.turn and not consumer.turn.alone else None
         if consumer.turn or len(self._consumers) > 1:
@@ -321,7 +367,7 @@ class Batcher(Generic[T, R]):
             self._obey(now, decision, size)
         return size
 
-    def _decide(self, now: float, consumer: Consumer[T, R]) -> Decision:
+    def _decide(self, now: float, consumer: _Consumer[T, R]) -> Decision:
         waiting = self._waiting
         return self._dispatcher.decide(now, waiting.depth, waiting.claims(now), consumer.number)
 
@@ -330,12 +376,12 @@ class Batcher(Generic[T, R]):
         stretches = self._waiting.in_order(now) if decision.refused else ()
         for request in dict.fromkeys(stretches[index][0] for index in decision.refused):
             done = self._dispatcher.completion(now, 0, request.left)
-            self._fail(request, DeadlineError(done - now, request.deadline - now))
+            request.fail(DeadlineError(done - now, request.urgency.deadline - now))
         self._alarm.cancel()
         if not size and decision.look_again < inf:
             self._alarm.set(decision.look_again, exact=self._any_free())
 
-    def _see_others(self, taking: Consumer[T, R] | None = None) -> None:
+    def _see_others(self, taking: _Consumer[T, R] | None = None) -> None:
         """Note which devices other models use; the device of the consumer `taking` counts as
         free."""
         for consumer in self._consumers:
@@ -350,7 +396,7 @@ class Batcher(Generic[T, R]):
             self._see_others()
             self._obey(now, self._decide(now, self._first_free(now)))
 
-    def _first_free(self, now: float) -> Consumer[T, R]:
+    def _first_free(self, now: float) -> _Consumer[T, R]:
         """Return the consumer whose engine should be free first."""
         return self._consumers[self._dispatcher.first_free(now)]
 
@@ -363,7 +409,7 @@ class Batcher(Generic[T, R]):
         if self._idle:
             self._idle[0].changed.set()
 
-    async def _carry(self, consumer: Consumer[T, R], batch: Batch[T, R]) -> bool:
+    async def _carry(self, consumer: _Consumer[T, R], batch: Batch[T, R]) -> bool:
         """Run one batch and deliver its outcome; return whether the next may begin at once."""
         consumer.batch = batch
         clients = (request.client.name for request, _, _ in batch.parts)
@@ -413,8 +459,7 @@ class Batcher(Generic[T, R]):
         """Deliver results to their requests, in the order in which the batches ended."""
         undelivered, self._undelivered = self._undelivered, []
         for batch, results, compute_s in undelivered:
-            for request, answered in batch.answers(results, compute_s):
-                self._tell(request, answered)
+            batch.tell(results, compute_s)
 
     def _fail_all(self, batch: Batch[T, R], error: BaseException) -> None:
         """Fail the requests of a batch, each with an exception of its own."""
@@ -423,17 +468,7 @@ class Batcher(Generic[T, R]):
         for request, _, _ in batch.parts:
             failure = EngineFailedError(message)
             failure.__cause__ = error
-            self._fail(request, failure)
-
-    def _fail(self, request: Posted[T, R], failure: ServiceError) -> None:
-        """Fail a request that has no outcome yet."""
-        self._waiting.leave(request)
-        self._tell(request, failure)
-
-    def _tell(self, request: Posted[T, R], outcome: BatchResult[R] | ServiceError) -> None:
-        then, request.then = request.then, None
-        if then is not None:
-            call_safely(then, outcome)
+            request.fail(failure)
 
     def _running(self) -> Iterator[Part[T, R]]:
         """Return, for requests in running batches, their parts there."""
@@ -445,13 +480,13 @@ class Batcher(Generic[T, R]):
         """Refuse new requests, and fail all that wait or run, each with an exception of its own."""
         self._closing = True
         for request in [*self._waiting.all(), *(part[0] for part in self._running())]:
-            self._fail(request, ShuttingDownError("the server shut down before this was done"))
+            request.fail(ShuttingDownError("the server shut down before this was done"))
         for consumer in self._consumers:
             consumer.batch = None
         self._alarm.cancel()
         self._stopped.set()
 
-    def _end(self, consumer: Consumer[T, R], _: asyncio.Task[None]) -> None:
+    def _end(self, consumer: _Consumer[T, R], _: asyncio.Task[None]) -> None:
         """Note that a consumer and its last `run` have ended, which frees the engine's device.
 
         The last one, or one that did not end because of `close`, ends the batcher.

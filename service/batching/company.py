@@ -10,21 +10,21 @@ class Company:
     """Counts requests, from their heads to their answers."""
 
     def __init__(self) -> None:
-        self._inside = 0
+        self.inside = 0  # now
         self._most = 0  # at once, since the last look
         self._before = 0  # the same, of the look before
 
     def enter(self) -> None:
         """Count a request whose head has arrived."""
-        self._inside += 1
-        self._most = max(self._most, self._inside)
+        self.inside += 1
+        self._most = max(self._most, self.inside)
 
     def leave(self) -> None:
         """Stop counting a request."""
-        self._inside -= 1
+        self.inside -= 1
 
     def look(self) -> bool:
         """Return whether two requests were in progress at once since the second last call."""
         most = max(self._before, self._most)
-        self._before, self._most = self._most, self._inside
+        self._before, self._most = self._most, self.inside
         return most > 1

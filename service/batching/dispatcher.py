@@ -72,7 +72,7 @@ class _Engine:
 class Dispatcher:
     """Decides for the engines of one queue, by number; times are seconds of one clock."""
 
-    __slots__ = ("_batches", "_engines", "_rivalry", "_short", "_traffic", "short_s")
+    __slots__ = ("_batches", "_engines", "_rivalry", "_traffic", "short", "short_s")
 
     def __init__(self, *latencies: Latency) -> None:
         """Take each engine's known latency."""
@@ -81,22 +81,18 @@ class Dispatcher:
         self._rivalry = Rivalry()
         self._batches = 0  # dispatched
         self.short_s = SHORT_S  # of L(1), see `policy.py`
-        # Short batches never wait, so traffic need not be tracked.
-        self._short = False
+        # Whether batches are so short that waiting for more items never pays: then traffic need not
+        # be tracked.
+        self.short = False
         for number, latency in enumerate(latencies):
             self.learn(latency, number)
-
-    @property
-    def short(self) -> bool:
-        """Return whether batches are so short that waiting for more items never pays."""
-        return self._short
 
     @property
     def spare(self) -> int:
         """Return how many items with deadlines may be let in beyond those that can be in time: a
         full batch, for a plan to choose from. Where batches are short it does not know what will
         come, and chooses worse."""
-        return 0 if self._short else self._engines[0].latency.max_batch
+        return 0 if self.short else self._engines[0].latency.max_batch
 
     def latency(self, engine: int = 0) -> Latency:
         """Return an engine's measured latency by batch size, which is kept up to date."""
@@ -107,9 +103,9 @@ class Dispatcher:
         if self._engines[engine].learn(latency, self.short_s):
             # All run the same model: the shortest time decides among them, too.
             short = any(state.short for state in self._engines)
-            if short and not self._short:
+            if short and not self.short:
                 self._traffic = Traffic(len(self._engines))  # not updated from now on
-            self._short = short
+            self.short = short
 
     def add(self, latency: Latency) -> None:
         """Add an engine, before any item arrives."""
@@ -135,7 +131,7 @@ class Dispatcher:
 
     def arrived(self, now: float, items: int, client: str = "", inside: int = 0) -> None:
         """Note that a client's items arrived; `inside` of that client's items now wait or run."""
-        if not self._short:
+        if not self.short:
             self._traffic.arrived(now, items, self._engines[0].latency.seconds[0])
             self._rivalry.asked(now, client, inside)
 
@@ -146,7 +142,7 @@ class Dispatcher:
         state = self._engines[engine]
         state.items, state.started = items, now
         self._batches += 1
-        if not self._short:
+        if not self.short:
             self._traffic.dispatched(now, engine)
             self._rivalry.served(now, clients)
 
@@ -161,7 +157,7 @@ class Dispatcher:
             return
         state.least = min(took_s, state.least * _FORGET)
         sampled = self._batches % _SAMPLE == 0
-        if self._short:
+        if self.short:
             if sampled:
                 self.learn(state.latency.observed(items, took_s), engine)
             return
@@ -194,7 +190,7 @@ class Dispatcher:
         if not claims:
             if not depth or state.items or state.held is not None:
                 return _NOTHING
-            if self._short:
+            if self.short:
                 if len(self._engines) == 1:
                     return Decision(min(depth, state.latency.max_batch))
                 return Decision(min(depth, self.share(depth, engine)))

@@ -6,12 +6,13 @@ is due first goes next; it counts as if it had arrived when its client last had 
 age of its other requests gives a client that is being served no precedence.
 """
 
+import asyncio
 from bisect import insort_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf
 from operator import attrgetter
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from service.batching.policy import NO_HURRY, Claim, Urgency, due
 from service.errors import ServiceError
@@ -35,6 +36,14 @@ class BatchResult(NamedTuple, Generic[R]):
     compute_s: float  # from then to its results
 
 
+class BatchRecord(NamedTuple):
+    """Records one batch that ended, for metrics."""
+
+    size: int
+    compute_s: float
+    failed: bool
+
+
 # Called in the event loop with the outcome: once, unless the request is withdrawn.
 OnOutcome = Callable[[BatchResult[R] | ServiceError], None]
 
@@ -54,11 +63,6 @@ class Posted(Generic[T, R]):
     cost: float = 1.0  # of an item, in usual ones: what it counts in its client's turns
     parts: dict[int, list[R]] = field(default_factory=dict)  # see `gather`
 
-    @property
-    def deadline(self) -> float:
-        """Return the deadline in clock seconds, or inf if there is none."""
-        return self.urgency.deadline
-
     def gather(self, first: int, results: list[R]) -> list[R]:
         """Keep results from item `first` on, and return all results if they are complete, else
         none.
@@ -75,9 +79,40 @@ class Posted(Generic[T, R]):
         self.then = None
         self.waiting.leave(self)
 
+    def fail(self, failure: ServiceError) -> None:
+        """Drop the items that still wait, and tell of a failure."""
+        self.waiting.leave(self)
+        self.tell(failure)
+
+    def tell(self, outcome: BatchResult[R] | ServiceError) -> None:
+        """Call `then`, unless it was called before, or the request is withdrawn."""
+        then, self.then = self.then, None
+        if then is not None:
+            call_safely(then, outcome)
+
 
 # What a batch has of a request: the first item and how many.
 Part = tuple[Posted[T, R], int, int]
+
+
+@dataclass(eq=False, slots=True)
+class Batch(Generic[T, R]):
+    """Holds the items of a batch and the requests that they belong to."""
+
+    dispatched: float  # clock seconds
+    items: list[T]
+    parts: list[Part[T, R]]
+
+    def tell(self, results: list[R], compute_s: float) -> None:
+        """Give their results to the requests that are complete with this batch's."""
+        begins, size = 0, len(self.items)
+        for request, first, count in self.parts:
+            own = results[begins : begins + count]
+            begins += count
+            if count == len(request.items) or (own := request.gather(first, own)):
+                queue_s = self.dispatched - request.submitted
+                request.tell(BatchResult(own, size, queue_s, compute_s))
+
 
 # Items of a request that go one after another.
 Stretch = tuple[Posted[T, R], int]
@@ -117,7 +152,11 @@ class Backlog(Generic[T, R]):
         earlier = [request for line in mine for request in line.entries if request.due <= due]
         own = sum(request.left for request in earlier)
         if mine == lines:
-            refusable = (r.left for r in earlier if r.urgency.level == level and r.deadline < inf)
+            refusable = (
+                request.left
+                for request in earlier
+                if request.urgency.level == level and request.urgency.deadline < inf
+            )
             own -= min(spare, sum(refusable))
         better = sum(line.size for line in lines if line.level < level)
         alike = sum(
@@ -174,15 +213,14 @@ class Backlog(Generic[T, R]):
             first = line.entries.index(request)
             del line.entries[first]
             line.size -= request.left
-            self.deadlines -= request.deadline < inf
+            self.deadlines -= request.urgency.deadline < inf
             self.depth -= request.left
             request.left = 0
             if not first:
                 self._queue.place(line, _level(line))
 
-    def take(self, limit: int, now: float) -> tuple[list[T], list[Part[T, R]]]:
-        """Take up to `limit` items in order of turns, and return them and the parts of requests
-        they are."""
+    def take(self, limit: int, now: float) -> Batch[T, R]:
+        """Take up to `limit` items in order of turns, and return them as a batch."""
         items: list[T] = []
         parts: list[Part[T, R]] = []
         counts = self._counts(min(limit, self.depth), now)
@@ -193,8 +231,8 @@ class Backlog(Generic[T, R]):
             request.left -= count
             self.depth -= count
             if not request.left:
-                self.deadlines -= request.deadline < inf
-        return items, parts
+                self.deadlines -= request.urgency.deadline < inf
+        return Batch(now, items, parts)
 
     def _counts(self, limit: int, now: float) -> dict[Posted[T, R], int]:
         """Take `limit` items, and return each request with its number of these."""
@@ -234,8 +272,18 @@ class Backlog(Generic[T, R]):
             number = numbers.setdefault(request, len(numbers))
             so_far[request] = so_far.get(request, 0) + count
             weight = _LEVEL**-request.urgency.level / sizes[request.client.name]
-            claims.append(Claim(count, request.deadline, number, so_far[request], weight))
+            claims.append(Claim(count, request.urgency.deadline, number, so_far[request], weight))
         return claims
+
+
+def call_safely(then: Callable[[Any], None], outcome: Any) -> None:
+    """Call a callback, and log its exception instead of raising it, so that it ends nothing
+    else."""
+    try:
+        then(outcome)
+    except Exception as error:  # noqa: BLE001  the event loop logs it
+        context = {"message": f"{then} raised", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(context)
 
 
 def _goes_behind(last: Posted[T, R], request: Posted[T, R]) -> bool:

@@ -58,10 +58,9 @@ Ranking = tuple[Sequence[int], Sequence[float]]
 class _Batch:
     """Holds the scores of images that ran together; they are ranked on first use."""
 
-    def __init__(self, results: Results, output: OutputKind, decode_s: float) -> None:
+    def __init__(self, results: Results, output: OutputKind) -> None:
         self._scores, self._ranked, self.inner, self.flags = results
         self._output = output
-        self.decode_s = decode_s
 
     @cached_property
     def rankings(self) -> Sequence[Ranking] | None:
@@ -88,6 +87,7 @@ class ScoreRow:
     batch: _Batch | None = None
     index: int = 0
     error: Exception | None = None  # why the image was not scored: `scores` is empty then
+    decode_s: float = 0.0  # of the seconds that its batch ran
 
     @property
     def ranking(self) -> Ranking | None:
@@ -104,11 +104,6 @@ class ScoreRow:
         if self.batch is None:
             return {}
         return {name: values[self.index] for name, values in self.batch.inner.items()}
-
-    @property
-    def decode_s(self) -> float:
-        """Return for how many of the batch's seconds its images were decoded."""
-        return 0.0 if self.batch is None else self.batch.decode_s
 
     @property
     def flags(self) -> int:
@@ -137,8 +132,10 @@ def rank(results: Results, output: OutputKind, decode_s: float = 0.0) -> list[Sc
     has started: in the engine's thread NumPy would release the GIL in each call, and an event loop
     that competes for the GIL waits for it every time.
     """
-    batch = _Batch(results, output, decode_s)
-    return [ScoreRow(row, batch, index) for index, row in enumerate(results.scores)]
+    batch = _Batch(results, output)
+    return [
+        ScoreRow(row, batch, index, decode_s=decode_s) for index, row in enumerate(results.scores)
+    ]
 
 
 def most_of(rows: Sequence[ScoreRow], output: OutputKind, least: float) -> int:

@@ -20,11 +20,10 @@ from typing import NamedTuple
 from models import Engine, EngineError, Image, Kind, OutputKind
 from service.batching.batcher import Batcher
 from service.batching.company import Company
-from service.batching.consumer import BatchRecord
 from service.batching.device_turns import DeviceTurns
 from service.batching.latency import Latency
 from service.batching.policy import NO_HURRY, SHORT_S, SHORT_WITH_DECODING_S, Urgency
-from service.batching.queue import OnOutcome, Posted
+from service.batching.queue import BatchRecord, OnOutcome, Posted
 from service.engine.ranking import ScoreRow
 from service.engine.supervised_engine import Item, Jobs, Probe, State, SupervisedEngine
 from service.engine.undecoded import Sample, Undecoded
@@ -102,7 +101,6 @@ class EngineRunner:
                 image_shape,
                 output,
                 name=f"engine {number} of {len(engines)}" if len(engines) > 1 else "the engine",
-                latency=partial(self._latency, number),
                 on_change=self._follow,
                 measure_s=measure_s,
                 known=known,
@@ -205,12 +203,21 @@ class EngineRunner:
         Raises NotReadyError where no engine serves.
         """
         if not self._serving:  # refuses requests that were admitted earlier, too
-            self.state.check_ready()
+            self.check_ready()
         items = [Probe(image, inner) for image in images] if inner else images
         seconds = [image.expected_s for image in images if isinstance(image, Undecoded)]
         usual_s = self._engines[0].decode_s * len(seconds)
         cost = max(sum(seconds) / usual_s, _LEAST_COST) if usual_s else 1.0
         return self.batcher.post(items, then, urgency, client, cost)
+
+    def check_ready(self) -> None:
+        """Raise NotReadyError or ShuttingDownError unless new requests are accepted."""
+        if self.state is State.READY:
+            return
+        if self.state is State.DRAINING:
+            raise ShuttingDownError("the server is shutting down; send the request again elsewhere")
+        advice = "the log says why" if self.state is State.BROKEN else "try again in a second"
+        raise NotReadyError(f"the model is {self.state.value}; {advice}")
 
     async def try_out(self, image: Image) -> ScoreRow:
         """Return the first engine's scores of an image without queueing it, even if no engine
@@ -279,9 +286,6 @@ class EngineRunner:
             latency, short_s = latency.after(engine.decode_s), SHORT_WITH_DECODING_S
         for each in self._numbers[number]:
             self.batcher.learn(latency, each, short_s)
-
-    def _latency(self, number: int) -> Latency:
-        return self.batcher.latency(number)
 
     def _follow(self, engine: SupervisedEngine) -> None:
         """React to an engine that stopped serving or serves again.

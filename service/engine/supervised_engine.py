@@ -36,9 +36,7 @@ from service.engine.watchdog import Bounds, Restarts
 from service.errors import (
     DecoderLostError,
     EngineFailedError,
-    NotReadyError,
     ServiceError,
-    ShuttingDownError,
     ThreadLostError,
 )
 
@@ -128,15 +126,6 @@ class State(Enum):
     BROKEN = "broken: its engine did not warm up"
     DRAINING = "shutting down"
 
-    def check_ready(self) -> None:
-        """Raise NotReadyError or ShuttingDownError unless new requests are accepted."""
-        if self is State.READY:
-            return
-        if self is State.DRAINING:
-            raise ShuttingDownError("the server is shutting down; send the request again elsewhere")
-        advice = "the log says why" if self is State.BROKEN else "try again in a second"
-        raise NotReadyError(f"the model is {self.value}; {advice}")
-
 
 class SupervisedEngine:
     """Restarts an engine that hangs or keeps failing; used from one event loop."""
@@ -148,7 +137,6 @@ class SupervisedEngine:
         output: OutputKind,
         *,
         name: str,
-        latency: Callable[[], Latency],
         on_change: Callable[["SupervisedEngine"], None],
         measure_s: float = 0.0,
         known: Latency | None = None,
@@ -156,7 +144,7 @@ class SupervisedEngine:
         bounds: Bounds | None = None,
         reopen: Callable[[], Engine] | None = None,
     ) -> None:
-        """Log as `name`, and judge how long batches take by `latency`.
+        """Log as `name`.
 
         Warming up measures L(n) for about `measure_s` seconds, unless it is `known`, and on a CPU
         how long decoding the `sample` takes, unless that is None. `reopen`
@@ -176,7 +164,6 @@ class SupervisedEngine:
         self._probe = np.random.default_rng(0).integers(0, 256, image_shape, np.uint8)
         self._output = output
         self._name = name
-        self._latency = latency
         self._on_change = on_change
         self._measure_s, self._known, self._sample = measure_s, known, sample
         self._bounds = bounds or Bounds()
@@ -193,6 +180,7 @@ class SupervisedEngine:
         # it, both 0 where they were not compared.
         self.measured = Latency.unknown(engine.max_batch)
         self.decode_s = self.run_s = 0.0
+        self._expect(self.measured)
 
     async def warm_up(self) -> None:
         """Warm up the engine and measure it. Raises what the engine raises."""
@@ -216,7 +204,7 @@ class SupervisedEngine:
         if self.state in (State.RESTARTING, State.FAILED):
             raise EngineError(f"{self._name} is {self.state.value}")
         alone = len(images) == 1 and not self._running
-        bound_s = self._bounds.batch(self._latency(), len(images))
+        bound_s = self._batch_s[len(images) - 1]
         self._running += 1
         try:
             job = None if alone or self.jobs is None else self.jobs.post(images, bound_s)
@@ -302,7 +290,7 @@ class SupervisedEngine:
 
     async def _examine(self, thread: "_Thread") -> None:
         """Replace the engine if it fails on random pixels, too."""
-        bound_s = self._bounds.batch(self._latency(), 1)
+        bound_s = self._batch_s[0]
         try:
             (row,) = await thread.pool.run(thread.run, [self._probe], bound_s)
             failure = "" if _is_finite(row) else _NOT_FINITE
@@ -324,7 +312,7 @@ class SupervisedEngine:
     def forget(self) -> None:
         """Drop references after closing; otherwise memory and the thread's file descriptor would
         wait for the garbage collector."""
-        self._on_change, self._latency, self._reopen = _ignore, _unknown, None
+        self._on_change, self._reopen = _ignore, None
 
     async def _start(
         self,
@@ -341,6 +329,12 @@ class SupervisedEngine:
         while not (await asyncio.wait([starting], timeout=_REMIND_S))[0]:
             _log.warning("the engine has been warming up for %d s", monotonic() - started)
         self.engine, self.measured, self.decode_s, self.run_s = starting.result()
+        self._expect(self.measured.after(self.decode_s))
+
+    def _expect(self, latency: Latency) -> None:
+        """Take batches that take many times longer than this for hung."""
+        sizes = range(1, self.engine.max_batch + 1)
+        self._batch_s = [self._bounds.batch(latency, size) for size in sizes]
 
     def _replace(self, thread: "_Thread", why: str, *, lost: bool = False) -> None:
         """Abandon a thread, which will close its engine; start another thread unless `lost`."""
@@ -398,10 +392,6 @@ def _may_be_right(row: ScoreRow) -> bool:
 
 def _ignore(_: SupervisedEngine) -> None:
     pass
-
-
-def _unknown() -> Latency:
-    return Latency.unknown(1)
 
 
 class _Thread:

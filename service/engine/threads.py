@@ -26,7 +26,6 @@ from typing import Any, Protocol, TypeVar
 
 from typing_extensions import override
 
-from service.callbacks import call_safely
 from service.errors import ThreadLostError
 from service.machine.cores import keep_on, this_core
 
@@ -240,7 +239,7 @@ class ThreadPool:
         job.open = False
         self._open -= job.bound_s < inf
         if job.then is not None:
-            call_safely(job.then, result, error)
+            job.then(result, error)
 
     def _keep_on(self, core: int | None) -> None:
         """Pin the threads to the event loop's core while the loop waits for them, or unpin them for
@@ -262,7 +261,8 @@ class ThreadPool:
         _log.error("the thread %s %s", thread.name, how)
         if job is not None:
             message = f"given up: the request's thread {how}; the request may be the cause"
-            self.settle(job, None, ThreadLostError(message))
+            # By the event loop, which logs what `then` raises: the next thread is looked at, too.
+            job.loop.call_soon(self.settle, job, None, ThreadLostError(message))
         if replaced:
             self.lost += 1
             thread.lost = True

@@ -89,8 +89,7 @@ class _Exchange:
                     f"the answer has {len(answer)} bytes, and at most {MOST_ANSWER} are sent by"
                     " gRPC; send fewer images at once, ask for fewer classes, or ask over HTTP"
                 )
-            request.count(outcome, request.phases(outcome))
-            request.end()
+            request.finish(outcome)
             return answer
         except Exception as error:
             request.fail(error)  # counted and logged, unless it was
@@ -117,7 +116,7 @@ class _Exchange:
         request, pipeline = self._request, self._pipeline
         request.open()
         request.hold(length, f"this one has {length}")
-        request.receive()
+        self._record.received = perf_counter()
         max_images = pipeline.admission.max_images_a_request
 
         def read(message: Message) -> InferRequest:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,8 +15,7 @@ from service.engine.supervised_engine import State
 from service.hosting.admission import Admission
 from service.hosting.recent import Recent
 from service.hosting.regions import Regions
-from service.images.coded import Coded
-from service.images.decode_pool import DecodePool, Decoding
+from service.images.decode_pool import Coded, DecodePool, Decoding
 from service.telemetry.metrics import ModelMetrics
 
 _AS_SET = Serving()
@@ -54,11 +54,10 @@ class ModelInfo:
     inner: Collection[Inner] = ()  # values inside the network that may be asked for
     meaning: str = ""  # one line: which output has the scores, what they are, and why
     is_multi_label: bool = False  # an image may have several labels, or none
+    of_clips: bool = field(init=False)  # it takes clips, D×H×W×C
 
-    @property
-    def of_clips(self) -> bool:
-        """Return whether the model takes clips, D×H×W×C."""
-        return len(self.image_shape) == 4
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "of_clips", len(self.image_shape) == 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +83,13 @@ class Pipeline:
     regions: Regions | None = None  # of shared memory, if clients may register some
     recent: Recent | None = None  # where a new version may take over
     refusal: str = ""  # why the last new version did not
+    coded: Callable[[Any], Coded] = field(init=False)  # of bytes that jobs decode: `Coded.of`
     longest_label: int = field(init=False)  # bytes that a label takes in JSON at most
     labels_json: Any = field(init=False)  # a msgspec.Raw of all: to encode many takes long
 
     def __post_init__(self) -> None:
+        most_bytes = self.decoders.quick_bytes
+        self.coded = partial(Coded.of, prepare=self.prepare, most_bytes=most_bytes)
         labels = [msgspec.json.encode(label) for label in self.info.labels]
         self.longest_label = max(map(len, labels), default=8)
         self.labels_json = msgspec.Raw(b"[%b]" % b",".join(labels))
@@ -122,11 +124,6 @@ class Pipeline:
             return ()
         few = self.admission.images <= _MOST_UNRESIZED
         return [kind for kind in _LEFT if kind <= takes and (few or kind is not Kind.DECODED)]
-
-    def coded(self, file: bytes) -> Coded:
-        """Return a file as one that is decoded in the job that runs it. Raises what `Coded.of`
-        raises."""
-        return Coded.of(file, self.prepare, self.decoders.fits_in_job)
 
     async def drain(self, timeout_s: float | None) -> bool:
         """Refuse new requests and finish those in progress; return False if that took longer than

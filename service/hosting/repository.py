@@ -33,8 +33,7 @@ from service.hosting.admission import Admission, ByteRoom
 from service.hosting.pipeline import READ, FailedModel, ModelInfo, Pipeline
 from service.hosting.recent import Recent
 from service.hosting.regions import Regions
-from service.images.coded import Coded
-from service.images.decode_pool import DecodePool, Decoding, in_process
+from service.images.decode_pool import Coded, DecodePool, Decoding, in_process
 from service.machine.memory import MemoryPressure, Slack, give_back_free_memory
 from service.telemetry.metrics import Metrics, ModelMetrics
 
@@ -229,7 +228,7 @@ class Repository:
             info.image_shape,
             info.output,
             turns=[self._turns[number] for number in range(len(engines))],
-            on_batch=lambda record: metrics.counts.batch(record),  # noqa: PLW0108  may be replaced
+            on_batch=metrics.counts.batch,
             company=self.company,
             measure_s=self._measure_s if measure_s is None else measure_s,
             known=known,
@@ -256,7 +255,7 @@ class Repository:
         opened = elsewhere(engine)
         if self._parent is None or opened is None:
             return None
-        coded = partial(Coded, prepare=prepare, fits=self._decoders.fits_in_job)
+        coded = partial(Coded, prepare=prepare, most_bytes=self._decoders.quick_bytes)
         return JobProcesses(self._parent, (opened, coded), self._most_processes)
 
     def install(self, new: Pipeline) -> None:
@@ -390,7 +389,7 @@ class Repository:
             raise ShuttingDownError("the server is about to shut down; send requests elsewhere")
         for pipeline in self.models.values():
             if pipeline.runner.state is not State.BROKEN:
-                pipeline.runner.state.check_ready()
+                pipeline.runner.check_ready()
 
     def leave(self) -> None:
         """Report not to be ready from now on, but accept requests still."""

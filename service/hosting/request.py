@@ -7,8 +7,8 @@
       └───────┴───────┴──────────────────────── failed, or abandoned
 
 A protocol calls `open`, then `hold` for the body, `aside` for bodies that take long to read, and
-`infer`. `then` gets the scores, of which the protocol makes an answer with `hold_answer`, `count`
-and `end`. A request is callbacks, without an asyncio task.
+`infer`. `then` gets the scores, of which the protocol makes an answer with `hold_answer` and
+`finish`. A request is callbacks, without an asyncio task.
 """
 
 import asyncio
@@ -30,8 +30,7 @@ from service.errors import Code, ForbiddenError, PayloadTooLargeError, ServiceEr
 from service.hosting.admission import Reservation
 from service.hosting.pipeline import READ, Pipeline
 from service.images.clip import Frames
-from service.images.coded import Coded
-from service.images.decode_pool import Decoding, NotForDeviceError
+from service.images.decode_pool import Coded, Decoding, NotForDeviceError
 from service.images.view import View, view_of
 from service.telemetry.counts import BESIDE_BROKEN, BY_DEVICE, NO_FILE, Phases, why_left
 from service.telemetry.record import RequestRecord
@@ -80,7 +79,6 @@ class Request:
     ended: bool = False  # or abandoned
     _reservation: Reservation = field(init=False)  # since `open`
     _held: int = 0  # bytes reserved
-    _received: float = 0.0  # perf_counter seconds at the end of the body
     _wanted: ImageRequest = _NOTHING  # since `infer`
     _awaits_scores: bool = False  # from then until they are there, or work is withdrawn
     _under_way: list[Withdrawable] = field(default_factory=list)
@@ -92,11 +90,12 @@ class Request:
     _decodings: Sequence[Decoding] = ()
     _decoded_at: float = 0.0
     _decoding_s: float = 0.0  # of the seconds that its last batch ran
+    _phases: Phases | None = None  # since an answer is made
 
     def open(self) -> None:
         """Begin the request, or raise ServiceError where it cannot be accepted now."""
         self._reservation = Reservation(self.pipeline.admission, self.record.caller, self._give_way)
-        self.pipeline.runner.state.check_ready()
+        self.pipeline.runner.check_ready()
         self._reservation.expect_room()
 
     def hold(self, length: int, what: str) -> None:
@@ -134,10 +133,6 @@ class Request:
             )
         self._reservation.release_bytes()
         self._reservation.hold_bytes(count)
-
-    def receive(self) -> None:
-        """Note that the body is complete."""
-        self._received = perf_counter()
 
     def aside(self, work: Callable[[B], T], body: B, then: Callable[[T], None]) -> None:
         """Call `work` with the body in a thread in the client's turn, and then `then` with its
@@ -184,24 +179,24 @@ class Request:
         self._start(wanted)
 
     def phases(self, scored: Scored) -> Phases:
-        """Return how long each phase of the request took until now; any thread may call this."""
-        started = self.record.started
-        total_s, receive_s = perf_counter() - started, self._received - started
+        """Return how long each phase of the request took until now, which is what `finish` counts;
+        any thread may call this."""
+        started, received = self.record.started, self.record.received
+        total_s, receive_s = perf_counter() - started, received - started
         inside_s = self._decoding_s  # in the batch's job
-        decode_s = max(0.0, self._decoded_at - self._received) + inside_s
+        decode_s = max(0.0, self._decoded_at - received) + inside_s
         compute_s = scored.compute_s - inside_s
-        return Phases.of(total_s, receive_s, decode_s, scored.queue_s, compute_s)
+        self._phases = Phases.of(total_s, receive_s, decode_s, scored.queue_s, compute_s)
+        return self._phases
 
-    def count(self, scored: Scored, phases: Phases) -> None:
-        """Count and record the request as answered."""
+    def finish(self, scored: Scored) -> None:
+        """Count and record the request as answered, and release everything."""
+        phases = self._phases or self.phases(scored)
         images = len(scored.results) if scored.batch_size else 0  # others are not scored
         self.pipeline.metrics.counts.answered(images, phases)
         record = self.record
         record.model, record.images = self.pipeline.info.name, images
         record.batch, record.phases = scored.batch_size, phases
-
-    def end(self) -> None:
-        """Release everything after the answer was made."""
         self._let_go()
 
     def fail(self, error: Exception) -> None:
@@ -244,20 +239,20 @@ class Request:
         self._reservation.admit(len(files))
         if wanted.urgency is not NO_HURRY:
             self.pipeline.runner.batcher.check_deadline(len(files), wanted.urgency, client)
-        pipeline = self.pipeline
-        if sum(map(len, files)) <= _LONG_FILES and not pipeline.info.of_clips:
-            if pipeline.runner.decodes and not wanted.pixels_only and wanted.views is None:
-                try:
-                    self._decoded = _prepare(files, pipeline.coded)
-                except ServiceError:
-                    _prepare(files, pipeline.prepare)  # an earlier one may be wrong, too
-                    raise
-                self._rows = [None] * len(files)
-                self._score_rest()
-            else:
-                self._decode(_prepare(files, pipeline.prepare))
-            return
-        self._read_aside(partial(_prepare, files, self.pipeline.prepare), self._prepared)
+        pipeline, quick = self.pipeline, sum(map(len, files)) <= _LONG_FILES
+        in_jobs = pipeline.runner.decodes and not wanted.pixels_only and wanted.views is None
+        if quick and in_jobs:  # which decode no clips
+            try:
+                self._decoded = _prepare(files, pipeline.coded)
+            except ServiceError:
+                _prepare(files, pipeline.prepare)  # an earlier one may be wrong, too
+                raise
+            self._rows = [None] * len(files)
+            self._score_rest()
+        elif quick and not pipeline.info.of_clips:
+            self._decode(_prepare(files, pipeline.prepare))
+        else:
+            self._read_aside(partial(_prepare, files, pipeline.prepare), self._prepared)
 
     def _read_aside(self, read: Callable[[], T], then: OnDone[T]) -> None:
         """Call `read` in a thread for what takes long, and then `then`."""

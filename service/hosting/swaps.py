@@ -115,7 +115,10 @@ class Swaps(Changes):
         self._tasks.add(loading)
         loading.add_done_callback(self._tasks.discard)
         loading.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await asyncio.shield(loading)
+        try:
+            return await asyncio.shield(loading)
+        finally:
+            del loading  # its error's traceback would have it, and the versions with it: a cycle
 
     @override
     async def unload(self, name: str) -> None:
@@ -142,7 +145,7 @@ class Swaps(Changes):
                 return await self._swap(old, file, stamp)
             except NotLoadedError as error:
                 _log.error("%s", error)
-                self._refuse(old, file, "refused", error)
+                self._refuse(old, file, "refused", str(error))
                 raise
             except ShuttingDownError:
                 raise
@@ -150,17 +153,15 @@ class Swaps(Changes):
                 self._check()
                 unserved = f"version {file.version} of {name} is not served: "
                 _log.error("%s%s", unserved, error)
-                why = NotLoadedError(unserved + for_clients(error, self._settings, file))
-                self._refuse(old, file, "failed", why)
-                raise why from error
+                why = unserved + for_clients(error, self._settings, file)
+                raise self._refuse(old, file, "failed", why) from error
             except Exception as error:
                 _log.exception("version %s of %s failed unexpectedly", file.version, name)
-                why = NotLoadedError(
+                why = (
                     f"version {file.version} of {name} is not served: it failed unexpectedly; the "
                     "log says how"
                 )
-                self._refuse(old, file, "failed", why)
-                raise why from error
+                raise self._refuse(old, file, "failed", why) from error
 
     async def _swap(self, old: Pipeline | None, file: ModelFile, stamp: Stamp) -> LoadResult:
         """Open, prove and compare a version, and then serve it."""
@@ -248,18 +249,20 @@ class Swaps(Changes):
             )
 
     def _refuse(
-        self, old: Pipeline | None, file: ModelFile, outcome: str, why: NotLoadedError
-    ) -> None:
-        """Record the reason why a version is not served in metrics and where clients read it."""
+        self, old: Pipeline | None, file: ModelFile, outcome: str, why: str
+    ) -> NotLoadedError:
+        """Record the reason why a version is not served in metrics and where clients read it, and
+        return it as an error."""
         repository = self._repository
         repository.metrics.swapped(file.name, outcome)
         if old is not None:
-            old.refusal = str(why)
+            old.refusal = why
         else:
             repository.unloaded.pop(file.name, None)
             if file.name not in repository.broken:
-                repository.add_broken(FailedModel(file.name, file.version, str(why)))
-            repository.broken[file.name] = FailedModel(file.name, file.version, str(why))
+                repository.add_broken(FailedModel(file.name, file.version, why))
+            repository.broken[file.name] = FailedModel(file.name, file.version, why)
+        return NotLoadedError(why)
 
     def _retire(self, old: Pipeline | None) -> None:
         if old is not None:

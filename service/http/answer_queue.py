@@ -26,11 +26,9 @@ class ErrorReply:
     def __init__(self, error: ServiceError, respond: Callable[[Response], None]) -> None:
         self._error = error
         self._respond = respond
-        self.answered = False
 
     def begin(self) -> None:
         """Send the error."""
-        self.answered = True
         self._respond(refusal(self._error))
 
     def add_piece(self, _: bytes = b"") -> None:
@@ -53,6 +51,7 @@ class QueuedRequest:
     work: Work = field(init=False)
     begun: bool = False
     whole: bool = False  # no more of it will be read
+    answered: bool = False  # its answer is written
     last: bool = False  # the connection ends with its answer
     chunks: list[bytes] = field(default_factory=list)  # of the body, received before it was begun
 
@@ -92,7 +91,7 @@ class AnswerQueue:
     def end(self, queued: QueuedRequest) -> None:
         """Pass on the end of a request's body."""
         queued.whole = True
-        if queued.begun and not queued.work.answered:
+        if queued.begun and not queued.answered:
             queued.work.end()
         self.go_on()
 
@@ -149,6 +148,7 @@ class AnswerQueue:
     def answered(self) -> None:
         """After the first request's answer, begin the next one or close the connection."""
         queued = self.queue[0]
+        queued.answered = True
         if queued.last and queued.whole and not queued.keep_alive:
             self._peers.transport.close()
         elif queued.last:  # the client may be sending more
@@ -164,14 +164,14 @@ class AnswerQueue:
                 return False  # the client does not read answers
             queued.begun = True
             work.begin()
-            if queued.expects and not work.answered and not isinstance(work, AsgiCall):
+            if queued.expects and not queued.answered and not isinstance(work, AsgiCall):
                 self._peers.transport.write(CONTINUE)
             chunks, queued.chunks = queued.chunks, []
             for chunk in chunks:
                 work.add_piece(chunk)
             if queued.whole:
                 work.end()
-        return queued.whole and work.answered
+        return queued.whole and queued.answered
 
 
 def _lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -9,6 +9,7 @@ Convoy's own connection drives it (`connection`), or ASGI (`asgi`): same calls, 
 
 from collections.abc import Callable
 from functools import partial
+from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.responses import Response
@@ -100,11 +101,6 @@ class Exchange(Generic[Head, Form]):
         self._head: Head  # since `begin`
         self._form: Form  # since the body is read
 
-    @property
-    def answered(self) -> bool:
-        """Return whether the request is answered or abandoned."""
-        return self._request.ended
-
     def begin(self) -> None:
         """Open the request, or refuse what the head alone shows to be wrong or too large."""
         now = self._now()
@@ -123,7 +119,7 @@ class Exchange(Generic[Head, Form]):
 
     def add_piece(self, chunk: bytes) -> None:
         """Add a piece of the body."""
-        if self.answered:
+        if self._request.ended:
             return
         add_chunk(self._chunks, chunk)
         self._length += len(chunk)
@@ -136,10 +132,10 @@ class Exchange(Generic[Head, Form]):
 
     def end(self) -> None:
         """Read the body, which is complete."""
-        if self.answered:
+        if self._request.ended:
             return
         chunks, self._chunks = self._chunks, []
-        self._request.receive()
+        self.record.received = perf_counter()
         try:
             headers = self.record.headers
             coding = content_coding(headers) if b"content-encoding" in headers else ""
@@ -186,28 +182,18 @@ class Exchange(Generic[Head, Form]):
         try:
             most = self.endpoint.answer_bytes(self._form, outcome)
             request.hold_answer(most)
+            make = partial(
+                self.endpoint.answer, self._form, phases=partial(request.phases, outcome)
+            )
             if most > LONG_ANSWER:
-                request.aside(self._made, outcome, partial(self._finish, outcome))
+                request.aside(make, outcome, partial(self._finish, outcome))
             else:
-                self._finish(outcome, self._made(outcome))
+                self._finish(outcome, make(outcome))
         except Exception as error:  # noqa: BLE001  answered, counted and logged
             request.fail(error)
 
-    def _made(self, scored: Scored) -> tuple[Response, Phases]:
-        """Return the answer, and how long each phase took; a thread may call this."""
-        took: list[Phases] = []
-
-        def phases() -> Phases:
-            took.append(self._request.phases(scored))
-            return took[-1]
-
-        response = self.endpoint.answer(self._form, scored, phases)
-        return response, took[-1] if took else phases()
-
-    def _finish(self, scored: Scored, made: tuple[Response, Phases]) -> None:
-        response, phases = made
-        self._request.count(scored, phases)
-        self._request.end()
+    def _finish(self, scored: Scored, response: Response) -> None:
+        self._request.finish(scored)
         self._respond(response)
 
 

@@ -108,11 +108,6 @@ class AsgiCall(RequestResponseCycle):
         self._answers = answers
         self._turn: Turn | None = None  # since `begin`
 
-    @property
-    def answered(self) -> bool:
-        """Return whether the answer is written."""
-        return self.response_complete
-
     def begin(self) -> None:
         """Start the application, in its client's turn, after the answers to earlier requests are
         written."""

@@ -31,11 +31,10 @@ from service.images.decode_pool import Decoding
 from service.images.file import ImageFile, ImageFormat, Weight
 from service.images.film import Animation, Film, StillFrames
 from service.images.gif import parse_gif
-from service.images.header import unread
 from service.images.mp4 import parse_mp4
 from service.images.png import parse_png
 from service.images.prepare import MAX_SIDE, ImageLimits, check_image, megapixels, plan
-from service.images.signatures import MP4, WEBM, ZIP
+from service.images.signatures import MP4, WEBM, ZIP, unread
 from service.images.video import VIDEO_TYPES
 from service.images.webm import parse_webm
 from service.images.webp import parse_webp

@@ -7,19 +7,27 @@ prepared ─┬─ quick ─────────── its client's turn ─
 A decode is quick if it takes little time and little memory; the budget reserves room for a quick
 one in every thread. It is long if it takes more than a second, as a clip of many frames may: long
 ones have half of the memory, and threads of their own, of which each client leaves one to others.
+
+Where jobs decode, a `Coded` file is decoded by the job that runs it, which reads its header, too,
+unless it takes more than a quick one or more than a moment: then it comes here.
 """
 
 from collections.abc import Callable, Collection
-from functools import partial
+from dataclasses import dataclass
 from math import ceil
 from typing import Any, NamedTuple
+
+from typing_extensions import override
 
 from models import Image, Kind, Pixels
 from service.engine.lane import Call, Cost, Lane, Work, here
 from service.engine.process_pool import ProcessPool
 from service.engine.threads import ThreadPool
+from service.engine.undecoded import NotHereError, Undecoded
 from service.errors import DecodersBusyError, PayloadTooLargeError
 from service.fair_queue import ANYONE, Client
+from service.images.jpeg import jpeg_size
+from service.images.png import png_size
 
 # Gets the image, or the error instead.
 OnDecoded = Callable[[Any, Exception | None], None]
@@ -33,6 +41,10 @@ _LARGE_S = 1.0
 
 # The most that an image may take of the job that runs its batch: the others wait for it.
 _IN_JOB_S = 0.005
+
+# The seconds of a pixel and of a coded byte, about as `jpeg.py` weighs those of most JPEGs. A PNG's
+# pixels take more, but it has more bytes, too.
+_PIXEL_S, _BYTE_S = 2.8e-9, 7.2e-9
 
 # The longest that a large image waits for its turn, and a long one; one that would wait longer is
 # refused.
@@ -88,10 +100,41 @@ def in_process(processes: ProcessPool) -> Call:
     return decode_there
 
 
-def _fits_in_job(quick_bytes: int, decoding: Decoding) -> bool:
-    cost = decoding.cost
-    quick = cost.seconds <= _IN_JOB_S and cost.bytes <= quick_bytes
-    return quick and not decoding.apart
+@dataclass(eq=False, slots=True)
+class Coded(Undecoded):
+    """Holds a file that is decoded in the job that runs it."""
+
+    file: bytes
+    prepare: Callable[[bytes], Decoding]
+    most_bytes: int  # that decoding it may take there: those of a quick decode
+    expected_s: float = 0.0
+    _decoding: Decoding | None = None
+
+    @staticmethod
+    def of(file: bytes, prepare: Callable[[bytes], Decoding], most_bytes: int) -> "Coded":
+        """Return a file to decode in a job. If its size is not found at once, its header is read
+        now. Raises what `prepare` raises then."""
+        size = png_size(file) or jpeg_size(file)
+        if size is None:
+            decoding = prepare(file)
+            return Coded(file, prepare, most_bytes, decoding.cost.seconds, decoding)
+        width, height = size
+        return Coded(file, prepare, most_bytes, width * height * _PIXEL_S + len(file) * _BYTE_S)
+
+    @property
+    def decoding(self) -> Decoding:
+        """Return how the file is decoded. Raises what `prepare` raises."""
+        if self._decoding is None:
+            self._decoding = self.prepare(self.file)
+        return self._decoding
+
+    @override
+    def read(self) -> Callable[[], Pixels]:
+        decoding = self.decoding
+        cost = decoding.cost
+        if decoding.apart or cost.seconds > _IN_JOB_S or cost.bytes > self.most_bytes:
+            raise NotHereError
+        return decoding.run
 
 
 class DecodePool:
@@ -115,8 +158,6 @@ class DecodePool:
         self._large_threads = max(min(1, threads), threads // 2)
         self.quick_bytes = min(_QUICK_BYTES, budget_bytes // (_SHARE * max(1, threads)))
         self._budget_bytes = budget_bytes
-        # Whether an image may be decoded in the job that runs it; any thread or process may ask.
-        self.fits_in_job: Callable[[Decoding], bool] = partial(_fits_in_job, self.quick_bytes)
         self.jobs: Callable[[], int] = int  # of engines, in each of which a quick one is decoded
         quick = ThreadPool("decode", threads, bound_s=bound_s, nice=nice)
         slow = ThreadPool("decode-large", self._large_threads, bound_s=bound_s, nice=2 * nice)

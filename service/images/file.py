@@ -186,11 +186,6 @@ class ImageFile(NamedTuple):
     frames: int = 1  # of an animation, where one is allowed
 
     @property
-    def reorientation(self) -> Reorientation:
-        """Return how the stored pixels are made upright."""
-        return REORIENTATIONS[self.orientation]
-
-    @property
     def pixels(self) -> int:
         """Return width times height."""
         return self.width * self.height

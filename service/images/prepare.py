@@ -3,7 +3,10 @@
     parse_image_file ── limits ── sketch, kept by size ─┬─ cost, which the pool reserves
                                                         └─ Drawing (decode.py), which the pool runs
 
-This takes microseconds. The crop and its size are computed here, with x and y as stored.
+This takes microseconds: a format's parser reads just enough of the header to enforce the limits.
+The decoder gets only the segments that affect pixels: comments, colour profiles, thumbnails and
+EXIF cost no time or memory, and a hostile file reaches less code. The crop and its size are
+computed here, with x and y as stored.
 """
 
 import math
@@ -30,12 +33,39 @@ from models import (
     read_jpeg,
 )
 from service.engine.lane import Cost
-from service.errors import PayloadTooLargeError
+from service.errors import ImageError, PayloadTooLargeError, UnsupportedMediaTypeError
 from service.images import turbo
+from service.images.bmp import parse_bmp
 from service.images.decode import Drawing, How, Sketch
 from service.images.decode_pool import Decoding, NotForDeviceError
-from service.images.file import ImageFile, ImageFormat, Reorientation
-from service.images.header import parse_image_file
+from service.images.file import (
+    FORMATS,
+    REORIENTATIONS,
+    ImageFile,
+    ImageFormat,
+    Reorientation,
+)
+from service.images.gif import parse_gif_image
+from service.images.heif import parse_avif, parse_heic
+from service.images.jpeg import parse_jpeg
+from service.images.png import parse_png
+from service.images.signatures import unread
+from service.images.tiff import parse_tiff
+from service.images.webp import parse_webp
+
+# Bytes that curl drops of a file that it sends by -d, and how many bytes no image has without them.
+_DROPPED, _SURE = (b"\0", b"\r", b"\n"), 2048
+
+_PARSERS = {
+    ImageFormat.JPEG: parse_jpeg,
+    ImageFormat.PNG: parse_png,
+    ImageFormat.WEBP: parse_webp,
+    ImageFormat.GIF: parse_gif_image,
+    ImageFormat.BMP: parse_bmp,
+    ImageFormat.TIFF: parse_tiff,
+    ImageFormat.AVIF: parse_avif,
+    ImageFormat.HEIF: parse_heic,
+}
 
 # JPEG's own limit, and more than WebP's; a PNG 1 wide and 50 million high would cost gigabytes.
 MAX_SIDE = 65_535
@@ -109,6 +139,37 @@ def check_image(data: bytes, limits: ImageLimits) -> ImageFile:
     return file
 
 
+def parse_image_file(data: bytes) -> ImageFile:
+    """Read the header of a file in one of the formats, whatever its name or Content-Type says.
+
+    Raises UnsupportedMediaTypeError for another format or an animation, ImageError for an empty,
+    truncated or broken file. Decodes no pixel; the time is proportional to the number of segments,
+    which is bounded.
+    """
+    try:
+        return _parsed(data)
+    except (ImageError, UnsupportedMediaTypeError) as error:
+        if len(data) < _SURE or data[:_SURE].isascii() or any(byte in data for byte in _DROPPED):
+            raise
+        raise type(error)(
+            "this file has no line end and no zero, which curl drops of a file that it sends by -d;"
+            " --data-binary @cat.jpg sends it whole"
+        ) from None
+
+
+def _parsed(data: bytes) -> ImageFile:
+    if not data:
+        raise ImageError(f"the image is empty: send the bytes of a {FORMATS} file")
+    if begun := ImageFormat.of(data):
+        if not begun.is_read:
+            raise UnsupportedMediaTypeError(
+                f"this server decodes no {begun.value}, for which Convoy is installed with its"
+                f" extra `{begun.name.lower()}`; send a {FORMATS} image"
+            )
+        return _PARSERS[begun](data)
+    raise unread(data, f"send a {FORMATS} image")
+
+
 def megapixels(pixels: int) -> str:
     """Return a number of pixels as people count them."""
     return f"{pixels / 1e6:.4g} megapixels"
@@ -119,7 +180,7 @@ def plan(
 ) -> tuple[Cost, Drawing]:
     """Return the cost of decoding a checked file and its `Drawing`. Raises PayloadTooLargeError."""
     # Training scripts do not look at the orientation.
-    turned = Reorientation() if preprocessing.exact else file.reorientation
+    turned = REORIENTATIONS[1 if preprocessing.exact else file.orientation]
     sketch = _sketch(file.format, file.width, file.height, turned, preprocessing)
     if preprocessing.exact and math.prod(sketch.resized) > limits.max_pixels:
         raise PayloadTooLargeError(
@@ -138,7 +199,7 @@ def _sketch(
     """Return how to draw images of this format, stored size and orientation."""
     geometry = _geometry(width, height, turned, preprocessing)
     bgr = preprocessing.channels is ChannelOrder.BGR
-    colour = preprocessing.paper[:: -1 if bgr else 1]
+    padded = preprocessing.crop_mode is CropMode.PAD
     scaled = kind is ImageFormat.JPEG and not preprocessing.exact
     return Sketch(
         format=kind,
@@ -150,7 +211,7 @@ def _sketch(
         exact=preprocessing.exact,
         shrink=_shrink((width, height), geometry.resized) if scaled else 1,
         frame=(preprocessing.width, preprocessing.height),
-        paper=colour if preprocessing.crop_mode is CropMode.PAD else None,
+        paper=preprocessing.paper[:: -1 if bgr else 1] if padded else None,
         reorientation=turned,
         grey=preprocessing.channels is ChannelOrder.GREY,
         reverse=bgr,
@@ -206,10 +267,10 @@ def _resize(sketch: Sketch, preprocessing: Preprocessing, how: How) -> Resize:
 def _geometry(
     width: int, height: int, reorientation: Reorientation, preprocessing: Preprocessing
 ) -> _Geometry:
-    size, within = (preprocessing.width, preprocessing.height), preprocessing.resized
-    if reorientation.transposed:
-        size, within = size[::-1], within[::-1]
-    resized = _resized(width, height, preprocessing, within)
+    size, turned = (preprocessing.width, preprocessing.height), reorientation.transposed
+    if turned:
+        size = size[::-1]
+    resized = _resized(width, height, preprocessing, turned=turned)
     offset = preprocessing.crop_offset
     across = _span(resized[0], size[0], offset, reverse=reorientation.x_reversed)
     down = _span(resized[1], size[1], offset, reverse=reorientation.y_reversed)
@@ -220,19 +281,23 @@ def _geometry(
 
 
 def _resized(
-    width: int, height: int, preprocessing: Preprocessing, within: tuple[int, int]
+    width: int, height: int, preprocessing: Preprocessing, *, turned: bool
 ) -> tuple[int, int]:
-    """Return width and height of the whole resized image, rounded as in training."""
+    """Return width and height of the whole resized image, rounded as in training; of one
+    that is `turned` on its side, as stored."""
+    if preprocessing.crop_mode is CropMode.CROP:
+        resize, shorter = preprocessing.resize, min(width, height)
+        if preprocessing.longer_side is Rounding.DOWN:
+            return resize * width // shorter, resize * height // shorter
+        times = resize / shorter
+        return round(width * times), round(height * times)
+    within = preprocessing.resized
+    if turned:
+        within = within[::-1]
     if preprocessing.crop_mode is CropMode.SQUASH:
         return within
-    if preprocessing.crop_mode is CropMode.PAD:  # as timm's ResizeKeepRatio
-        times = max(width / within[0], height / within[1])
-        return max(1, round(width / times)), max(1, round(height / times))
-    resize, shorter = preprocessing.resize, min(width, height)
-    if preprocessing.longer_side is Rounding.DOWN:
-        return resize * width // shorter, resize * height // shorter
-    times = resize / shorter
-    return round(width * times), round(height * times)
+    times = max(width / within[0], height / within[1])  # as timm's ResizeKeepRatio
+    return max(1, round(width / times)), max(1, round(height / times))
 
 
 def _span(resized: int, cropped: int, offset: Rounding, *, reverse: bool) -> tuple[int, int]:

@@ -1,14 +1,19 @@
 """Lists kinds of files that are no images: those of clips, and those that are sent by mistake."""
 
-from models import Signature
+from models import Signature, name_of
+from service.errors import UnsupportedMediaTypeError
 
 ZIP = Signature("a ZIP archive", {0: b"PK\x03\x04"})
 MP4 = Signature("a video or HEIF container", {4: b"ftyp"})
 WEBM = Signature("a WebM or Matroska video", {0: b"\x1a\x45\xdf\xa3"})
 
+# Bytes of a text that was sent in place of a file, and how many of its characters are shown.
+_MOST_TEXT, _SHOWN = 1024, 60
+
 _BASE64 = 'an image in base64, which is taken in JSON, {"input": "..."}, as application/json'
 
-OTHERS = (
+# What clients send by mistake, each before those that begin more generally.
+_OTHERS = (
     ZIP,
     Signature("a BigTIFF, a TIFF for more than 4 GB", {0: b"II+\0"}),
     Signature("a BigTIFF, a TIFF for more than 4 GB", {0: b"MM\0+"}),
@@ -29,4 +34,27 @@ OTHERS = (
     Signature("a Photoshop file", {0: b"8BPS"}),
     Signature("text that looks like JSON, whose Content-Type is application/json", {0: b"{"}),
 )
-"""The kinds that clients send by mistake, each before those that begin more generally."""
+
+
+def unread(data: bytes, wanted: str) -> UnsupportedMediaTypeError:
+    """Return the error for bytes of no format that is read; `wanted` says what would be right."""
+    name, text = name_of(data, _OTHERS), _text_in(data)
+    if text and not name:
+        return UnsupportedMediaTypeError(
+            f"this is the text {text!r}; {wanted}. With curl, @ before a file's name sends the"
+            " file: -F file=@cat.jpg, or --data-binary @cat.jpg"
+        )
+    what = f"this is {name}" if name else f"these {len(data)} bytes are no image that is known"
+    return UnsupportedMediaTypeError(f"{what}; {wanted}")
+
+
+def _text_in(data: bytes) -> str:
+    """Return the beginning of a text's first line, such as a path or a word, that was sent in place
+    of a file; empty for anything else."""
+    if len(data) > _MOST_TEXT:
+        return ""
+    try:
+        lines = data.decode().strip().splitlines()
+    except UnicodeDecodeError:
+        return ""
+    return lines[0][:_SHOWN] if lines and all(map(str.isprintable, lines)) else ""

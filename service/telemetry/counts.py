@@ -18,7 +18,7 @@ from typing import NamedTuple
 from prometheus_client.utils import floatToGoString
 
 from models import Flag, Reason
-from service.batching.consumer import BatchRecord
+from service.batching.queue import BatchRecord
 from service.engine.ranking import NOT_DECODED
 from service.errors import Code
 

@@ -28,6 +28,7 @@ class RequestRecord:
     charge: "Callable[[RequestRecord, int], None] | None" = None  # with how many images it has
     known_as: Collection[str] | None = None  # the server's names for changes; None: any
     started: float = field(default_factory=perf_counter)
+    received: float = 0.0  # perf_counter seconds at the end of the body
     ended: float = 0.0
     bytes_in: int = 0  # of the body
     status: int = 0  # 0: not answered yet

@@ -23,8 +23,7 @@ from service.hosting.pipeline import ModelInfo
 from service.http.body import images_of
 from service.http.compression import compress, inflate
 from service.images.clip import prepare_clip
-from service.images.header import parse_image_file
-from service.images.prepare import ImageLimits
+from service.images.prepare import ImageLimits, parse_image_file
 from tests.support.images.files import encode, scene
 from tests.support.service.heartbeat import longest_hold_s
 

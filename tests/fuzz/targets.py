@@ -19,8 +19,7 @@ from service.http.compression import inflate
 from service.http.connection import Connection
 from service.http.uvicorn_adapter import ConvoyConfig
 from service.images.clip import prepare_clip
-from service.images.header import parse_image_file
-from service.images.prepare import ImageLimits
+from service.images.prepare import ImageLimits, parse_image_file
 from tests.fuzz import lock
 from tests.support.service.deaf_transport import DeafTransport, ServerState
 from tests.support.service.heartbeat import slowness

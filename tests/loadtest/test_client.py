@@ -13,7 +13,7 @@ from aiohttp import web
 from loadtest.client import batch_sizes
 from loadtest.images import SAMPLES
 from loadtest.journal import MIXED_UP
-from service.batching.consumer import BatchRecord
+from service.batching.queue import BatchRecord
 from service.telemetry.metrics import Metrics
 from tests.loadtest.conftest import SHORT
 from tests.support import PATIENCE_S

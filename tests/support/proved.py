@@ -171,7 +171,6 @@ _REFERENCE = tuple(
 
 _SERVICE = (
     "service/__init__.py",
-    "service/callbacks.py",
     "service/errors.py",
     "service/fair_queue.py",
     "service/folders.py",

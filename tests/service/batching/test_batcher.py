@@ -12,8 +12,7 @@ import pytest
 
 from models import EngineError
 from service.batching.batcher import Batcher
-from service.batching.consumer import BatchRecord
-from service.batching.queue import BatchResult
+from service.batching.queue import BatchRecord, BatchResult
 from service.errors import EngineFailedError, ServiceError, ShuttingDownError
 from tests.support.service import virtual_time
 from tests.support.service.desk import Desk, in_virtual_time, letters, outcomes, submit

@@ -309,6 +309,5 @@ def test_clients_take_turns_by_what_their_items_cost() -> None:
             )
     served = Counter[str]()
     for _ in range(5):
-        items, _ = backlog.take(5, 0.0)
-        served.update(items)
+        served.update(backlog.take(5, 0.0).items)
         assert abs(4 * served["dear"] - served["cheap"]) <= 4

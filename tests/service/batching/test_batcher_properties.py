@@ -23,10 +23,9 @@ from hypothesis import example, given, settings
 
 from service import fair_queue
 from service.batching.batcher import Batcher
-from service.batching.consumer import BatchRecord
 from service.batching.device_turns import DeviceTurns
 from service.batching.policy import DEFAULT_PRIORITY, NO_HURRY, Urgency, due
-from service.batching.queue import BatchResult, OnOutcome
+from service.batching.queue import BatchRecord, BatchResult, OnOutcome
 from service.engine.threads import Withdrawable
 from service.errors import (
     DeadlineError,

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from models import Batch, EngineError, OutputKind, Pixels, Results
-from service.batching.latency import Latency
 from service.engine.job_processes import JobParent, JobProcesses, _JobProcess
 from service.engine.ranking import ScoreRow
 from service.engine.supervised_engine import Item, Probe, SupervisedEngine
@@ -99,7 +98,6 @@ async def engine_of(
         (1, 1, 1),
         OutputKind.LOGITS,
         name="the engine",
-        latency=lambda: Latency.measured({1: 0.001}, 64),
         on_change=lambda _: None,
         bounds=Bounds(batch_s=10 * PATIENCE_S),
     )

@@ -13,7 +13,7 @@ from service.engine import supervised_engine
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
 from service.engine.watchdog import Bounds
-from service.errors import EngineFailedError, ShuttingDownError, ThreadLostError
+from service.errors import Code, EngineFailedError, ShuttingDownError, ThreadLostError
 from service.fair_queue import ANYONE
 from service.hosting.admission import Reservation
 from service.hosting.pipeline import Pipeline
@@ -441,7 +441,7 @@ async def score(pipeline: Pipeline, held: Reservation | None = None) -> Scored:
         request.infer(ImageRequest([], [np.zeros((1, 1, 1), np.uint8)]))
         return await ended
     finally:
-        request.end()
+        request.abandon(Code.CLIENT_LEFT)
 
 
 async def hang(pipeline: Pipeline, engines: Sequence[FakeEngine]) -> None:

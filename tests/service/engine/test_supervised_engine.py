@@ -7,7 +7,6 @@ import pytest
 
 from benchmarks.networks.null_device import NullDevice, NullGraph, NullStream
 from models import BUILT_IN_MODEL, load_classifier
-from service.batching.latency import Latency
 from service.engine.supervised_engine import State, SupervisedEngine
 from service.engine.watchdog import Bounds
 from service.errors import ThreadLostError
@@ -28,14 +27,13 @@ async def test_a_replay_that_never_signals_is_caught_by_the_watchdog(
         p.image_shape,
         p.output,
         name="the engine",
-        latency=lambda: Latency.unknown(1),
         on_change=lambda _: None,
         bounds=Bounds(batch_s=PATIENCE_S),
     )
     await engine.warm_up()
     images, ended = [np.zeros(p.image_shape, np.uint8)], threading.Event()
     assert len(await engine.run(images)) == 1
-    engine._bounds = Bounds(batch_s=1)
+    engine._batch_s = [1.0]
     monkeypatch.setattr(NullGraph, "replay", lambda *_: None)
     monkeypatch.setattr(NullStream, "synchronize", lambda _: ended.wait(PATIENCE_S))
     with pytest.raises(ThreadLostError, match="stuck"):

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -56,15 +57,13 @@ async def outcome_of(pipeline: Pipeline, body: bytes) -> Outcome:
     ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     call = opened(pipeline, ended.set_result)
     call.hold(len(body), "this one is longer")
-    call.receive()
+    call.record.received = perf_counter()
     try:
         call.infer(ImageRequest([body], None))
         outcome = await ended
         if not isinstance(outcome, Exception):
-            phases = call.phases(outcome)
-            assert phases.total > 0
-            call.count(outcome, phases)
-        call.end()
+            assert call.phases(outcome).total > 0
+            call.finish(outcome)
     except ServiceError as error:
         call.fail(error)
         outcome = await ended
@@ -143,7 +142,6 @@ async def test_every_image_is_charged_to_its_client_whatever_the_protocol() -> N
     async with pipeline_of(FakeEngine()) as pipeline:
         call = opened(pipeline, lambda _outcome: None)
         call.record.charge = lambda _record, images: charged.append(images)
-        call.receive()
         call.infer(ImageRequest([b"7", b"8"], None))
         call.abandon(Code.CLIENT_LEFT)
     assert charged == [2]
@@ -167,7 +165,7 @@ async def test_a_models_own_deadline_is_the_latest_and_its_priority_the_default(
         started, found = call.record.started, []
         monkeypatch.setattr(Request, "_start", lambda _, wanted: found.append(wanted.urgency))
         call.infer(ImageRequest([b"x"], None, asked._replace(deadline=started + asked.deadline)))
-        call.end()
+        call.abandon(Code.CLIENT_LEFT)
     (urgency,) = found
     assert (urgency.deadline, urgency.level) == (started + deadline_s, level)
 
@@ -180,7 +178,7 @@ async def test_a_model_without_its_own_leaves_urgency_as_it_is(
     async with pipeline_of(FakeEngine()) as pipeline:
         call = opened(pipeline, lambda _: None)
         call.infer(ImageRequest([b"x"], None))
-        call.end()
+        call.abandon(Code.CLIENT_LEFT)
     assert found == [NO_HURRY]
 
 
@@ -193,9 +191,10 @@ async def test_a_models_own_priority_is_nothing_that_a_client_must_be_allowed() 
             call = opened(pipeline, ended.set_result, ordinary)
             try:
                 call.infer(ImageRequest([b"7"], None, urgency))
-                assert not isinstance(await ended, Exception)
+                outcome = await ended
+                assert not isinstance(outcome, Exception)
                 assert not refused
-                call.end()
+                call.finish(outcome)
             except ForbiddenError as error:
                 call.fail(error)
                 assert refused
@@ -285,6 +284,6 @@ async def test_what_a_file_is_copied_to_counts_beside_it() -> None:
     finally:
         gate.set()
     await until(lambda: len(ended) == 1)
-    call.end()
+    call.abandon(Code.CLIENT_LEFT)
     assert room.taken == 0
     assert await repository.close(PATIENCE_S)

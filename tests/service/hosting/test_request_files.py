@@ -69,7 +69,7 @@ class Ask:
         self.outcomes.append(outcome)
         if not isinstance(outcome, Exception):
             self.phases = self.call.phases(outcome)
-            self.call.end()
+            self.call.finish(outcome)
 
     async def answer(self) -> list[int] | str:
         """Return the digits, or the error's text."""

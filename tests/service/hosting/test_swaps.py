@@ -268,6 +268,20 @@ async def test_the_old_engine_is_freed_after_its_last_request(
         assert [thread.name for thread in began].count("engine-0") == 1
 
 
+async def test_a_version_that_is_refused_is_freed_at_once(folder: Folder, served: Served) -> None:
+    await served.ask(9)
+    engines = [engine_of(2, wrong_from=9)]
+    second = weakref.ref(engines[0])
+    folder.put("b", engines.pop)
+    gc.collect()
+    gc.disable()
+    try:
+        assert (await served.post("load")).status_code == 422
+        await until(lambda: second() is None)
+    finally:
+        gc.enable()
+
+
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc")
 async def test_memory_that_a_version_leaves_free_is_given_back(
     folder: Folder, served: Served

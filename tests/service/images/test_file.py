@@ -13,8 +13,7 @@ from loadtest.images import image_type
 from service.cli.classify import IMAGE_SUFFIXES
 from service.http.body import IMAGE_TYPES
 from service.images.file import ImageFormat
-from service.images.header import parse_image_file
-from service.images.prepare import ImageLimits, prepare_image
+from service.images.prepare import ImageLimits, parse_image_file, prepare_image
 from tests.service.images.test_prepare import RGB
 from tests.support import ROOT
 from tests.support.images.files import encode, heic
@@ -139,11 +138,11 @@ def test_a_new_format_takes_three_files(tmp_path: Path) -> None:
     for name, line, added in (
         ("file.py", "    marks: Sequence[Marks]\n", _ROW),
         (
-            "header.py",
+            "prepare.py",
             "    ImageFormat.GIF: parse_gif_image,\n",
             "    ImageFormat.PPM: parse_ppm,\n",
         ),
-        ("header.py", "from service.images.png", "from service.images.ppm import parse_ppm\n"),
+        ("prepare.py", "from service.images.png", "from service.images.ppm import parse_ppm\n"),
     ):
         text = (images / name).read_text(encoding="utf-8")
         assert text.count(line) == 1, (name, line)

@@ -8,8 +8,7 @@ import pytest
 from PIL import Image
 
 from service.errors import ImageError, ServiceError, UnsupportedMediaTypeError
-from service.images.header import parse_image_file
-from service.images.prepare import ImageLimits, prepare_image
+from service.images.prepare import ImageLimits, parse_image_file, prepare_image
 from tests.service.images.test_prepare import RGB
 from tests.support.images.files import encode, exif, scene
 

@@ -12,7 +12,7 @@ import pytest
 from models import DeviceLostError, EngineError, Flag, Reason
 from service.api.app import create_app
 from service.api.v2.description import index_entry, model_statistics
-from service.batching.consumer import BatchRecord
+from service.batching.queue import BatchRecord
 from service.engine.ranking import NOT_DECODED
 from service.engine.watchdog import Bounds
 from service.errors import Code

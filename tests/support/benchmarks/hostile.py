@@ -107,7 +107,8 @@ def simulate(seconds: Sequence[float], habit: Habit, floods: int, *, fair: bool 
             decision = dispatcher.decide(now, waiting.depth)
             again = decision.look_again
             if decision.dispatch:
-                names, parts = waiting.take(decision.dispatch, now)
+                batch = waiting.take(decision.dispatch, now)
+                names, parts = batch.items, batch.parts
                 clients = (part[0].client.name for part in parts)
                 dispatcher.dispatched(now, len(names), 0, clients)
                 began, ends = now, now + seconds[len(names) - 1]

@@ -5,9 +5,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from service.batching.batcher import Batcher
-from service.batching.consumer import BatchRecord
 from service.batching.policy import NO_HURRY, Urgency
-from service.batching.queue import BatchResult, OnOutcome
+from service.batching.queue import BatchRecord, BatchResult, OnOutcome
 from service.engine.threads import Withdrawable
 from service.errors import ServiceError
 from service.fair_queue import ANYONE, Client

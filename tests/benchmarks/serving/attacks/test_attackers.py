@@ -18,8 +18,7 @@ from models.preprocessing import PRESETS
 from service.errors import PayloadTooLargeError
 from service.grpc.messages import INFERENCE
 from service.images.clip import prepare_clip
-from service.images.header import parse_image_file
-from service.images.prepare import ImageLimits
+from service.images.prepare import ImageLimits, parse_image_file
 from tests.service.grpc.test_port import client, digit
 from tests.support.servers.served import run
 from tests.support.service.client import until

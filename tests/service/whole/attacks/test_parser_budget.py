@@ -18,7 +18,7 @@ from service.http.body import form_boundary, images_of
 from service.http.compression import inflate, wanted_coding
 from service.http.connection import Connection
 from service.http.uvicorn_adapter import ConvoyConfig
-from service.images.header import parse_image_file
+from service.images.prepare import parse_image_file
 from tests.support.images import worst_inputs as worst
 from tests.support.service.deaf_transport import DeafTransport, ServerState
 from tests.support.service.heartbeat import slowness

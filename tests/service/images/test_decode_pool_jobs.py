@@ -14,13 +14,13 @@ import pytest
 from models import BUILT_IN_MODEL, Pixels, load_classifier
 from service.batching.policy import SHORT_WITH_DECODING_S
 from service.engine.lane import Cost
+from service.engine.undecoded import NotHereError
 from service.engine.watchdog import Bounds
 from service.errors import ImageError
 from service.hosting.finding import decoder
 from service.hosting.pipeline import Pipeline
 from service.hosting.presets import PHOTOGRAPHS
-from service.images.coded import Coded
-from service.images.decode_pool import Decoding
+from service.images.decode_pool import Coded, Decoding
 from service.images.jpeg import jpeg_size, parse_jpeg
 from service.settings import Settings
 from service.telemetry.counts import PHASES
@@ -134,8 +134,9 @@ async def test_what_takes_long_or_may_crash_a_decoder_goes_back_to_the_pool() ->
         files = b"1", b"2 large", b"3"
         assert await Ask(pipeline, *files).answer() == [1, 2, 3]
         assert [where(file) for file in files] == [["engine"], ["decode"], ["engine"]]
-        assert pipeline.decoders.fits_in_job(prepare(b"1"))
-        assert not pipeline.decoders.fits_in_job(prepare(b"1 odd"))
+        np.testing.assert_array_equal(pipeline.coded(b"1").read()(), decode_digit(b"1"))
+        with pytest.raises(NotHereError):
+            pipeline.coded(b"1 odd").read()
         answer = await Ask(pipeline, b"1", b"x large", b"x").answer()
         assert answer == "ImageError: image 2 of 3: the picture is no digit; send a digit"
 
@@ -189,17 +190,17 @@ async def test_the_first_wrong_header_is_named_whoever_reads_it() -> None:
 def test_the_header_is_read_in_the_job_where_the_size_is_found_at_once() -> None:
     prepare_digits = decoder(load_classifier(BUILT_IN_MODEL).preprocessing, Settings())
     for file in (PHOTOGRAPHS[0].read_bytes(), HEAD):
-        never = Coded.of(file, prepare_nothing, lambda _: True)
+        never = Coded.of(file, prepare_nothing, 2**24)
         assert never.expected_s > 0
         with pytest.raises(AssertionError):
             never.read()
     photograph = PHOTOGRAPHS[0].read_bytes()
-    coded = Coded.of(photograph, prepare_digits, lambda _: True)
+    coded = Coded.of(photograph, prepare_digits, 2**24)
     assert coded.expected_s == pytest.approx(coded.decoding.cost.seconds, rel=0.5)
     np.testing.assert_array_equal(coded.read()(), prepare_digits(photograph).run())
     for broken in (b"", b"GIF89a", photograph[:10]):  # refused at once
         with pytest.raises(ImageError):
-            Coded.of(broken, prepare_digits, lambda _: True)
+            Coded.of(broken, prepare_digits, 2**24)
 
 
 def test_a_jpeg_has_its_size_though_more_is_wrong_with_it() -> None:
@@ -248,7 +249,7 @@ async def test_the_time_of_a_decode_in_a_job_counts_as_decoding() -> None:
     async with pipeline_of(FakeEngine(), prepare=prepare_late, decodes=True) as pipeline:
         began = time.perf_counter()
         asked = Ask(pipeline, b"3")
-        asked.call.receive()
+        asked.call.record.received = time.perf_counter()
         assert await asked.answer() == [3]
         assert asked.phases is not None
         times = dict(zip(("total", *PHASES), asked.phases, strict=True))

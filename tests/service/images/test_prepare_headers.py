@@ -22,9 +22,8 @@ from service.errors import (
     UnsupportedMediaTypeError,
 )
 from service.images.file import ImageFormat
-from service.images.header import parse_image_file
 from service.images.jpeg import MAX_SCANS
-from service.images.prepare import ImageLimits, prepare_image
+from service.images.prepare import ImageLimits, parse_image_file, prepare_image
 from tests.service.images.test_prepare import RGB, decode
 from tests.support import PATIENCE_S
 from tests.support.images.files import (
@@ -325,7 +324,7 @@ import sys
 from service.images.prepare import ImageLimits, prepare_image
 from service.errors import ServiceError
 from tests.service.images.test_prepare import GREY
-from tests.service.images.test_header import bomb
+from tests.service.images.test_prepare_headers import bomb
 data = bomb(9_500, 9_500)
 assert prepare_image(data, GREY, ImageLimits(max_pixels=10**9)).run().shape == (224, 224, 1)
 try:
