@@ -54,7 +54,7 @@ def test_a_short_batch_waits_for_requests_that_follow_in_steps(apart: int) -> No
     waits()
 
 
-def test_nothing_waits_for_one_that_is_alone_or_too_late() -> None:
+def test_nothing_waits_for_one_that_is_alone_too_late_or_gone() -> None:
     @in_virtual_time
     async def alone() -> None:
         company = Company()
@@ -68,5 +68,13 @@ def test_nothing_waits_for_one_that_is_alone_or_too_late() -> None:
         company.enter()
         assert await _batches(company, _TURNS + 4) == [1, 1, 1]
 
+    @in_virtual_time
+    async def gone() -> None:
+        company = Company()
+        for change in (company.enter, company.enter, company.leave, company.leave):
+            change()
+        assert await _batches(company, 3) == [1, 1, 1]
+
     alone()
     late()
+    gone()

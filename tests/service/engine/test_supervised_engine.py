@@ -1,17 +1,21 @@
-"""An engine in its thread, on a device that stops answering."""
+"""An engine in its thread, on a device that stops answering, and how long it may take."""
 
 import threading
+import time
+from functools import partial
 
 import numpy as np
 import pytest
 
 from benchmarks.networks.null_device import NullDevice, NullGraph, NullStream
-from models import BUILT_IN_MODEL, load_classifier
+from models import BUILT_IN_MODEL, OutputKind, load_classifier
+from service.batching.latency import Latency
 from service.engine.supervised_engine import State, SupervisedEngine
 from service.engine.watchdog import Bounds
 from service.errors import ThreadLostError
 from tests.support import PATIENCE_S
 from tests.support.models.engines import opened
+from tests.support.service.fakes import FakeEngine
 
 pytestmark = pytest.mark.anyio
 
@@ -41,5 +45,25 @@ async def test_a_replay_that_never_signals_is_caught_by_the_watchdog(
     assert engine.state is State.FAILED
     ended.set()
     monkeypatch.undo()
+    for closing in engine.close():
+        await closing
+
+
+async def test_a_batch_is_bound_by_what_warming_up_measured_and_by_nothing_later() -> None:
+    engine = SupervisedEngine(
+        FakeEngine(max_batch=2),
+        (1, 1, 1),
+        OutputKind.LOGITS,
+        name="the engine",
+        on_change=lambda _: None,
+        known=Latency((1.0, 1.5)),
+        sample=partial(time.sleep, 0.1),
+    )
+    await engine.warm_up()
+    assert engine.decode_s >= 0.1
+    bounds = [50 * (1.0 + engine.decode_s), 50 * (1.5 + 2 * engine.decode_s)]
+    assert engine._batch_s == pytest.approx(bounds)
+    await engine.run([np.zeros((1, 1, 1), np.uint8)])
+    assert engine._batch_s == pytest.approx(bounds)
     for closing in engine.close():
         await closing
