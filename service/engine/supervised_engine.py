@@ -36,7 +36,9 @@ from service.engine.watchdog import Bounds, Restarts
 from service.errors import (
     DecoderLostError,
     EngineFailedError,
+    NotReadyError,
     ServiceError,
+    ShuttingDownError,
     ThreadLostError,
 )
 
@@ -125,6 +127,15 @@ class State(Enum):
     FAILED = "broken: its engine failed"
     BROKEN = "broken: its engine did not warm up"
     DRAINING = "shutting down"
+
+    def check_ready(self) -> None:
+        """Raise NotReadyError or ShuttingDownError unless new requests are accepted."""
+        if self is State.READY:
+            return
+        if self is State.DRAINING:
+            raise ShuttingDownError("the server is shutting down; send the request again elsewhere")
+        advice = "the log says why" if self is State.BROKEN else "try again in a second"
+        raise NotReadyError(f"the model is {self.value}; {advice}")
 
 
 class SupervisedEngine:

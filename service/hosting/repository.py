@@ -389,7 +389,7 @@ class Repository:
             raise ShuttingDownError("the server is about to shut down; send requests elsewhere")
         for pipeline in self.models.values():
             if pipeline.runner.state is not State.BROKEN:
-                pipeline.runner.check_ready()
+                pipeline.runner.state.check_ready()
 
     def leave(self) -> None:
         """Report not to be ready from now on, but accept requests still."""

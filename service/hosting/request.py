@@ -95,7 +95,7 @@ class Request:
     def open(self) -> None:
         """Begin the request, or raise ServiceError where it cannot be accepted now."""
         self._reservation = Reservation(self.pipeline.admission, self.record.caller, self._give_way)
-        self.pipeline.runner.check_ready()
+        self.pipeline.runner.state.check_ready()
         self._reservation.expect_room()
 
     def hold(self, length: int, what: str) -> None:
