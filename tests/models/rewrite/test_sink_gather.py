@@ -99,3 +99,12 @@ def test_windows_of_what_computes_each_pixel_alone_are_none() -> None:
     tokens = b.gemm("g", b.windows("w", norm(b, "n", "x"), 2), C)
     b.conv("y", b.binary("s", BinaryOp.ADD, "z", b.joined("j", tokens, SIDE)))
     assert kinds(rewritten(b.build("y"))) == ["Normalise", "Conv", "Conv"]
+
+
+def test_pixels_that_are_brought_back_elsewhere_are_added_where_they_are() -> None:
+    b = GraphBuilder(x=(C, SIDE, SIDE))
+    tokens = b.windows("w", b.roll("r", norm(b, "n", "x"), 1, 1, 2), 2)
+    seen = b.add(Softmax, "seen", b.shapes[tokens], x=tokens, axis=1)
+    back = b.roll("b", b.joined("j", seen, SIDE), 2, 1, 2)
+    b.conv("y", b.binary("s", BinaryOp.ADD, "x", back))
+    assert kinds(rewritten(b.build("y"))).count("Binary") == 1
