@@ -51,9 +51,10 @@ def test_a_sum_is_done_in_windows() -> None:
 
 def test_a_sum_with_an_image_that_is_not_in_windows_stays() -> None:
     b = GraphBuilder(x=(C, SIDE, SIDE), z=(C, SIDE, SIDE))
-    tokens = b.windows("w", norm(b, "n", "x"), 2)
+    tokens = b.gemm("g", b.windows("w", norm(b, "n", "x"), 2), C)
     seen = b.add(Softmax, "seen", b.shapes[tokens], x=tokens, axis=1)
-    b.conv("y", b.binary("s", BinaryOp.ADD, "z", b.joined("j", seen, SIDE)))
+    back = b.joined("j", b.gemm("h", seen, C), SIDE)
+    b.conv("y", b.binary("s", BinaryOp.ADD, "z", back))
     result = rewritten(b.build("y"))
     assert kinds(result).count("Binary") == 1
 
@@ -103,8 +104,8 @@ def test_windows_of_what_computes_each_pixel_alone_are_none() -> None:
 
 def test_pixels_that_are_brought_back_elsewhere_are_added_where_they_are() -> None:
     b = GraphBuilder(x=(C, SIDE, SIDE))
-    tokens = b.windows("w", b.roll("r", norm(b, "n", "x"), 1, 1, 2), 2)
+    tokens = b.gemm("g", b.windows("w", b.roll("r", norm(b, "n", "x"), 1, 1, 2), 2), C)
     seen = b.add(Softmax, "seen", b.shapes[tokens], x=tokens, axis=1)
-    back = b.roll("b", b.joined("j", seen, SIDE), 2, 1, 2)
+    back = b.roll("b", b.joined("j", b.gemm("h", seen, C), SIDE), 2, 1, 2)
     b.conv("y", b.binary("s", BinaryOp.ADD, "x", back))
     assert kinds(rewritten(b.build("y"))).count("Binary") == 1
