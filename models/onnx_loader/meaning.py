@@ -468,7 +468,10 @@ def _mul(node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
             return _times(inputs[1 - index], factor)
     a, b = inputs
     ends = [_product(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
-    return _mixed(inputs, min(ends), max(ends))
+    made = _mixed(inputs, min(ends), max(ends))
+    # As p log p: no logits, though no bound shows it.
+    is_odd = a.by and b.by and not (isfinite(made.low) and isfinite(made.high))
+    return replace(made, is_known=made.is_known and not is_odd)
 
 
 def _div(node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:

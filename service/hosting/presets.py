@@ -158,6 +158,12 @@ def _with_kind(classifier: "Classifier", engine: Engine, decode: Decode) -> "Cla
         )
     why = "; ".join(filter(None, ("as those of built-in photographs are", classifier.why)))
     made = replace(classifier, preprocessing=replace(meaning, output=kind), shown=True, why=why)
+    if np.isin(rows, (0, 1)).all():
+        _log.warning(
+            "%s: its scores of photographs are only 0 or 1, as those of decisions, which do not say"
+            ' how sure they are. If a value ahead of them does, set scores = "NAME" in model.toml',
+            classifier.name,
+        )
     if kind is OutputKind.INDEPENDENT:
         _log.warning(
             "%s: %s. If they exclude each other, set output"

@@ -125,6 +125,7 @@ P = OutputKind.PROBABILITIES
         ("p = Sigmoid(z) d = Mul(p, two) y = Sub(d, one)", None),
         ("l = LogSoftmax<axis=-1>(z) y = Neg(l)", None),
         ("y = Softplus(z)", None),
+        ("p = Softmax<axis=-1>(z) l = Log(p) y = Mul(p, l)", None),
         ("e = Exp(z) a = Add(e, one) y = Log(a)", None),
         ("p = Softmax<axis=-1>(z) m = ReduceMax<axes=[1], keepdims=1>(p) y = Div(p, m)", None),
         ("a = ReduceMin<axes=[1], keepdims=1>(z) b = ReduceMax<axes=[1], keepdims=1>(z)"

@@ -291,6 +291,23 @@ def test_what_no_node_shows_the_scores_of_photographs_do(
 
 
 @pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("b = Less(zero, z) y = Cast<to=1>(b)", True),
+        ("m = ReduceMax<axes=[1], keepdims=1>(z) b = Equal(z, m) y = Cast<to=1>(b)", True),
+        ("p = Sigmoid(z) n = Sub(one, p) y = Concat<axis=1>(n, p)", False),
+    ],
+)
+def test_scores_that_are_decisions_are_named_as_such(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, body: str, *, said: bool
+) -> None:
+    path = tmp_path / "net.onnx"
+    write_scores(path, body, 2)
+    model(path, preset="unit")
+    assert ("as those of decisions" in caplog.text) is said
+
+
+@pytest.mark.parametrize(
     "body",
     [
         "p = Sigmoid(z) q = Sigmoid(p) r = Mul(q, ten) y = Add(r, ten)",
