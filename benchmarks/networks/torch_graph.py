@@ -161,8 +161,9 @@ class _Run:
                 )
             case Slice(axis=0, step=1):
                 return self._channels(node.x, node.start, node.stop)
-            case Slice(step=1):
-                return read(node.x).narrow(node.axis + 1, node.start, node.stop - node.start)
+            case Slice(axis=axis):
+                whole = (slice(None),) * (axis + 1)
+                return read(node.x)[(*whole, slice(node.start, node.stop, node.step))]
             case Attention():
                 bias = None if node.bias is None else read(node.bias)
                 return functional.scaled_dot_product_attention(
@@ -189,14 +190,20 @@ class _Run:
             case Constant():
                 images = read(self.graph.inputs[0]).shape[0]
                 return read(node.weight).expand(images, *self.graph.shape(node.weight))
-            case Normalise(axes=(axis,), groups=1):
-                factors = read(node.scale), read(node.shift)
-                y = self._normalised(read(node.x), *factors, node.epsilon, axis + 1)
-                return self._activate(y, node.activation)
             case Normalise(axes=axes, groups=groups) if len(axes) == len(self.graph.shape(node.x)):
-                scale, shift = (read(name).flatten() for name in (node.scale, node.shift))
+                channels = self.graph.shape(node.x)[:1]
+                scale, shift = (
+                    read(name).flatten().expand(channels) for name in (node.scale, node.shift)
+                )
                 normalise = self.torch.nn.functional.group_norm
                 y = normalise(read(node.x), groups, scale, shift, node.epsilon)
+                return self._activate(y, node.activation)
+            case Normalise(axes=(axis,), groups=1):
+                size = self.graph.shape(node.x)[axis : axis + 1]
+                scale, shift = (
+                    read(name).flatten().expand(size) for name in (node.scale, node.shift)
+                )
+                y = self._normalised(read(node.x), scale, shift, node.epsilon, axis + 1)
                 return self._activate(y, node.activation)
             case Resample(x=x, taps=taps):
                 return self._gathered(read(x), self.graph.shape(x), taps)
@@ -268,15 +275,28 @@ class _Run:
         ]
         pads = _pad_list(window.pads_begin, [max(end, 0) for end in ends])
         if problem.kind is not PoolKind.MAX:
-            raise TypeError(f"no PyTorch for this pooling: {problem}")
+            return self._average(x, problem, pads)
         pool = functional.max_pool3d if len(window.input) == 3 else functional.max_pool2d
         if any(pads):
             x = functional.pad(x, pads, value=float("-inf"))
         return pool(x, window.kernel, window.strides, 0, window.dilations)
 
+    def _average(self, x: Any, problem: PoolProblem, pads: Sequence[int]) -> Any:
+        window = problem.window
+        is_plain = len(window.input) == 2 and window.pads_begin == window.pads_end
+        if not is_plain or set(window.dilations) != {1} or any(pads[::2]) != any(window.pads_begin):
+            raise TypeError(f"no PyTorch for this pooling: {problem}")
+        padded = problem.kind is PoolKind.AVERAGE_PADDED
+        average = self.torch.nn.functional.avg_pool2d
+        return average(
+            x, window.kernel, window.strides, window.pads_begin, count_include_pad=padded
+        )
+
     def _activate(self, x: Any, activation: Activation | None) -> Any:
         if activation is None:
             return x
+        if activation.kind is ActivationKind.CLIP:
+            return x.clamp(activation.a, activation.b)
         if activation.kind not in _ACTIVATIONS:
             raise TypeError(f"no PyTorch for {activation}")
         return _ACTIVATIONS[activation.kind](self.torch, x)
