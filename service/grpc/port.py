@@ -259,7 +259,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
                 await self._answer_one(path, context)
                 return
             except ServiceError as error:
-                refusal = _refusal(error, context)
+                # grpcio may keep it for long, and its frames have what a refused model took.
+                refusal = _refusal(error.with_traceback(None), context)
             # Only now: grpcio keeps an abort's error in a cycle. With this one as its context the
             # message would stay until the garbage collector runs.
             await _abort(context, *refusal)
