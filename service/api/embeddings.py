@@ -25,7 +25,7 @@ from service.hosting.repository import Repository
 from service.hosting.request import ImageRequest, Scored
 from service.hosting.vectors import embedding, embeddings_of, normalise
 from service.http.asgi import answer_to
-from service.http.body import Headers, form_boundary, is_json
+from service.http.body import Headers, Pieces, form_boundary, is_json
 from service.http.exchange import AnyEndpoint
 from service.http.responses import JSON_NUMBER_BYTES, json_around
 from service.images.clip import CLIP_TYPES, Frames
@@ -189,10 +189,9 @@ class Embed:
             else form_boundary(headers, CLIP_TYPES if self.pipeline.info.of_clips else ()),
         )
 
-    def reads_quickly(self, headers: Headers, length: int) -> bool:
-        """Return whether reading a body of `length` bytes takes less time than handing it to a
-        thread."""
-        return not takes_long(headers, length, self.pipeline.info)
+    def reads_quickly(self, headers: Headers, pieces: Pieces, length: int) -> bool:
+        """Return whether reading a body takes less time than handing it to a thread."""
+        return not takes_long(headers, pieces, length)
 
     def read(self, head: _Head, body: bytes) -> tuple[ImageRequest, _Form]:
         """Return the images of the body."""

@@ -3,7 +3,7 @@
 headers ── refuse early ── pieces, counted ── the whole body ── its images
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -24,6 +24,7 @@ FILE_FIELDS = ("file", "files", "image", "images")
 FIELD_NAMES = f"{', '.join(map(repr, FILE_FIELDS[:-1]))} or {FILE_FIELDS[-1]!r}"
 
 Headers = Mapping[bytes, bytes]  # names in lower case; the last of each name
+Pieces = Sequence[bytes | bytearray]  # of a body
 
 # Types that say nothing of the body, whose first bytes do: what curl says of --data-binary, and
 # what stores say of any file. So does any type of image, since many name another format.

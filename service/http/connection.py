@@ -44,8 +44,9 @@ from service.telemetry.record import RequestRecord
 # again; and between two looks at a connection that should be closed, but has bytes to read.
 _ASK_S, _LOOK_S = 0.1, 0.01
 
-# Statuses of requests that were wrong, however idle the server is.
-_WRONG = frozenset(range(400, 500)) - {Code.TOO_MANY, Code.CLIENT_LEFT}
+# Statuses of requests that are refused however idle the server is: they were wrong, or have a
+# deadline that nothing meets.
+_WRONG = frozenset((*range(400, 500), Code.TOO_LATE)) - {Code.TOO_MANY, Code.CLIENT_LEFT}
 
 MAX_PIPELINED = 100
 """The most requests that may wait on a connection: one read can bring 14,000, which take 3 kB
@@ -194,7 +195,7 @@ class Connection(asyncio.Protocol):
             self._unparsed = b""
         elif self._unparsed:
             self._transport.pause_reading()
-            self._loop.call_soon(self._parse_rest)
+            self._loop.call_soon(self._edge.turns.post, self._caller.name, self._parse_rest)
 
     def _parse_rest(self) -> None:
         data, self._unparsed = self._unparsed, b""

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from service.errors import CRASHED, Code, ServiceError
 from service.hosting.pipeline import Pipeline
 from service.hosting.request import ImageRequest, Outcome, Request, Scored
-from service.http.body import LONG_BODY, Headers, content_coding, content_length
+from service.http.body import LONG_BODY, Headers, Pieces, content_coding, content_length
 from service.http.compression import inflate
 from service.http.responses import error_response, refusal
 from service.telemetry.counts import Phases
@@ -43,9 +43,9 @@ class Endpoint(Protocol[Head, Form]):
     def check(self, record: RequestRecord) -> Head:
         """Return the options in the head. Raises ServiceError if the head is wrong."""
 
-    def reads_quickly(self, headers: Headers, length: int) -> bool:
-        """Return whether reading a body of this length takes less time than handing it to a
-        thread."""
+    def reads_quickly(self, headers: Headers, pieces: Pieces, length: int) -> bool:
+        """Return whether reading a body of these pieces, of this length together, takes less time
+        than handing it to a thread."""
 
     def read(self, head: Head, body: bytes) -> tuple[ImageRequest, Form]:
         """Return the images in the body, and the form of their answer. Raises ServiceError if the
@@ -160,7 +160,8 @@ class Exchange(Generic[Head, Form]):
     def _read(self, chunks: list[bytes | bytearray], length: int) -> None:
         """Read the body now, or in a thread if that takes long."""
         endpoint = self.endpoint
-        if length <= LONG_BODY and endpoint.reads_quickly(self.record.headers, length):
+        headers = self.record.headers
+        if length <= LONG_BODY and endpoint.reads_quickly(headers, chunks, length):
             self._infer(endpoint.read(self._head, _joined(chunks)))
         else:
             self._request.aside(partial(_read_joined, endpoint, self._head), chunks, self._infer)

@@ -164,6 +164,7 @@ class Parser:
 
     def on_message_complete(self) -> None:
         """Pass on the end of a request."""
+        self._in_plain_body = False  # what follows may be a head, and chunks
         if not self._llhttp.should_upgrade():
             self._pending = 0
             self._connection.on_end()

@@ -18,7 +18,7 @@ from service.errors import BadRequestError
 from service.fair_queue import Right
 from service.hosting.pipeline import ModelInfo, Pipeline
 from service.hosting.request import ImageRequest, Scored
-from service.http.body import LONG_BODY, Headers, content_coding
+from service.http.body import LONG_BODY, Headers, Pieces, content_coding
 from service.http.compression import compress, wanted_coding
 from service.http.responses import PLACE, json_pieces, parts_around
 from service.telemetry.counts import Phases
@@ -57,9 +57,8 @@ class Infer:
         content_coding(record.headers)
         return record
 
-    def reads_quickly(self, headers: Headers, length: int) -> bool:
-        """Return whether reading a body of `length` bytes takes less time than handing it to a
-        thread."""
+    def reads_quickly(self, headers: Headers, _: Pieces, length: int) -> bool:
+        """Return whether reading a body takes less time than handing it to a thread."""
         regions = self.pipeline.regions
         if regions is not None and regions.longest > LONG_BODY:  # which it may have copied
             return False

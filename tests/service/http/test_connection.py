@@ -364,8 +364,15 @@ class Deaf:
         self._own.abort()
 
 
+@pytest.mark.parametrize(
+    ("refused", "status"),
+    [(post(b"no digit"), 400), (post(b"7", "X-Timeout-Ms: 0.000001"), 504)],
+    ids=["wrong", "deadline"],
+)
 @run
-async def test_while_models_have_requests_what_follows_a_refusal_is_read_in_turn() -> None:
+async def test_while_models_have_requests_what_follows_a_refusal_is_read_in_turn(
+    refused: bytes, status: int
+) -> None:
     async with served() as server:
         http, other = await server.connect(), await server.connect()
         http.send(post(b"7"))
@@ -373,8 +380,8 @@ async def test_while_models_have_requests_what_follows_a_refusal_is_read_in_turn
         turns = next(iter(server.connections))._edge.turns
         turns.is_busy = lambda: True
         turns._paused = True  # as while other calls wait
-        http.send(post(b"no digit"))
-        assert (await http.answer())[0] == 400
+        http.send(refused)
+        assert (await http.answer())[0] == status
         http.send(post(b"9"))
         other.send(post(b"8"))
         assert await other.digit() == 8  # who was not refused does not wait
@@ -382,8 +389,8 @@ async def test_while_models_have_requests_what_follows_a_refusal_is_read_in_turn
         assert not http.reader._buffer  # type: ignore[attr-defined]
         turns._next()
         assert await http.digit() == 9
-        http.send(post(b"no digit"))
-        assert (await http.answer())[0] == 400
+        http.send(refused)
+        assert (await http.answer())[0] == status
         http.abort()
         await until(lambda: len(server.connections) == 1)
 
@@ -432,3 +439,21 @@ async def test_what_comes_in_many_pieces_is_parsed_in_turns(
         half.writer.write_eof()
         assert await half.ended()
         await until(lambda: len(server.connections) == 1)
+
+
+@run
+async def test_while_models_have_requests_many_pieces_wait_for_their_clients_turn() -> None:
+    async with served() as server:
+        http, other = await server.connect(), await server.connect()
+        http.send(post(b"7"))
+        assert await http.digit() == 7
+        turns = next(iter(server.connections))._edge.turns
+        turns.is_busy = lambda: True
+        turns._paused = True  # as while other calls wait
+        http.send(in_small_chunks(b"9" + bytes(3000)))
+        other.send(post(b"8"))
+        assert await other.digit() == 8
+        await until(lambda: bool(turns._waiting))
+        assert not http.reader._buffer  # type: ignore[attr-defined]
+        turns._next()
+        assert await http.digit() == 9
