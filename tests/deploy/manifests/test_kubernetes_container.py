@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import httpx
 import pytest
@@ -142,8 +143,10 @@ def code(outside: Path) -> Path:
     folder = outside / "code"
     for name in packages():
         shutil.copytree(ROOT / name, folder / name)
-    # As in the image, whose build runs Convoy once: a read-only root takes no bytecode later.
-    compile_dir(folder, quiet=1)
+    # As in the image, whose build runs Convoy once: a read-only root takes no bytecode later. It
+    # lies beside the copy, wherever this process has its own.
+    with patch.object(sys, "pycache_prefix", None):
+        compile_dir(folder, quiet=1)
     for each in (folder, *folder.rglob("*")):
         each.chmod(0o755 if each.is_dir() else 0o644)
     return folder
