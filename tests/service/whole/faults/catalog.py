@@ -48,6 +48,15 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "http/test_connection.py::"
         "test_while_models_have_requests_what_follows_a_refusal_is_read_in_turn",
     ),
+    "a body comes in chunks of a byte": (
+        "the answer, late; others are answered",
+        "http/test_connection.py::"
+        "test_while_models_have_requests_many_pieces_wait_for_their_clients_turn",
+    ),
+    "a client cuts long messages by gRPC into frames of few bytes": (
+        "the answers, late; others are answered",
+        "grpc/test_receiving.py::test_what_takes_long_to_copy_delays_the_next_of_the_same_client",
+    ),
     "a compressed message by gRPC is a bomb": (
         "INVALID_ARGUMENT; others are answered",
         "grpc/test_port.py::test_a_compressed_message_is_bounded_by_what_it_inflates_to",
