@@ -119,7 +119,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "the batch twice": ("nhtc,ndnc->nhd", "x x", "an operand has a letter twice"),
     "a diagonal": ("nhhc,nhhc->nhc", "x x", "an operand has a letter twice"),
     "three operands": ("nhtc,c,c->nht", "x v v", "it has 3 operands; at most two"),
-    "a constant with the batch": ("nhtc,nc->nht", "x w", "operand 1 is a constant that has the"),
+    "a constant with the batch": ("nhtc,nc->nht", "x w", "operand 1 is a constant with the"),
 }
 
 
