@@ -136,8 +136,8 @@ def _lost(rows: Sequence[Row], work: str, connections: int) -> Iterator[str]:
         own = number(ours, column).median
         best, name = column.best((number(row, column).median, row["server"]) for row in theirs)
         if best > own if column.most_is_best else best < own:
-            values = f"{column.shown(best)} compared with {column.shown(own)}"
-            yield f"{column.heading} {values} ({name})"
+            values = f"{column.shown(best)} ({name}) compared with {column.shown(own)}"
+            yield f"{column.heading} {values}"
 
 
 def _plural(connections: int) -> str:

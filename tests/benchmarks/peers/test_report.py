@@ -46,10 +46,10 @@ def test_another_server_is_better_if_its_median_is() -> None:
     alone = [row(CONVOY.name, 10, connections=1), row("mosec", 90, connections=1)]
     (line,) = losses([*alone, ours, level[1], row("Triton", 1200, 2)])
     assert line.endswith(
-        "is read: with 1 connection requests/s 86 compared with 10 (mosec), CPU ms per request"
-        " 10.56 compared with 95.00 (mosec); with 8 connections requests/s 1,140 compared with 950"
-        " (Triton), p50 ms 0.95 compared with 1.90 (Triton), CPU ms per request 0.79 compared with"
-        " 0.95 (Triton)"
+        "is read: with 1 connection requests/s 86 (mosec) compared with 10, CPU ms per request"
+        " 10.56 (mosec) compared with 95.00; with 8 connections requests/s 1,140 (Triton) compared"
+        " with 950, p50 ms 0.95 (Triton) compared with 1.90, CPU ms per request 0.79 (Triton)"
+        " compared with 0.95"
     )
 
 
@@ -72,7 +72,7 @@ def test_the_readme_says_first_where_convoy_is_not_the_best_and_has_the_best_of_
         f"EPYC, 2 cores shared by server and clients, 2026-11-27, commit abc. {BETTER}"
     )
     assert lost.startswith(
-        "- digits, JPEG of 640 × 480: with 8 connections requests/s 855 compared"
+        "- digits, JPEG of 640 × 480: with 8 connections requests/s 855 (Triton)"
     )
     none, triton = "not measured", "Triton 0.7.0 (tritonserver 2.51, Python backend)"
     assert table.splitlines()[2:] == [
