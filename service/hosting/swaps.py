@@ -144,8 +144,9 @@ class Swaps(Changes):
             try:
                 return await self._swap(old, file, stamp)
             except NotLoadedError as error:
-                _log.error("%s", error)
-                self._refuse(old, file, "refused", str(error))
+                why = str(error)  # a log that keeps its records must not keep the error's frames
+                _log.error("%s", why)
+                self._refuse(old, file, "refused", why)
                 raise
             except ShuttingDownError:
                 raise
