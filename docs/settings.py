@@ -6,11 +6,11 @@ from service.settings import PREFIX, Settings
 
 HEAD = """# Settings
 
-Each is a flag of `convoy serve` and an environment variable. A flag overrides the variable.
-Two flags are no settings: `--set KEY=VALUE` overrides a key of [model.toml](models.md), as
-`--set size=299`, and may be repeated; `-v`, `--verbose` logs the HTTP server's own messages, too.
-The variables that Kubernetes sets for a Service named `convoy` (`CONVOY_SERVICE_HOST`,
-`CONVOY_PORT=tcp://...`) are no settings, and are ignored.
+Each setting is a flag of `convoy serve` and an environment variable; the flag overrides the
+variable. Two other flags exist. `--set KEY=VALUE` overrides a key of [model.toml](models.md), for
+example `--set size=299`, and may be repeated. `-v`, `--verbose` also logs the HTTP server's own
+messages. Convoy ignores the variables that Kubernetes sets for a Service named `convoy`
+(`CONVOY_SERVICE_HOST`, `CONVOY_PORT=tcp://...`).
 `make docs` writes this page from the descriptions in `service/settings.py`.
 
 | flag | variable | default | meaning |

@@ -8,20 +8,25 @@ from benchmarks.exporters.catalogue import EXPORTERS, Exporter
 from benchmarks.exporters.check import ARE_RIGHT, OF_OWN, STEP, TOLERANCE, WRONG, Verdict
 
 _HEAD = """\
-# What exporters write, and what Convoy answers
+# Convoy's answers for the models of exporters
 
-Each model was written by a pinned release of its exporter, in a folder with the files that the
-exporter writes beside it, and asked for the page's photographs by the exporter's own pipeline.
-Convoy was asked without a flag. A model is *right* where no probability differs by more than
-{tolerance:g}; *right with exact* where that needs [`exact = true`](models.md#exact), because these
-random networks multiply a pixel's last bit; *right to a step of 8 bits* where a quantized network
-differs by at most {step:g}, as a value between two codes may become either, or by at most {own:g}
-times as much as ONNX Runtime's own two ways of running the file, node by node and on integers with
-exact sums, which random networks multiply as well. *Refused* and *warned* rows have what Convoy
-said. transformers' processors are those by Pillow (`ViTImageProcessorPil` and so on): since version
-5 those of the plain names resize by torchvision where that is installed, and some of its pixels are
-1 off Pillow's, which these random networks multiply, too.
-Written by `python -m benchmarks.exporters check`{at}, after `export`.
+A pinned release of each exporter wrote these models, together with the other files that the
+exporter writes. The exporter's own pipeline then answered for the page's photographs, and so did
+Convoy, without any flag. The networks have random weights, which amplify small differences.
+
+- *right*: no probability differs by more than {tolerance:g}.
+- *right with exact*: this needs [`exact = true`](models.md#exact), because the network amplifies
+  differences in a pixel's last bit.
+- *right to a step of 8 bits*: a quantized network differs by at most {step:g}, because a value
+  between two codes may be rounded to either; or by at most {own:g} times as much as ONNX Runtime's
+  two own ways to run the file differ (node by node, and with integers and exact sums).
+- *refused* and *warned*: the last column has Convoy's message.
+
+For transformers, the image processors that use Pillow were taken (`ViTImageProcessorPil` and so
+on). Since version 5, the processors with plain names resize with torchvision if it is installed,
+and some of their pixels differ from Pillow's by 1.
+
+`python -m benchmarks.exporters check` wrote this page{at}, after `export`.
 
 {summary}
 
@@ -29,7 +34,7 @@ Written by `python -m benchmarks.exporters check`{at}, after `export`.
 | --- | --- |
 {releases}
 
-| model | answer | largest difference | what Convoy says |
+| model | answer | largest difference | Convoy's message |
 | --- | --- | ---: | --- |
 {rows}
 """
@@ -42,7 +47,7 @@ def table(verdicts: Sequence[Verdict], commit: str) -> str:
     others = [f"{n} {outcome}" for outcome, n in counted.items() if outcome not in ARE_RIGHT]
     summary = f"Of {len(verdicts)} models {right} are right" + "".join(f", {o}" for o in others)
     if not counted[WRONG]:
-        summary += ", none is wrong without a word"
+        summary += ". No answer is wrong without a warning"
     return _HEAD.format(
         tolerance=TOLERANCE,
         step=STEP,

@@ -8,20 +8,24 @@ from benchmarks.rows import Row
 _HEAD = """\
 # Families of classifiers
 
-One small member of each of {families} families of timm and Ultralytics, random weights,
-{size}×{size} pixels, or the size that it is made for, exported by both of PyTorch's exporters for
-batch 1 and for any: up to four files each. Written by `python -m benchmarks.families table` from
-`families.jsonl`, whose rows `python -m benchmarks.families check` appends.
+The table has one small network from each of {families} families of timm and Ultralytics, with
+random weights and {size}×{size} pixels, or the network's own size if it needs one. Both of
+PyTorch's exporters wrote it, for batch size 1 and for a variable batch size: up to four files per
+network. `python -m benchmarks.families table` writes this page from `families.jsonl`, to which
+`python -m benchmarks.families check` appends rows.
 
-A file runs on the kernels whole, or not at all: a node that they do not compute leaves it to ONNX
-Runtime, and is named below. An error is the largest of a score, relative to the image's largest
-score, against PyTorch: of ONNX Runtime on the loader's normal form (the worst of the files), and of
-Convoy's kernels on the simulator; of {top_1} files the best classes were compared, too. Launches
-are those of the CUDA engine's plan for one image. The last columns are for an H200 in fp16, by the
-model of time, and beside it each launch's arithmetic or traffic at the card's peak rates:
-estimates, not measured.
+A file runs either entirely on the kernels or, if they do not support one of its nodes, entirely in
+ONNX Runtime; the list below the table names these nodes. The columns have these meanings:
 
-| family | files on kernels | nodes in the file | launches | CPU | simulator | µs, N = 1 | N = 8 |
+- *launches*: the launches of the CUDA engine's plan for one image.
+- *error on CPU*, *on simulator*: the largest error of a score compared with PyTorch, relative to
+  the image's largest score. On the CPU, ONNX Runtime runs the loader's normalised model (the worst
+  of the files); on the simulator, Convoy's kernels run. For {top_1} files, the best classes were
+  compared, too.
+- *µs*: the time on an H200 in fp16 that the model of time estimates and, in brackets, the time of
+  each launch's arithmetic or traffic at the GPU's peak rates. Nothing was measured.
+
+| family | files on kernels | nodes | launches | error on CPU | on simulator | µs, N = 1 | N = 8 |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 

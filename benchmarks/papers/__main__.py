@@ -86,18 +86,19 @@ PAPERS: Mapping[str, Callable[[], list[Result]]] = {
 _HEAD = """\
 # The papers, result by result
 
-Convoy's kernels are made from five papers; arXiv's second version of Lavin & Gray has the numbers
-of the first. `make papers` writes this page from code and from rows that were recorded; tests hold
-both. A row that needs a GPU says *waits* until its number is among those that the report has
-([RESULTS.md](../benchmarks/RESULTS.md)), next to the fastest of cuDNN and PyTorch there. Six
-small kernels show what each idea buys, in [the ladder](ladder.md).
+Convoy's kernels implement five papers. (The second version of Lavin & Gray on arXiv has the same
+numbers as the first.) `make papers` writes this page from code and from recorded rows, and tests
+check both. A row that needs a GPU says *waits* until the report ([RESULTS.md](../benchmarks/RESULTS.md))
+has its number, next to the fastest of cuDNN and PyTorch. [The ladder](ladder.md) shows the effect
+of each idea in six small kernels.
 
-"reproduced": the same number, or the same claim. "better": less arithmetic, a smaller error or more
-than the paper has. "in part", "contradicted": the last column says why. Nothing is timed here but
-what needs a GPU. Errors are those of the kernels themselves on the simulator, on the paper's
-inputs, uniform in [-1, 1], in the whole layers: all channels and filters, at squares of 8×8 pixels
-from all over the image, up to 131,072 elements of a layer. The largest of fewer elements is a
-little smaller than that of all, which `--whole` takes.
+"reproduced" means the same number or the same claim. "better" means less arithmetic, a smaller
+error, or a larger result than the paper's. For "in part" and "contradicted", the last column gives
+the reason. Only rows that need a GPU contain times. Errors are errors of the kernels on the
+simulator, with the paper's inputs (uniform in [-1, 1]) and all channels and filters of the layers.
+They are measured in squares of 8×8 pixels from all parts of the image, with up to 131,072 elements
+per layer. The largest error of these elements is slightly smaller than the largest error of all
+elements, which `--whole` measures.
 
 """
 
@@ -129,8 +130,8 @@ def page(results: Mapping[str, Sequence[Result]]) -> str:
         parts.append(f"### {title}\n\n`{OURS}{name}`\n\n{_left(*make())}")
     parts.append(
         "![a channel, its tiles transformed by F(2×2), and the blurred output](blur.png)\n\n"
-        "A channel of Soutar's example, its 25×25 tiles transformed, and what the fused kernel"
-        " computed of it."
+        "The image shows a channel of Soutar's example, its 25×25 transformed tiles, and the fused"
+        " kernel's output."
     )
     return "\n\n".join(parts) + "\n"
 

@@ -30,7 +30,8 @@ def _configurations() -> list[Result]:
         found.append(
             Result("table 1", f"{network}: configurations", str(theirs), ours if same else
                    f"{len(labels)}", Status.REPRODUCED if same else Status.IN_PART, SUITES,
-                   "" if same else "the paper names no list; 16 agree with all that it says")
+                   "" if same else "the paper has no list; 16 configurations agree with its"
+                   " statements")
         )  # fmt: skip
     for network, sizes in FILTER_SIZES.items():
         ours_of = launches.sizes(launches.configurations(network))
@@ -40,14 +41,14 @@ def _configurations() -> list[Result]:
                    ", ".join(f"{each:.1f}" for each in sizes),
                    ", ".join(f"{each:.1f}" for each in ours_of),
                    Status.REPRODUCED if close else Status.IN_PART, f"{OURS}sizes",
-                   "" if close else "of 16 configurations instead of 12")
+                   "" if close else "16 configurations instead of 12")
         )  # fmt: skip
     every = [label for network in COUNTED for label in launches.configurations(network)]
     configurations = len(CUCONV) * len(PAPERS_BATCHES["cuconv"])
     found += [
         Result("section 4.1", "1×1 among all configurations, %", f"{ONES}",
                f"{launches.sizes(every)[0]:.1f}", Status.IN_PART, f"{OURS}sizes",
-               "ResNet-50 has 16 configurations here, twelve of them 1×1"),
+               "here ResNet-50 has 16 configurations, of which twelve are 1×1"),
         Result("section 4", "configurations, by 7 values of N", "more than 600",
                str(configurations), Status.BETTER, SUITES),
         Result("table 2", "variants of cuDNN", "7, the fastest counts",
@@ -94,16 +95,17 @@ def _counts() -> list[Result]:
             Result(where.removeprefix("cuConv, "), "blocks: cuConv's; of two matrix products",
                    ", ".join(f"{each:,}" for each in theirs),
                    f"{ours[0]}; {ours[1]}", Status.IN_PART, f"{OURS}blocks",
-                   "Convoy's coalesced kernel does several blocks' work in one, the paper's future"
-                   " work, and splits channels instead")
+                   "in Convoy's coalesced kernel, one block does the work of several (the paper's"
+                   " future work), and channels are split instead")
         )  # fmt: skip
     for where, share in SECOND_STAGE.items():
         ours_of = launches.second_stage(launches.named(where))
         found.append(
             Result(where.removeprefix("cuConv, "), "second stage's share of the time",
                    f"{share:.2%}", f"{ours_of:.1%} by the model of time", Status.IN_PART,
-                   f"{OURS}stages", "a model, whose launches cost more compared with its sums;"
-                   " Convoy adds the planes in the first launch unless that is slower")
+                   f"{OURS}stages", "Convoy's number is modelled, and launches cost more in"
+                   " relation to sums; Convoy adds the planes in the first launch unless that is"
+                   " slower")
         )  # fmt: skip
     five = launches.named("cuConv, table 5, A")
     share = launches.transform_share(five, WinogradConv(m=2, r=5, axes=2))
@@ -112,11 +114,11 @@ def _counts() -> list[Result]:
     found += [
         Result("table 5, A", "transforms' share of Winograd's time", "53.3%",
                f"{share:.1%} of the arithmetic", Status.IN_PART, f"{OURS}occupancy",
-               "Convoy's F(2×2, 5×5) is fused: no launch is for transforms alone, so the share"
-               " of its time is none that can be measured"),
+               "Convoy's F(2×2, 5×5) is fused: no launch only transforms, so the transforms'"
+               " share of the time cannot be measured"),
         Result("section 4.2", "occupancy of the first stage", "86%", f"{occupancy:.0%}",
                Status.IN_PART, f"{OURS}occupancy",
-               "fewer threads with more sums each, held in registers, instead of many threads"),
+               "Convoy uses fewer threads, each with more sums in registers"),
         measured.on_gpu("section 4.2", "utilisation of compute and memory units", "about 50%",
                         f"layer {problem} N1 convoy$", measured.of_peak(problem, 0.5)),
     ]  # fmt: skip

@@ -99,19 +99,19 @@ def steps(problem: ConvProblem = LAYER) -> tuple[Step, ...]:
         Step("1_direct.cu", "the sum by its definition",
              (Launch("direct", (ceil(places / 4), k // 32, 1), 128, ("x", "weight", "y", *layer),
                      9 * places * c * k, 9 * chunks),)),
-        Step("2_tiled.cu", "what 32 pixels and 32 filters share is read once",
+        Step("2_tiled.cu", "data that 32 pixels and 32 filters share is read once",
              (Launch("tiled", (ceil(places / 32), k // 32, 1), 64, ("x", "weight", "y", *layer),
                      9 * places * c * k, 9 * chunks),)),
-        Step("3_apart.cu", "16 products for 36, stages apart",
+        Step("3_apart.cu", "16 products instead of 36, in separate stages",
              (Launch("data_of", (ceil(tiles * c / 128), 1, 1), 128, ("x", "v", size, c, tiles)),
               Launch("products", (ceil(tiles / 32), k // 32, 16), 64, ("v", "u", "m", tiles, c, k),
                      by_tiles, chunks),
               Launch("inverse_of", (ceil(tiles * k / 128), 1, 1), 128,
                      ("m", "y", size, k, tiles)))),
-        Step("4_fused.cu", "the stages in one launch",
+        Step("4_fused.cu", "all stages in one launch",
              (Launch("fused", fused_grid, 256, ("x", "u", "y", *layer, tiles), by_tiles, chunks),)),
-        Step("5_split.cu", "channels in parts, for more blocks", split("split", "add_parts")),
-        Step("6_dependent.cu", "launches that overlap", split("split_early", "add_parts_early"),
+        Step("5_split.cu", "channels split into parts, for more blocks", split("split", "add_parts")),
+        Step("6_dependent.cu", "overlapping launches", split("split_early", "add_parts_early"),
              dependent=True),
     )  # fmt: skip
 
@@ -234,7 +234,7 @@ def counted(problem: ConvProblem = LAYER) -> dict[str, Counts]:
 def table(found: Mapping[str, Counts]) -> Cells:
     """Return a row for each step."""
     rows: list[Sequence[str]] = [
-        ("step", "idea", "products, 10⁶", "MB", "wavefronts", "blocks", "µs, by the model")
+        ("step", "idea", "products, 10⁶", "MB", "wavefronts", "blocks", "µs (modelled)")
     ]
     for step in steps():
         of = found[step.source]

@@ -80,7 +80,7 @@ def _algorithms() -> list[Result]:
         Result("eq. 7, 14, 15", "matrices of F(2,3), F(3,2), F(4,3)", "exact", "exact", same,
                MATRICES),
         Result("supplement", "matrices of F(6,3)", "exact", "exact", same, MATRICES),
-        Result("section 4.1", "any F(m, r) can be made", "Winograd's construction",
+        Result("section 4.1", "matrices for any F(m, r)", "Winograd's construction",
                "kernels/winograd/matrices.py, in fractions", same, MATRICES),
         Result("section 4", "products saved by F(2×2), F(4×4)", "2.25, 4",
                f"{saved[2]:.2f}, {saved[4]:g}", same, COSTS),
@@ -90,7 +90,7 @@ def _algorithms() -> list[Result]:
                ", ".join(map(str, four)), Status.BETTER, shown),
         Result("eq. 16", "the parts of a complex product", "real first, imaginary second",
                "the other way around", Status.CONTRADICTED, f"{OURS}equation-16",
-               "the sums are right, and printed in the other order"),
+               "the sums are right, but printed in the other order"),
         Result("eq. 17, 18", "3 multiplications for a complex product", "3", "3", same,
                f"{OURS}equation-16"),
         Result("eq. 23", "arithmetic of a layer: conv 4.2, F(4×4), over direct", "formula",
@@ -146,7 +146,10 @@ def _accuracy() -> list[Result]:
                    f"{', '.join(f'{each:.2e}' for each in ours)}; own points {mixed:.2e}",
                    Status.BETTER if better else Status.REPRODUCED, errors.COMMAND)
         )  # fmt: skip
-    whys = "y is stored as a half here, too; F(2×2) multiplies halves where the paper's has floats"
+    whys = (
+        "here y is also stored as float16; F(2×2) multiplies float16 numbers, the paper's multiplies"
+        " floats"
+    )
     for name, half in PAPER_HALF.items():
         ours = [found["fp16", v][name] for v in (errors.HALF_DIRECT, errors.HALF_2, errors.HALF_4)]
         rows.append(
@@ -204,8 +207,8 @@ def _speed() -> list[Result]:
                         "over 5 TFLOPS, cuDNN 1.6", one,
                         measured.by_batch(VGG_E, (1,), _rate_of_conv_5)),
         Result("section 8", "the fused filter transform loses to FX unless K, C are large",
-               "seen in figure 1", "filters are transformed as a model is loaded", Status.IN_PART,
-               f"{OURS}workspace", "FX's cost is paid once: no kernel transforms filters later"),
+               "seen in figure 1", "no kernel transforms filters at run time", Status.IN_PART,
+               f"{OURS}workspace", "filters are transformed only once, when a model is loaded"),
     ]  # fmt: skip
 
 

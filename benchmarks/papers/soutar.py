@@ -56,13 +56,13 @@ def results() -> list[Result]:
                f"{wide:.2f} times less arithmetic at C = K = 512, 8×8 tiles {narrower:.2f};"
                f" error {eight.over_direct:.0f} times direct's",
                Status.CONTRADICTED, f"{OURS}equation-23",
-               "not transforms end the gain in a wide layer, but the error;"
-               " with few channels (C = K = 1) they do"),
+               "in a wide layer, the error ends the gain, not the transforms; with few channels"
+               " (C = K = 1), the transforms do"),
         Result("limits", "F(9×9, 5×5): points and scaling lower the error", "two orders",
                f"points {_orders(whole / mixed)} orders, scaling {'none' if same_bits else 'some'}"
                " in float32", Status.IN_PART, f"{OURS}larger-tiles",
-               "scaling by powers of two changes no bit of a float; in float16 it keeps numbers"
-               " in range"),
+               "scaling by powers of two does not change the significant bits of a float; in"
+               " float16 it keeps numbers in range"),
         Result("step by step", "50×50×32, 32 images: tiles, products saved", "25×25, 2.25",
                f"{tiles}, {fewer}; apart from the blur by {apart}", same, f"{OURS}blur"),
         measured.on_gpu("closing", f"mean speed-up of table 5: {mean(speedups):.2f}", "3.41×",

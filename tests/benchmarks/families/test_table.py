@@ -23,7 +23,7 @@ def test_a_family_is_a_line_of_its_newest_rows() -> None:
     line = "| convnext_atto | 2 of 2 | 70 | 60 to 61 | 3.0e-07 | 5.0e-07 | 12 (3) |  |"
     assert line in text
     assert "1 of 1 families run on the kernels." in text
-    assert "One small member of each of 1 families of timm" in text, "those that have rows"
+    assert "one small network from each of 1 families of timm" in text, "those that have rows"
 
 
 def test_a_row_without_plans_leaves_the_launches_of_the_row_before() -> None:
@@ -34,7 +34,7 @@ def test_a_row_without_plans_leaves_the_launches_of_the_row_before() -> None:
 def test_a_file_with_another_best_class_is_named() -> None:
     same, other = ({**loading(1e-7), "top_1": equal} for equal in (True, False))
     text = table([row("1", **same), row("dynamic", **other)])
-    assert "of 2 files the best classes were compared" in text
+    assert "For 2 files, the best classes were\n  compared" in text
     assert (
         "run on the kernels; another class is the best of convnext_atto dynamo dynamic.\n" in text
     )

@@ -23,7 +23,7 @@ _SIDE = 3000
 
 
 @fault(
-    "images of few bytes take much memory to decode",
+    "small files need much memory to decode",
     "the answer, late, or 503 with Retry-After; others are answered",
     "--decode-bytes",
     "250000000",
@@ -118,7 +118,7 @@ def _(rig: Rig) -> Counted:
     return {"200": answers[200]}
 
 
-@fault("a head has no Host or two, or an unknown Transfer-Encoding", "400")
+@fault("a request has no Host header or two, or an unknown Transfer-Encoding", "400")
 def _(rig: Rig) -> Counted:
     for wrong in (
         b"POST /v1/classify HTTP/1.1\r\nContent-Length: 1\r\n\r\n7",
@@ -139,7 +139,7 @@ def _(rig: Rig) -> Counted:
     return {}
 
 
-@fault("a head has 70 kB, or 200 headers", "431")
+@fault("a request has 70 kB of headers, or 200 headers", "431")
 def _(rig: Rig) -> Counted:
     for wrong in ("X: " + "y" * 70_000, "\r\n".join(["X: y"] * 200)):
         (answer,) = rig.answers(head(wrong))

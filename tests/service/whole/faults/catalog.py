@@ -9,13 +9,13 @@ from tests.service.whole.faults.processes import PROCESSES
 
 FAULTS: dict[str, Fault] = {**CLIENTS, **MESSAGES, **ATTACKS, **INSIDES, **PROCESSES}
 
-# Those of surfaces that the server of these tests has not: what the client sees, and the test.
+# Faults of interfaces that the tests' server does not have: the client's view, and the test.
 ELSEWHERE: dict[str, tuple[str, str]] = {
     "one address opens all connections of the gRPC port": (
         "silent ones are closed; others are answered",
         "grpc/test_port_connections.py::test_one_address_leaves_connections_to_others",
     ),
-    "a message by gRPC does not arrive": (
+    "a gRPC message does not arrive completely": (
         "DEADLINE_EXCEEDED",
         "grpc/test_port.py::test_a_message_that_does_not_arrive_is_given_up",
     ),
@@ -27,12 +27,12 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "nothing",
         "grpc/test_port.py::test_a_stream_that_is_cancelled_writes_no_traceback",
     ),
-    "a stream is cancelled beside others of its connection": (
-        "nothing; the others are answered",
+    "one of several streams of a connection is cancelled": (
+        "nothing; the other streams are answered",
         "grpc/test_port.py::test_a_stream_that_is_cancelled_leaves_its_connection_to_others",
     ),
     "a client sends more long bodies than can be read": (
-        "its own answers are late; others' bodies are read beside them",
+        "its answers are late; the bodies of other clients are read meanwhile",
         "hosting/test_request.py::test_what_another_client_has_to_read_is_not_read_first",
     ),
     "a client leaves before its long body is read": (
@@ -43,35 +43,35 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "the answers, late; others are answered",
         "edge/test_call_turns.py::test_while_models_have_requests_a_pause_follows_each_call",
     ),
-    "a client sends wrong requests without a pause": (
-        "the refusals, late; others are answered",
+    "a client sends invalid requests without a pause": (
+        "the errors, late; others are answered",
         "http/test_connection.py::"
         "test_while_models_have_requests_what_follows_a_refusal_is_read_in_turn",
     ),
-    "a body comes in chunks of a byte": (
+    "a body arrives in chunks of one byte": (
         "the answer, late; others are answered",
         "http/test_connection.py::"
         "test_while_models_have_requests_many_pieces_wait_for_their_clients_turn",
     ),
-    "a client cuts long messages by gRPC into frames of few bytes": (
+    "a client splits long gRPC messages into very short frames": (
         "the answers, late; others are answered",
         "grpc/test_receiving.py::test_what_takes_long_to_copy_delays_the_next_of_the_same_client",
     ),
-    "a compressed message by gRPC is a bomb": (
+    "a compressed gRPC message is a bomb": (
         "INVALID_ARGUMENT; others are answered",
         "grpc/test_port.py::test_a_compressed_message_is_bounded_by_what_it_inflates_to",
     ),
-    "a stream's messages come faster than they are answered": (
+    "the messages of a stream arrive faster than they are answered": (
         "the answers, late",
         "grpc/test_port.py::test_a_stream_has_few_bytes_in_flight_and_waits_after_a_refusal",
     ),
     "a model's new version disagrees with the old one": (
-        "422 for who loads it; the old one answers",
+        "422 for the client that loads it; the old version still answers",
         "hosting/test_swaps.py::"
         "test_a_version_that_agrees_too_little_is_refused_and_the_reason_is_everywhere",
     ),
-    "SIGTERM while clients keep their connections": (
-        "one more answer each, the last, if they ask within a second",
+    "SIGTERM while clients keep their connections open": (
+        "one more answer per client that sends a request within a second",
         "whole/test_server_process.py::"
         "test_a_client_that_keeps_its_connection_is_answered_once_more_as_the_server_ends",
     ),
@@ -79,57 +79,57 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "413",
         "images/test_clip.py::test_a_clip_has_a_limit_of_seconds_by_the_estimate_for_all_its_frames",
     ),
-    "an animation repeats few bytes": (
+    "an animation has too few bytes for its pixels": (
         "400",
         "images/test_clip.py::test_each_frame_needs_the_bytes_that_its_pixels_take_at_least",
     ),
     "long clips keep coming": (
-        "503 with Retry-After for who sends them; others' images and clips are decoded",
+        "503 with Retry-After for their client; images and clips of others are decoded",
         "images/test_decode_pool.py::"
         "test_long_ones_keep_neither_large_nor_other_clients_long_ones_from_a_thread",
     ),
-    "a client shortens its shared memory": (
+    "a client truncates its shared memory file": (
         "400",
         "hosting/test_regions.py::test_a_file_that_is_shortened_later_is_an_error_and_not_the_end",
     ),
-    "a page of another site uses shared memory or loads models": (
+    "a web page of another site uses shared memory or loads models": (
         "403",
         "edge/test_rights.py::test_a_page_of_another_site_changes_nothing",
     ),
     "a decoder crashes or hangs in a process that runs batches": (
-        "500; the batch's others are decoded elsewhere, and answered",
+        "500; the other images of the batch are decoded elsewhere and answered",
         "engine/test_job_processes.py::"
         "test_a_lost_decoder_is_named_and_the_others_are_decoded_elsewhere",
     ),
-    "a process that runs batches is killed as it runs one": (
+    "a process is killed while it runs a batch": (
         "500 for the batch; another process takes its place",
         "whole/test_job_processes_killed.py::"
         "test_requests_of_killed_processes_are_answered_once_each_and_the_next_are_served",
     ),
     "the memory is near its limit": (
-        "503 with Retry-After for new images; all else is answered",
+        "503 with Retry-After for new images; all other requests are answered",
         "machine/test_memory.py::"
         "test_while_memory_is_short_bodies_are_refused_and_all_else_is_answered",
     ),
     "the disk is full, or read-only": (
-        "the answer; what is served is kept in memory",
+        "the answer; models that must be kept are kept in memory",
         "hosting/test_kept.py::test_without_a_place_on_disk_it_is_in_memory_and_the_log_says_so",
     ),
 }
 
 _HEAD = """# Faults
 
-`pytest tests/service/whole/test_faults.py` injects these into a running server, one by one. After
-each, every accepted request has been answered exactly once, the counters add up, nothing is left
-inside, and the server answers the next images. `python -m tests.service.whole.faults` writes this
-table; a test compares.
+`pytest tests/service/whole/test_faults.py` injects these faults into a running server, one by one.
+After each fault, the test checks that every accepted request has been answered exactly once, that
+the counters add up, that no request is left in the server, and that the server answers new images.
+`python -m tests.service.whole.faults` writes this table, and a test compares both.
 
 | fault | what the client sees |
 | --- | --- |
 """
 
 _ELSEWHERE = """
-These are injected by tests of their own, in `tests/service`.
+Other tests in `tests/service` inject these faults:
 
 | fault | what the client sees | test |
 | --- | --- | --- |
@@ -137,7 +137,7 @@ These are injected by tests of their own, in `tests/service`.
 
 
 def table() -> str:
-    """deploy/FAULTS.md."""
+    """Return deploy/FAULTS.md."""
     rows = (f"| {fault.name} | {fault.seen} |\n" for fault in FAULTS.values())
     others = (f"| {name} | {seen} | `{test}` |\n" for name, (seen, test) in ELSEWHERE.items())
     return _HEAD + "".join(rows) + _ELSEWHERE + "".join(others)

@@ -20,7 +20,7 @@ def _(rig: Rig) -> Counted:
     return {}
 
 
-@fault("a client disconnects in the middle of a head", "nothing")
+@fault("a client disconnects in the middle of the headers", "nothing")
 def _(rig: Rig) -> Counted:
     whole = head(length=1)
     for length in (1, 5, len(whole) // 2, len(whole) - 1):
@@ -102,7 +102,7 @@ def _(rig: Rig) -> Counted:
     return {"200": 8, "499": 300}
 
 
-@fault("heads arrive slowly on 100 connections", "the answer, late; others are answered")
+@fault("headers arrive slowly on 100 connections", "the answer, late; others are answered")
 def _(rig: Rig) -> Counted:
     slow = [rig.raw(head(length=1)[:10]) for _ in range(100)]
     with rig.others():

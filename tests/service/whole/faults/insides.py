@@ -31,20 +31,20 @@ def _fails(picture: bytes) -> Inject:
 
 for _name, _seen in (
     ("decoder raises", "500"),
-    ("decoder exits", "500"),
-    ("decoder stops iterating", "500"),
-    ("decoder is interrupted", "500"),
+    ("decoder raises SystemExit", "500"),
+    ("decoder raises StopIteration", "500"),
+    ("decoder raises KeyboardInterrupt", "500"),
     ("decoder is out of memory", "500"),
-    ("decoder recurses", "500"),
+    ("decoder raises RecursionError", "500"),
     ("engine raises", "500 for the whole batch"),
     ("engine raises another error", "500 for the whole batch"),
     ("engine is out of memory", "500 for the whole batch"),
-    ("engine exits", "500 for the whole batch"),
-    ("engine stops iterating", "500 for the whole batch"),
-    ("engine gives too few", "500 for the whole batch"),
-    ("engine gives other classes", "500 for the whole batch"),
-    ("engine gives nothing", "500 for the whole batch"),
-    ("engine gives no numbers", "500 for the whole batch"),
+    ("engine raises SystemExit", "500 for the whole batch"),
+    ("engine raises StopIteration", "500 for the whole batch"),
+    ("engine returns too few scores", "500 for the whole batch"),
+    ("engine returns another number of classes", "500 for the whole batch"),
+    ("engine returns None", "500 for the whole batch"),
+    ("engine returns NaN", "500 for the whole batch"),
 ):
     fault(f"the {_name}", _seen)(_fails(_name.encode()))
 
@@ -119,7 +119,7 @@ def _(rig: Rig) -> Counted:
 
 @fault(
     "the engine hangs",
-    "500, queued requests 503; answers again once a new engine is ready",
+    "500, queued requests 503; answers again as soon as a new engine is ready",
     *("--engine-timeout-s", "2.5"),
 )
 def _(rig: Rig) -> Counted:
@@ -134,8 +134,8 @@ def _(rig: Rig) -> Counted:
 
 
 @fault(
-    "the engine breaks, and gives no numbers from then on",
-    "500, then 503; answers again once a new engine is ready",
+    "the engine breaks and returns only NaN from then on",
+    "500, then 503; answers again as soon as a new engine is ready",
     *("--engine-timeout-s", "60"),
 )
 def _(rig: Rig) -> Counted:

@@ -64,7 +64,7 @@ def _(rig: Rig) -> Counted:
     return {"any": 4}
 
 
-@fault("a head does not end", "431")
+@fault("the headers do not end", "431")
 def _(rig: Rig) -> Counted:
     _refused(rig, b"GET / HTTP/1.1\r\nX-Long: " + b"a" * 66_000, status=431)
     return {}
@@ -92,7 +92,7 @@ def _(rig: Rig) -> Counted:
     return {}
 
 
-@fault("a client that expects 100 Continue announces too long a body", "413 at once")
+@fault("a client that expects 100 Continue announces a body that is too long", "413 at once")
 def _(rig: Rig) -> Counted:
     _refused(rig, head("Expect: 100-continue", length=LIMIT + 1), status=413, half_close=True)
     return {"413": 1}

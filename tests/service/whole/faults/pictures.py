@@ -50,11 +50,11 @@ def _digits(images: Images) -> Scores:
 # A picture that begins with the key, and what the decoder does with it.
 _DECODER: dict[bytes, Callable[[], object]] = {
     b"decoder raises": lambda: _raise(KeyError("unforeseen")),
-    b"decoder exits": lambda: sys.exit(3),
-    b"decoder stops iterating": lambda: next(iter(())),
-    b"decoder is interrupted": lambda: _raise(KeyboardInterrupt()),
+    b"decoder raises SystemExit": lambda: sys.exit(3),
+    b"decoder raises StopIteration": lambda: next(iter(())),
+    b"decoder raises KeyboardInterrupt": lambda: _raise(KeyboardInterrupt()),
     b"decoder is out of memory": lambda: _raise(MemoryError()),
-    b"decoder recurses": _recurse,
+    b"decoder raises RecursionError": _recurse,
     b"decoder is slow": lambda: time.sleep(SLOW_S),
     b"decoder hangs": lambda: time.sleep(HANG_S),
 }
@@ -71,12 +71,12 @@ _ENGINE: dict[bytes, Callable[[Images], Scores]] = {
     b"engine raises": lambda _: _fail(EngineError("the device fell off the bus")),
     b"engine raises another error": lambda _: _fail(IndexError("unforeseen")),
     b"engine is out of memory": lambda _: _fail(MemoryError()),
-    b"engine exits": lambda _: sys.exit(3),
-    b"engine stops iterating": lambda _: next(iter(())),
-    b"engine gives too few": lambda images: _digits(images)[1:],
-    b"engine gives other classes": lambda images: _digits(images)[:, :3],
-    b"engine gives nothing": lambda _: None,  # type: ignore[dict-item, return-value]
-    b"engine gives no numbers": _no_numbers,
+    b"engine raises SystemExit": lambda _: sys.exit(3),
+    b"engine raises StopIteration": lambda _: next(iter(())),
+    b"engine returns too few scores": lambda images: _digits(images)[1:],
+    b"engine returns another number of classes": lambda images: _digits(images)[:, :3],
+    b"engine returns None": lambda _: None,  # type: ignore[dict-item, return-value]
+    b"engine returns NaN": _no_numbers,
     _BREAKS: _no_numbers,
     b"engine is slow": _slowly,
     b"engine hangs": lambda images: _slowly(images, HANG_S),

@@ -67,7 +67,7 @@ def _(rig: Rig) -> Counted:
     return {"200": 12}
 
 
-@fault("no file descriptors are left", "the connection waits until there are")
+@fault("no file descriptors are left", "the connection waits until descriptors are free")
 def _(rig: Rig) -> Counted:
     before = resource.prlimit(rig.process.pid, resource.RLIMIT_NOFILE)
     kept = rig.raw()
@@ -99,5 +99,5 @@ def _fails_and_serves(rig: Rig) -> Counted:
     return {"200": 9, "500": 40}
 
 
-fault("the log's pipe is full", "the answer", "--log", "full")(_fails_and_serves)
-fault("the log's reader has exited", "the answer", "--log", "closed")(_fails_and_serves)
+fault("the pipe that receives the log is full", "the answer", "--log", "full")(_fails_and_serves)
+fault("the reader of the log has exited", "the answer", "--log", "closed")(_fails_and_serves)
