@@ -88,9 +88,9 @@ _HEAD = """\
 
 Convoy's kernels implement five papers. (The second version of Lavin & Gray on arXiv has the same
 numbers as the first.) `make papers` writes this page from code and from recorded rows, and tests
-check both. A row that needs a GPU says *waits* until the report ([RESULTS.md](../benchmarks/RESULTS.md))
-has its number, next to the fastest of cuDNN and PyTorch. [The ladder](ladder.md) shows the effect
-of each idea in six small kernels.
+check both. A row that needs a GPU says *waits* until the report
+([RESULTS.md](../benchmarks/RESULTS.md)) has its number, next to the fastest of cuDNN and PyTorch.
+[The ladder](ladder.md) shows the effect of each idea in six small kernels.
 
 "reproduced" means the same number or the same claim. "better" means less arithmetic, a smaller
 error, or a larger result than the paper's. For "in part" and "contradicted", the last column gives
