@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# The steps of a release. .github/workflows/release.yml calls them one by one; `make release-dry` calls all, and shows
-# the commands that would upload instead of running them.
+# The steps of a release. .github/workflows/release.yml calls them one by one; `make release-dry` calls all of them, but only
+# prints the commands that would upload.
 #
-#   deploy/release.sh check TAG            the tag is the version, the changelog has it, there is a licence
-#   deploy/release.sh package              dist/: wheel, source distribution, SBOM, sums
-#   deploy/release.sh smoke                the wheel, in an environment of its own, classifies a digit
-#   deploy/release.sh notes                the version's part of the changelog
+#   deploy/release.sh check TAG            checks that the tag is the version, that the changelog has it, and that there is a licence
+#   deploy/release.sh package              writes dist/: wheel, source distribution, SBOM, checksums
+#   deploy/release.sh smoke                classifies a digit with the wheel in a new environment
+#   deploy/release.sh notes                prints the version's section of the changelog
 #   deploy/release.sh image VARIANT ARCH   builds and pushes NAME:VERSION-VARIANT-ARCH, with SBOM and provenance
-#   deploy/release.sh index VARIANT        joins its architectures as NAME:VERSION-VARIANT, and signs that
-#   deploy/release.sh publish              uploads dist/ to the index of packages, and makes the release
-#   deploy/release.sh dry-run              all of it, without uploads
+#   deploy/release.sh index VARIANT        joins the architectures of a variant as NAME:VERSION-VARIANT, and signs it
+#   deploy/release.sh publish              uploads dist/ to the package index, and creates the release
+#   deploy/release.sh dry-run              runs all steps without uploads
 #
-# NAME is the image's, such as ghcr.io/owner/convoy. With DRY=1 uploads are shown, not run; images are built where
-# Docker runs, for its own architecture.
+# NAME is the name of the image, such as ghcr.io/owner/convoy. With DRY=1, uploads are printed, not run, and images are
+# built only if Docker runs, for its own architecture.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,7 +29,7 @@ fail() {
     exit 1
 }
 
-# Runs a command that leaves something elsewhere, or shows it.
+# Runs a command that changes another system, or with DRY=1 prints it.
 upload() {
     if [ -n "${DRY:-}" ]; then
         printf 'would run:'

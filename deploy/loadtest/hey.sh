@@ -6,5 +6,5 @@ usage="usage: $0 URL IMAGE [hey's flags, such as -c 8 -z 10s]"
 url=${1:?$usage}
 image=${2:?$usage}
 shift 2
-# The server sees by the first bytes what the image is.
+# The server recognises the image by its first bytes.
 exec hey -m POST -T application/octet-stream -D "$image" "$@" "${url%/}/v1/classify"
