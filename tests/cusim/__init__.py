@@ -1,1 +1,2 @@
-"""The simulator's modules; `selftest/` has kernels with planted defects that it must find."""
+"""Tests of the simulator's modules; `selftest/` has kernels with planted defects that the simulator
+must find."""

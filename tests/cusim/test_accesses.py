@@ -1,4 +1,4 @@
-"""The rules by which accesses are counted, and what a profile records of a kernel."""
+"""The rules for counting accesses, and the records of a kernel's profile."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from tests.cusim.selftest.launching import (
 
 
 def apart(distance: int, repeat: int = 1, lanes: int = LANES) -> Addresses:
-    """Addresses so many bytes apart, each for `repeat` neighbouring lanes."""
+    """Return addresses that are `bytes` apart, each for `repeat` neighbouring lanes."""
     return tuple(lane // repeat * distance if lane < lanes else None for lane in range(LANES))
 
 

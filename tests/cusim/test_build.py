@@ -1,4 +1,4 @@
-"""What is compiled is compiled once, and again when anything it was made from changes."""
+"""A build is compiled once, and again if anything that it depends on changes."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +14,7 @@ KERNEL = Instantiation("one.cu", "one")
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of one kernel, one header and an empty cache."""
+    """Return a folder with one kernel, one header and an empty cache."""
     monkeypatch.setattr(build, "CACHE", tmp_path / "cache")
     (tmp_path / "one.cu").write_text(
         '#include "value.cuh"\n__global__ void one(int* y) { *y = VALUE; }'

@@ -1,4 +1,4 @@
-"""Launches that overlap: what may be done early, and what is caught."""
+"""Overlapping launches: the operations that are allowed early, and the faults that are found."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -18,7 +18,8 @@ SIZE = THREADS * BLOCKS
 
 
 def chain(device: CusimDevice, defect: str, *, graph: bool = False) -> np.ndarray:
-    """A launch, and several that each add the weights once more to what the one before gave."""
+    """Return a launch, and several more that each add the weights to the result of the launch
+    before."""
     rng = np.random.default_rng(0)
     x, weight = rng.integers(0, 100, (2, SIZE)).astype(np.float32)
     stream, kernel = device.stream(), device.load(KERNEL)
@@ -75,11 +76,11 @@ def test_a_launch_that_breaks_the_rule_is_a_fault(defect: str, build: Build, sai
 
 
 Launched = tuple[str, Sequence[str | np.int32]]
-"""A kernel of dependent.cu, and its arguments: buffers by name."""
+"""A kernel of dependent.cu and its arguments, which name buffers."""
 
 
 def run_chain(device: CusimDevice, *launches: Launched) -> np.ndarray:
-    """What is in "y" after launches, each dependent, on buffers named as they like."""
+    """Run launches, each dependent on the one before, and return the content of buffer "y"."""
     stream, buffers = device.stream(), {}
     for kernel, names in launches:
         for name in names:

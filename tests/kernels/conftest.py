@@ -1,4 +1,4 @@
-"""Devices for the tests: the CPU simulator everywhere, and a GPU where one answers."""
+"""Devices for the tests: the CPU simulator on every machine, and a GPU if one is available."""
 
 from collections.abc import Iterator
 
@@ -12,8 +12,8 @@ from tests.support.kernels.gpu import open_gpu
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Compile the kernels of the cases that a GPU will run, on all cores: before the time of a test
-    counts, after which it would be taken as hung."""
+    """Compile the kernels of all cases that a GPU will run, on all cores, before the tests' time
+    limits begin."""
     on_gpu = (item for item in session.items if "cuda_device" in getattr(item, "fixturenames", ()))
     cases = (item.callspec.params.get("case") for item in on_gpu if hasattr(item, "callspec"))
     kernels = {launch.instantiation for case in cases if case for launch in case.launches}
@@ -28,7 +28,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="module", params=Order, ids=lambda order: order.name.lower())
 def device(request: pytest.FixtureRequest) -> Iterator[CusimDevice]:
-    """The simulator for cases that are drawn, in each order in which threads may take turns."""
+    """Yield the simulator for drawn cases, once with each order of threads."""
     device = CusimDevice(order=request.param)
     yield device
     device.close()
@@ -36,7 +36,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[CusimDevice]:
 
 @pytest.fixture(scope="session")
 def cuda_device(pytestconfig: pytest.Config) -> Iterator[CudaDevice]:
-    """The GPU; see `open_gpu` for where none is."""
+    """Return the GPU; `open_gpu` skips the test or fails if there is none."""
     device = open_gpu(pytestconfig)
     yield device
     device.synchronize()

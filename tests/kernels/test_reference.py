@@ -1,4 +1,4 @@
-"""The oracle's sums over windows and channels, and what holds for all of its functions.
+"""The reference's sums over windows and channels, and properties of all of its functions.
 
 ONNX Runtime computes in float32 (it has no float64 kernel for most of these operations), so both
 types are compared with it under float32's bound. What float64 adds is shown apart: against onnx's
@@ -157,7 +157,8 @@ def test_conv_refuses_arrays_of_another_shape(wrong: str, shape: tuple[int, ...]
 
 
 def check_pool(kind: PoolKind, seen: Window, ceil_mode: bool) -> None:
-    """Both types against ONNX Runtime, whose answer also says where `ceil_mode` ends the output."""
+    """Both types are compared with ONNX Runtime, whose answer also shows where `ceil_mode` ends the
+    output."""
     x = normal((2, 3, *seen.input))
     op = "MaxPool" if kind is PoolKind.MAX else "AveragePool"
     attributes: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The oracle's elementwise operations, normalisations and moves against ONNX Runtime.
+"""The reference's elementwise operations, normalisations and moves compared with ONNX Runtime.
 
 ONNX Runtime computes in float32, so both types are compared with it under float32's bound; what
 float64 adds is shown against values known to 19 digits.
@@ -81,7 +81,7 @@ def test_softmax_of_large_logits_does_not_overflow(log: bool) -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """An activation, the ONNX node that computes it, and float64 values known from mpmath."""
+    """An activation, the ONNX node that computes it, and float64 values computed with mpmath."""
 
     activation: Activation
     op: str
@@ -301,7 +301,8 @@ def test_channel_shuffle_interleaves_the_groups() -> None:
 def test_quantize_and_dequantize_are_onnx_runtimes_to_the_bit(
     scale: float, zero_point: int
 ) -> None:
-    """Also of ties, and of what lies beyond the bytes' ends; int8 lies 128 below the bytes."""
+    """The test includes ties and numbers outside the range of bytes; int8 values are 128 smaller
+    than the bytes."""
     stored = replace(BYTE, scale=float(np.float32(scale)), zero_point=zero_point)
     x = 4 * normal((2, 3, 4, 500))
     x[0] = np.arange(-3000, 3000).reshape(x[0].shape) * np.float32(scale) / 2

@@ -1,4 +1,4 @@
-"""ONNX's own node tests through the loader and the reference: what passes, what is refused, why.
+"""ONNX's node tests with the loader and the reference: passes, refusals and their reasons.
 
 Every test of a single supported operator is loaded with its first input as the image batch and the
 rest as constants, which is how a classifier meets these operators; only where two feature maps
@@ -118,7 +118,7 @@ class Result:
 
 
 def as_array(tensor: object) -> Array | None:
-    """A test's input or output as an array; None for sequences and optionals."""
+    """Return a test's input or output as an array; None for sequences and optionals."""
     if isinstance(tensor, TensorProto):
         return numpy_helper.to_array(tensor)
     return np.asarray(tensor) if isinstance(tensor, np.ndarray | np.generic) else None
@@ -127,7 +127,7 @@ def as_array(tensor: object) -> Array | None:
 def split_inputs(
     operator: str, inputs: dict[str, Array]
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Those that are computed for each image, and the constants."""
+    """Return the inputs that are computed for each image, and the constants."""
     first = next(iter(inputs.values()))
     computed = {
         name: array
@@ -138,7 +138,7 @@ def split_inputs(
 
 
 def run_case(case: TestCase) -> Result | None:
-    """What became of one test; None for a test of anything but tensors."""
+    """Return the outcome of one test; None if the test uses anything other than tensors."""
     assert case.model is not None
     assert case.data_sets is not None
     model = onnx.ModelProto()
@@ -172,7 +172,8 @@ def check_answers(
     inputs: Mapping[str, Array],
     expected: Mapping[str, Array],
 ) -> None:
-    """Both forms of the loaded model against the test's outputs, at the test's own tolerance."""
+    """Compare both forms of the loaded model with the test's outputs, at the test's own
+    tolerance."""
     loaded = load_proto(case.name, model)
     onnx_form = {name: array.astype(np.float32) for name, array in inputs.items()}
     for form, actual in (
@@ -188,7 +189,7 @@ def check_answers(
 
 
 def reason(error: UnsupportedModelError) -> str:
-    """The loader's reason without what is the same in every one of these models."""
+    """Return the loader's reason without the text that is the same for all of these models."""
     lines = str(error).splitlines()
     listed = [line.strip() for line in lines if line.startswith("  ")]
     text = re.sub(r" \(in [^()]*; 1 node\)|^\w+: ", "", (listed or lines)[0])
@@ -196,7 +197,7 @@ def reason(error: UnsupportedModelError) -> str:
 
 
 def table(results: Sequence[Result]) -> str:
-    """One row an operator; under it, why tests of it were refused or how they failed."""
+    """Return one row per operator; under it, the reasons for refusals and failures."""
     lines = [f"{'ONNX backend node tests':<28}" + "".join(f"{o.value:>8}" for o in Outcome)]
 
     def row(title: str, chosen: Sequence[Result]) -> str:

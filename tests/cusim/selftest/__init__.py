@@ -1,1 +1,1 @@
-"""The simulator's own tests and kernels: each file checks a feature of CUDA, not a module."""
+"""The simulator's own tests and kernels: each file tests one feature of CUDA, not one module."""

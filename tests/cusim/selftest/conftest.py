@@ -10,7 +10,7 @@ from tests.cusim.selftest.launching import opened
 
 @pytest.fixture(scope="session")
 def device() -> Iterator[CusimDevice]:
-    """One that no test may bring to a fault."""
+    """Yield a simulated device in which no test may cause a fault."""
     device = opened()
     yield device
     device.close()

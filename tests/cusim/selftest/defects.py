@@ -1,4 +1,4 @@
-"""Kernels that are right, and the same with one defect planted: what each build makes of it."""
+"""Correct kernels, copies of them with one planted defect each, and the outcome in each build."""
 
 import re
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from kernels.device.device import Instantiation
 from tests.cusim.selftest.launching import KERNELS, Passed, instantiation, launch, unwritten
 
 WRONG = "wrong"
-"""The result differs from the right one; every other outcome is a pattern of what a fault says."""
+"""The outcome of a wrong result; every other outcome is a pattern of a fault's message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A kernel that may have a defect planted; `run` says whether its result was right."""
+    """A kernel that may contain a planted defect; `run` returns whether its result was right."""
 
     name: str
     run: Callable[[CusimDevice, str], bool]
@@ -28,7 +28,8 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """One defect, and how each build catches it; None where that build cannot."""
+    """One defect, and the way in which each build finds it; None for a build that cannot find
+    it."""
 
     subject: Subject
     defect: str
@@ -41,7 +42,7 @@ class Planted:
 
 
 def enumerator(kernel: Instantiation, defect: str) -> np.int32:
-    """The value of `defect` among the enumerators of Defect in the kernel's source."""
+    """Return the value of `defect` among the enumerators of Defect in the kernel's source."""
     source = (KERNELS / kernel.source).read_text(encoding="utf-8")
     found = re.search(r"enum class Defect \{([^}]*)\}", source)
     assert found is not None
@@ -107,7 +108,8 @@ def multiplies_by_warpgroups(
     *,
     registers: bool = False,
 ) -> bool:
-    """Whether two warpgroups find the product of matrices, A in registers or in shared memory."""
+    """Return whether two warpgroups compute the right product, with A in registers or shared
+    memory."""
     threads, chunks, rows = 256, 3, 128
     random = np.random.default_rng(columns)
     kernel = instantiation(

@@ -1,4 +1,4 @@
-"""One kernel launched on arrays, for the tests of the simulator itself."""
+"""Launches one kernel with arrays, for the tests of the simulator itself."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,12 +17,12 @@ KERNELS = Path(__file__).parent / "kernels"
 
 
 def opened(build: Build = PLAIN, order: Order = Order.FORWARD, **options: Any) -> CusimDevice:
-    """A device for the kernels beside this file."""
+    """Open a device for the kernels in this folder."""
     return CusimDevice(build, order, source_root=KERNELS, **options)
 
 
 def unwritten(shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
-    """An array as device memory is before anything was written to it."""
+    """Return an array with the content of device memory to which nothing has been written."""
     array = np.empty(shape, dtype)
     array.reshape(-1).view(np.uint8)[:] = POISON
     return array
@@ -41,7 +41,7 @@ def launch(
     shared_bytes: int = 0,
     cluster: Dim3 = (1, 1, 1),
 ) -> list[NDArray[Any]]:
-    """What each array among the arguments, each in a buffer of its own, holds after the launch."""
+    """Launch a kernel with each array in its own buffer, and return the arrays after the launch."""
     loaded, stream = device.load(kernel), device.stream()
     arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
     buffers = [device.allocate(array.nbytes) for array in arrays]

@@ -1,4 +1,4 @@
-"""How fast the simulator is, on one core: `python -m tests.cusim.selftest.speed`.
+"""Measures the simulator's speed on one core: `python -m tests.cusim.selftest.speed`.
 
 A thread-step is one thread beginning, or going on after a barrier or an operation of its warp:
 as often as it would be switched to.
@@ -24,7 +24,8 @@ KERNELS = {
 
 
 def measure(build: Build, order: Order, name: str) -> tuple[float, float]:
-    """Thread-steps and multiply-accumulates a second of processor time: the best launch's."""
+    """Return thread-steps and multiply-accumulates per second of CPU time, of the fastest
+    launch."""
     blocks, macs = KERNELS[name]
     device = opened(build, order)
     stream, buffer = device.stream(), device.allocate(4 * THREADS * blocks)
@@ -41,7 +42,7 @@ def measure(build: Build, order: Order, name: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Print a table: every build, order and kernel."""
+    """Print a table with every build, order and kernel."""
     for build in BUILDS:
         for order in Order:
             for name in KERNELS:

@@ -1,4 +1,4 @@
-"""Blocks that learn of each other by atomic operations, and when they see each other's stores."""
+"""Blocks that synchronise with atomic operations, and the visibility of their stores to others."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ RUNS = 20  # each of another random order
 
 
 def sums_blocks(device: CusimDevice, defect: str) -> bool:
-    """Whether the block that comes last finds what all others left."""
+    """Return whether the block that arrives last finds the results of all others."""
     x = np.arange(BLOCKS * THREADS, dtype=np.float32).reshape(BLOCKS, THREADS)
     kernel = instantiation("handover.cu", "sum_blocks", threads=THREADS)
     arrays: list[Passed] = [x, unwritten(x.shape), unwritten(THREADS), np.zeros(1, np.uint32)]

@@ -1,4 +1,5 @@
-"""Bulk copies of tensors' tiles against NumPy, their rules, and what NVRTC makes of the source."""
+"""Bulk copies of tensors' tiles compared with NumPy, their rules, and NVRTC's machine code for
+them."""
 
 import struct
 from dataclasses import dataclass, replace
@@ -23,9 +24,8 @@ from tests.support.kernels.windows import window
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """A simulated device's tensor map, of float, which may break a rule; its fields are those of
-    runtime.h.
-    """
+    """A simulated device's tensor map for floats, which may break a rule; its fields are those in
+    runtime.h."""
 
     dims: tuple[int, ...]  # elements, the innermost first
     box: tuple[int, int]
@@ -65,7 +65,7 @@ def _copied(
     tap: tuple[int, int] = (0, 0),
     shift: int = 0,
 ) -> NDArray[np.float32]:
-    """Return the tile as shared memory holds it: rows of the box, their vectors as they lie."""
+    """Return the tile as it is stored in shared memory: rows of the box, without unswizzling."""
     kernel = device.load(instantiation("bulk.cu", "copy_tensor", pixels=len(at) == 4))
     stream = device.stream()
     columns, rows = tensor.box if isinstance(tensor, Map) else (tensor.row, tensor.rows)
@@ -88,7 +88,7 @@ def _copied(
 
 
 def _unswizzled(y: NDArray[np.float32], swizzle: int) -> NDArray[np.float32]:
-    """Return rows whose vectors lie in order, of rows that are as long as the swizzle."""
+    """Return rows with their vectors in order, from rows that are as long as the swizzle."""
     rows = np.arange(len(y))
     if swizzle == 0:
         return y

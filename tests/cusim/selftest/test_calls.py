@@ -1,4 +1,4 @@
-"""Kernels are called with what they are launched with."""
+"""Kernels receive the arguments with which they are launched."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Clusters: ranks, refusals, overlap with other launches, tensors for several blocks; NVRTC."""
+"""Clusters: ranks, refusals, overlap with other launches, copies to several blocks, and NVRTC."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_a_cluster_that_cannot_be_is_refused(
 
 @pytest.mark.parametrize("order", list(Order), ids=lambda order: order.name.lower())
 def test_launches_of_clusters_overlap(order: Order) -> None:
-    """Each adds up what the launch before has, which has not ended when it begins."""
+    """Each launch adds to the sum of the launch before it, which has not ended when it begins."""
     device, threads = opened(PLAIN, order), 32
     x = np.arange(64 * threads, dtype=np.float32)
     kernel, stream = device.load(ADD_UP), device.stream()

@@ -1,4 +1,4 @@
-"""Defects planted in kernels are caught, each by the builds that should catch it."""
+"""Each defect that is planted in a kernel is found by the builds that should find it."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the simulated device makes sure of beyond what every Device does (tests/kernels)."""
+"""Checks of the simulated device in addition to those of every Device (tests/kernels)."""
 
 from collections.abc import Callable
 

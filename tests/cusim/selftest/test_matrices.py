@@ -1,4 +1,5 @@
-"""ldmatrix and mma against the fragment layouts of the PTX ISA, written down here once more."""
+"""ldmatrix and mma compared with the fragment layouts of the PTX ISA, which are written here
+again."""
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def test_ldmatrix_gives_each_lane_two_neighbours_of_each_matrix(
 
 
 def _c_places() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row and column of c[i] of each lane, for both shapes."""
+    """Return the row and column of each lane's c[i], for both shapes."""
     i = np.arange(4)
     row = np.where(i < 2, GROUP[:, None], GROUP[:, None] + 8)
     return row, THREAD[:, None] * 2 + (i & 1)
@@ -43,7 +44,7 @@ def _multiply(
     c: NDArray[np.float32],
     rounds: int = 1,
 ) -> NDArray[np.float32]:
-    """c + rounds · a · b, a and b as lanes' registers hold them."""
+    """Return c + rounds · a · b, with a and b in the layout of the lanes' registers."""
     row, column = _c_places()
     registers = np.ascontiguousarray(c[row, column])
     arguments: list[Passed] = [

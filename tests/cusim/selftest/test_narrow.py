@@ -1,4 +1,4 @@
-"""half and bfloat16 against NumPy."""
+"""half and bfloat16 compared with NumPy."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def _widened(words: NDArray[np.uint16], cpp: str) -> NDArray[np.float32]:
 
 
 def _rounded(x: NDArray[np.floating], cpp: str) -> NDArray[np.float32]:
-    """To the nearest number of the type, ties to even."""
+    """Return the nearest numbers of the type; ties are rounded to even."""
     if cpp == "half":
         with np.errstate(over="ignore"):
             return x.astype(np.float16).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Shuffles, votes, reductions and atomic operations against what CUDA's programming guide says."""
+"""Shuffles, votes, reductions and atomic operations compared with CUDA's programming guide."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ LANE = np.arange(32)
 
 
 def _expected(x: NDArray[np.int32]) -> list[NDArray[np.integer]]:
-    """One row a function, in the order of the kernel."""
+    """Return one row per function, in the order of the kernel."""
 
     def outside(source: NDArray[np.integer], inside: NDArray[np.bool_]) -> NDArray[np.int32]:
         return x[np.where(inside, source, LANE)]

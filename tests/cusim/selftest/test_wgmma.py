@@ -1,4 +1,5 @@
-"""wgmma against matrices in NumPy, its descriptors, and what NVRTC makes of the same source."""
+"""wgmma compared with matrices in NumPy, its descriptors, and NVRTC's machine code for the same
+source."""
 
 import re
 import struct
@@ -61,7 +62,8 @@ def test_tf32_factors_are_truncated_and_sums_too(device: CusimDevice) -> None:
 
 
 def _laid_out(matrix: NDArray[np.float16], swizzle: int) -> tuple[NDArray[np.uint8], int, int]:
-    """Return rows of 32 bytes in memory, and the offsets along K and between 8 rows.
+    """Return rows of 32 bytes as they are stored, and the offsets along K and between groups of 8
+    rows.
 
     Of a swizzled row the 32 bytes are the second of those that it has, where it has more.
     """

@@ -1,4 +1,5 @@
-"""Which algorithm runs which convolution, why the others refuse, and what each multiplies."""
+"""The algorithms that run each convolution, the refusals of the others, and their
+multiplications."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -241,14 +242,15 @@ def device() -> Iterator[CusimDevice]:
 
 
 def _any_signs(problem: ConvProblem) -> tuple[Array, Array]:
-    """All of x at the halves' end."""
+    """Return an x in which all numbers are the largest float16 numbers, with any signs."""
     rng = np.random.default_rng(4)
     x = 65504 * rng.choice([-1.0, 1.0], (problem.n, problem.c, *problem.window.input))
     return x, 0.002 * rng.normal(size=problem.filter_shape)
 
 
 def _cancelling(problem: ConvProblem) -> tuple[Array, Array]:
-    """Along each axis d0 - d2 is as large as can be, and so are products, but the sums are 0."""
+    """Return an x for which d0 - d2 and the products are as large as possible along each axis, but
+    the sums are 0."""
 
     def along_each(pattern: Array, sizes: tuple[int, ...]) -> Array:
         return reduce(np.multiply.outer, [np.resize(pattern, size) for size in sizes])

@@ -1,4 +1,4 @@
-"""A new algorithm is a class, a source and a place in the table; nothing else names it."""
+"""A new algorithm is a class, a source file and a row in the table; no other file names it."""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -125,7 +125,7 @@ PROBLEM = conv_problem(2, 5, 6, window((4, 5), (1, 1)))
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The sources with the toy's, and the algorithms with the toy."""
+    """Return the sources with the toy's kernel, and add the toy to the algorithms."""
     root = copied(tmp_path)
     (root / "toy.cu").write_text(SOURCE, encoding="utf-8")
     monkeypatch.setattr(launches, "SOURCE_ROOT", root)

@@ -1,4 +1,4 @@
-"""cuConv's configurations: for all of the paper's layers, its own planes, and in bounds."""
+"""cuConv's configurations: all layers of the paper, its planes, and accesses within bounds."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -33,7 +33,8 @@ _VGG_224 = conv_problem(8, 64, 64, window((224, 224), (3, 3), pads=(1,) * 4))
 
 @st.composite
 def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
-    """A layer that is run, any padding, and any way to run it; split further than it would be."""
+    """Draw a layer with any padding and any configuration, split into more parts than the planner
+    would use."""
     r = draw(st.sampled_from((1, 3, 5)))
     pads = tuple(draw(st.integers(0, 6)) for _ in range(4))
     size = tuple(

@@ -1,4 +1,4 @@
-"""Convolutions beyond the common cases: any layer, split sums, filters' forms, refusals."""
+"""Convolutions beyond the common cases: any layer, split sums, forms of filters, refusals."""
 
 from dataclasses import replace
 
@@ -56,7 +56,8 @@ def layers(draw: st.DrawFn) -> Layer:
 
 @st.composite
 def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
-    """A layer, and any choice for it; tiles are split further than they would be."""
+    """Draw a layer and any configuration for it, split into more parts than the planner would
+    use."""
     layer = draw(layers())
     choice = draw(st.sampled_from(choices(layer.problem)))
     if isinstance(choice.config, TileConfig):
@@ -71,7 +72,7 @@ test_any_layer_is_its_reference_by_any_choice, test_very_many_layers_are_their_r
 
 @st.composite
 def normalised(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
-    """A pointwise layer with a prologue, and any choice for it."""
+    """Draw a pointwise layer with a prologue, and any configuration for it."""
     size = tuple(draw(st.lists(st.integers(1, 9), min_size=2, max_size=3)))
     c, k = draw(st.integers(1, 70)), draw(st.integers(1, 70))
     problem = conv_problem(draw(st.integers(1, 3)), c, k, window(size, (1,) * len(size)))

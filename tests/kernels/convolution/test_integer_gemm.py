@@ -1,4 +1,4 @@
-"""Convolutions of bytes beyond the common cases: any layer, every split, what is refused."""
+"""Convolutions of bytes beyond the common cases: any layer, every split, refusals."""
 
 from collections import Counter
 from dataclasses import replace
@@ -55,7 +55,7 @@ _1x1 = replace(conv_problem(1, 8, 12, window((4, 4), (1, 1))), precision=Precisi
 
 @st.composite
 def chosen(draw: st.DrawFn) -> tuple[Layer, TileConfig[TensorTile], int]:
-    """A layer of bytes, by any tile, split further than it would be."""
+    """Draw a layer of bytes with any tile, split into more parts than the planner would use."""
     layer = in_bytes(draw(layers()), draw(st.integers(0, 7)))
     tile = draw(st.sampled_from((*tiles_of(INTEGER), *tiles_of(INTEGER_WARPGROUPS))))
     return layer, TileConfig(tile, draw(st.integers(1, 8))), draw(st.integers(0, 99))
@@ -171,7 +171,7 @@ OF_WARPGROUPS = {
 
 @pytest.mark.parametrize("edit", OF_WARPGROUPS.values(), ids=OF_WARPGROUPS)
 def test_a_defect_of_warpgroups_is_noticed(edit: tuple[str, str], tmp_path: Path) -> None:
-    """In one of two builds, of which one sees plain stores."""
+    """One of two builds must notice the defect; one of them shows plain stores."""
     cases = []
     # Of 6 chunks, whose channels are copied one by one; and of fewer chunks than parts.
     for channels, split in ((70, 1), (12, 4)):

@@ -1,4 +1,4 @@
-"""Direct convolution of bytes: any layer to the bit, every split, planted defects."""
+"""Direct convolution of bytes: any layer bit-identically, every split, planted defects."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,7 @@ _SLICED = in_bytes(
 
 @st.composite
 def chosen(draw: st.DrawFn) -> tuple[Layer, TileConfig[PatchTile], int]:
-    """A layer of bytes, by any tile and split."""
+    """Draw a layer of bytes with any tile and split."""
     layer = in_bytes(draw(layers()), draw(st.integers(0, 7)))
     assume(INTEGER_PATCH.supports(layer.problem) is None)
     config = draw(st.sampled_from(INTEGER_PATCH.configs(layer.problem)))

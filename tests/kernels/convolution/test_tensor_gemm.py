@@ -44,7 +44,7 @@ _3x3 = window((6, 7), (3, 3), pads=(1, 1, 1, 1))
 
 @st.composite
 def projecting_layers(draw: st.DrawFn) -> Layer:
-    """A sum of two 1×1 convolutions; in fp16, as no projection is in fp32."""
+    """Draw a sum of two 1×1 convolutions, in fp16, because fp32 has no such projections."""
     c, k, projected = (draw(st.integers(1, most)) for most in (70, 38, 70))
     strides = tuple(draw(st.integers(1, 3)) for _ in range(2))
     size = tuple(draw(st.integers(1, 9)) for _ in range(2))
@@ -58,7 +58,8 @@ def projecting_layers(draw: st.DrawFn) -> Layer:
 
 @st.composite
 def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
-    """A layer at a precision, by any tile, split further than it would be."""
+    """Draw a layer at a precision with any tile, split into more parts than the planner would
+    use."""
     layer = draw(layers() | projecting_layers())
     layer = at_precision(layer, draw(st.sampled_from(PRECISIONS)))
     tile = draw(st.sampled_from(TENSOR.blocks_of(layer.problem)))
@@ -71,7 +72,7 @@ test_any_layer_is_its_reference_by_any_tile, test_very_many_layers_are_their_ref
 
 
 SUMS_OF = {"positive": (0.0, 1.0), "of either sign": (-1.0, 1.0)}
-"""Factors are uniform between these. Where all are positive, truncated sums err most."""
+"""The ranges of the factors. Truncated sums have the largest errors if all factors are positive."""
 
 
 @pytest.mark.parametrize("channels", [64, 512])
@@ -79,7 +80,7 @@ SUMS_OF = {"positive": (0.0, 1.0), "of either sign": (-1.0, 1.0)}
 def test_three_tf32_products_err_as_float32_does_though_tensor_cores_truncate(
     device: CusimDevice, channels: int, between: tuple[float, float]
 ) -> None:
-    """Sums of up to 4608 products: as chosen, beside the best fp32 kernel, and in one chain.
+    """Sums of up to 4608 products with the chosen kernel, the best fp32 kernel, and a single chain.
 
     Such a chain in float32 (SGEMM) has the error that Ootomo & Yokota published for theirs. A bias
     would add up layer by layer.
@@ -108,7 +109,8 @@ def test_three_tf32_products_err_as_float32_does_though_tensor_cores_truncate(
 
 
 def test_three_tf32_products_are_infinite_and_nan_where_float32_is(device: CusimDevice) -> None:
-    """Also where a weight is a TF32 number, and lacks nothing, or lacks some of the other sign."""
+    """This also holds if a weight is a TF32 number, so that its remainder is 0 or has the other
+    sign."""
     problem = conv_problem(1, 8, 12, window((3, 5), (1, 1)))
     x = normal((1, 8, 3, 5))
     largest = float(np.finfo(np.float32).max)

@@ -39,23 +39,23 @@ EVERY_TILE = pytest.mark.parametrize("tile", PATCH_TILES, ids=str)
 
 
 def half(n: int, c: int, k: int, seen: Window) -> ConvProblem:
-    """In fp16."""
+    """Return a problem in fp16."""
     return replace(conv_problem(n, c, k, seen), precision=Precision.FP16)
 
 
 def same(c: int, k: int, *size: int) -> ConvProblem:
-    """A layer of the usual networks, as large as its input."""
+    """Return a layer whose output is as large as its input, as in most networks."""
     return half(1, c, k, window(size, (3, 3), pads=(1, 1, 1, 1)))
 
 
 def halves(channels: int) -> Pixels:
-    """Nothing between pixels."""
+    """Return a layout without gaps between pixels."""
     return Pixels(channels, channels, stored=HALF)
 
 
 @st.composite
 def drawn_cases(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
-    """Any layer that the kernel runs, in any configuration."""
+    """Draw any layer that the kernel supports, in any configuration."""
     c = draw(st.integers(1, 4) | st.integers(1, 200))
     problem = half(draw(st.integers(1, 5)), c, draw(st.integers(1, 70)), draw(windows()))
     assume(PATCH.supports(problem) is None)
@@ -210,7 +210,7 @@ def test_a_defect_is_noticed(edit: tuple[str, str], tmp_path: Path) -> None:
 
 
 def test_a_pair_that_ends_beyond_the_window_is_masked(tmp_path: Path) -> None:
-    """A weight of 0 would not hide a NaN there."""
+    """A NaN in that place would not disappear if only the weight were 0."""
     root = replaced(tmp_path, "tensor_patch.cu", "lane % 4 >= 2", "lane % 4 >= 4")
     layer = next(each for each in LAYERS if each.nan and paired(each.problem))
     assert notices(root, [conv_case(layer, ConvChoice(PATCH, TileConfig(PATCH_TILES[1])))])

@@ -44,19 +44,20 @@ EVERY_TILE = pytest.mark.parametrize("tile", TENSOR_WINOGRAD_TILES, ids=str)
 
 
 def same(c: int, k: int, *size: int) -> ConvProblem:
-    """A layer of the usual networks, as large as its input."""
+    """Return a layer whose output is as large as its input, as in most networks."""
     problem = conv_problem(1, c, k, window(size, (3, 3), pads=(1, 1, 1, 1)))
     return replace(problem, precision=Precision.FP16)
 
 
 def halves(channels: int) -> Pixels:
-    """Nothing between pixels."""
+    """Return a layout without gaps between pixels."""
     return Pixels(channels, channels, stored=HALF)
 
 
 @st.composite
 def drawn_cases(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
-    """Any layer that has a kernel, in any configuration, split further than it would be."""
+    """Draw any layer that has a kernel, in any configuration, split into more parts than the
+    planner would use."""
     pads = tuple(draw(st.integers(0, 4)) for _ in range(4))
     least = (max(1, 3 - begin - end) for begin, end in zip(pads[:2], pads[2:], strict=True))
     size = tuple(fewest + draw(st.integers(0, 20)) for fewest in least)
@@ -86,7 +87,8 @@ def test_a_split_sum_is_the_same_launch_after_launch_without_clearing_anything(
 def test_errors_lie_between_those_of_direct_and_of_non_fused(
     device: CusimDevice, layer: suites.Layer
 ) -> None:
-    """Both Winograd forms round the transformed data and filter to 11 bits, and no product."""
+    """Both Winograd algorithms round the transformed data and filter to 11 bits; no product is
+    rounded."""
     problem = same(layer.problem.c, 32, 12, 12)
     rng = np.random.default_rng(1)
     shapes = (1, problem.c, 12, 12), problem.filter_shape
@@ -108,7 +110,7 @@ def test_errors_lie_between_those_of_direct_and_of_non_fused(
 def test_small_numbers_lose_no_more_than_a_quarter_of_the_transformed_data_does(
     device: CusimDevice,
 ) -> None:
-    """Below 2^-12 a quarter has fewer bits: it errs by 2^-23 at most, times the filter."""
+    """Below 2^-12, a quarter has fewer bits, so its error is at most 2^-23 times the filter."""
     problem = same(64, 32, 12, 12)
     rng = np.random.default_rng(1)
     shape = (1, 64, 12, 12)
@@ -135,7 +137,7 @@ def test_a_weight_without_halves_once_transformed_is_refused() -> None:
 def test_in_11_bits_4x4_loses_too_much_whatever_the_precision(
     precision: Precision, channels: int
 ) -> None:
-    """The numbers of docs/decisions/winograd-in-fp16.md, from fused stages in NumPy."""
+    """Check the numbers in docs/decisions/winograd-in-fp16.md with fused stages in NumPy."""
     problem = replace(same(channels, 32, 12, 12), precision=Precision.FP32)
     rng = np.random.default_rng(1)
     shapes = (1, channels, 12, 12), problem.filter_shape

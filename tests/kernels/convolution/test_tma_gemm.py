@@ -1,4 +1,5 @@
-"""Convolution by tensor copies and wgmma: any layer by any tile, its defects, its machine code."""
+"""Convolution with tensor copies and wgmma: any layer with any tile, its defects, its machine
+code."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -35,14 +36,15 @@ KERNELS = [each for each in INSTANTIATIONS if each.kernel == "conv_tensor_tma"]
 
 @st.composite
 def deep_layers(draw: st.DrawFn) -> Layer:
-    """A layer with several chunks at a tap, and several tiles of filters."""
+    """Draw a layer with several chunks per tap and several tiles of filters."""
     c, k = 8 * draw(st.integers(1, 25)), draw(st.integers(1, 140))
     return drawn_layer(draw, conv_problem(1, c, k, draw(windows())))
 
 
 @st.composite
 def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
-    """A layer of 1 to 8 images by any tile, alone or together, split further than it would be."""
+    """Draw a layer of 1 to 8 images with any tile, with single or grouped blocks, split into more
+    parts than planned."""
     any_layer = (layers() | deep_layers() | projecting_layers()).map(
         lambda layer: at_16_bytes(at_precision(layer, draw(st.sampled_from(PRECISIONS))))
     )
@@ -139,7 +141,7 @@ DEFECTS = {
         "weights_left = chunks_of_tap(0)",
     ),
 }
-"""Of blocks alone."""
+"""Defects of single blocks."""
 
 _END = "if (TOGETHER > 1 || in_cluster) cluster_wait();"
 _OF_PIXELS = "of_pixels = (TOGETHER == 4 ? 3u << 2 * row : 3u)"
@@ -200,7 +202,7 @@ OF_CLUSTERS = {
     ),
     **wgmma.OF_CLUSTERS,
 }
-"""Of blocks that share copies and, in the same cluster, the parts of sums."""
+"""Defects of blocks that share copies and, in the same cluster, the parts of sums."""
 
 OF_PROJECTIONS = {
     "pixels of x for what is projected": ("if (x_left == ENDLESS) project();", ";"),
@@ -231,7 +233,7 @@ OF_FILTER_ROWS = {
         )
     },
 }
-"""Of tiles that have pixels as wgmma's columns."""
+"""Defects of tiles with pixels as the columns of wgmma."""
 
 
 def _layer(channels: int, precision: Precision, filters: int = 104) -> Layer:
@@ -262,7 +264,7 @@ def _notices(
     cluster: bool = False,
     projecting: bool = False,
 ) -> bool:
-    """Return whether a run fails, in one of two builds, of which one sees plain stores.
+    """Return whether a run fails in one of two builds; one of them shows plain stores.
 
     Layers have more chunks than a block holds, and fewer than parts; two blocks share either one.
     Those that project have a part that begins with x's chunks, and one in those behind.
@@ -427,7 +429,7 @@ def test_maps_say_where_factors_lie(together: int, halves: tuple[int, int]) -> N
 
 
 def test_the_grid_has_whole_clusters() -> None:
-    """An odd number of tiles is filled up by blocks that write nothing."""
+    """If the number of tiles is odd, blocks that write nothing fill the last cluster."""
     for filters, shape in ((40, "rows"), (300, "either")):
         problem = _problem(k=filters)
         for tile in TMA.blocks_of(problem):

@@ -1,4 +1,4 @@
-"""Convolution by wgmma: any layer by any tile, its defects, and its machine code."""
+"""Convolution with wgmma: any layer with any tile, its defects, and its machine code."""
 
 from dataclasses import replace
 from math import ceil
@@ -39,7 +39,8 @@ OF_WARPGROUPS = [
 
 @st.composite
 def chosen(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
-    """A layer of 1 to 8 images by any tile, split further than it would be."""
+    """Draw a layer of 1 to 8 images with any tile, split into more parts than the planner would
+    use."""
     layer = draw(layers() | projecting_layers())
     layer = replace(layer, problem=replace(layer.problem, n=draw(st.integers(1, 8))))
     layer = at_precision(layer, draw(st.sampled_from(PRECISIONS)))
@@ -158,7 +159,8 @@ def test_a_defect_of_clusters_is_noticed(edit: tuple[str, str, str], tmp_path: P
 def test_sums_are_those_of_mma_sync_to_the_bit_in_clusters_too(
     split: int, precision: Precision, device: CusimDevice
 ) -> None:
-    """In the simulator, whose tensor cores truncate both kinds of products' sums alike."""
+    """This holds in the simulator, whose tensor cores truncate the sums of both kinds of products
+    equally."""
     layer = _layer(90, precision)
     of_warps = TileConfig(TENSOR.blocks_of(layer.problem)[-1], split)
     tile = WARPGROUPS.blocks_of(layer.problem)[split % len(WARPGROUP_TILES)]
@@ -262,7 +264,7 @@ _IN_3XTF32 = {
 def test_a_defect_is_noticed(
     precision: Precision, edit: tuple[str, str, str], tmp_path: Path
 ) -> None:
-    """In one of two builds, of which one sees plain stores."""
+    """One of two builds must notice the defect; one of them shows plain stores."""
     cases = []
     # Of 6 chunks, whose channels are copied one by one; and of fewer chunks than parts.
     for channels, split in ((35, 1), (12, 4)):
@@ -289,8 +291,8 @@ def test_every_tile_is_among_the_cases() -> None:
 def test_in_machine_code_products_of_a_chunk_are_one_group_that_nothing_waits_for(
     kernel: Instantiation,
 ) -> None:
-    """Of 128 filters, 3xTF32 has registers for the sums of two steps at once: two groups per
-    chunk."""
+    """With 128 filters, 3xTF32 has registers for the sums of two steps, so a chunk has two
+    groups."""
     splits = "TF32X3" in kernel.expression
     groups = 2 if splits and dict(kernel.arguments)["bn"] == 128 else 1
     products = 3 * ROW_BYTES // STEP_BYTES if splits else ROW_BYTES // STEP_BYTES

@@ -1,4 +1,4 @@
-"""Fused Winograd beyond the common cases: any layer, split sums, accuracy, what is refused."""
+"""Fused Winograd beyond the common cases: any layer, split sums, accuracy, refusals."""
 
 import numpy as np
 import pytest
@@ -29,18 +29,19 @@ EVERY_TILE = pytest.mark.parametrize(
     ids=str,
 )
 WIDE = 99 << 10
-"""Shared memory of a block on most GPUs, sm_86, 89 and 120."""
+"""The shared memory per block on most GPUs: sm_86, 89 and 120."""
 
 
 def same(algorithm: WinogradConv, c: int, k: int, *size: int) -> ConvProblem:
-    """A layer of the usual networks, as large as its input."""
+    """Return a layer whose output is as large as its input, as in most networks."""
     r, axes = algorithm.r, algorithm.axes
     return conv_problem(1, c, k, window(size, (r,) * axes, pads=(r // 2,) * 2 * axes))
 
 
 @st.composite
 def drawn_cases(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
-    """Any layer that has a kernel, in any configuration, split further than it would be."""
+    """Draw any layer that has a kernel, in any configuration, split into more parts than the
+    planner would use."""
     algorithm = draw(st.sampled_from(ALGORITHMS))
     axes, r = algorithm.axes, algorithm.r
     pads = tuple(draw(st.integers(0, r + 1)) for _ in range(2 * axes))

@@ -1,4 +1,4 @@
-"""Non-fused Winograd beyond the common cases: any layer and chunk, and what is bounded."""
+"""Non-fused Winograd beyond the common cases: any layer and chunk, and bounds."""
 
 from dataclasses import replace
 from math import prod
@@ -38,7 +38,7 @@ ALGORITHMS = (F2, F4, F2_3D)
 
 
 def square(c: int, k: int, *size: int) -> ConvProblem:
-    """A layer of the usual networks: 3 along every axis, padded by 1."""
+    """Return a layer as in most networks: a window of 3 along every axis, padded by 1."""
     axes = len(size)
     return conv_problem(1, c, k, window(size, (3,) * axes, pads=(1,) * 2 * axes))
 
@@ -73,7 +73,7 @@ EVERY_LAYER = pytest.mark.parametrize(("algorithm", "problem"), NETWORKS, ids=st
 
 @st.composite
 def drawn_cases(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
-    """Any layer that has a kernel of 3, in any chunks and split sums, chosen or not."""
+    """Draw any layer with a window of 3 that has a kernel, in any chunks and split sums."""
     algorithm = draw(st.sampled_from(ALGORITHMS))
     axes = algorithm.axes
     pads = tuple(draw(st.integers(0, 4)) for _ in range(2 * axes))
@@ -96,7 +96,7 @@ def drawn_cases(draw: st.DrawFn) -> tuple[Layer, ConvChoice]:
 
 
 def tiles(algorithm: NonfusedWinogradConv, problem: ConvProblem) -> int:
-    """Of all images."""
+    """Return the number of tiles of all images."""
     return problem.n * prod(-(-p // algorithm.m) for p in problem.window.output)
 
 
@@ -123,7 +123,8 @@ def test_every_layer_is_its_reference_by_every_configuration(
 def test_errors_in_fp16_are_those_of_the_papers_table_4(
     device: CusimDevice, layer: suites.Layer
 ) -> None:
-    """Of fewer elements, whose largest error is smaller, but of sums as long.
+    """Compare fewer elements than the paper, so the largest error is smaller, but with sums of the
+    same length.
 
     There all algorithms err alike: data and filters are halves, all else is float32. So it is in
     F(4x4,3x3) here, but for y: stored as halves, it decides the largest error. F(2x2,3x3) also
@@ -163,7 +164,7 @@ def test_by_three_tf32_products_errors_are_as_promised_of_floats(
 
 
 def _uniform(problem: ConvProblem) -> tuple[Array, Array, Array]:
-    """Data and a filter from [-1, 1], and their convolution in float64."""
+    """Return data and a filter with numbers in [-1, 1], and their convolution in float64."""
     rng = np.random.default_rng(1)
     shapes = (1, problem.c, *problem.window.input), problem.filter_shape
     x, weight = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes)

@@ -1,4 +1,4 @@
-"""From CUDA C++ to cubins, and the cache in between. Needs NVRTC, but no GPU and no driver."""
+"""The compilation of CUDA C++ to cubins, and its cache. Needs NVRTC, but no GPU and no driver."""
 
 import logging
 import shutil
@@ -49,7 +49,8 @@ class Workplace:
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Workplace:
-    """The kernel `scale`, whose factor stands in a header's header."""
+    """Return a workplace with the kernel `scale`, whose factor is in a header that another header
+    includes."""
     made = Workplace(tmp_path / "src", tmp_path / "cache")
     made.root.mkdir()
     made.write("scale.cu", SCALE)
@@ -60,7 +61,7 @@ def workplace(tmp_path: Path) -> Workplace:
 
 @pytest.fixture
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The expressions that reached the compiler, in order."""
+    """Return the list of expressions that reached the compiler, in order."""
     seen: list[str] = []
     compile_program = nvrtc.compile_program
 

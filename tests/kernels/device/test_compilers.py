@@ -1,4 +1,4 @@
-"""Compilers that users can have: what installs, what is written and what is warned of agree."""
+"""The compilers that users can have: installation, documentation and warnings agree."""
 
 import logging
 import re
@@ -53,7 +53,7 @@ def test_an_extra_installs_every_compared_compiler_and_no_other(extra: str, majo
 def test_an_install_without_constraints_gets_a_compared_compiler(
     extra: str, resolution: str
 ) -> None:
-    """Asks the package registry."""
+    """Installs from the package registry."""
     resolve = ["uv", "pip", "compile", "--quiet", "--resolution", resolution, "pyproject.toml"]
     run = subprocess.run(
         [sys.executable, "-m", *resolve, "--extra", extra],

@@ -1,4 +1,4 @@
-"""What of CudaDevice only a GPU shows, and what it says where there is none."""
+"""Properties of CudaDevice that only a GPU shows, and the errors if there is none."""
 
 import re
 import subprocess

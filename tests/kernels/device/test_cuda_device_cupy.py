@@ -1,4 +1,4 @@
-"""The stand-in for CuPy beside the CuPy that is installed, which imports without a GPU."""
+"""The stand-in for CuPy compared with the installed CuPy, which can be imported without a GPU."""
 
 import ctypes
 import inspect
@@ -30,7 +30,8 @@ _CLASSES = {
 
 
 def names(fake: object, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every name of the stand-in, in namespaces too, as a dotted path with its value."""
+    """Yield every name of the stand-in, including those in namespaces, as a dotted path with its
+    value."""
     for name in dir(fake):
         if name.startswith("_") or name in _ITS_OWN:
             continue
@@ -50,12 +51,12 @@ METHODS = {
 
 
 def cupy() -> Any:
-    """CuPy, which only the process that runs these tests imports."""
+    """Import CuPy, which only the process of these tests does."""
     return pytest.importorskip("cupy", reason="the CuPy wheel is not installed (extra cuda13)")
 
 
 def real(path: str) -> Any:
-    """What CuPy has under a dotted path."""
+    """Return the attribute of CuPy at a dotted path."""
     value = cupy()
     for name in path.split("."):
         value = getattr(value, name)
@@ -63,7 +64,8 @@ def real(path: str) -> Any:
 
 
 def parameters(function: Any) -> list[str]:
-    """Their names; a compiled function has its signature in its docstring alone."""
+    """Return the names of the parameters; a compiled function has its signature only in its
+    docstring."""
     try:
         found = list(inspect.signature(function).parameters)
     except ValueError:
@@ -105,7 +107,7 @@ def test_cupys_functions_take_what_the_stand_ins_take(path: str) -> None:
 
 
 def launch_options() -> list[str]:
-    """What RawKernel hands on to Function.__call__, as that refuses any other."""
+    """Return the options that RawKernel passes to Function.__call__, which refuses all others."""
     options = []
     its_class = real("cuda.function.Function")
     for name in ("shared_mem", "stream", "no_such_option"):

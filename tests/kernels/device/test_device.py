@@ -1,4 +1,5 @@
-"""What the engine relies on of any Device: the simulator, and a GPU where one answers.
+"""The behaviour that the engine requires from any Device: the simulator, and a GPU if one is
+available.
 
 Where none does, CudaDevice at least runs, over a stand-in for CuPy.
 """
@@ -52,7 +53,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
 
 
 def doubling(device: Device) -> Callable[[int, Stream], None]:
-    """Loads the sum; called, asks for the vector at an address to be added to itself."""
+    """Loads the kernel; a call adds the vector at an address to itself."""
     kernel = device.load(_SUM.instantiation)
 
     def double(address: int, stream: Stream) -> None:
@@ -63,7 +64,7 @@ def doubling(device: Device) -> Callable[[int, Stream], None]:
 
 
 def floats(device: Device, value: float = 0.0) -> NDArray[np.float32]:
-    """N pinned floats."""
+    """Return N pinned floats."""
     array = device.pinned(NBYTES).view(np.float32)
     array[:] = value
     return array

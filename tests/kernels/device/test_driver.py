@@ -1,4 +1,4 @@
-"""The driver through ctypes: its structures and enumerators, and what it is given."""
+"""The driver through ctypes: its structures, its enumerators and the arguments that it receives."""
 
 import ctypes
 import subprocess
@@ -194,7 +194,7 @@ def test_a_device_of_sm_90_launches_dependents_by_the_driver_and_all_else_by_cup
 
 
 class FakeEncoder:
-    """Answers `status`, and for a map the name of the function and all that it was given."""
+    """Answers with `status`, and for a tensor map returns the function's name and its arguments."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -297,7 +297,7 @@ def test_a_device_passes_the_drivers_map_and_says_which_launch_it_refused(
 
 
 class FakeGraphs:
-    """A driver's answer about a graph's edges: two full ones and three programmatic."""
+    """A driver's answer about the edges of a graph: two full and three programmatic edges."""
 
     TYPES: tuple[int, ...] = (0, 1, 1, 0, 1)
 

@@ -1,4 +1,4 @@
-"""Arguments have the names and the order of what the .cu files declare, or no launch is made."""
+"""A launch's arguments must have the names and the order of the declaration in the .cu file."""
 
 import re
 import shutil
@@ -35,7 +35,7 @@ PAIRS = [  # neighbours of one type, which C++ could not tell apart
 
 @pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of all sources, which launches are held to."""
+    """Return a copy of all sources, with which launches are compared."""
     root = tmp_path / "src"
     shutil.copytree(SOURCE_ROOT, root)
     monkeypatch.setattr(launches, "SOURCE_ROOT", root)
@@ -43,7 +43,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def every_struct_is_filled() -> list[Launch]:
-    """Launches of every algorithm, and of one that walks."""
+    """Return launches of every algorithm, and one of a kernel that uses a Walk."""
     made: list[Launch] = []
     halves = replace(layer(groups=1), precision=Precision.FP16)
     for problem in (layer(groups=1), layer(groups=8), halves):
@@ -61,7 +61,7 @@ def layer(groups: int) -> ConvProblem:
 
 
 def swap(file: Path, struct_or_kernel: str, first: str, second: str) -> None:
-    """Let two names of a declaration change places."""
+    """Swap two names in a declaration."""
     text = file.read_text(encoding="utf-8")
     begin = re.search(struct_or_kernel, text)
     assert begin

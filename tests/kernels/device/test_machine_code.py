@@ -1,4 +1,4 @@
-"""Machine code as it lies in a cubin, and as the disassembler lists it."""
+"""Machine code in a cubin, and in the listing of the disassembler."""
 
 from dataclasses import replace
 from pathlib import Path

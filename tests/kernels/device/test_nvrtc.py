@@ -1,4 +1,4 @@
-"""NVRTC from several threads at once, in processes that have not loaded it yet."""
+"""NVRTC in several threads at the same time, in processes that have not loaded it yet."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Descriptions of tensors: what they refuse, and what of them a launch binds."""
+"""Descriptions of tensors: their refusals, and the parts that a launch binds."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""JPEG files are decoded by the kernels to Pillow's pixels, or are left to the host."""
+"""The kernels decode JPEG files to Pillow's pixels, or leave them to the host."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -55,18 +55,19 @@ def device() -> Iterator[CusimDevice]:
 
 @pytest.fixture(scope="module")
 def rig(device: CusimDevice) -> JpegRig:
-    """A batch of small images."""
+    """Return a rig for a batch of small images."""
     return JpegRig(device, N, 1 << 17, 1 << 19, blocks=2)
 
 
 @pytest.fixture(scope="module")
 def large(device: CusimDevice) -> JpegRig:
-    """One image of any size."""
+    """Return a rig for one image of any size."""
     return JpegRig(device)
 
 
 def check(rig: JpegRig, files: Sequence[bytes], eighths: int, allowed: int = 0) -> int:
-    """Decode files, of which none has a flag that is not allowed; return how many are compared."""
+    """Decode files, check that their flags are allowed, and return the number of compared
+    images."""
     compared = 0
     for begin in range(0, len(files), rig.n):
         part = files[begin : begin + rig.n]
@@ -109,7 +110,7 @@ def _has_room(data: bytes, eighths: int) -> bool:
 
 
 def synthetic(seed: int) -> tuple[bytes, int]:
-    """Return a JPEG that Pillow writes, and eighths: as many combinations as seeds."""
+    """Return a JPEG that Pillow writes, and eighths; each seed selects one combination."""
     random = np.random.default_rng(seed)
     width, height = (int(side) for side in random.integers(1, 100, 2))
     if seed % 6 == 0:
@@ -174,7 +175,7 @@ def rare(seed: int) -> bytes:
 
 
 def longest_code(data: bytes) -> int:
-    """Return how long the longest code of a file is."""
+    """Return the length of the longest code in a file."""
     return max(16 - len(code[:16]) + len(code[:16].rstrip(b"\0")) for code in _codes(data))
 
 
@@ -196,7 +197,7 @@ def test_hundreds_of_random_huffman_tables_give_pillows_pixels(rig: JpegRig) -> 
 
 
 def test_a_crop_is_decoded_to_the_pixels_that_it_shows(large: JpegRig) -> None:
-    """At odd corners, where the samples beside it are needed but not shown."""
+    """A crop at odd corners needs the samples next to it, although these are not visible."""
     for subsampling in (0, 1, 2):
         data = encoded(scene(70, 50), subsampling=subsampling)
         image = whole(data)
@@ -216,9 +217,8 @@ RESTARTED = encoded(scene(64, 48), restart_marker_blocks=4)
 
 
 def never_synchronised() -> bytes:
-    """Return a grey file in which every symbol takes 15 bits, and no block ends early: a walker
-    that guesses which coefficient is next never finds out that it is another.
-    """
+    """Return a grey file in which every symbol has 15 bits and no block ends early. A walker that
+    assumes the wrong coefficient never finds its mistake."""
     random = np.random.default_rng(1)
     one = Codes([7], random)
     one.lengths, one.codes = [8], {7: "0" * 8}
@@ -295,7 +295,7 @@ def test_a_file_with_a_defect_is_flagged_and_its_neighbours_are_decoded(
 
 
 def test_a_code_that_no_table_has_is_flagged(rig: JpegRig) -> None:
-    """All ones are no code of any table."""
+    """A code of only ones is not in any table."""
     data = bytearray(GOOD)
     data[SCAN + 100 : SCAN + 120] = b"\xff\0" * 10
     (result, *_) = rig.run([whole(bytes(data))])
@@ -343,7 +343,7 @@ def seeds_of_mutants() -> Sequence[bytes]:
 
 
 def check_mutants(rig: JpegRig, count: int, seed: int) -> Counter[str]:
-    """Return what became of the mutants: what is not flagged has Pillow's pixels."""
+    """Return what became of each mutant; mutants without a flag must have Pillow's pixels."""
     random, counts = np.random.default_rng(seed), Counter[str]()
 
     def suitable() -> Iterator[tuple[bytes, JpegImage]]:
@@ -387,7 +387,8 @@ def test_what_is_not_flagged_of_20000_broken_files_has_pillows_pixels(rig: JpegR
 
 
 def test_an_ac_symbol_takes_30_instructions() -> None:
-    """On the shortest way through the loop: a code of up to 9 bits, and no block's end."""
+    """Count the instructions on the shortest path through the loop, for a code of up to 9 bits that
+    does not end a block."""
     kernel = next(each for each in INSTANTIATIONS if each.kernel == "jpeg_walk")
     try:
         code = disassemble(compile_kernel(kernel, "90a", CACHE))
@@ -486,7 +487,7 @@ DEFECTS = {
 
 @cache
 def telling() -> Sequence[tuple[bytes, int]]:
-    """Return files, each with eighths, in which defects of the kernels show."""
+    """Return files, each with eighths, that show the kernels' defects."""
     written = [synthetic(seed) for seed in (0, 1, 2, 3, 4, 6, 7, 12, 42, 48)]
     flagged = [(data, 8) for data, _ in FLAGGED.values()]
     narrow = [(encoded(scene(4, 30), subsampling=2), 8), (encoded(scene(3, 9), subsampling=1), 8)]
@@ -495,7 +496,7 @@ def telling() -> Sequence[tuple[bytes, int]]:
 
 
 def decoded_by(device: CusimDevice) -> Sequence[Result]:
-    """Return what becomes of these files."""
+    """Return the results for these files."""
     rig = JpegRig(device, N, 1 << 17, 1 << 20, blocks=2)
     images = [whole(*file) for file in telling()]
     parts = (images[begin : begin + N] for begin in range(0, len(images), N))
@@ -507,7 +508,7 @@ def decoded_by(device: CusimDevice) -> Sequence[Result]:
 def test_a_defect_in_the_kernels_is_noticed(
     defect: str, device: CusimDevice, tmp_path: Path
 ) -> None:
-    """By other flags, or by other pixels."""
+    """A defect shows as other flags or other pixels."""
     right = decoded_by(device)
     broken = CusimDevice(FAST, Order.RANDOM, source_root=replaced(tmp_path, *DEFECTS[defect]))
     try:

@@ -1,4 +1,4 @@
-"""Decoded images become Pillow's pixels: resized, cropped, turned upright, on their paper."""
+"""Decoded images become Pillow's pixels: resized, cropped, rotated, with transparency on white."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""By EXIF's orientation."""
+"""Each EXIF orientation."""
 
 SIZES = ((31, 17), (16, 60), (3, 2), (9, 90))
 
@@ -50,7 +50,7 @@ def test_an_image_becomes_pillows_pixels(orientation: int, kind: Interpolation) 
 
 
 def test_the_order_of_the_axes_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each pass rounds, so an order that is not Pillow's cannot go unnoticed above."""
+    """Each pass rounds, so the tests above would notice another order of the passes."""
     orders = {_is_down_first(*size, FRAME) for size in SIZES[:2]}
     assert orders == {False, True}
     right = [np.asarray(decoded(size, Interpolation.BILINEAR)) for size in SIZES[:2]]
@@ -96,7 +96,7 @@ def test_an_image_that_a_place_has_no_room_for_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", Interpolation, ids=lambda kind: kind.value)
 def test_what_fits_has_room_in_its_place(kind: Interpolation) -> None:
-    """What is computed from sizes alone bounds what is written."""
+    """Bounds that are computed only from sizes hold for the data that is written."""
     random = np.random.default_rng(5)
     fitted = 0
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""JPEG headers: what a device decodes, and why it does not decode the rest."""
+"""JPEG headers: the files that a device decodes, and the reasons for refusing others."""
 
 import io
 from collections.abc import Callable
@@ -36,12 +36,12 @@ def file(pixels: np.ndarray = PIXELS, **options: Any) -> bytes:
 
 
 def read(data: bytes) -> JpegFile:
-    """Return what a file's headers say."""
+    """Return the contents of a file's headers."""
     return read_jpeg(parts_of(data))
 
 
 def segment(data: bytes, marker: int) -> tuple[int, int]:
-    """Return where the first segment of a marker begins and ends."""
+    """Return the begin and end of the first segment with a marker."""
     at = data.index(bytes([0xFF, marker]))
     return at, at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
 
@@ -53,7 +53,7 @@ def changed(data: bytes, marker: int, offset: int, value: int) -> bytes:
 
 
 def inserted(data: bytes, marker: int, body: bytes) -> bytes:
-    """Return the file with a segment ahead of its scan."""
+    """Return the file with a segment before its scan."""
     at = segment(data, 0xDA)[0]
     new = bytes([0xFF, marker]) + (2 + len(body)).to_bytes(2, "big") + body
     return data[:at] + new + data[at:]

@@ -1,4 +1,4 @@
-"""What is written to places: an entry of the size that kernels read, then the image."""
+"""The data written to places: an entry of the size that kernels read, then the image."""
 
 import re
 from typing import Any

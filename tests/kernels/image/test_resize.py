@@ -1,4 +1,4 @@
-"""Defects in resize.cu, and in what is written for it, are noticed by its cases."""
+"""The cases of resize.cu notice defects in the kernel and in its input data."""
 
 from pathlib import Path
 

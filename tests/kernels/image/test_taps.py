@@ -1,4 +1,4 @@
-"""The taps of a resized axis are Pillow's: both passes by them give its pixels, to the bit."""
+"""The taps of a resized axis equal Pillow's: with them, both passes give bit-identical pixels."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,8 @@ EACH_FILTER = pytest.mark.parametrize("kind", Interpolation, ids=lambda kind: ki
 
 
 def _along(image: np.ndarray, axis: int, taps: Taps) -> np.ndarray:
-    """One pass, in 64 bits: a sum that leaves 32 bits would show beside the kernel's."""
+    """Compute one pass with 64-bit sums: a difference from the kernel shows an overflow of 32
+    bits."""
     lines = np.moveaxis(image, axis, 0).astype(np.int64)
     seen = lines[taps.starts[:, None] + np.arange(taps.count)]
     total = np.einsum("ok,ok...->o...", taps.weights.astype(np.int64), seen)

@@ -1,4 +1,4 @@
-"""Patches: their places, bank by bank; regions; the table of offsets."""
+"""Patches: the bank of each place, the regions, and the table of offsets."""
 
 from dataclasses import replace
 from itertools import product
@@ -23,13 +23,13 @@ from tests.support.kernels.windows import conv_problem, window, windows
 
 
 def half(n: int, c: int, seen: Window, precision: Precision = Precision.FP16) -> ConvProblem:
-    """In fp16; the number of filters plays no part."""
+    """Return a problem in fp16; the number of filters does not matter."""
     return replace(conv_problem(n, c, 8, seen), precision=precision)
 
 
 @st.composite
 def problems(draw: st.DrawFn) -> ConvProblem:
-    """Any of halves or bytes with two axes whose window fits a patch."""
+    """Draw any problem of float16 or bytes with two axes whose window fits into a patch."""
     precision = draw(st.sampled_from((Precision.FP16, Precision.INT8)))
     problem = half(draw(st.integers(1, 9)), draw(st.integers(1, 150)), draw(windows()), precision)
     assume(len(problem.window.input) == 2 and window_bytes(problem) <= MAX_PATCH_BYTES)
@@ -40,7 +40,7 @@ def problems(draw: st.DrawFn) -> ConvProblem:
 def test_a_tap_reads_8_neighbouring_outputs_from_different_banks(
     problem: ConvProblem, most: int
 ) -> None:
-    """Their places differ modulo 8, and are an odd number of vectors apart."""
+    """The places differ modulo 8 and are an odd number of vectors apart."""
     slices, patch = slices_of(problem), patch_of(problem, most)
     assert slices.place_bytes % 32 == 16
     assert patch.places * slices.place_bytes <= MAX_PATCH_BYTES

@@ -1,4 +1,5 @@
-"""Walks over tensors with strides, and pixels: what a launch will touch, in plain Python."""
+"""Walks over tensors with strides, and pixels: the memory that a launch will access, in plain
+Python."""
 
 from itertools import product
 
@@ -13,7 +14,7 @@ from kernels.problems.precision import HALF
 
 
 def visited(steps: Walk) -> list[tuple[int, ...]]:
-    """What the kernels do with a walk: for each element in order, its place in every tensor."""
+    """Follow a walk as kernels do: for each element in order, return its place in every tensor."""
     places = []
     for position in product(*map(range, steps.extents)):
         base = [sum(p * s for p, s in zip(position, each, strict=True)) for each in steps.strides]
@@ -24,7 +25,7 @@ def visited(steps: Walk) -> list[tuple[int, ...]]:
 
 
 def elements(*tensors: StridedTensor) -> set[tuple[int, ...]]:
-    """The same, from the definition of strides."""
+    """Return the same places, from the definition of strides."""
     return {
         tuple(sum(p * s for p, s in zip(at, each.strides, strict=True)) for each in tensors)
         for at in product(*map(range, tensors[0].shape))
@@ -33,7 +34,8 @@ def elements(*tensors: StridedTensor) -> set[tuple[int, ...]]:
 
 @st.composite
 def views(draw: st.DrawFn, shape: tuple[int, ...]) -> StridedTensor:
-    """A tensor of this shape: its axes in any order, perhaps with gaps between their elements."""
+    """Draw a tensor of this shape, with its axes in any order and optional gaps between
+    elements."""
     strides = [0] * len(shape)
     step = draw(st.sampled_from((1, 1, 1, 2, 4)))
     for axis in draw(st.permutations(range(len(shape)))):
@@ -44,7 +46,7 @@ def views(draw: st.DrawFn, shape: tuple[int, ...]) -> StridedTensor:
 
 @st.composite
 def pairs(draw: st.DrawFn) -> tuple[StridedTensor, StridedTensor]:
-    """What is written, and what is read, of perhaps fewer axes or repeated along some."""
+    """Draw a written tensor and read tensors, some with fewer axes or with repeated elements."""
     shape = tuple(draw(st.lists(st.sampled_from((1, 2, 3, 4, 8)), min_size=1, max_size=4)))
     read = tuple(draw(st.sampled_from((size, size, 1))) for size in shape)
     return draw(views(shape)), draw(views(read[draw(st.integers(0, len(shape) - 1)) :]))

@@ -1,4 +1,4 @@
-"""Factors of a convolution as tensor copies take them: what the maps say of windows and places."""
+"""The factors of a convolution for tensor copies: the maps describe windows and places."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_images_are_copied_window_by_window_their_width_first() -> None:
 
 
 def _along_width(windows: Windows, width: int) -> int:
-    """Return how many windows a copy visits from one edge of an image to the other."""
+    """Return the number of windows that a copy visits from one edge of an image to the other."""
     (step, _), (lower, _), (upper, _) = windows
     return (width - 1 + upper - lower) // step + 1
 

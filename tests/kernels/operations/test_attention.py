@@ -40,7 +40,7 @@ IN_FLOAT = {
     "keys past the end": ("key < keys; key += 32) {", "key < (keys + 31) / 32 * 32; key += 32) {"),
     "the bias of another query": ("bias[at.of[4] + (first_query + row)", "bias[at.of[4] + (row)"),
 }
-"""In attention, by what is wrong."""
+"""Defects in attention, by name."""
 
 ON_TENSOR_CORES = {
     "no barrier between chunks": (FP16, CHUNK, ""),
@@ -63,12 +63,13 @@ ON_TENSOR_CORES = {
     "odd keys first": (TF32, "vector + i)) = pair[i]", "vector + i)) = pair[1 - i]"),
     "queries that are not swizzled": (TF32, "vector_at(lane % 16, lane / 16);", "lane % 16 * 128;"),
 }
-"""In attention_tensor, by what is wrong: a precision at which it shows, and the edit."""
+"""Defects in attention_tensor, by name: a precision at which the defect shows, and the edit."""
 
 
 @st.composite
 def drawn_cases(draw: st.DrawFn) -> KernelCase:
-    """Any tokens, keys and channels, each head side by side, or each channel of all tokens."""
+    """Draw any tokens, keys and channels, with heads next to each other or channels of all tokens
+    next to each other."""
     heads = draw(st.integers(1, 3))
     queries, keys = draw(st.integers(1, 40)), draw(st.integers(1, 9) | st.integers(1, 256))
     depth, width = draw(st.integers(1, 128)), draw(st.integers(1, 9) | st.integers(1, 140))
@@ -88,7 +89,8 @@ test_any_attention_is_its_reference, test_very_many_attentions_are_their_referen
 
 
 def noticed(root: Path, precision: Precision, shift: float = -300.0) -> bool:
-    """Whether a small case, whose exponentials would all vanish, fails with these sources."""
+    """Return whether a small case fails with these sources; without care, all its exponentials
+    would vanish."""
     return notices(
         root, [attention_case("planted", *WINDOWS, scale=0.5, shift=shift, precision=precision)]
     )
@@ -142,7 +144,7 @@ def test_operands_are_stored_as_the_precision_says() -> None:
 
 
 def test_few_tokens_of_one_image_are_many_blocks() -> None:
-    """ViT-S/16 at N = 1: 197 tokens in 6 heads."""
+    """ViT-S/16 at N = 1: 197 tokens and 6 heads."""
     for precision in FLOATING:
         q, k, v, y = (replace(t, stored=precision.stored) for t in qkv(197, 6, 64, images=1))
         assert attention_launch(q, k, v, y, precision=precision).grid == (6, 13, 1)
@@ -153,7 +155,8 @@ PRODUCTS_OF: dict[Precision, tuple[str, int]] = {
     TF32: ("m16n8k8.row.col.f32.tf32.tf32.f32", 40),
     TF32X3: ("m16n8k8.row.col.f32.tf32.tf32.f32", 120),
 }
-"""By precision, an instruction, and how many: 2 for each of 4 steps of 4 tiles, and of v 8."""
+"""For each precision, an instruction and its count: 2 for each of 4 steps of 4 tiles, plus 8 for
+v."""
 
 
 @pytest.mark.parametrize("precision", PRODUCTS_OF, ids=lambda each: each.value)

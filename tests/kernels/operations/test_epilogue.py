@@ -1,4 +1,4 @@
-"""Which kernel ends in which activation, and with which numbers."""
+"""The activations at the end of each kernel, and their parameters."""
 
 from math import inf
 

@@ -1,4 +1,4 @@
-"""Defects in what reads places in preprocess.cu are noticed by its cases."""
+"""The cases of preprocess.cu notice defects in the code that reads places."""
 
 from pathlib import Path
 

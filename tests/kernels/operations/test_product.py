@@ -30,7 +30,7 @@ IN_BOTH = {
     "terms past the end that are not zeros": (": 0.0f;\n  }", ": 1.0f;\n  }"),
     "terms of the first tile again": ("b + first * strides.b_term", "b"),
 }
-"""In what both kernels share, by what is wrong."""
+"""Defects in the code that both kernels share, by name."""
 
 WRITTEN = "if (p < rows && q < columns)"
 
@@ -42,7 +42,7 @@ AT_THE_END = {
 IN_FLOAT = {**IN_BOTH, **AT_THE_END}
 
 TWICE = ("heads of b as far apart as heads of a", *AT_THE_END)
-"""What the source has twice, in product_tensor the second time."""
+"""Texts that occur twice in the source, the second time in product_tensor."""
 
 ON_TENSOR_CORES = {
     **{name: (FP16, *edit) for name, edit in IN_FLOAT.items()},
@@ -59,7 +59,7 @@ ON_TENSOR_CORES = {
     ),
     "columns of another tile": (TF32, "part(of_b, term, n * 8", "part(of_b, term, n / 2 * 8"),
 }
-"""In product_tensor, by what is wrong: a precision at which it shows, and the edit."""
+"""Defects in product_tensor, by name: a precision at which the defect shows, and the edit."""
 
 IN_FRAGMENTS = {
     "columns that are not rounded": (TF32, "N && !WEIGHTS", "N && WEIGHTS"),
@@ -70,7 +70,8 @@ IN_FRAGMENTS = {
 
 @st.composite
 def drawn_cases(draw: st.DrawFn) -> KernelCase:
-    """Any sizes, each operand with rows or columns contiguous, or apart as heads are."""
+    """Draw any sizes; the rows or columns of each operand are contiguous, or apart like those of
+    heads."""
     counts = st.integers(1, 40) | st.integers(60, 70)
     m, k, n = draw(counts), draw(counts), draw(counts)
     a, b, y = (
@@ -86,7 +87,7 @@ test_any_product_is_its_reference, test_very_many_products_are_their_reference =
 
 
 def noticed(root: Path, precision: Precision) -> bool:
-    """Whether a small case fails with these sources."""
+    """Return whether a small case fails with these sources."""
     return notices(root, [product_case("planted", *SEVERAL_TILES, precision)])
 
 
@@ -130,7 +131,8 @@ INSTRUCTIONS: dict[Precision, tuple[str, int]] = {
     TF32: ("m16n8k8.row.col.f32.tf32.tf32.f32", 16),
     TF32X3: ("m16n8k8.row.col.f32.tf32.tf32.f32", 48),
 }
-"""By precision, an instruction, and how many multiply 32 terms of a warp's 16 × 32 numbers."""
+"""For each precision, an instruction, and the number that multiplies 32 terms of a warp's 16 × 32
+outputs."""
 
 
 @pytest.mark.parametrize("precision", INSTRUCTIONS, ids=lambda each: each.value)

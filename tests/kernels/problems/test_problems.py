@@ -1,4 +1,4 @@
-"""What the problem descriptions derive, and what they refuse."""
+"""The derived properties of problem descriptions, and their refusals."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The simulator, an empty store, and few algorithms, for what measures."""
+"""The simulator, an empty store, and few algorithms, for tests of measuring."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +13,13 @@ from tests.support.kernels.tuning_fakes import FEW
 
 @pytest.fixture
 def few_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever else there is."""
+    """Replace the algorithms with few, whatever else there is."""
     monkeypatch.setattr(algorithms, "ALGORITHMS", FEW)
 
 
 @pytest.fixture(scope="module")
 def device() -> Iterator[CusimDevice]:
-    """A simulated device with the first of the orders."""
+    """Yield a simulated device with the first of the thread orders."""
     device = CusimDevice()
     yield device
     device.close()
@@ -27,5 +27,5 @@ def device() -> Iterator[CusimDevice]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> TuningStore:
-    """Where nothing has been measured."""
+    """Return an empty store, as before the first measurement."""
     return TuningStore(tmp_path / "tuning.json")

@@ -1,4 +1,4 @@
-"""Measuring on the simulator: what is examined, timed, stored, reported, and gone on with."""
+"""Measuring on the simulator: candidates are checked, timed, stored, reported and resumed."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace

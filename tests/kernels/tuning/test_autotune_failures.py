@@ -1,4 +1,4 @@
-"""Measuring where something goes wrong: candidates that are wrong, interruptions, no compiler."""
+"""Failures while measuring: wrong candidates, interruptions, a missing compiler."""
 
 import logging
 import re
@@ -49,7 +49,7 @@ BROKEN: dict[type, str] = {
 def broken(
     few_algorithms: None, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> ConvChoice:
-    """An algorithm beside the others, and its configuration."""
+    """An additional algorithm and its configuration."""
     algorithm: BrokenConv = request.param()
     monkeypatch.setattr(algorithms, "ALGORITHMS", (*FEW, algorithm))
     return ConvChoice(algorithm, tuning_fakes.TILE)
@@ -172,7 +172,7 @@ def test_one_that_is_interrupted_goes_on_where_it_was(
 
 
 def _timed(outcomes: Outcomes) -> Iterator[tuple[str, Outcome]]:
-    """What is known of candidates before the first is timed in a row."""
+    """Return the known outcomes of candidates before the first is timed in a chain of launches."""
     for name, outcome in outcomes.items():
         yield name, replace(outcome, trigger=None)
 

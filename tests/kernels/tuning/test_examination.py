@@ -1,4 +1,4 @@
-"""The exam of a convolution: that right answers pass, and that nothing wrong does."""
+"""The check of a convolution: right answers pass, and no wrong answer does."""
 
 from dataclasses import replace
 from itertools import permutations
@@ -22,7 +22,8 @@ _DEEP = conv_problem(1, 512, 7, window((9, 8), (3, 3), pads=(1, 1, 1, 1)))
 
 
 def answer(exam: Exam, problem: ConvProblem, n: int) -> NDArray[np.float32]:
-    """N×P×Q×K by the oracle, in float32; K is padded with NaN, as what is not written."""
+    """Return N×P×Q×K from the reference, in float32; K is padded with NaN, like memory that is not
+    written."""
     channels = {"x": problem.c, "residual": problem.projected}
     inputs = {
         name: np.moveaxis(pixels[..., : channels[name]], -1, 1).astype(np.float32)

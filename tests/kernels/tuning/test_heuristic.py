@@ -1,4 +1,4 @@
-"""What is run where nothing has been measured."""
+"""The choices for convolutions that have not been measured."""
 
 from dataclasses import dataclass, replace
 from typing import cast
@@ -38,7 +38,7 @@ from tests.support.kernels.windows import conv_problem, window, windows
 
 
 def conv(c: int, k: int, size: int, r: int, stride: int = 1) -> ConvProblem:
-    """A layer of the usual networks: square, padded by half its filter."""
+    """Return a layer as in most networks: square, padded by half its filter."""
     seen = window((size, size), (r, r), strides=(stride, stride), pads=(r // 2,) * 4)
     return conv_problem(1, c, k, seen)
 
@@ -180,7 +180,7 @@ def test_a_candidate_that_costs_about_the_least_is_chosen(
 
 
 def of_network(name: str) -> list[ConvProblem]:
-    """Its layers in the paper on cuConv, for one image."""
+    """Return a network's layers in the cuConv paper, for one image."""
     return [each.problem for each in CUCONV if each.name in CUCONV_NETWORKS[name]]
 
 
@@ -236,7 +236,8 @@ def test_what_a_block_finds_no_shared_memory_for_is_not_chosen() -> None:
 
 
 def test_clusters_use_whole_numbers_of_a_groups_multiprocessors() -> None:
-    """As counted on an H100: 120 in clusters of 8, 112 in those of 16."""
+    """Multiprocessors in use, as counted on an H100: 120 with clusters of 8, 112 with clusters of
+    16."""
     assert [usable(132, blocks) for blocks in (1, 2, 8, 16)] == [132, 132, 120, 112]
     assert usable(4, 8) == 3
     assert usable(1, 8) == 1

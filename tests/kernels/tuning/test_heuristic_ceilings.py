@@ -1,4 +1,4 @@
-"""No estimate is less than what the hardware needs at its peak: all suites, all precisions."""
+"""No estimate is less than the time at the hardware's peak: all suites, all precisions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -24,13 +24,13 @@ from kernels.tuning.static_profile import StaticProfile
 from tests.support.kernels.arrays import FLOATING
 
 PEAK = {Precision.FP32: 128, Precision.TF32: 1024, Precision.TF32X3: 1024 / 3, Precision.FP16: 2048}
-"""Multiply-adds of a multiprocessor in a cycle, dense: NVIDIA's data sheet of the H100."""
+"""Dense multiply-adds per multiprocessor and cycle, from NVIDIA's data sheet of the H100."""
 
 
 def least_cycles(
     problem: ConvProblem, choice: ConvChoice, of: Precision
 ) -> Iterator[tuple[str, float]]:
-    """By what bounds them: the cycles of the whole device that no launch can do without."""
+    """Yield, for each resource, the cycles of the whole device that every launch needs."""
     algorithm, config = choice.algorithm, choice.config
     everywhere = H200.multiprocessors
     yield "products", algorithm.multiplications(problem) / PEAK[of] / everywhere
@@ -45,13 +45,13 @@ def least_cycles(
 
 
 def turns(work: Work) -> float:
-    """Of a block's main loop."""
+    """Return the turns of a block's main loop."""
     products = profile_of(work.kernel).products
     return work.products / products if products else 0
 
 
 def issued(work: Work) -> float:
-    """Instructions of all warps: the way in, the loop, the way out."""
+    """Return the instructions of all warps: before the loop, in the loop, and after it."""
     profile = profile_of(work.kernel)
     ends = sum(each.instructions for each in (profile.start, profile.fill, profile.finish))
     data = profile.data_warps * sum(profile.data_loop.values())
@@ -62,7 +62,7 @@ def issued(work: Work) -> float:
 
 
 def wavefronts(work: Work) -> float:
-    """Cycles of shared memory for all blocks."""
+    """Return the cycles of shared memory for all blocks."""
     return work.blocks * turns(work) * profile_of(work.kernel).wavefronts
 
 
@@ -102,7 +102,7 @@ def test_no_candidate_is_estimated_above_a_ceiling() -> None:
 
 @dataclass(frozen=True)
 class Taking:
-    """An algorithm of one launch."""
+    """Yield the choices of algorithms with a single launch."""
 
     of: Work
 

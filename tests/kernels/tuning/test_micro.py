@@ -1,4 +1,4 @@
-"""What the model assumes, from readings of a made-up GPU and on the simulator."""
+"""The model's assumptions, from readings of a simulated GPU with known constants."""
 
 from dataclasses import fields, replace
 
@@ -32,7 +32,7 @@ _ISSUED = 8.0  # cycles of a warp and turn
 
 
 def readings(of: Constants) -> list[Reading]:
-    """What a GPU of these constants would show."""
+    """Return the readings of a GPU with these constants."""
 
     def chain_us(turns: int, trigger: Trigger, dependent: bool) -> float:
         overlaps = dependent and trigger is Trigger.START

@@ -1,4 +1,4 @@
-"""A row of dependent launches, each of which stores 100 µs after it lets the next one begin."""
+"""A chain of dependent launches; each stores its result 100 µs after it lets the next one begin."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +26,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
 
 
 def added_up(device: Device) -> list[float]:
-    """What the launches' sums are after REPLAYS replays of CHAIN, each of which adds one."""
+    """Return the sums of the launches after REPLAYS replays of CHAIN, each of which adds one."""
     launches = [late_launch(1), late_launch(1).renamed({"x": "y", "y": "x"})] * (CHAIN // 2)
     buffers = {name: device.allocate(4 * LATE_THREADS) for name in ("x", "y")}
     at = {name: buffer.address for name, buffer in buffers.items()}

@@ -1,4 +1,4 @@
-"""The committed profiles: read as written, and there for all that the heuristic may choose."""
+"""The committed profiles: they are read as written, and cover every choice of the heuristic."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is measured and what measurements say: without a device that measures anything."""
+"""The candidates to measure, and conclusions from measurements, without a device."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_candidates_are_told_apart_by_what_is_printed(problem: ConvProblem, n: i
 
 @st.composite
 def alike(draw: st.DrawFn) -> ConvProblem:
-    """Problems of which any two have much in common."""
+    """Problems of which any two have many properties in common."""
 
     def some(*sizes: int) -> tuple[int, ...]:
         return tuple(draw(st.permutations(sizes)))

@@ -1,4 +1,4 @@
-"""What is counted in machine code: classes, usual paths, ends, ceilings."""
+"""Counts in machine code: classes of instructions, usual paths, ends, ceilings."""
 
 from collections import Counter
 from dataclasses import replace
@@ -23,7 +23,7 @@ from tests.support.kernels.machine_code import listed
 
 
 def usual(code: list[Instruction], last: int) -> list[int]:
-    """The usual path through a loop that begins with the code."""
+    """Return the usual path through a loop that begins with the code."""
     return path(code, Loop(0, last), lambda i: weight(code[i]))
 
 
@@ -137,7 +137,8 @@ def test_an_mma_takes_four_cycles_of_a_scheduler() -> None:
 
 
 def test_a_wgmma_takes_half_a_cycle_of_a_scheduler_for_each_filter() -> None:
-    """128 pixels x 128 filters x 64 halves by two warpgroups: 384 cycles of shared memory, 512."""
+    """128 pixels x 128 filters x 64 halves by two warpgroups take 384 cycles of shared memory and
+    512 of products."""
     tile = replace(KERNEL, warps=8, blocks=1, loop={"HGMMA.128": 4, "integer": 28})
     assert tile.products == 4
     assert tile.tensor_cycles * 8 / SCHEDULERS == 512

@@ -1,4 +1,4 @@
-"""The file of measurements: what is kept, who may share it, what is said of one that is none."""
+"""The file of measurements: its content, its permissions, and the errors for invalid files."""
 
 import json
 import signal

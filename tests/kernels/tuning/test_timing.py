@@ -1,4 +1,4 @@
-"""Timing: what is run on which operands, how often, and how samples become numbers."""
+"""Timing: the launches and operands, the number of repetitions, and the evaluation of samples."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,7 +85,7 @@ def test_a_cache_between_the_copies_is_warm_on_one_set_and_cold_on_as_many_as_ar
 
 
 class CachedDevice:
-    """Virtual time: a launch takes 1 µs where its operand is in the cache, 9 µs where it is not."""
+    """Virtual time: a launch takes 1 µs if its operand is in the cache, and 9 µs otherwise."""
 
     def __init__(self, cache_bytes: int) -> None:
         self._lines = cache_bytes // ALIGNMENT + 1  # the last of them perhaps in part

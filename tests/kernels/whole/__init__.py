@@ -1,1 +1,1 @@
-"""Every kernel there is: all cases, all compiled."""
+"""All kernels: every case runs, and every kernel is compiled."""

@@ -1,4 +1,4 @@
-"""Wavefronts and sectors of every line are those of the committed table."""
+"""The wavefronts and sectors of every source line equal those of the committed table."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,7 +23,7 @@ MAIN = (
     "winograd F(4x4,3x3) mixed points, 16x32x4",
     "tensor 64x64x64",
 )
-"""Choices whose rows are compared wherever the tests run; the others are in the longer sweeps."""
+"""The choices whose rows are compared in every run; longer sweeps compare the others."""
 
 
 def _compare(names: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Tensors end where they end: what a kernel reads past the last element is noticed."""
+"""A kernel that reads past the last element of a tensor is noticed."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -29,7 +29,7 @@ ONE_CHANNEL_TOO_FAR = ("if (filter + i < sizes.filters)", "if (filter + i <= siz
 
 
 def _depthwise_by_the_element() -> KernelCase:
-    """A layer whose channels do not fill vectors, so that they are read one by one."""
+    """A layer whose channels do not fill vectors, so they are read one by one."""
     return next(
         case
         for case in CASES
@@ -59,7 +59,7 @@ _FEW = Layer(
 
 
 def _of_bytes() -> dict[str, KernelCase]:
-    """A layer of bytes by each kernel that has them, whose filters do not fill vectors."""
+    """Return a layer of bytes for each kernel of bytes; its filters do not fill vectors."""
     depthwise = in_bytes(_FEW)
     whole = replace(depthwise, problem=replace(depthwise.problem, groups=1))
     return {
@@ -95,7 +95,7 @@ UNGUARDED = {
         ("if (c < exist) y[c]", "y[c]"),
     ),
 }
-"""Of offsets, scales, the residual and y."""
+"""The axis of channels in offsets, scales, the residual and y."""
 
 
 @pytest.mark.parametrize(

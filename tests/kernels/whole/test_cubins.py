@@ -1,4 +1,5 @@
-"""Every kernel compiles for every architecture, in the registers and memory it is known to take.
+"""Every kernel compiles for every architecture, with the registers and memory of the committed
+tables.
 
 With each compiler that a user can have (kernels/device/compilers.py): the pinned one compiles every
 kernel, the others one of each source, and all for one architecture with two of them.
@@ -17,7 +18,7 @@ AGAIN = "if this is meant: python -m tests.support.kernels.resources changed"
 
 
 def _compare_changed() -> None:
-    """Compare kernels of changed sources with the table of the compiler that is loaded here."""
+    """Compare the kernels of changed sources with the table of the loaded compiler."""
     table = resources.read(compiler())
     changed = resources.changed_sources(compiler())
     for arch in resources.columns():
@@ -54,7 +55,8 @@ def test_the_committed_table_has_a_row_for_every_kernel(made_by: Compiler) -> No
 
 @EVERY_COMPILER
 def test_the_committed_table_is_of_the_sources_as_they_are(made_by: Compiler) -> None:
-    """Where the pinned one's is not, a test above compiles kernels each time."""
+    """If the loaded compiler is not the pinned one, the test above compiles kernels in every
+    run."""
     assert not resources.changed_sources(made_by.name), AGAIN
 
 
@@ -76,7 +78,7 @@ def test_a_table_has_the_architectures_that_its_compiler_has(made_by: Compiler) 
     [(each.name, arch) for each in COMPARED for arch in resources.committed_columns(each.name)],
 )
 def test_every_kernel_takes_what_the_committed_table_says(made_by: str, arch: str) -> None:
-    """Needs the package registry, for compilers that are not in .cache/compilers."""
+    """Needs the package registry for compilers that are not in .cache/compilers."""
     cells = {row: cells[arch] for row, cells in resources.read(made_by).items()}
     committed = {row: cell for row, cell in cells.items() if cell != resources.NONE}
     assert resources.column_by(named(made_by), arch) == committed, AGAIN

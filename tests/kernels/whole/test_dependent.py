@@ -1,4 +1,4 @@
-"""Kernels that overlap with those before: what they may read early, in source and machine code."""
+"""Kernels that overlap with earlier launches: their early reads, in source and machine code."""
 
 import re
 from collections.abc import Iterable
@@ -27,16 +27,16 @@ _WEIGHTS_FIRST = (
     *("conv_direct", "conv_winograd", "conv_coalesced", "conv_integer"),
     *("conv_tensor", "conv_tensor_patch", "conv_tensor_winograd", "conv_integer_patch"),
 )
-"""Kernels that copy weights to shared memory before they wait, where they normalise no layer."""
+"""Kernels that copy weights to shared memory before they wait, if they normalise no layer."""
 
 _LATE = (*_WEIGHTS_FIRST, "chain")
-"""Kernels that can let the next one begin once their sums are complete."""
+"""Kernels that can let the next launch begin as soon as their sums are complete."""
 
 _SOME_LATE = ("conv_direct", "conv_tensor", "chain")
-"""Those of which the ordinary suite shows it: each is compiled three times."""
+"""Kernels for which the ordinary suite tests this; each is compiled three times."""
 
 _WAITS = {"conv_winograd": 2, "conv_tensor_tma": 2}
-"""How often a kernel waits in its code, if not once: a thread of either role waits once."""
+"""The number of waits in a kernel's code, if not one: each thread of either role waits once."""
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def _hold(kernel: Instantiation, root: Path = SOURCE_ROOT) -> None:
 def test_in_machine_code_no_access_is_before_the_wait_and_every_load_behind_it_is_ordered(
     kernel: Instantiation,
 ) -> None:
-    """The compiler may move loads it takes to be of constants; it must not move them so far."""
+    """The compiler may move loads that it assumes to read constants, but not before the wait."""
     _hold(kernel)
 
 
@@ -159,7 +159,7 @@ COPIES = {
     "tensor_winograd.cu": "  if (first_chunk < last_chunk) copy_pixels(first_chunk, 0);\n",
     "winograd.cu": "    if (chunks > 0) copy(0);\n",
 }
-"""The first lines behind the wait, by source: they copy activations to shared memory."""
+"""The first lines after the wait, by source: they copy activations to shared memory."""
 
 _MAY_READ = re.compile(r"wait_for_previous\(\);|follow_previous\(\);")
 
@@ -168,12 +168,12 @@ WAITS = [
     for source in sorted({kernel.source for kernel in ONE_OF_EACH.values()})
     for place in _MAY_READ.finditer((SOURCE_ROOT / source).read_text(encoding="utf-8"))
 ]
-"""The places of all waits, by source."""
+"""Return the positions of all waits, by source."""
 
 
 _NOTICED = "before it waited|no thread waited|out of bounds|misaligned address|illegal address"
-"""How the simulator says so; it sees a plain early load by what it brings: as an offset or a
-length, an address that nothing has."""
+"""The simulator's messages. A plain early load shows by its value: as an offset or a length, it is
+an address that does not exist."""
 
 
 def _assert_noticed(source: str, root: Path) -> None:

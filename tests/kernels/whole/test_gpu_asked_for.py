@@ -1,4 +1,4 @@
-"""Tests that need a GPU where none answers: skipped, unless a GPU was asked for."""
+"""Without a GPU, tests that need one are skipped, or fail if a GPU was requested."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Every kernel against its reference: simulated in any order of threads, and on a GPU."""
+"""Every kernel compared with its reference: simulated in any order of threads, and on a GPU."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,13 +18,13 @@ from tests.support.proved import CHOICE
 
 
 def may_hang(launch: Launch) -> bool:
-    """Whether blocks wait for other blocks, or for copies that a descriptor describes."""
+    """Return whether blocks wait for other blocks, or for copies that a descriptor describes."""
     copies = any(isinstance(argument, TensorMap) for argument in launch.arguments)
     return copies or launch.cluster != NO_CLUSTERS
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make tests of the cases that are in this run: of all, or of one in 64."""
+    """Create tests for the cases of this run: all of them, or one in 64."""
     if "case" in metafunc.fixturenames:
         cases = metafunc.config.stash[CHOICE].of_cases(Path(__file__), CASES)
         metafunc.parametrize("case", [_by_risk(case) for case in cases], ids=str)

@@ -1,4 +1,5 @@
-"""Kernels where blocks see each other's stores late, and in any order, unless a fence says when."""
+"""Kernels in which blocks see each other's stores late and in any order, unless a fence orders
+them."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -17,7 +18,7 @@ from tests.support.kernels.mutations import replaced
 from tests.support.kernels.resources import CACHE
 
 RUNS = 10
-"""Of each case whose blocks learn of each other, each in another random order."""
+"""The random orders for each case whose blocks communicate; each case has another order."""
 
 
 def _splits(case: KernelCase) -> bool:
@@ -29,7 +30,7 @@ def _sources(case: KernelCase) -> tuple[str, ...]:
 
 
 def _one_of_each() -> list[KernelCase]:
-    """A case of each source, one with a split sum where there are any."""
+    """Return one case per source, preferably one with a split sum."""
     cases = sorted(CASES, key=lambda case: (_sources(case), not _splits(case)))
     return [next(group) for _, group in groupby(cases, _sources)]
 
@@ -90,7 +91,7 @@ def _opcodes(instantiation: Instantiation, root: Path, cache: Path) -> list[str]
 def _counts_in_order(
     instantiation: Instantiation, root: Path = SOURCE_ROOT, cache: Path = CACHE
 ) -> bool:
-    """Whether a split's counter is ordered, and by no more than that takes.
+    """Return whether a split's counter is ordered, with exactly the necessary strength.
 
     A fence ahead of it, and behind it, until the block's next barrier, nothing that was in the L1
     cache; sequential consistency (MEMBAR.SC) would do it twice. A block's own fences are not
@@ -112,7 +113,7 @@ def _counts_in_order(
 
 
 def _first(opcodes: list[str], *starts: str) -> str | None:
-    """Return which of the starts the first opcode has that has one; None where none has."""
+    """Return the start that the first matching opcode has; None if no opcode matches."""
     found = (start for opcode in opcodes for start in starts if opcode.startswith(start))
     return next(found, None)
 
@@ -127,7 +128,7 @@ SPLITTING = {
 
 @pytest.mark.parametrize("kernel", SPLITTING.values(), ids=SPLITTING)
 def test_a_split_is_counted_in_order(kernel: Instantiation) -> None:
-    """The simulator has a counter of its own, so machine code must show it."""
+    """The simulator has its own counter, so this needs machine code."""
     assert _counts_in_order(kernel)
 
 
@@ -149,7 +150,7 @@ TOP_K = [each for each in INSTANTIATIONS if each.kernel == "top_k"]
 
 
 def _fenced(instantiation: Instantiation, root: Path = SOURCE_ROOT, cache: Path = CACHE) -> bool:
-    """Whether the last store, which the whole system sees, is behind a fence for it.
+    """Return whether a fence precedes the last store, which the whole system sees.
 
     The fence is behind the last barrier, and all other stores are ahead of that: it is of what the
     whole block wrote.
@@ -165,7 +166,7 @@ def _fenced(instantiation: Instantiation, root: Path = SOURCE_ROOT, cache: Path 
 
 @pytest.mark.parametrize("instantiation", TOP_K, ids=lambda each: each.expression)
 def test_what_a_host_waits_for_is_written_behind_all_else(instantiation: Instantiation) -> None:
-    """The simulator's host sees no launch before its end, so machine code must show it."""
+    """The simulator's host sees a launch only after its end, so this needs machine code."""
     assert _fenced(instantiation)
 
 

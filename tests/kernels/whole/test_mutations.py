@@ -1,4 +1,4 @@
-"""Kernels with a defect anywhere fail their cases, but for the mutations that change nothing."""
+"""A defect anywhere in a kernel fails its cases, except for mutations that change nothing."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,13 +45,13 @@ SURVIVORS = {
         "the last whole vector is written by the element: the same numbers"
     ),
 }
-"""Mutations that no case notices, with the reason."""
+"""Mutations that no case notices, with the reasons."""
 
 
 BARRIERS = {name: each for name, each in by_name().items() if each.drops_a_barrier}
 
 FLAG = next(name for name in BARRIERS if name.startswith("top_k.cu") and name.endswith("(place 3)"))
-"""Of what the host reads, which machine code shows: test_memory_order.py."""
+"""Mutations of data that the host reads, which machine code shows: test_memory_order.py."""
 
 
 def caught(
@@ -60,7 +60,7 @@ def caught(
     each: int = EACH,
     builds: Sequence[Build] = (PLAIN, ASAN, ORDERED),
 ) -> bool:
-    """Whether some case, in some build, fails or does not compile."""
+    """Return whether a case fails or does not compile in one of the builds."""
     root = mutation.planted(folder)
     cases = concerned(mutation, CASES, each)
     for build in builds:
@@ -84,7 +84,8 @@ def test_a_mutation_is_caught_unless_it_changes_nothing(name: str, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BARRIERS)
 def test_no_barrier_can_be_left_out(name: str, tmp_path: Path) -> None:
-    """One warp that runs ahead to the next barrier shows it, in a build without sanitizers."""
+    """A warp that runs ahead to the next barrier shows the defect, in a build without
+    sanitizers."""
     assert caught(BARRIERS[name], tmp_path, len(CASES), [PLAIN]) == (name != FLAG)
 
 

@@ -1,4 +1,4 @@
-"""The machine code says of speed what the committed table says, within 2%."""
+"""The speeds in machine code equal those in the committed table, within 2%."""
 
 import re
 
@@ -24,11 +24,11 @@ MAIN = (
     "conv_tensor_tma<Precision::FP16, 2, true, 16, 64, 64, 8, Finish::CLAMP>",
     "conv_tensor_tma<Precision::TF32, 4, false, 64, 32, 32, 6, Finish::CLAMP>",
 )
-"""Kernels whose rows are compared wherever the tests run; the others are in the longer sweeps."""
+"""The kernels whose rows are compared in every run; longer sweeps compare the others."""
 
 
 def differences(committed: Row, made: Row, tolerance: float = 0.02) -> list[str]:
-    """What differs by more than a share of itself: "ceiling: 81.0 -> 74.2"."""
+    """Return the columns that differ by more than the tolerance, as "ceiling: 81.0 -> 74.2"."""
     found = []
     for column in committed:
         before, after = _numbers(committed[column]), _numbers(made[column])
@@ -40,7 +40,7 @@ def differences(committed: Row, made: Row, tolerance: float = 0.02) -> list[str]
 
 
 def _numbers(cell: str) -> dict[str, float]:
-    """A cell's numbers by the names before them; few of a class are compared with one another."""
+    """Return a cell's numbers by the names before them; small counts of a class are added up."""
     words = cell.split()
     if len(words) == 1:
         return {} if cell == NONE else {"": float(cell)}
@@ -83,7 +83,8 @@ _MMA_CLOCKS = {"80": 2.0, "90a": 1.6}
 
 @pytest.mark.parametrize(("arch", "clocks"), _MMA_CLOCKS.items())
 def test_the_largest_tile_keeps_tensor_cores_busy(arch: str, clocks: float) -> None:
-    """Instructions and shared memory leave 85% of mma.sync's rate; ceilings are of one clock."""
+    """Instructions and shared memory permit at least 85% of mma.sync's rate; ceilings are per
+    clock."""
     _, table = profile_table.read()
     largest = [row for key, row in table.items() if key[0] == arch and _is_largest(key[1])]
     assert largest
@@ -95,7 +96,7 @@ def test_the_largest_tile_keeps_tensor_cores_busy(arch: str, clocks: float) -> N
 
 
 def test_the_largest_tile_of_warpgroups_leaves_more_than_mma_sync_reaches() -> None:
-    """Shared memory, which wgmma reads itself, leaves 70% of the peak."""
+    """Shared memory, which wgmma reads directly, permits at least 70% of the peak."""
     _, table = profile_table.read()
     name = "conv_tensor<Precision::FP16, true, 8, 128, 128, "
     (row,) = (row for key, row in table.items() if name in key[1])
@@ -106,7 +107,8 @@ def test_the_largest_tile_of_warpgroups_leaves_more_than_mma_sync_reaches() -> N
 
 
 def _is_largest(kernel: str) -> bool:
-    """Of those that copy 16 bytes at once, which all but odd numbers of channels allow."""
+    """Return whether a kernel copies 16 bytes at once, as all do except for odd numbers of
+    channels."""
     whole = "FP16, false, 8, " in kernel or "TF32" in kernel
     return whole and "conv_tensor<" in kernel and ", 128, 128, " in kernel
 
@@ -122,7 +124,8 @@ def test_a_change_of_more_than_two_percent_is_a_difference() -> None:
 
 
 def test_every_product_of_warpgroups_is_seen_to_write_its_outputs() -> None:
-    """If the path to a kernel's end missed the loop that writes, its outputs would cost nothing."""
+    """If the path to a kernel's end omitted the loop that writes, the outputs would seem to cost
+    nothing."""
     _, table = profile_table.read()
     rows = [
         row

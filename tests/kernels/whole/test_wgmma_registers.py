@@ -1,4 +1,4 @@
-"""In PTX nothing touches a register of a wgmma between it and the wait that covers it.
+"""In PTX, no instruction accesses a register of a wgmma between it and the wait for it.
 
 The simulator cannot show what a compiler moves: g++ makes its kernels, not NVRTC.
 """
@@ -26,7 +26,8 @@ def _kind(instantiation: Instantiation) -> tuple[str, ...]:
 
 
 def _one_of_each_kind() -> Iterator[Instantiation]:
-    """Yield those of the smallest tile of each kernel, precision, and what is wgmma's rows."""
+    """Yield the instantiations with the smallest tile of each kernel, precision, and choice of
+    wgmma's rows."""
 
     def tile(each: Instantiation) -> tuple[int, ...]:
         arguments = dict(each.arguments)

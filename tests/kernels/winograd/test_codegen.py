@@ -1,4 +1,4 @@
-"""The generated header: as committed, right by its own text, right once compiled."""
+"""The generated header: as committed, correct as text, and correct when compiled."""
 
 import re
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def test_the_committed_header_is_what_the_matrices_give() -> None:
 
 @dataclass
 class Function:
-    """A function of a specialisation, read from its text."""
+    """A function of a specialisation, which is read from its text."""
 
     instructions: int  # as the comment above says
     source: str
@@ -44,7 +44,7 @@ class Function:
     body: str
 
     def __call__(self, numbers: list[Fraction], outputs: int) -> list[Fraction]:
-        """The statements executed as they stand, in rationals."""
+        """Execute the statements with rational numbers."""
         statements = "\n".join(
             line.strip().removeprefix("const float ").removesuffix(";")
             for line in self.body.splitlines()

@@ -1,4 +1,4 @@
-"""The matrices of F(m, r): those that the papers print, and the identity that makes them right."""
+"""The matrices of F(m, r): the ones in the papers, and the identity that makes them correct."""
 
 from fractions import Fraction
 
@@ -12,7 +12,8 @@ HALF = Fraction(1, 2)
 
 
 def matrix(text: str) -> Matrix:
-    """Rows on lines, a common factor before a bar: "1/6 | 1 1 1" is (1/6, 1/6, 1/6)."""
+    """Return rows from lines; a number before a bar is a common factor: "1/6 | 1 1 1" is (1/6, 1/6,
+    1/6)."""
     rows = []
     for line in text.strip().splitlines():
         factor, _, row = line.rpartition("|")
@@ -147,7 +148,8 @@ def test_published_matrices_fall_out(name: str) -> None:
 
 
 def check_identity(matrices: WinogradMatrices) -> None:
-    """Aᵀ[(G g) ⊙ (Bᵀ d)] = correlation for all g and d: both sides' coefficients of d[l] g[k]."""
+    """Aᵀ[(G g) ⊙ (Bᵀ d)] is the correlation for all g and d: compare the coefficients of d[l]
+    g[k]."""
     at, g, bt = matrices.at, matrices.g, matrices.bt
     sizes = (len(at), *{len(row) for row in at}, len(g), *{len(row) for row in g}, len(bt))
     alpha = matrices.alpha

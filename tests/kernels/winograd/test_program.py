@@ -1,4 +1,5 @@
-"""A matrix by a vector in few instructions: the right matrix, few instructions, few live values."""
+"""Programs that multiply a matrix by a vector: correct, with few instructions and few live
+values."""
 
 from collections.abc import Iterable
 from fractions import Fraction
@@ -75,7 +76,8 @@ def test_transforms_take_few_instructions(
 
 
 def in_2d(count: int, rows: int, columns: int) -> int:
-    """Instructions of a rows×columns transform along both axes, by columns and then by rows."""
+    """Return the instructions of a rows×columns transform along both axes, first columns and then
+    rows."""
     return count * (columns + rows)
 
 
@@ -100,7 +102,7 @@ def test_a_multiple_of_a_pair_is_shared() -> None:
 
 @pytest.mark.parametrize("matrix", [rows((3, 5, 1), (3, 5, -1)), rows((3, 5, 1, 0), (3, 5, 0, 1))])
 def test_sharing_leaves_coefficients_exact_in_binary(matrix: Matrix) -> None:
-    """A half or a pair 3x + 5y is no multiple of anything with a coefficient 1."""
+    """A half or a pair 3x + 5y is not a multiple of anything with a coefficient of 1."""
     coefficients = [c for terms in program(matrix).steps.values() for c in terms.values()]
     assert {c.denominator for c in coefficients} == {1}
 
@@ -120,7 +122,7 @@ def test_depth_counts_the_roundings_on_the_longest_way() -> None:
 
 
 def test_magnitudes_count_what_cancels() -> None:
-    """Of the mixed points' even and odd halves d[2] and d[3] cancel in part."""
+    """The even and odd halves of the mixed points' d[2] and d[3] cancel in part."""
     f2, f4, mixed = (
         program(winograd_matrices(m, 3, points).bt)
         for m, points in ((2, Points.INTEGER), (4, Points.INTEGER), (4, Points.MIXED))
@@ -134,7 +136,8 @@ def test_magnitudes_count_what_cancels() -> None:
 
 
 def most_live(computed: Program) -> int:
-    """Values held at once, the step's result among them: inputs yet to be used, and results."""
+    """Return the number of values held at the same time, including the step's result: unused inputs
+    and results."""
     steps = list(computed.steps.items())
     last = {each: i for i, (_, terms) in enumerate(steps) for each in terms}
     held = {Value(Kind.INPUT, j) for j in range(computed.columns)}

@@ -1,4 +1,4 @@
-"""Winograd's algorithm in NumPy: what it computes, how it rounds, the filter made for kernels."""
+"""Winograd's algorithm in NumPy: its results, its rounding, and the filter prepared for kernels."""
 
 from fractions import Fraction
 from itertools import product
@@ -43,7 +43,8 @@ def wide(problem: ConvProblem) -> tuple[Array, Array]:
 
 
 def check_equals_the_direct_sum(problem: ConvProblem, matrices: WinogradMatrices) -> None:
-    """To 1e-12 of the image's largest number: a sum may itself cancel to nearly 0."""
+    """Compare to 1e-12 of the image's largest number, because a sum may itself cancel to nearly
+    0."""
     x, weight = wide(problem)
     expected = reference.conv(x, weight, problem)
     y = winograd_conv(x, weight, problem, matrices)
@@ -136,7 +137,7 @@ def test_the_bound_holds_in_float32_and_lies_above_the_exact_terms(
 
 @pytest.mark.parametrize("matrices", [F2, F4_MIXED], ids=named)
 def test_terms_of_one_product_are_those_of_the_matrices(matrices: WinogradMatrices) -> None:
-    """One channel and filter with a single number in each: Σ |Aᵀ| |G| |Bᵀ| along each axis."""
+    """One channel and one filter with a single number in each: Σ |Aᵀ| |G| |Bᵀ| along each axis."""
     alpha = matrices.alpha
     problem = conv_problem(1, 1, 1, window((alpha, alpha), (3, 3)))
     at, g, bt = (np.abs(as_array(each)) for each in (matrices.at, matrices.g, matrices.bt))
@@ -164,7 +165,8 @@ def test_roundings_count_the_filter_the_sum_and_each_axis() -> None:
 
 
 def in_turn(left: Array, right: Array) -> Array:
-    """left · right in float32, one term after another: a thread's order, the same everywhere."""
+    """Return left · right in float32, with the terms added one by one in a thread's order, on every
+    machine."""
     total = np.zeros((*left.shape[:-1], right.shape[-1]), np.float32)
     for i in range(left.shape[-1]):
         total += left[..., i, None] * right[..., i, None, :]
@@ -172,7 +174,7 @@ def in_turn(left: Array, right: Array) -> Array:
 
 
 def direct_in_turn(x: Array, weight: Array, problem: ConvProblem) -> Array:
-    """1×C×H×W → 1×K×P×Q as a direct kernel sums: over R, S and C in one go."""
+    """Convolve 1×C×H×W → 1×K×P×Q in the order of a direct kernel: one sum over R, S and C."""
     padded = np.pad(x[0], ((0, 0), (1, 1), (1, 1)))
     p, q = problem.window.output
     seen = [padded[:, r : r + p, s : s + q] for r, s in np.ndindex(3, 3)]
@@ -183,7 +185,7 @@ def direct_in_turn(x: Array, weight: Array, problem: ConvProblem) -> Array:
 def winograd_in_turn(
     x: Array, weight: Array, problem: ConvProblem, matrices: WinogradMatrices
 ) -> Array:
-    """1×C×H×W → 1×K×P×Q in float32, U from float64 as kernels have it."""
+    """Convolve 1×C×H×W → 1×K×P×Q in float32, with U from float64 as kernels have it."""
     g, bt, at = (as_array(each) for each in (matrices.g, matrices.bt, matrices.at))
     u = nested(g, weight.astype(np.float64), 2).astype(np.float32)
     v = nested(bt.astype(np.float32), tiles(x, problem, matrices), 2)[0]
@@ -195,7 +197,8 @@ def winograd_in_turn(
 
 
 def test_f2_rounds_as_well_as_the_direct_sum_and_mixed_points_better_than_integers() -> None:
-    """C = 512, numbers evenly from -1 to 1: relative L2 errors against float64."""
+    """Compare relative L2 errors with float64 for C = 512 and numbers distributed uniformly in [-1,
+    1]."""
     problem = conv_problem(1, 512, 8, window((16, 16), (3, 3), pads=(1, 1, 1, 1)))
     random = np.random.default_rng(0)
     x = random.uniform(-1, 1, (1, 512, 16, 16)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The bound that engines are held to, against what rounding does."""
+"""The bound for engines compared with actual rounding errors."""
 
 import numpy as np
 import pytest
