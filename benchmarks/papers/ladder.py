@@ -110,7 +110,7 @@ def steps(problem: ConvProblem = LAYER) -> tuple[Step, ...]:
                      ("m", "y", size, k, tiles)))),
         Step("4_fused.cu", "all stages in one launch",
              (Launch("fused", fused_grid, 256, ("x", "u", "y", *layer, tiles), by_tiles, chunks),)),
-        Step("5_split.cu", "channels split into parts, for more blocks", split("split", "add_parts")),
+        Step("5_split.cu", "channels split, for more blocks", split("split", "add_parts")),
         Step("6_dependent.cu", "overlapping launches", split("split_early", "add_parts_early"),
              dependent=True),
     )  # fmt: skip

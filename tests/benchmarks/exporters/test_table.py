@@ -14,7 +14,10 @@ def test_every_model_has_a_row_and_every_outcome_is_counted() -> None:
         ],
         "abc",
     )
-    assert "Of 4 models 2 are right, 1 refused, 1 warned. No answer is wrong without a warning." in page
+    assert (
+        "Of 4 models 2 are right, 1 refused, 1 warned. No answer is wrong without a warning."
+        in page
+    )
     assert "| a | right | 1.0e-05 |  |" in page
     assert "| c | refused |  | model.onnx: set a \\| key |" in page
 
