@@ -1,4 +1,4 @@
-"""The devices that whole networks are run on."""
+"""The devices on which whole networks run."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Laying out buffers by liveness."""
+"""The layout of buffers according to their lifetimes."""
 
 from time import thread_time
 

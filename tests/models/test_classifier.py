@@ -1,4 +1,4 @@
-"""A classifier from its file: what is one, and what is not."""
+"""Classifiers from files: accepted files and refused files."""
 
 import logging
 from pathlib import Path
@@ -87,7 +87,7 @@ def test_metadata_that_are_no_text_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_layout_that_the_file_leaves_open_is_the_key_that_an_error_names(tmp_path: Path) -> None:
-    """As of a network of N×H×W×C whose axes are all open."""
+    """A network of N×H×W×C has such an input if all axes are open."""
     path = save(tmp_path / "m.onnx", "t = Transpose<perm = [0, 3, 1, 2]>(x) y = Conv(t, w)", 1)
     made = load(path)
     for axis, name in enumerate("abcd"):

@@ -1,4 +1,4 @@
-"""The built-in model: its file, its accuracy on what it never saw, its images, its training."""
+"""The built-in model: its file, its accuracy on unseen images, its samples, its training."""
 
 import importlib.util
 import subprocess
@@ -47,7 +47,7 @@ def held_out() -> Handwriting:
 
 
 def classify(session: onnxruntime.InferenceSession, files: Sequence[bytes]) -> NDArray[np.int64]:
-    """The digit that each image file shows, by the path that a request takes."""
+    """Return the predicted digit for each sample, through the same code as a request."""
     multiplier, offset = normalisation(PREPROCESSING)
     pixels = [prepare_image(file, PREPROCESSING, ImageLimits()).run() for file in files]
     images = (np.stack(pixels) * multiplier + offset).transpose(0, 3, 1, 2)

@@ -1,4 +1,4 @@
-"""The rules that every graph keeps, and what nodes say of their operands."""
+"""The invariants of graphs, and the nodes' declarations of their operands."""
 
 import pickle
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""Embeddings: which value they are, and that both engines give what the file cut there gives."""
+"""Embeddings: the chosen value, and both engines' results compared with the file cut at that
+value."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -64,7 +65,8 @@ def device() -> Iterator[Device]:
 
 
 def loaded(graph: Graph) -> LoadedModel:
-    """A typed graph with an ONNX form that has the names of its values and computes nothing."""
+    """Return a typed graph with an ONNX form that has the same names of values and computes
+    nothing."""
     nodes = [onnx.helper.make_node("Any", [], [node.output]) for node in graph.nodes]
     proto = onnx.ModelProto(graph=onnx.GraphProto(node=nodes))
     return LoadedModel(graph.name, graph, proto)
@@ -86,14 +88,14 @@ def with_gemm() -> Graph:
 
 
 def with_conv_of_positions() -> Graph:
-    """SqueezeNet's end: scores at each position, which are averaged."""
+    """Return SqueezeNet's end: scores at each position, which are averaged."""
     b = GraphBuilder(0, x=(3, 6, 6))
     y = b.conv("scored", b.conv("conv", "x", 12, 3), 5, 1)
     return b.build(b.reshape("scores", averaged(b, "pooled", y), (5,)))
 
 
 def flattened() -> Graph:
-    """A Gemm of C×H×W, whose columns a rule permutes."""
+    """Return a Gemm of C×H×W, whose columns a rule permutes."""
     b = GraphBuilder(0, x=(3, 6, 6))
     return b.build(b.gemm("scores", b.reshape("flat", b.conv("conv", "x", 5, 3), (180,)), 5))
 
@@ -106,7 +108,7 @@ FORMS = {
 
 
 def expected_values(classifier: Classifier, inner: Inner, images: Images) -> NDArray[np.float64]:
-    """By the reference, of the graph as loaded."""
+    """Compute the value with the reference, from the graph as loaded."""
     graph = classifier.network.graph
     x = {graph.inputs[0]: normalised(images, classifier.preprocessing)}
     values = run_reference(graph, x, all_values=True)
@@ -124,7 +126,8 @@ def test_the_embedding_is_what_the_last_linear_layer_reads(form: str) -> None:
 def test_the_kernels_keep_it_beside_the_scores(
     form: str, precision: Precision, device: Device
 ) -> None:
-    """Of pixels and tensors in one batch too, and the scores are those of a plan without it."""
+    """This includes batches of both pixels and tensors, and the scores equal those of a plan
+    without the value."""
     classifier = replace(embeds(FORMS[form][0]()), precision=precision)
     inner = FORMS[form][1]
     images = pixels(classifier, 3)
@@ -144,7 +147,7 @@ def test_the_kernels_keep_it_beside_the_scores(
 
 
 def test_what_is_kept_is_not_written_over_by_steps_that_follow() -> None:
-    """The embedding is dead to the plan after its Gemm, whose layers would take its place."""
+    """Without the request, the plan would overwrite the embedding after its Gemm."""
     b = GraphBuilder(0, x=(3, 6, 6))
     y = b.reshape("flat", b.conv("conv", "x", 5, 3), (180,))
     for number in range(4):
@@ -212,7 +215,7 @@ def test_positions_are_averaged_to_a_vector(shape: tuple[int, ...], size: int) -
 
 
 def cut(classifier: Classifier, path: Path, images: Images) -> NDArray[np.float32]:
-    """The embedding's value by ONNX Runtime alone, from the file cut at its node."""
+    """Compute the embedding with ONNX Runtime alone, from the file cut at its node."""
     assert isinstance(classifier.embedding, Inner)
     proto = onnx.shape_inference.infer_shapes(onnx.load(path))
     image = proto.graph.input[0].name
@@ -241,7 +244,7 @@ def test_the_built_in_model_gives_what_its_file_cut_there_gives(threads: int) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TEN)
 def test_a_family_gives_what_its_file_cut_there_gives(name: str, device: Device) -> None:
-    """On ONNX Runtime, and on the kernels in fp32."""
+    """Run both ONNX Runtime and the kernels in fp32."""
     file = FOLDER / f"{name}.torchscript.dynamic.onnx"
     if not file.is_file():
         pytest.skip(f"needs {file}, which `python -m benchmarks.families export` writes")

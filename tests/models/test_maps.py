@@ -1,4 +1,4 @@
-"""Class activation maps: their means are the scores, on each network that has them."""
+"""Class activation maps: their means equal the scores, for each network that has them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -61,7 +61,7 @@ def pooled_then_gemm(*, softmax: bool = False, pool: PoolKind = PoolKind.AVERAGE
 
 
 def mean_then_product_and_sum() -> Graph:
-    """As TensorFlow's networks are exported: a mean, a product, and a sum with the bias."""
+    """Return a network as TensorFlow exports it: a mean, a product, and a sum with the bias."""
     b, y = begun()
     y = b.add(Reduce, "mean", (12, 1, 1), x=y, kind=ReduceKind.MEAN, axes=(1, 2))
     y = b.gemm("product", b.reshape("flat", y, (12,)), 5, bias=False)
@@ -75,7 +75,7 @@ def pooled_then_conv() -> Graph:
 
 
 def scored_then_pooled(activation: Activation | None = RELU) -> Graph:
-    """SqueezeNet's end."""
+    """Return SqueezeNet's end."""
     b, y = begun()
     y = b.conv("scored", y, 5, 1)
     if activation:
@@ -98,14 +98,14 @@ def with_maps(graph: Graph) -> Classifier:
 
 
 def of_maps(maps: Maps, results: Results) -> NDArray[np.float32]:
-    """The scores that an engine's maps say, one row per image."""
+    """Return the scores according to an engine's maps, one row per image."""
     every = range(len(maps.weight))
     rows = [maps.of(each, every) for each in results.inner[maps.features.name]]
     return np.stack([row.mean(axis=(1, 2)) + maps.beside for row in rows])
 
 
 def logits_of(classifier: Classifier, results: Results) -> NDArray[np.float32]:
-    """The scores up to a constant, where a softmax hides it."""
+    """Return the scores up to a constant, which a softmax removes."""
     last = classifier.network.graph.nodes[-1]
     return np.log(results.scores) if isinstance(last, Softmax) else results.scores
 
@@ -117,7 +117,7 @@ def centred(rows: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_mean_of_a_map_and_what_remains_are_the_score(form: str) -> None:
-    """By the reference, in float64."""
+    """Compute with the reference, in float64."""
     classifier = with_maps(FORMS[form]())
     maps, graph = classifier.maps, classifier.network.graph
     assert isinstance(maps, Maps)
@@ -166,7 +166,7 @@ def flattened() -> Graph:
 
 
 def wide_window() -> Graph:
-    """Scores of positions that overlap: the filter is 3×3."""
+    """The scores of positions overlap, because the filter is 3×3."""
     b, y = begun()
     return b.build(b.reshape("scores", averaged(b, "pooled", b.conv("head", y, 5, 3)), (5,)))
 
@@ -212,7 +212,8 @@ def test_the_built_in_model_and_8_bit_models_have_none() -> None:
 def test_keeping_them_costs_a_launch_where_siblings_would_write_beside_them(
     name: str, more: int, precision: Precision
 ) -> None:
-    """And no memory. GoogLeNet's last Concat is kept, so its parts cannot be merged with others."""
+    """It also costs no memory. GoogLeNet's last Concat is kept, so its parts cannot be merged with
+    others."""
     without = replace(light_classifier(name, light_network(name)), precision=precision)
     kept = replace(without, maps=find_maps(without.network))
     assert isinstance(kept.maps, Maps)
@@ -240,7 +241,7 @@ def test_onnxruntime_gives_what_maps_are_made_of() -> None:
 
 @pytest.mark.slow
 def test_families_with_maps_have_the_scores_that_these_say() -> None:
-    """Every network of timm's that qualifies, of those exported."""
+    """Test every exported network of timm that qualifies."""
     files = sorted(FOLDER.glob("*.torchscript.dynamic.onnx"))
     if not files:
         pytest.skip(f"needs {FOLDER}, which `python -m benchmarks.families export` fills")

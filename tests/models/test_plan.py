@@ -1,4 +1,4 @@
-"""Plans: pure, few launches, little memory, and every operand where it may be."""
+"""Plans are pure, with few launches and little memory, and every operand is where it may be."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -46,7 +46,7 @@ def plan_of(graph: Graph, n: int = 1, choose: Choose = H200, pays: Pays = lambda
 
 
 def always(*_: object) -> bool:
-    """Branches side by side, whatever the model of time says."""
+    """Let branches run concurrently, whatever the model of time predicts."""
     return True
 
 
@@ -222,7 +222,8 @@ def test_weights_are_made_as_the_kernels_read_them() -> None:
 
 
 def test_pixels_that_become_channels_are_copied_once() -> None:
-    """As Swin merges 2 × 2 tokens: the copy lies as the convolution behind it reads it."""
+    """Swin merges 2 × 2 tokens like this: the copy has the layout that the next convolution
+    reads."""
     b = GraphBuilder(x=(8, 4, 4))
     apart = b.reshape("r", b.transpose("t", b.conv("c", "x"), 1, 2, 0), (2, 2, 2, 2, 8))
     joined = b.reshape("j", b.transpose("u", apart, 0, 2, 1, 3, 4), (2, 2, 32))

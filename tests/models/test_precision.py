@@ -1,4 +1,4 @@
-"""Networks at every precision: scores, plans, and what is refused."""
+"""Networks at every precision: scores, plans, and refusals."""
 
 import shutil
 from collections.abc import Callable
@@ -115,7 +115,7 @@ def test_every_network_is_within_the_tolerance(
 def test_over_whole_networks_3xtf32_errs_at_most_thrice_as_much_as_float32(
     device: Device, name: str
 ) -> None:
-    """A bias of each layer would add up; VGG-19 takes the simulator too long."""
+    """A bias in each layer would accumulate errors; VGG-19 takes too long on the simulator."""
     network = network_of(name, light_network(name))
     images = pixels(network, 1)
     truth = reference_scores(network, images)
@@ -148,7 +148,7 @@ def test_a_plan_stores_as_its_precision_says(name: str, precision: Precision) ->
 
 
 def _bytes(graph: Graph) -> int:
-    """Of all values of one image."""
+    """Compare all values of one image."""
     values = graph.values.values()
     return sum(prod(value.shape) * value.stored.itemsize for value in values)
 
@@ -176,7 +176,8 @@ def test_scores_of_a_network_without_a_linear_layer_are_converted(device: Device
 
 
 def _with_large_weights(*, apart: bool) -> Graph:
-    """Two convolutions beyond float16 in a row, the second into a concat; or, apart, only it."""
+    """Build two consecutive convolutions beyond float16, the second into a concat; or only the
+    second."""
     b = GraphBuilder(0, x=(3, 6, 6))
     first = b.conv("first", b.conv("tiny", "x", 8), 8)
     second = b.conv("second", first, 8, 1, residual="tiny", activation=RELU)
@@ -273,7 +274,8 @@ def test_tf32_is_refused_where_tensor_cores_lack_it() -> None:
 
 
 def _by(algorithm: TensorConv) -> Callable[[ConvProblem], ConvChoice]:
-    """By one algorithm where it can, in any of its configurations; else as an H200 would."""
+    """Use one algorithm in any of its configurations where possible, and otherwise the choice for
+    an H200."""
 
     def choose(problem: ConvProblem) -> ConvChoice:
         if algorithm.supports(problem) is not None:
@@ -338,7 +340,7 @@ def test_every_network_is_within_the_tolerance_by_hoppers_kernels(
 
 
 def _photographs(classifier: Classifier, step: int) -> NDArray[np.uint8]:
-    """Every step-th of the shared 200, decoded."""
+    """Return every step-th of the shared 200 photographs, decoded."""
     files = sorted((SHARED / "data/images").glob("*.JPEG"))[::step]
     assert len(files) == 200 // step
     return np.stack(

@@ -1,4 +1,4 @@
-"""model.toml, presets, flags and guesses; and that what makes no sense is refused by name."""
+"""model.toml, presets, flags and guesses; invalid settings are refused by name."""
 
 import logging
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ RGB_224 = (3, 224, 224)
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Where a model would be; only what lies beside it is ever read."""
+    """Return the path of a model, of which only the neighbouring files are read."""
     return tmp_path / "net.onnx"
 
 

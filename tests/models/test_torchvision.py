@@ -1,4 +1,4 @@
-"""torchvision's weights by name: a table that is checked against torchvision where that is here."""
+"""torchvision's weights by name: a table that is compared with torchvision if it is installed."""
 
 import importlib.util
 from pathlib import Path

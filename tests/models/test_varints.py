@@ -1,4 +1,4 @@
-"""Numbers of variable length, to the longest, and those that do not end."""
+"""Numbers of variable length, up to the longest, and numbers without an end."""
 
 import pytest
 

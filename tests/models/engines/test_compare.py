@@ -1,4 +1,4 @@
-"""What is served is compared with ONNX Runtime on the file as it was given, when it is opened."""
+"""When a model is opened, the served scores are compared with ONNX Runtime on the original file."""
 
 import logging
 from collections.abc import Callable
@@ -34,7 +34,7 @@ SIZE = 16
 
 
 def network(batch: int | str = "N", opset: int = 9) -> onnx.ModelProto:
-    """A network with an Upsample of an old opset, as torch wrote it, and a node nothing reads."""
+    """Return a network with an Upsample of an old opset, as torch wrote it, and an unused node."""
     nodes = [
         node("Conv", "x w", "c", strides=[4, 4]),
         node("Upsample", "c s", "u", mode="linear"),
@@ -60,7 +60,8 @@ def network(batch: int | str = "N", opset: int = 9) -> onnx.ModelProto:
 
 
 def network_on_integers() -> onnx.ModelProto:
-    """The same with a QLinearConv, as quantizers of opset 10 wrote it: one scale per channel."""
+    """Return the same network with a QLinearConv with one scale per channel, as quantizers of opset
+    10 wrote it."""
     proto = network(1, 10)
     nodes = [
         node("QuantizeLinear", "x sx zx", "qx"),
@@ -93,7 +94,7 @@ def loaded(tmp_path: Path, proto: onnx.ModelProto, **more: Any) -> Classifier:
 
 @pytest.fixture
 def broken_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if Convoy trusted onnx's converter with Upsample."""
+    """Let Convoy use onnx's converter for Upsample."""
 
     def trusting(model: ir.Model, opset: int) -> None:
         del model, opset
@@ -252,8 +253,8 @@ def sensitive() -> onnx.ModelProto:
 
 
 def opened_with(classifier: Classifier, factor: float) -> float:
-    """Open an engine whose file has scores that differ by a share of the largest; return how far
-    the file's own two ways are apart."""
+    """Open an engine whose scores differ from the file's by a share of the largest score; return
+    the difference between the file's two own ways."""
     given = classifier.given
     assert given is not None
     expected = given.scores()
@@ -291,7 +292,7 @@ def test_a_network_that_rounds_as_others_has_no_such_allowance(tmp_path: Path) -
 
 
 def test_zeros_around_an_image_count_among_a_windows_largest(tmp_path: Path) -> None:
-    """ONNX Runtime leaves them out where it joins the two nodes, as of Keras' ResNet50V2."""
+    """ONNX Runtime ignores the zeros if it fuses the two nodes, as in Keras' ResNet50V2."""
     proto = network()
     nodes = [
         node("Conv", "x w", "c", strides=[4, 4]),

@@ -1,4 +1,4 @@
-"""What is called int8 is counted in the graph that ONNX Runtime runs."""
+"""The layers that are called int8 are counted in the graph that ONNX Runtime runs."""
 
 import pickle
 from pathlib import Path
@@ -23,7 +23,7 @@ IMAGES = np.random.default_rng(0).normal(size=(8, 1, 32, 32)).astype(np.float32)
 
 
 def _file(tmp_path: Path, activation: str, *, last: bool = True) -> Path:
-    """Write a model of three quantized layers, of which the activation lies between two."""
+    """Write a model of three quantized layers; the activation is between two of them."""
     rng = np.random.default_rng(0)
     arrays: dict[str, Any] = {
         "s": np.float32(0.03),

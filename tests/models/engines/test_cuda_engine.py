@@ -1,4 +1,4 @@
-"""The engine on Convoy's own kernels: whole networks, executed on the CPU by the simulator."""
+"""The engine with Convoy's own kernels: whole networks, which the simulator runs on the CPU."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The engine decodes JPEG files: to the bit the scores of the pixels that the CPU makes of them."""
+"""The engine decodes JPEG files: scores are bit-identical to those of the CPU's pixels."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,14 +44,15 @@ FILES = [
 
 
 def both(data: bytes, classifier: Classifier) -> tuple[Pixels, Image]:
-    """Return a file's pixels, and the file as it is laid out for a device."""
+    """Return a file's pixels, and the file prepared for a device."""
     decoding = prepare_image(data, classifier.preprocessing, ImageLimits())
     assert decoding.file is not None
     return decoding.run(), decoding.file()
 
 
 def broken(data: bytes) -> bytes:
-    """Return a file that libjpeg decodes with a warning: its scan is cut, and ends properly."""
+    """Return a file that libjpeg decodes with a warning: its compressed data is cut off, and ends
+    properly."""
     return data[: len(data) * 2 // 3] + b"\xff\xd9"
 
 

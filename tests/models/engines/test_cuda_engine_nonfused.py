@@ -40,7 +40,8 @@ Choose = Callable[[ConvProblem], ConvChoice]
 
 
 def nonfused(problem: ConvProblem) -> ConvChoice:
-    """Non-fused Winograd wherever there is one, F(4, 3) if several, in chunks that end amid images.
+    """Choose non-fused Winograd wherever possible, F(4, 3) if there are several, in chunks that end
+    in the middle of an image.
 
     Of its configurations one of the last, whose products are split if any are.
     """
@@ -54,7 +55,8 @@ def nonfused(problem: ConvProblem) -> ConvChoice:
 
 
 def residual_network() -> Graph:
-    """Concatenated parts, a sum in place of its residual, a slice: all by convolutions of 3×3."""
+    """Return a network with concatenated parts, a sum in place of its residual and a slice, all
+    from convolutions of 3×3."""
     b = GraphBuilder(0, x=(3, 9, 10))
     stem = b.conv("stem", "x", 12, activation=RELU)
     parts = b.concat("parts", b.conv("left", stem, 7), b.conv("right", stem, 9))

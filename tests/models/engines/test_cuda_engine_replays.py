@@ -1,4 +1,4 @@
-"""Captured graphs of the engine: they compute what their launches compute, every time."""
+"""The engine's captured graphs compute the same as their launches, in every replay."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ from models.schedule.branches import dependents
 from tests.support.models.engines import opened, pixels, scores_by_steps
 
 REPLAYS = {"cusim": 2}
-"""Of each graph, by device; a GPU does 10,000 in a second."""
+"""The number of replays of each graph, by device; a GPU takes a second for 10,000."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_a_graph_gives_the_bits_of_its_steps_one_by_one(
 
 
 def test_as_many_launches_as_planned_may_begin_early(engine: CudaEngine) -> None:
-    """A capture could make full edges of programmatic ones without a word."""
+    """A capture could silently turn programmatic edges into full ones."""
     for n, plan in engine.plans.items():
         planned = sum(dependents(plan.after))
         assert planned > 5

@@ -1,4 +1,4 @@
-"""The engine resizes decoded images: to the bit the scores of the pixels that they become here."""
+"""The engine resizes decoded images: scores are bit-identical to those of pixels resized here."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,14 +45,14 @@ def resizing(classifier: Classifier, device: Device, max_batch: int) -> CudaEngi
 
 
 def both(file: Path, classifier: Classifier) -> tuple[Pixels, Image]:
-    """Return a file's pixels, and what is left to resize."""
+    """Return a file's pixels, and the remaining resize."""
     decoding = prepare_image(file.read_bytes(), classifier.preprocessing, LIMITS)
     assert decoding.unresized is not None
     return decoding.run(), decoding.unresized()
 
 
 def shrunk(classifier: Classifier, seed: int, kind: Interpolation) -> DecodedImage:
-    """Return an image of another size than the network's, turned."""
+    """Return a rotated image whose size differs from the network's."""
     height, width, channels = classifier.preprocessing.image_shape
     source = np.random.default_rng(seed).integers(0, 256, (41 + seed, 67, channels), np.uint8)
     resize = Resize(

@@ -1,4 +1,4 @@
-"""How the engine starts on a GPU: what is compiled before what, and which streams it makes."""
+"""The start of an engine on a GPU: the order of compilation, and the streams that it creates."""
 
 import sys
 import threading
@@ -26,7 +26,7 @@ THREADS = 3
 
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
-    """A GPU whose kernels do nothing but say that the results are there; NVRTC is left out."""
+    """A GPU whose kernels only report that the results are ready, without NVRTC."""
     cupy = FakeCupy()
 
     def launch(

@@ -1,4 +1,4 @@
-"""Measured timelines: on a device whose clock is made up, and on the simulator."""
+"""Measured timelines, on a device with a simulated clock, and on the simulator."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ LAUNCH_US, REPLAY_US = 2.0, 50.0
 
 @dataclass(eq=False)
 class ClockStream:
-    """Knows when its work so far ends, in µs."""
+    """A stream that knows when its work ends, in µs."""
 
     now: float = 0.0
 
@@ -62,7 +62,8 @@ class ClockGraph(NullGraph):
 
 
 class ClockDevice(NullDevice):
-    """Every launch takes as long, on its stream; nothing else takes time."""
+    """A device on which every launch takes the same time on its stream, and nothing else takes
+    time."""
 
     def stream(self) -> ClockStream:  # type: ignore[override]  # one that has a clock
         """See Device."""

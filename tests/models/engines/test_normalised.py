@@ -1,4 +1,4 @@
-"""The normalisation that goes ahead of a network in ONNX Runtime, to the bit that of NumPy."""
+"""The normalisation before a network in ONNX Runtime, bit-identical to NumPy's."""
 
 from dataclasses import replace
 from typing import Any
@@ -34,7 +34,7 @@ def preprocessing(request: pytest.FixtureRequest) -> Preprocessing:
 
 
 def _as_it_comes(preprocessing: Preprocessing) -> onnx.ModelProto:
-    """A network that gives back its input."""
+    """Return a network whose output is its input."""
     shape = [None, *preprocessing.input_shape]
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "net", [x], [y])
@@ -51,7 +51,7 @@ def test_pixels_are_normalised_to_the_bit(preprocessing: Preprocessing) -> None:
 
 
 def test_it_is_bytes_that_are_transposed(preprocessing: Preprocessing) -> None:
-    """Numbers would be four times as large, and have another factor than their neighbours."""
+    """With numbers, the memory would be four times as large, with a factor for every number."""
     nodes = with_normalisation(_as_it_comes(preprocessing), preprocessing).graph.node
     first = "Transpose" if preprocessing.layout is Layout.NCHW else "Cast"
     operators = [node.op_type for node in nodes]

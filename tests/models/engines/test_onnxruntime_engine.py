@@ -105,7 +105,7 @@ def test_the_engine_says_where_it_runs_and_what_it_gives(tmp_path: Path) -> None
 def test_images_go_side_by_side_where_that_is_faster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, faster: bool
 ) -> None:
-    """What is measured decides, and either way every image gets the scores that are its own."""
+    """The measurement decides, and with either choice every image gets its own scores."""
     seconds = iter([1.0, 1.0] * 3 + ([2.0, 1.0] * 3 if faster else [1.0, 0.99] * 3))
 
     def timed(run: Callable[[], object]) -> float:

@@ -1,4 +1,4 @@
-"""A start of an engine: what it asks of the classifier that it is opened for."""
+"""The start of an engine, and its use of the classifier."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -56,7 +56,7 @@ def images_of(n: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
 def test_engines_on_the_cpu_share_the_sessions_of_one_thread(
     threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those hold the weights; a pool of threads is each engine's own."""
+    """Sessions hold the weights; each engine has its own pool of threads."""
     opened: list[int] = []
 
     def counted(model: bytes, threads: int, *, exact: bool = False) -> ort.InferenceSession:

@@ -1,4 +1,4 @@
-"""A GPU's engine is proved before it serves; the simulator stands in for the GPU."""
+"""A GPU's engine is tested before it serves; the simulator replaces the GPU."""
 
 import logging
 import re
@@ -172,7 +172,7 @@ def test_a_lost_device_is_named_so_by_whatever_is_asked(monkeypatch: pytest.Monk
 
 
 def lose(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on every call that waits says that the device is lost, as CUDA's do."""
+    """From now on, every call that waits reports that the device is lost, as CUDA's calls do."""
 
     def failing(self: Any) -> None:
         raise FaultError("cudaErrorIllegalAddress: an illegal memory access was encountered")

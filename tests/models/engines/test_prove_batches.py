@@ -1,4 +1,5 @@
-"""No image of a batch changes another's scores: known of a model, and proved as engines warm up."""
+"""No image of a batch changes another's scores: this is known for a model, or tested during
+warm-up."""
 
 import logging
 from collections.abc import Callable
@@ -60,7 +61,7 @@ def test_a_model_whose_nodes_mix_a_batch_runs_one_image_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Side by side where there are threads for that, and else in batches of one."""
+    """Images run in parallel if there are threads for it, and otherwise in batches of one."""
     monkeypatch.setattr(onnxruntime_engine, "_CLEARLY", inf)  # parallel images count as faster
     engine = open_engine(mixing, device=DeviceKind.CPU, max_batch=MAX_BATCH, threads=threads)
     assert "one image at a time" in caplog.text
@@ -181,7 +182,7 @@ def test_equal_scores_have_no_error_and_others_have_one(expected: float) -> None
 
 
 def keeps_apart(classifier: Classifier) -> None:
-    """It is proved in full batches, by images that it tells apart by far."""
+    """Full batches are tested with images whose scores differ clearly."""
     engine = OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=MAX_BATCH, threads=1)
     engine.warm_up()
     assert prove(engine, classifier) == MAX_BATCH
@@ -211,7 +212,7 @@ def test_a_trained_network_keeps_its_images_apart() -> None:
 
 
 def saved_light(folder: Path, name: str, *, softmax: bool = True) -> Classifier:
-    """Load a network of random weights, which may saturate its softmax: one class has probability
+    """Load a network with random weights, which may saturate its softmax: one class has probability
     1 for every image."""
     model = light_network(name)
     if not softmax and model.graph.node[-1].op_type == "Softmax":

@@ -15,7 +15,7 @@ CLASSES = 3
 
 @dataclass
 class ScriptedStream:
-    """A stream whose wait is what the test says; it counts them."""
+    """A stream whose wait runs the test's function; it counts the waits."""
 
     end: Callable[[], None]
     waits: int = 0
@@ -26,13 +26,13 @@ class ScriptedStream:
         self.end()
 
     def wait(self, event: Event) -> None:
-        """See Stream; no test asks for it."""
+        """See Stream; tests do not use it."""
         raise NotImplementedError
 
 
 @dataclass
 class ScriptedGraph:
-    """A graph whose replay is what the test says."""
+    """A graph whose replay runs the test's function."""
 
     begin: Callable[[], None]
 
@@ -42,11 +42,11 @@ class ScriptedGraph:
 
 
 def nothing() -> None:
-    """It takes no time."""
+    """Return a time of 0."""
 
 
 class Rig:
-    """A replay of two images whose results are made up."""
+    """A replay of two images with made-up results."""
 
     def __init__(self) -> None:
         self.images = np.zeros((2, 4, 4, 3), np.uint8)
@@ -55,12 +55,12 @@ class Rig:
         self.replay = Replay(self.graph, self.stream, self.images, self.results)
 
     def compute(self) -> None:
-        """As the kernels do: results first, then the flags."""
+        """Write results first and then the flags, as the kernels do."""
         self.results[:, :CLASSES] = self.images.reshape(2, -1)[:, :CLASSES]
         self.results[:, -1] = 1
 
     def run(self) -> np.ndarray:
-        """On two images of ones and twos."""
+        """Run on two images, of ones and of twos."""
         return self.replay.run([np.full((4, 4, 3), value, np.uint8) for value in (1, 2)])
 
 

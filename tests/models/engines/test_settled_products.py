@@ -1,4 +1,4 @@
-"""Convolutions whose results are not quantized themselves mean the same, and are quick."""
+"""Convolutions without a quantized output of their own keep their meaning and become faster."""
 
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ X = RNG.normal(0, 2, (3, C, W, W)).astype(np.float32)
 
 
 def _residual(size: int, *, bias: str = "b", groups: int = 1) -> ModelProto:
-    """Return a block as quantizers for TensorRT write it: convolution, Relu, convolution, and the
-    sum with the image is quantized. The second one's kernel is `size` a side."""
+    """Return a block as quantizers for TensorRT write it: convolution, Relu, convolution, and a
+    quantized sum with the image. The kernel of the second convolution is size×size."""
     rng = np.random.default_rng(1)
     constants: dict[str, Any] = {
         "step": np.float32(0.03),
@@ -79,7 +79,8 @@ def _optimised(model: ModelProto, folder: Path) -> ModelProto:
 
 
 def _check_codes(served: ModelProto, model: ModelProto) -> None:
-    """Check that almost all codes are those of the file, node by node, and all are neighbours."""
+    """Check that almost all codes equal those of the file, node by node, and the others differ by
+    1."""
     (y,) = open_session(served.SerializeToString(), 1).run(None, {"x": X})
     expected: NDArray[np.float32] = run_node_by_node(model, X)
     assert len(np.unique(expected)) > 40
@@ -101,7 +102,7 @@ def test_a_pointwise_convolution_ahead_of_a_sum_is_a_product_of_bytes(
 
 
 def test_a_product_of_bytes_is_exact_where_pairs_saturate() -> None:
-    """The image's own codes pass 127, so that the filter must be uint8."""
+    """The image's own codes exceed 127, so the filter must be uint8."""
     model = _residual(1)
     for node in model.graph.node:
         if node.op_type == "Relu":
@@ -144,7 +145,7 @@ WINDOWS: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
 @pytest.mark.parametrize("zero", [0, 7])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_the_bytes_of_windows_are_laid_out_side_by_side(name: str, zero: int) -> None:
-    """For a layer of many filters, whose scores are not quantized."""
+    """Build a layer of many filters, whose scores are not quantized."""
     window, given = WINDOWS[name]
     rng = np.random.default_rng(4)
     filters = 64
@@ -187,7 +188,7 @@ def test_a_value_that_is_read_from_outside_stays() -> None:
 
 
 def _between(operator: str, **constants: Any) -> ModelProto:
-    """Return a layer between quantizers, with a float filter and bias unless there are others."""
+    """Return a layer between quantizers, with a float filter and a float bias by default."""
     rng = np.random.default_rng(2)
     filters: dict[str, Any] = {
         "w": rng.normal(size=(C, C, *[3, 3][: 2 if operator == "Conv" else 0])),
@@ -221,7 +222,7 @@ def _between(operator: str, **constants: Any) -> ModelProto:
 
 @pytest.mark.parametrize("operator", ["Conv", "Gemm"])
 def test_a_filter_that_the_file_has_in_float_stays_in_float(operator: str) -> None:
-    """ONNX Runtime would make whole numbers of it, and change its layer's results by many steps."""
+    """ONNX Runtime would quantize it, and change its layer's results by many steps."""
     model = _between(operator)
     served = on_integers(model, pairs_saturate=pairs_saturate())
     x = X if operator == "Conv" else X.reshape(-1, C)

@@ -1,4 +1,4 @@
-"""Models with activations of int8 are computed on integers, and mean the same."""
+"""Models with int8 activations compute with integers and keep their meaning."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ IMAGES = RNG.normal(size=(8, 1, 32, 32)).astype(np.float32)
 
 
 def operators(model: bytes, folder: Path) -> list[str]:
-    """Return what ONNX Runtime makes of a model."""
+    """Return ONNX Runtime's results for a model."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.optimized_model_filepath = str(folder / "optimised.onnx")
@@ -32,7 +32,7 @@ def operators(model: bytes, folder: Path) -> list[str]:
 
 
 def in_int8(file: Path, images: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the file's own scores by kernels of int8, which ONNX Runtime by default does not use
+    """Return the file's own scores with int8 kernels, which ONNX Runtime does not use by default
     for a QDQ model on x86."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
@@ -107,7 +107,7 @@ def _zeros(model: ModelProto) -> dict[str, str]:
 
 
 def test_moved_bytes_mean_the_same_to_the_bit() -> None:
-    """Also the largest ones of windows that reach beyond the edge."""
+    """This includes the maxima of windows that extend beyond the edge."""
     model = _model(
         [
             _quantize("x", "q"),
@@ -194,7 +194,8 @@ C = 16
 
 
 def _behind(activation: onnx.NodeProto, zero: Any, **constants: Any) -> ModelProto:
-    """Return two convolutions with an activation and a quantizer of that zero point between."""
+    """Return two convolutions with an activation and a quantizer with this zero point between
+    them."""
     rng = np.random.default_rng(1)
     weights: dict[str, Any] = {
         "step": np.float32(0.03),
@@ -318,7 +319,7 @@ def _unjoined() -> ort.SessionOptions:
 
 
 def test_where_pairs_saturate_filters_of_large_codes_are_uint8() -> None:
-    """Not those behind a Relu of int8, nor those of few bits."""
+    """Filters after an int8 Relu, and filters with few bits, stay int8."""
     model = _behind(RELU, np.int8(0))
     first, second = (_filter_type(on_integers(model, pairs_saturate=True), v) for v in "vw")
     assert (first, second) == (TensorProto.UINT8, TensorProto.INT8)
@@ -346,7 +347,8 @@ W = 8  # pixels a side
 
 
 def _alone(operator: str, rows: NDArray[np.int8], **attributes: Any) -> ModelProto:
-    """Return one product on integers; `rows` has a row per result, its terms as they are added."""
+    """Return one integer product; `rows` has one row per result, with its terms in the order of
+    addition."""
     kernel, groups = attributes.get("kernel_shape", [1, 1]), attributes.get("group", 1)
     filter_ = rows
     if operator == "Conv":
@@ -382,7 +384,8 @@ def _alone(operator: str, rows: NDArray[np.int8], **attributes: Any) -> ModelPro
 
 
 def _rows(count: int, terms: int, pair: tuple[int, int]) -> NDArray[np.int8]:
-    """Return rows of pairs, each second one turned round: the neighbours of two pairs are alike."""
+    """Return rows of pairs, of which every second one is reversed, so the neighbours of two pairs
+    are equal."""
     a, b = pair
     return np.tile(np.resize(np.array([a, b, b, a], np.int8), terms), (count, 1))
 
@@ -401,8 +404,7 @@ PRODUCTS: dict[str, tuple[str, int, int, dict[str, Any]]] = {
 
 
 def _outcome(model: ModelProto, *, saturate: bool) -> tuple[int, float]:
-    """Return the type of the filter that is served, and the largest difference from its numbers'
-    products in steps."""
+    """Return the type of the served filter, and the largest difference of the products in steps."""
     served = on_integers(model, pairs_saturate=saturate)
     (image,) = model.graph.input
     sides = [side.dim_value for side in image.type.tensor_type.shape.dim[1:]]
@@ -419,8 +421,8 @@ def _outcome(model: ModelProto, *, saturate: bool) -> tuple[int, float]:
 def test_a_filter_is_widened_only_where_neighbours_in_a_sum_saturate(
     product: str, sign: int
 ) -> None:
-    """255 · (127 + 1) is within 16 bits and 255 · (127 + 2) is not; in another order of the same
-    numbers, 255 · (127 + 127) would not be either."""
+    """255 · (127 + 1) fits into 16 bits and 255 · (127 + 2) does not; in another order, 255 · (127
+    + 127) would not fit either."""
     operator, count, terms, attributes = PRODUCTS[product]
 
     def outcome(pair: tuple[int, int], *, saturate: bool) -> tuple[int, float]:
@@ -449,7 +451,7 @@ def test_sums_of_depthwise_convolutions_never_saturate(channels: int, kernel: li
 
 
 def test_the_largest_code_of_an_input_counts() -> None:
-    """Behind a Relu of int8 it is 127, of which two products are within 16 bits."""
+    """After an int8 Relu, the largest number is 127, and two products with it fit into 16 bits."""
     pair = np.full((C, C, 3, 3), 127, np.int8)
     behind = _behind(RELU, np.int8(0), w=pair)
     assert _filter_type(on_integers(behind, pairs_saturate=True), "w") == TensorProto.INT8

@@ -1,4 +1,4 @@
-"""A last softmax has no launch of its own; scores and ranking stay those of probabilities."""
+"""A final softmax has no launch of its own; scores and ranking stay probabilities."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -30,7 +30,7 @@ Ending = Callable[[GraphBuilder], str]
 
 
 def pooled(b: GraphBuilder) -> str:
-    """As in SqueezeNet: no linear layer, so that fp16 stores the logits as halves."""
+    """SqueezeNet has no linear layer at its end, so fp16 stores the logits as float16."""
     return b.pool("logits", b.conv("c", "x", CLASSES), PoolKind.AVERAGE, 5)
 
 

@@ -1,4 +1,4 @@
-"""A tape refuses launches whose operands are not what the kernel takes them for."""
+"""A tape refuses launches with operands that do not match the kernel's."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What typed nodes cannot express is served by ONNX Runtime as it is."""
+"""ONNX Runtime serves models unchanged if typed nodes cannot express them."""
 
 import logging
 from pathlib import Path
@@ -22,7 +22,7 @@ SAYS = r"Tile: the operator is not supported \(in Tile_passed; 1 node\)"
 
 
 def unknown(batch: int | str = 1, element: int = TensorProto.FLOAT) -> onnx.ModelProto:
-    """A network with an operator that typed nodes cannot express."""
+    """Return a network with an operator that typed nodes cannot express."""
     return attention(batch, element, unknown=True)
 
 
@@ -85,7 +85,7 @@ def test_a_larger_fixed_batch_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("batch", [1, "N"])
 def test_a_quantized_model_runs_on_the_cpu(tmp_path: Path, batch: int | str) -> None:
-    """Scores are those of pixels rounded to steps of 1/16."""
+    """Return the scores of pixels that are rounded to steps of 1/16."""
     w = noise(CLASSES, 3, 1, 1)
     graph = helper.make_graph(
         [
@@ -121,7 +121,7 @@ def test_a_quantized_model_runs_on_the_cpu(tmp_path: Path, batch: int | str) -> 
 
 @pytest.mark.parametrize("opset", [20, 26, 28])
 def test_numbers_above_onnx_runtimes_are_lowered(tmp_path: Path, opset: int) -> None:
-    """As onnx writes them by default: the number of the IR, and that of the opset."""
+    """Save a model with onnx's newest IR version and opset, which onnx writes by default."""
     proto = unknown()
     proto.opset_import[0].version = opset
     proto.ir_version = onnx.IR_VERSION

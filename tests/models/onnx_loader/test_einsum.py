@@ -18,7 +18,7 @@ SHAPE = (1, *IMAGE)
 
 
 def kinds(graph: Graph) -> Counter[str]:
-    """Return how many nodes there are of each type that computes something."""
+    """Return the number of nodes of each type that computes something."""
     moves = {"Identity", "Reshape", "Transpose", "Slice"}
     return Counter(type(each).__name__ for each in graph.nodes if type(each).__name__ not in moves)
 
@@ -87,7 +87,7 @@ def test_one_operand_is_turned() -> None:
 
 
 def test_attention_of_keras_is_one_node() -> None:
-    """Its heads lie behind its tokens, and the keys come first."""
+    """The axis of heads comes after the axis of tokens, and the keys come first."""
     proto = model(
         [
             node("Transpose", "x", "t", perm=[0, 2, 1, 3]),

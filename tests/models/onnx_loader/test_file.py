@@ -1,4 +1,4 @@
-"""Reading model files: what is hostile, broken or too large gets one clear error."""
+"""Reading model files: hostile, broken or oversized files get one clear error."""
 
 import os
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def relu(opset: int = 21) -> onnx.ModelProto:
 
 
 def with_external_weight(location: str, *, offset: int = 0, length: int = 12) -> onnx.ModelProto:
-    """x + w, the three floats of w in the file `location`."""
+    """Return x + w, with the three floats of w in the file `location`."""
     weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3, 1, 1])
     weight.data_location = TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", offset), ("length", length)):

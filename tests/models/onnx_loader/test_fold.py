@@ -1,4 +1,4 @@
-"""Constants that libraries leave, and shapes that they infer for one batch only."""
+"""Constants that libraries do not fold, and shapes that they infer for a single batch size."""
 
 import numpy as np
 import pytest

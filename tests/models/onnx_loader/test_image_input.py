@@ -1,4 +1,4 @@
-"""Which inputs are images, of which types, and what is said of others."""
+"""The inputs that are images, their types, and the errors for other inputs."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""Models of training, of chance, or of weights that are no numbers are refused, with a remedy."""
+"""Models in training mode, with random operators or with weights that are not finite are refused,
+with a remedy."""
 
 from typing import Any
 
@@ -27,7 +28,7 @@ def dropout(ratio: float, training: bool) -> onnx.ModelProto:
 
 
 def stochastic_depth(maker: str) -> onnx.ModelProto:
-    """A block that is left out by chance, as timm's and torchvision's are in training."""
+    """Return a network with a randomly skipped block, as in timm's and torchvision's training."""
     nodes = [
         helper.make_node(maker, ["x"], ["u"], name="the_dice"),
         node("Floor", "u", "kept"),

@@ -1,4 +1,4 @@
-"""Bytes are moved where numbers were, so that convolutions read and give bytes."""
+"""Bytes are moved in place of floats, so that convolutions read and write bytes."""
 
 import numpy as np
 import onnx
@@ -31,13 +31,14 @@ LAST = [
 
 
 def reads(model: onnx.ModelProto, operator: str) -> set[str]:
-    """Return the operators that make what nodes of one operator read first."""
+    """Return the operators that produce the first input of the nodes of one operator."""
     makers = {name: each.op_type for each in model.graph.node for name in each.output}
     return {makers.get(e.input[0], "") for e in model.graph.node if e.op_type == operator}
 
 
 def loaded(nodes: list[onnx.NodeProto], output: str = "y", size: int = 6) -> onnx.ModelProto:
-    """Return the normal form, once it has the numbers of the model, node by node and typed."""
+    """Return the normalised model, after checking that it computes the same, node by node and
+    typed."""
     model = model_of(nodes, BASE | PADS, output)
     for axis in (2, 3):
         model.graph.output[0].type.tensor_type.shape.dim[axis].dim_value = size
@@ -101,7 +102,7 @@ def test_parts_of_different_scales_stay_numbers() -> None:
 
 
 def test_a_maximum_is_of_bytes_that_the_convolution_ahead_gives() -> None:
-    """TensorRT's form quantizes behind the maximum alone."""
+    """TensorRT's quantizer writes a quantizer only after the maximum."""
     nodes = [
         *BEGIN,
         CONV,

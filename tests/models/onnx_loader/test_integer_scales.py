@@ -1,4 +1,4 @@
-"""What stands between a convolution of whole numbers and its quantizer goes into its scales."""
+"""Operators between an integer convolution and its quantizer are folded into its scales."""
 
 from collections import Counter
 from typing import Any
@@ -81,7 +81,7 @@ def scales_of(model: onnx.ModelProto) -> list[NDArray[np.float32]]:
 def test_batch_norm_behind_a_convolution_is_folded_into_its_scales(
     per_channel: bool, bias: str
 ) -> None:
-    """Of gammas below 0, of 0, and too small to count."""
+    """The test covers gammas below 0, equal to 0, and too small to count."""
     constants = BASE | NORM
     if not per_channel:
         constants |= {"ws": SCALES[3], "wz": np.array(0, np.int8)}
@@ -143,11 +143,11 @@ def test_batch_norm_of_the_batch_is_refused_as_before() -> None:
 
 
 MANY = np.geomspace(0.005, 0.05, C).astype(np.float32)
-"""Scales of an activation, a channel each."""
+"""The scales of an activation, one per channel."""
 
 
 def shared(activation: str, constants: Arrays, kind: type = np.uint8) -> onnx.ModelProto:
-    """A convolution, an activation, one scale per channel, a depthwise convolution."""
+    """Return a convolution, an activation, one scale per channel, and a depthwise convolution."""
     between = {
         "Relu": [node("Relu", "c", "r")],
         "Clip": [node("Clip", "c low high", "r")],
@@ -196,7 +196,7 @@ def test_scales_of_channels_become_one_beside_a_depthwise_convolution(
 
 
 def test_a_channel_that_was_always_0_keeps_its_range() -> None:
-    """NNCF's form of a dead channel beside int8 of zero point -128."""
+    """NNCF writes a dead channel like this, with int8 and zero point -128."""
     many, zeros = MANY.copy(), np.full(C, -128, np.int8)
     many[2], zeros[2] = 1e-5, 0
     model = shared("Relu", {"many": many, "zeros": zeros}, np.int8)

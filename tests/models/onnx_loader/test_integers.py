@@ -1,4 +1,4 @@
-"""Quantized models, in the forms in which others write them, load and compute what they did."""
+"""Quantized models from various programs load and compute the same as before."""
 
 from collections import Counter
 from itertools import pairwise
@@ -40,7 +40,7 @@ FORMS = [
 def test_a_quantized_model_computes_what_the_file_does_at_every_n(
     tmp_path: Path, form: QuantFormat, per_channel: bool, activations: QuantType
 ) -> None:
-    """To the bit: in its normal form, in a batch, and node by node in NumPy."""
+    """Results are bit-identical in the normalised model, in a batch, and node by node in NumPy."""
     path = quantized(
         BUILT_IN_MODEL,
         tmp_path / "q.onnx",
@@ -81,7 +81,7 @@ def test_weights_keep_the_grid_of_their_integers(tmp_path: Path) -> None:
 
 
 def test_scales_that_depend_on_the_batch_keep_images_apart(tmp_path: Path) -> None:
-    """DynamicQuantizeLinear takes its scale from all images of a batch."""
+    """DynamicQuantizeLinear computes its scale from all images of a batch."""
     path = tmp_path / "dynamic.onnx"
     with quietly():
         quantize_dynamic(BUILT_IN_MODEL, path, weight_type=QuantType.QUInt8)
@@ -136,7 +136,8 @@ def contrib(op: str, inputs: str, **attributes: Any) -> onnx.NodeProto:
     ids=lambda each: each.op_type,
 )
 def test_operators_on_integers_become_those_on_floats(middle: onnx.NodeProto) -> None:
-    """By at most a step: the library's own kernels look numbers up, or divide otherwise."""
+    """Results differ by at most one step: the library's kernels use tables, or divide
+    differently."""
     proto = _model([Q, middle, D], STEPS)
     loaded = load_proto("small", proto)
     images = noise(3, 4, 6, 6)
@@ -203,7 +204,8 @@ def test_a_scale_that_is_no_number_is_refused() -> None:
 
 
 def test_each_reader_of_integers_counts() -> None:
-    """A constant of integers is dequantized for each: so few bytes may not become many numbers."""
+    """A constant of integers is dequantized for each use, so few bytes must not become many
+    numbers."""
     nodes = [node("DequantizeLinear", "w s", "d")]
     names = ["x", *(f"v{i}" for i in range(4000)), "y"]
     nodes += [node("Conv", f"{a} d", b) for a, b in pairwise(names)]
@@ -224,7 +226,7 @@ def test_int8_is_a_quantized_models_precision_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
 def test_a_scale_for_each_channel_of_activations_leaves_that_layer_in_float(kind: type) -> None:
-    """Where the layer ahead cannot take them: NNCF's depthwise layers behind a HardSwish."""
+    """The preceding layer cannot take these scales: NNCF's depthwise layers after a HardSwish."""
     rng = np.random.default_rng(1)
     weights: Arrays = {
         "s": np.geomspace(0.002, 0.05, 4).astype(np.float32),

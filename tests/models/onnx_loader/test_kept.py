@@ -1,4 +1,4 @@
-"""What a file was translated to is taken from the disk only where it is certainly that."""
+"""A cached conversion of a file is used only if it certainly belongs to that file."""
 
 import logging
 import os
@@ -25,7 +25,7 @@ def only(folder: Path) -> Path:
 
 
 def make(values: list[int]) -> list[int]:
-    """Return a new value each time, and count them."""
+    """Return a new value in each call, and count the calls."""
     values.append(len(values))
     return values[-1:]
 

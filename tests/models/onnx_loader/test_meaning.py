@@ -1,4 +1,4 @@
-"""What a model's scores are, from the nodes that compute them."""
+"""The meaning of a model's scores, according to the nodes that compute them."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ LINEAR = "g = GlobalAveragePool(x) f = Flatten(g) z = MatMul(f, w) "
 
 
 def network(body: str, *, classes: int = 4, opset: int = 17, linear: str = LINEAR) -> ModelProto:
-    """A linear layer of mean colours, and the nodes of `body`, from z to y."""
+    """Return a linear layer of mean colours, followed by the nodes of `body` from z to y."""
     model = parser.parse_model(
         f"""<ir_version: 8, opset_import: ["" : {opset}, "ai.onnx.ml" : 2]>
         g (float[N,3,8,8] x) => (float y) {{ {linear} {body} }}"""
@@ -187,7 +187,7 @@ def test_a_softmax_of_one_score_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_softmax_over_the_batch_is_refused(tmp_path: Path, body: str) -> None:
-    """As by `nn.Softmax(dim=0)`: every score of an image alone is 1."""
+    """`nn.Softmax(dim=0)` writes this: for a single image, every score is 1."""
     path = tmp_path / "m.onnx"
     path.write_bytes(network(body).SerializeToString())
     with pytest.raises(UnsupportedModelError, match="over its classes"):

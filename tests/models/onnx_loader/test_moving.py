@@ -1,4 +1,4 @@
-"""Operators that only move elements, against ONNX Runtime."""
+"""Operators that only move elements, compared with ONNX Runtime."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""One node of every kind that changed its form or meaning, in each old opset.
+"""One node for each operator that changed its form or meaning, in each old opset.
 
 The normal form, and the typed graph where kernels run it, compute what ONNX Runtime does of the
 file as it is.
@@ -34,7 +34,7 @@ def whole(*numbers: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Case:
-    """A node in some opsets; `runs` says whether kernels run it too."""
+    """A node in some opsets; `runs` states whether kernels also run it."""
 
     op: str
     opsets: tuple[int, ...]

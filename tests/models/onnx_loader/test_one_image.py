@@ -1,4 +1,4 @@
-"""Where a model merges the batch with other axes, it gets an axis of its own."""
+"""If a model merges the batch with other axes, the batch gets its own axis."""
 
 import numpy as np
 import onnx
@@ -13,7 +13,7 @@ IMAGE = (4, 6, 6)
 
 
 def windowed(*inside: onnx.NodeProto, **weights: np.ndarray) -> onnx.ModelProto:
-    """Return a chain on 4 windows of 3×3 pixels, as Swin cuts them: from w, 4×9×4, to z."""
+    """Return a chain with 4 windows of 3×3 pixels, as Swin cuts them: from w, 4×9×4, to z."""
     numbers: Weights = {
         "cut": np.array([1, 2, 3, 2, 3, 4]),
         "windows": np.array([4, 9, 4]),
@@ -109,7 +109,7 @@ def test_a_convolution_of_windows_is_refused_by_its_name() -> None:
 
 
 def test_a_matrix_of_images_is_not_turned() -> None:
-    """It would mix the images of a batch."""
+    """This would mix the images of a batch."""
     nodes = [
         node("Flatten", "x", "f"),
         node("Transpose", "f", "t", perm=[1, 0]),

@@ -1,4 +1,4 @@
-"""The loader on small models: what they become, what is refused and how it is said."""
+"""The loader on small models: its results, its refusals and their messages."""
 
 from typing import Any
 

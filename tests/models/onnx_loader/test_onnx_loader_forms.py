@@ -1,4 +1,5 @@
-"""The loader's two forms of a model, typed graph and ONNX, compute the same; or it refuses."""
+"""The typed graph and the ONNX model that the loader makes compute the same; otherwise it
+refuses."""
 
 import numpy as np
 import pytest

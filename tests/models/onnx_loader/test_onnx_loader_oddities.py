@@ -35,7 +35,7 @@ def test_weights_whose_bytes_do_not_fit_their_shape_are_refused() -> None:
 
 
 def test_an_unnamed_node_may_write_what_another_is_named() -> None:
-    """ONNX Runtime refuses two nodes of one name."""
+    """ONNX Runtime refuses two nodes with the same name."""
     first, second = node("Relu", "x", "h"), node("Neg", "h", "y")
     first.name, second.name = "y", ""
     original = model([first, second])

@@ -1,4 +1,4 @@
-"""Operators of all kinds: the nodes they become compute what ONNX Runtime does, at every N."""
+"""All operators: their typed nodes compute the same as ONNX Runtime, at every N."""
 
 import numpy as np
 import onnx

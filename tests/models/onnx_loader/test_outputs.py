@@ -1,4 +1,4 @@
-"""Which of a model's outputs are its scores."""
+"""The choice of the output that contains a model's scores."""
 
 from pathlib import Path
 

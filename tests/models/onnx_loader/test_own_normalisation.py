@@ -1,4 +1,4 @@
-"""A network's first operations tell whether it takes pixels of 0 to 255 or of 0 to 1."""
+"""A network's first operations show whether it expects pixels of 0 to 255 or of 0 to 1."""
 
 import logging
 from pathlib import Path

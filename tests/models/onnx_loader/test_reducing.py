@@ -1,4 +1,4 @@
-"""Reductions and normalisations of any axes, against ONNX Runtime."""
+"""Reductions and normalisations over any axes, compared with ONNX Runtime."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Resize and Pad of all kinds, against ONNX Runtime."""
+"""Resize and Pad of all kinds, compared with ONNX Runtime."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Weights too small for float32's normal numbers become 0, wherever they come from."""
+"""Subnormal weights become 0, wherever they come from."""
 
 import numpy as np
 import onnx
@@ -24,7 +24,7 @@ def subnormal(array: NDArray[np.float32]) -> bool:
 
 
 def dead(weight: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Some filters decayed to almost nothing."""
+    """Some filters decayed to almost nothing during training."""
     weight[0] = 1e-40
     weight[1, 0] = -TINY / 2
     weight[2, 0] = TINY

@@ -1,4 +1,4 @@
-"""A quantized model has the ranges, layers in float and biases that it is built with."""
+"""A quantized model has the requested ranges, float layers and biases."""
 
 from dataclasses import replace
 
@@ -63,7 +63,7 @@ def test_a_layer_in_float_is_left_as_it_is() -> None:
 
 
 def test_corrected_biases_take_the_mean_error_of_the_weights_away() -> None:
-    """The first layer's mean output is nearer to the float model's, by far."""
+    """The first layer's mean output is much nearer to the float model's."""
     ranges = calibrate(PROTO, IMAGES, Method.MIN_MAX)
     corrected = with_corrected_biases(PROTO, ranges, IMAGES)
     conv = next(node for node in PROTO.graph.node if node.op_type == "Conv")

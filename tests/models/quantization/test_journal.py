@@ -1,4 +1,4 @@
-"""A run goes on where another was interrupted."""
+"""A run continues where an earlier run was interrupted."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is counted as changed, and when that is too much."""
+"""The changes that are counted, and the limits for them."""
 
 from dataclasses import replace
 from time import sleep
@@ -89,7 +89,7 @@ def test_scores_become_probabilities_and_models_are_timed() -> None:
 
 
 def test_sums_are_measured_as_they_are_served_where_they_could_saturate() -> None:
-    """Two products of 255 and 127 are beyond 16 bits, in which a CPU without VNNI adds them."""
+    """Two products of 255 and 127 exceed 16 bits, in which a CPU without VNNI adds them."""
     scale, zero = np.float32(0.01), np.uint8(0)
     filters = np.full((2, 8, 1, 1), 127, np.int8)
     filters[1, ::2] = -127

@@ -1,4 +1,4 @@
-"""A quantized model keeps its labels, or there is none."""
+"""A quantized model keeps its labels, or no model is written."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ SHIFTS = ((0, 0), (1, 0), (0, 1), (1, 1))
 
 
 def photographs() -> Photographs:
-    """The samples, each moved a little in four ways."""
+    """Return the samples, each shifted slightly in four ways."""
     files = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
     pixels, names, right = [], [], []
     for file in files:
@@ -40,7 +40,7 @@ PHOTOGRAPHS = photographs()
 
 @pytest.fixture(autouse=True)
 def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Times of a busy machine decide nothing here."""
+    """Keep the times of a busy machine from deciding anything."""
     monkeypatch.setattr(quantization, "time_in_turn", lambda models, *_: [1.0] * len(models))
 
 
@@ -108,7 +108,7 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_file(
 
 
 def test_what_the_file_says_of_itself_is_kept(tmp_path: Path) -> None:
-    """The strings of a ZipMap, which has no place in a quantized graph, become metadata."""
+    """The strings of a ZipMap, for which a quantized graph has no place, become metadata."""
     names = [f"number {index}" for index in range(10)]
     proto = onnx.load(BUILT_IN_MODEL)
     zipmap = onnx.helper.make_node(
@@ -134,7 +134,8 @@ def test_what_the_file_says_of_itself_is_kept(tmp_path: Path) -> None:
 
 
 def hurt(folder: Path, factor: float, *, undone: bool) -> Classifier:
-    """Digits with the first layer's outputs multiplied: all, or one that the next layer divides."""
+    """Return digits with multiplied outputs of the first layer: all, or one that the next layer
+    divides."""
     model = onnx.load(BUILT_IN_MODEL)
     arrays = {tensor.name: tensor for tensor in model.graph.initializer}
     convs = [node for node in model.graph.node if node.op_type == "Conv"]
@@ -162,7 +163,8 @@ def hurt(folder: Path, factor: float, *, undone: bool) -> Classifier:
 def test_where_8_bits_hurt_layers_stay_in_float_or_it_is_refused(
     tmp_path: Path, undone: bool
 ) -> None:
-    """One layer, or one of its channels, gives numbers a thousand times as large as the others."""
+    """One layer, or one of its channels, produces numbers a thousand times as large as the
+    others."""
     classifier = hurt(tmp_path, 1000, undone=undone)
     held = normalised(PHOTOGRAPHS.pixels[1::2], classifier.preprocessing)
     before = run_on_integers(classifier.network.proto, held).argmax(axis=1)
@@ -179,7 +181,8 @@ def test_where_8_bits_hurt_layers_stay_in_float_or_it_is_refused(
 def test_what_cannot_be_reached_is_refused(
     digits: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here every layer in 8 bits spoils all labels; a model of floats alone is no answer."""
+    """Here, every 8-bit layer changes all labels, and a model with only float layers is not a
+    solution."""
     spoilt = ModelProto()
     spoilt.CopyFrom(digits.network.proto)
     last = next(t for t in spoilt.graph.initializer if t.name == spoilt.graph.node[-1].input[1])

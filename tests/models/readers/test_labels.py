@@ -1,4 +1,4 @@
-"""Labels in the forms in which programs write them."""
+"""Labels in the formats in which programs write them."""
 
 import csv
 import io

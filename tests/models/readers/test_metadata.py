@@ -1,4 +1,4 @@
-"""What a model's own file says of labels and pixels."""
+"""Labels and preprocessing in a model file's metadata."""
 
 import json
 from collections.abc import Mapping

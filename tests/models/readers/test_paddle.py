@@ -1,4 +1,4 @@
-"""PaddleClas' inference.yml: the transforms, the labels, and what is refused."""
+"""PaddleClas' inference.yml: the transforms, the labels, and the refusals."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ PostProcess:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Where a model would be; only what lies beside it is ever read."""
+    """Return the path of a model, of which only the neighbouring files are read."""
     return tmp_path / "model.onnx"
 
 
@@ -71,7 +71,7 @@ def test_the_older_form_names_a_file_of_numbered_labels(model: Path) -> None:
 
 
 def test_where_the_file_says_nothing_it_is_what_paddle_does(model: Path) -> None:
-    """As the constructors of its operators have it; null is nothing as well."""
+    """The defaults equal those of the operators' constructors; null means no value."""
     start, end = CONFIG.index("      channel_num"), CONFIG.index("  - ToCHWImage")
     configure(model, CONFIG[:start] + "      scale: null\n" + CONFIG[end:])
     p = load_preprocessing(model, (3, None, None))

@@ -1,4 +1,4 @@
-"""Label files, and which of several files counts."""
+"""Label files, and precedence between several files."""
 
 import json
 from pathlib import Path

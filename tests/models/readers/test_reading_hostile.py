@@ -1,4 +1,4 @@
-"""Files that hold anything at all are read or refused by name, never a crash."""
+"""Files with any content are read or refused by name, and never cause a crash."""
 
 import json
 import re

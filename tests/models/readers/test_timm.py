@@ -1,4 +1,4 @@
-"""timm's config.json beside a model, what overrides it, and what of it is refused by name."""
+"""timm's config.json next to a model, the settings that override it, and the refusals by name."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ TRAINED = {
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Where a model would be; only what lies beside it is ever read."""
+    """Return the path of a model, of which only the neighbouring files are read."""
     return tmp_path / "net.onnx"
 
 
@@ -49,7 +49,7 @@ def test_all_that_timm_evaluates_with_is_read(model: Path) -> None:
 
 
 def test_where_the_file_says_nothing_it_is_what_timm_does(model: Path) -> None:
-    """As timm.data.resolve_data_config has it, which does not look at an empty value either."""
+    """timm.data.resolve_data_config ignores empty values, too."""
     configure(model, interpolation="", crop_pct=None, crop_mode=None, mean=[], std=None)
     p = load_preprocessing(model, RGB_224)
     assert (p.interpolation, p.resize, p.crop_mode) == (Interpolation.BICUBIC, 256, CropMode.CROP)

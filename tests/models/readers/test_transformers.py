@@ -1,4 +1,4 @@
-"""transformers' files: what is taken, what is refused and how."""
+"""transformers' files: the settings used, the refusals and their messages."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ IMAGENET: dict[str, object] = {"image_mean": [0.485, 0.456, 0.406], "image_std":
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Where a model would be; only what lies beside it is ever read."""
+    """Return the path of a model, of which only the neighbouring files are read."""
     return tmp_path / "model.onnx"
 
 

@@ -1,4 +1,5 @@
-"""Triton's config.pbtxt: labels, the largest batch, deadline and priority; the rest is listed."""
+"""Triton's config.pbtxt: labels, the largest batch, deadline and priority; other fields are
+listed."""
 
 from pathlib import Path
 
@@ -36,7 +37,7 @@ instance_group [ { count: 2 kind: KIND_GPU } ]
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Where the model of version 1 would be."""
+    """Return the path of the model of version 1."""
     (tmp_path / "flowers.txt").write_text("daisy\nrose\n")
     (tmp_path / "1").mkdir()
     return tmp_path / "1" / "model.onnx"

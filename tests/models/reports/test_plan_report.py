@@ -1,4 +1,4 @@
-"""What `convoy inspect --plan` shows of a plan."""
+"""The description of a plan in `convoy inspect --plan`."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Arithmetic with constants, one a channel, becomes a ScaleShift."""
+"""Arithmetic with constants, one per channel, becomes a ScaleShift."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Concats along channels vanish: their parts are written where they would have been copied."""
+"""Concats along channels disappear: their inputs are written directly into the output."""
 
 import pytest
 
@@ -11,7 +11,7 @@ SHAPE = (16, 4, 4)
 
 
 def inside(graph: Graph) -> dict[str, ChannelSlice]:
-    """Which values live inside which, and where."""
+    """Return the values inside other values, with their positions."""
     return {v.name: v.inside for v in graph.values.values() if v.inside is not None}
 
 
@@ -69,7 +69,8 @@ def test_concats_in_concats_lie_in_one_buffer() -> None:
 
 
 def dense_block(relist: bool, layers: int = 5) -> Graph:
-    """DenseNet's block: each layer reads all before it, as the last Concat or listed anew."""
+    """Return DenseNet's block: each layer reads all layers before it, from the last Concat or from
+    a new one."""
     b = GraphBuilder(x=SHAPE)
     parts = [b.conv("c0", "x")]
     x = "c0"

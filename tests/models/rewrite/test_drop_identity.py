@@ -1,4 +1,4 @@
-"""Nodes that change nothing go, and the network's outputs keep their names."""
+"""Nodes that change nothing are removed, and the network's outputs keep their names."""
 
 import pytest
 
@@ -11,7 +11,7 @@ SHAPE = (8, 4, 4)
 
 
 def no_op(b: GraphBuilder, kind: str) -> str:
-    """Adds a node that copies "c" to "i"."""
+    """A builder that adds a node that copies "c" to "i"."""
     match kind:
         case "identity":
             return b.identity("i", "c")

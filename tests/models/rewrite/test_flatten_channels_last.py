@@ -1,4 +1,4 @@
-"""Flattening moves nothing in an NHWC buffer; the columns of the Gemm behind it move instead."""
+"""Flattening moves nothing in an NHWC buffer; the columns of the following Gemm move instead."""
 
 from dataclasses import replace
 

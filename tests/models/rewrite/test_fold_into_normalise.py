@@ -1,4 +1,4 @@
-"""What scales and shifts a normalised value is folded into the normalisation."""
+"""Operators that scale and shift a normalised value are folded into the normalisation."""
 
 import pytest
 

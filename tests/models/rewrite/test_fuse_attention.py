@@ -1,4 +1,4 @@
-"""Products of queries, keys and values with a softmax between become one node."""
+"""Products of queries, keys and values with a softmax between them become one node."""
 
 import numpy as np
 import pytest
@@ -68,7 +68,7 @@ def test_a_bias_that_heads_share_is_kept_once() -> None:
 
 
 def test_a_mask_of_windows_is_added_in_another_shape() -> None:
-    """Swin adds it to windows of an image apart from its heads."""
+    """Swin adds the windows' mask separately from the heads' bias."""
     b = inputs()
     x = b.reshape("r", scores(b), (1, HEADS, 1, QUERIES, KEYS))
     x = b.binary("m", BinaryOp.ADD, x, b.noise("b", (HEADS, 1, QUERIES, KEYS)))

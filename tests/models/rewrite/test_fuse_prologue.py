@@ -1,4 +1,4 @@
-"""A 1×1 Conv takes over what normalises, or scales and shifts, its input."""
+"""A 1×1 Conv takes over the operators that normalise, or scale and shift, its input."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +31,8 @@ def layer_norm(
 
 
 def fused(graph: Graph, precision: Precision = Precision.FP32) -> RewriteResult:
-    """The graph rewritten; checked to compute, to the bit, what it does without prologues."""
+    """Return the rewritten graph, after checking that it is bit-identical to the one without
+    prologues."""
     before = at_precision(rewrite(graph).graph, precision)
     result = rewrite(before, RULES_AT_A_PRECISION)
     images = {"x": np.random.default_rng(0).normal(0, 1, (2, *SHAPE))}

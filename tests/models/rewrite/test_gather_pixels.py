@@ -1,4 +1,4 @@
-"""Moves of whole pixels are one gather, or none."""
+"""Moves of whole pixels become one gather or none."""
 
 from dataclasses import replace
 from importlib import import_module
@@ -22,7 +22,7 @@ def image() -> GraphBuilder:
 
 
 def places(graph: Graph) -> np.ndarray:
-    """Return which pixel each is after the graph's only gather."""
+    """Return the source of each pixel after the graph's only gather."""
     (node,) = (node for node in graph.nodes if isinstance(node, Resample))
     row, table = (graph.weights[name] for name in node.taps)
     assert np.array_equal(row, [[[0, 1]]])
@@ -122,7 +122,7 @@ def test_many_pixels_are_moved_by_copies(limit: str, monkeypatch: pytest.MonkeyP
 
 
 def test_patches_that_are_seen_with_their_channels_last_are_one_gather() -> None:
-    """As MobileViT unfolds them: C × windows × tokens becomes tokens × windows × C."""
+    """MobileViT unfolds them like this: C × windows × tokens becomes tokens × windows × C."""
     b = image()
     apart = b.transpose("t", b.reshape("a", "x", (2 * C, 2, 2, 2)), 0, 2, 1, 3)
     patches = b.transpose("p", b.reshape("b", apart, (C, 4, 4)), 2, 1, 0)

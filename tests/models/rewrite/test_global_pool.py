@@ -1,4 +1,4 @@
-"""A Pool whose one window covers the whole image is global."""
+"""A Pool whose single window covers the whole image becomes global."""
 
 import pytest
 

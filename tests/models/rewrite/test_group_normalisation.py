@@ -1,4 +1,4 @@
-"""Channels that are cut into groups, normalised and joined again are one node."""
+"""Channels that are split into groups, normalised and joined again become one node."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def grouped(
     weights: Shape = (2, 1),
     **fields: object,
 ) -> str:
-    """x, cut and normalised."""
+    """Return x, split and normalised."""
     split = b.reshape("split", "x", cut)
     scale, shift = b.noise("g", weights), b.noise("h", weights)
     return b.add(

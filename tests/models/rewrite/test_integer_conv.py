@@ -1,4 +1,4 @@
-"""Rules that make bytes of what lies between Dequantize and Quantize, and what they refuse."""
+"""Rules that convert the nodes between Dequantize and Quantize to bytes, and their refusals."""
 
 from dataclasses import replace
 from typing import Any
@@ -34,7 +34,7 @@ _COARSE = replace(BYTE, scale=0.05, zero_point=3)
 
 
 class _Bytes:
-    """Collects nodes between bytes; a Quantize's storage is kept until the graph is made."""
+    """A builder of nodes between bytes; it keeps a Quantize's storage until the graph is built."""
 
     def __init__(self) -> None:
         self.b = GraphBuilder(0, x=(8, 6, 6))
@@ -72,7 +72,7 @@ class _Bytes:
 
 
 def _rewritten(graph: Graph) -> RewriteResult:
-    """Rewrite, and hold the result to the reference: the same but for rounding at a border."""
+    """Rewrite, and compare the result with the reference: equal except for rounding at a border."""
     result = rewrite(graph, RULES_OF_INTEGERS)
     x = np.random.default_rng(3).normal(size=(2, 8, 6, 6))
     before, after = (

@@ -1,4 +1,4 @@
-"""A first convolution of bytes over blocks of pixels is the same; and what is refused."""
+"""A first convolution of bytes over blocks of pixels keeps its results; and the refusals."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def stem(
     twice: bool = False,
     dilation: int = 1,
 ) -> Graph:
-    """Quantize, a convolution, Quantize; `twice` reads the bytes once more."""
+    """Return Quantize, a convolution, Quantize; with `twice`, the bytes are read once more."""
     b = GraphBuilder(0, x=(c, *size))
     q = b.add(Quantize, "q", b.shapes["x"], x="x")
     d = b.add(Dequantize, "d", b.shapes["x"], x=q)
@@ -49,7 +49,7 @@ def stem(
 
 
 def rewritten(graph: Graph) -> RewriteResult:
-    """Rewrite, and hold the result to the reference."""
+    """Rewrite, and compare the result with the reference."""
     result = rewrite(graph, RULES_OF_INTEGERS)
     x = np.random.default_rng(3).normal(size=(2, *graph.shape("x")))
     before, after = (

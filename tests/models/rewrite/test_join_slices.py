@@ -1,4 +1,4 @@
-"""Slices that are concatenated in their order are joined again."""
+"""Slices that are concatenated in their original order are joined again."""
 
 import numpy as np
 

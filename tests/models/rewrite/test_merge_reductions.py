@@ -1,4 +1,4 @@
-"""Reductions along one axis after another become one."""
+"""Consecutive reductions along single axes become one."""
 
 import pytest
 

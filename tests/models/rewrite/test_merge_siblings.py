@@ -1,4 +1,4 @@
-"""1×1 convolutions of one value become one; where the last begins a Concat, in its memory."""
+"""1×1 convolutions of the same value become one, even if the last writes into a Concat."""
 
 import pytest
 
@@ -14,7 +14,7 @@ SHAPE = (16, 6, 6)
 
 
 def inception(b: GraphBuilder, x: str, name: str = "") -> str:
-    """GoogLeNet's block, small."""
+    """A small version of GoogLeNet's block."""
     first = b.conv(f"{name}first", x, 24, 1, activation=RELU)
     three = b.conv(f"{name}three", b.conv(f"{name}to3", x, 16, 1, activation=RELU), 32)
     five = b.conv(f"{name}five", b.conv(f"{name}to5", x, 8, 1, activation=RELU), 16, 5)

@@ -1,4 +1,4 @@
-"""What is proved of a value's range."""
+"""The proved ranges of values."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def test_a_value_written_in_slices_is_what_its_slices_are(
 
 
 class CountingView(GraphView):
-    """A view that counts the values asked about."""
+    """A view that counts the values for which it is asked."""
 
     asked = 0
 

@@ -1,4 +1,4 @@
-"""A 1×1 convolution that computes a residual is computed by the Conv that adds it."""
+"""The Conv that adds a residual also computes the 1×1 convolution that produces it."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def projected(graph: Graph, precision: Precision = Precision.FP16) -> RewriteRes
 
 
 def block(stride: int | tuple[int, int] = 2, bias: bool = True) -> GraphBuilder:
-    """A bottleneck as in ResNet, at whose start the size changes; "first" is projected."""
+    """Return a bottleneck of ResNet at which the size changes; "first" is projected."""
     b = GraphBuilder(x=SHAPE)
     first = b.conv("first", "x", 20, activation=RELU)
     three = b.conv("three", first, 16, stride=stride, activation=RELU)

@@ -1,4 +1,4 @@
-"""Activations that exporters spell out are recognised."""
+"""Activations that exporters write as several operators are recognised."""
 
 from collections.abc import Callable
 from math import sqrt

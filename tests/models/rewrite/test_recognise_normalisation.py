@@ -1,4 +1,4 @@
-"""Normalisations that are spelled out in arithmetic are recognised."""
+"""Normalisations that are written as arithmetic are recognised."""
 
 from typing import Any
 
@@ -31,7 +31,8 @@ def spelled_out(
     other: str = "c",
     epsilon_first: bool = False,
 ) -> None:
-    """y = c / sqrt(mean(c * other) + 0.1), c = x - mean(x), as PyTorch's exporter writes it."""
+    """Return y = c / sqrt(mean(c * other) + 0.1), c = x - mean(x), as PyTorch's exporter writes
+    it."""
     c = b.binary("c", SUB, "x", mean(b, "m", "x", axes))
     squares = b.binary("q", MUL, c, other)
     variance = mean(b, "v", squares, squared or axes, kind)

@@ -1,4 +1,4 @@
-"""The driver: fixpoint, order, history, and what is dropped when no node reads it any more."""
+"""The driver: fixpoint, order, history, and the removal of nodes that no node reads."""
 
 import time
 

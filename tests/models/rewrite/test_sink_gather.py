@@ -18,7 +18,7 @@ def norm(b: GraphBuilder, y: str, x: str) -> str:
 
 
 def block(b: GraphBuilder, y: str, x: str, by: int) -> str:
-    """Add a block of Swin: something within windows of 2 × 2 pixels, and two layers of each."""
+    """Add a block of Swin: an operation within windows of 2 × 2 pixels, and two layers."""
     moved = norm(b, f"{y}.n", x)
     moved = b.roll(f"{y}.r", moved, by, 1, 2) if by else moved
     tokens = b.gemm(f"{y}.g", b.windows(f"{y}.w", moved, 2), C)
@@ -75,7 +75,7 @@ def test_a_normalisation_whose_result_others_read_stays() -> None:
 
 
 def test_a_normalisation_of_places_stays_behind_the_gather() -> None:
-    """Its scale differs by the pixel, so that pixels cannot change places ahead of it."""
+    """The scale differs between pixels, so pixels may not be reordered before it."""
     b = GraphBuilder(x=(C, SIDE, SIDE))
     scale, shift = b.noise("s", (C, SIDE, SIDE)), b.noise("t", (C, 1, 1))
     fields = {"scale": scale, "shift": shift, "axes": (0,), "epsilon": 0.1}
@@ -87,7 +87,7 @@ def test_a_normalisation_of_places_stays_behind_the_gather() -> None:
 
 
 def test_pixels_stay_in_their_order_where_a_window_of_a_convolution_is_next() -> None:
-    """Only what computes each pixel alone may be done in another order."""
+    """Only operations on single pixels may run in another order."""
     b = GraphBuilder(x=(C, SIDE, SIDE))
     u = block(b, "u", "x", 1)
     b.conv("y", block(b, "v", b.conv("c", u, C, 3), 0))

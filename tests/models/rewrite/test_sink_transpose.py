@@ -1,4 +1,4 @@
-"""Transposes sink behind what reads them, and end where one undoes them."""
+"""Transposes move behind the nodes that read them, and cancel when one undoes another."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_one_row_stays() -> None:
 
 
 def test_tokens_of_pixels_are_pixels_up_to_the_class_token() -> None:
-    """A ViT's layer: what is added becomes a residual, and only views are left between."""
+    """In a ViT's layer, the addition becomes a residual, and only views remain."""
     b = GraphBuilder(x=(3, 4, 4))
     flat = b.reshape("f", b.conv("p", "x", 8, 1), (8, 16))
     tokens = b.transpose("t", flat, 1, 0)

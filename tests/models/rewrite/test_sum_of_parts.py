@@ -1,4 +1,4 @@
-"""A sum over joined or cut parts adds the parts."""
+"""A sum over joined or split parts adds the parts."""
 
 from collections import Counter
 

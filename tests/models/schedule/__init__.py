@@ -1,1 +1,1 @@
-"""Orders of steps, and the model of time."""
+"""The order of steps, and the model of time."""

@@ -1,4 +1,4 @@
-"""Which steps may run side by side."""
+"""The steps that may run concurrently."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ ACCESSES = st.lists(
 
 
 def ancestors(after: After) -> list[set[int]]:
-    """Of each step, all that it comes after."""
+    """Return all steps before each step."""
     found: list[set[int]] = []
     for each in after:
         found.append(set(each).union(*(found[other] for other in each)))
@@ -41,12 +41,12 @@ def ancestors(after: After) -> list[set[int]]:
 
 
 def touches(access: Access) -> list[tuple[Part, bool]]:
-    """Parts, and whether they are written."""
+    """Return parts of buffers, and whether they are written."""
     return [(p, False) for p in access.reads] + [(p, True) for p in access.writes]
 
 
 def conflict(one: Access, other: Access) -> bool:
-    """Whether a byte that one writes is touched by the other, seen byte by byte."""
+    """Return whether a byte that one step writes is accessed by the other, byte by byte."""
 
     def bytes_of(part: Part) -> set[int]:
         return set(range(part.begin, part.end)) if part.pitch else set(range(16))

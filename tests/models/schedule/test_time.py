@@ -47,7 +47,7 @@ ESTIMATES = st.lists(
 
 
 def critical_us(estimates: Sequence[Estimate], after: After, gaps_us: Sequence[float]) -> float:
-    """The longest way through the steps, each alone on the GPU."""
+    """Return the length of the longest path through the steps, each alone on the GPU."""
     alone = [Estimate(each.us, 0.0) for each in estimates]
     return max(span.end_us for span in spans(alone, after, gaps_us))
 
@@ -59,7 +59,7 @@ def test_steps_in_order_take_their_sum_and_the_gaps() -> None:
 
 
 def test_steps_of_seconds_end_though_their_times_are_not_exact() -> None:
-    """At 10 s a float's last bit is 2e-9 µs: what is left of a step may be less than that."""
+    """At 10 s, the last bit of a float is 2e-9 µs, and the rest of a step may be less than that."""
     for seed in range(5):
         draw = Random(seed)
         steps = [Estimate(2e6 * draw.random()) for _ in range(20)]
@@ -110,7 +110,7 @@ H200 = GPUS["h200"]
 
 
 def planned(name: str) -> tuple[list[Estimate], Plan]:
-    """A network's steps for one image on an H200, and its plan."""
+    """Return a network's steps for one image on an H200, and its plan."""
     classifier = network_of(name, light_network(name))
     choose = heuristic(Facts(H200.multiprocessors, H200.max_shared_bytes))
     plan = build_plan(
@@ -137,7 +137,7 @@ def test_launches_that_overlap_leave_resnet_50_a_third_of_its_gaps() -> None:
 
 
 def attention_of(precision: Precision, images: int) -> TapeStep:
-    """ViT-S/16's: 197 tokens in 6 heads of 64 channels."""
+    """Return ViT-S/16's attention: 197 tokens, 6 heads of 64 channels."""
     shape = StridedTensor.contiguous((images, 6, 197, 64), precision.stored)
     launch = attention_launch(shape, shape, shape, shape, precision=precision)
     reads = attention_reads(shape, shape, precision, bias=False)
@@ -151,7 +151,8 @@ def us_without(step: TapeStep, **cost: Any) -> float:
 
 
 def test_products_on_tensor_cores_take_what_their_precision_does() -> None:
-    """A multiprocessor multiplies 128 pairs a clock in float, 16 / 1.6 times that by mma.sync."""
+    """A multiprocessor multiplies 128 pairs per clock in float, and 16 / 1.6 times as many with
+    mma.sync."""
     tiles, cycles = -(-13 * 6 * 800 // 132), {}
     for precision in (Precision.FP32, Precision.TF32X3, Precision.TF32, Precision.FP16):
         step = attention_of(precision, images=800)
@@ -168,7 +169,8 @@ def test_products_on_tensor_cores_take_what_their_precision_does() -> None:
 
 
 def test_exponentials_take_longer_than_products_on_tensor_cores() -> None:
-    """16 a clock of a multiprocessor, at any precision, where other operations are 2560 in fp16."""
+    """A multiprocessor computes 16 per clock at any precision, while other fp16 operations reach
+    2560."""
     blocks = 13 * 6 * 800
     scores = 800 * 6 * 197 * 197
     for precision, others in ((Precision.FP32, 256), (Precision.FP16, 2560)):
@@ -182,7 +184,7 @@ def test_exponentials_take_longer_than_products_on_tensor_cores() -> None:
 
 
 def test_a_launch_of_few_blocks_takes_as_long_as_one_that_fills_the_gpu() -> None:
-    """Of 78 blocks each has a multiprocessor, of 132 too; of 156 some have two."""
+    """With 78 or 132 blocks, each has its own multiprocessor; with 156, some share one."""
     step = replace(attention_of(Precision.FP16, 1), cost=Cost(10**9, precision=Precision.FP16))
     alone = {
         blocks: us_without(replace(step, launch=replace(step.launch, grid=(blocks, 1, 1))))

@@ -1,4 +1,4 @@
-"""Compiling ahead of time: what is compiled is what an engine will load."""
+"""Compiling in advance compiles exactly the kernels that an engine will load."""
 
 from collections.abc import Iterable
 from dataclasses import replace

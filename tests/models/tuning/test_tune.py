@@ -1,4 +1,4 @@
-"""Measuring a network's convolutions, and running, showing and compiling what was measured."""
+"""Measuring a network's convolutions, and running, showing and compiling the results."""
 
 import logging
 import sys
@@ -59,7 +59,7 @@ def device() -> Iterator[CusimDevice]:
 
 @pytest.fixture(autouse=True)
 def gpu(device: CusimDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The simulator answers where a GPU is asked for; the user's own measurements are not seen."""
+    """Use the simulator in place of a GPU, and hide the user's own measurements."""
     monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", lambda *_: device)
     monkeypatch.setattr("models.tuning.measured.DEFAULT_STORE", Path("no/such/tuning.json"))
     # Few algorithms, whatever else there is: each takes time to compile and to simulate.
@@ -68,7 +68,7 @@ def gpu(device: CusimDevice, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def network() -> Classifier:
-    """Three convolutions, two of them alike."""
+    """Return three convolutions, of which two are equal."""
     b = GraphBuilder(0, x=(3, 6, 5))
     first = b.conv("first", "x", 8, 3)
     second = b.conv("second", first, 8, 3)
@@ -76,7 +76,7 @@ def network() -> Classifier:
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """No progress."""
+    """Show no progress."""
 
 
 def problems_of(classifier: Classifier, *batches: int) -> dict[ConvProblem, list[str]]:
@@ -84,13 +84,13 @@ def problems_of(classifier: Classifier, *batches: int) -> dict[ConvProblem, list
 
 
 def unlikely(problem: ConvProblem) -> str:
-    """What the heuristic would not choose."""
+    """Return choices that the heuristic would not make."""
     estimated = heuristic(H200)(problem)
     return str(next(choice for choice in reversed(choices(problem)) if choice != estimated))
 
 
 def measured(path: Path, conditions: Conditions, *problems: ConvProblem) -> Path:
-    """A file in which the unlikely has won."""
+    """Return a file of measurements in which unlikely choices are fastest."""
     one = Timing(1.0, 1.0, 1.0)
     for problem in problems:
         outcome = Outcome(1.0, Times(one, one))

@@ -1,4 +1,4 @@
-"""Networks with attention run on kernels, with the CPU's scores at every N."""
+"""Networks with attention run on kernels, with the same scores as on the CPU, at every N."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from tests.support.models.engines import preprocessing_of
 from tests.support.models.graphs import GraphBuilder
 
 LARGE = 68
-"""The side of images of 289 tokens: more than the keys that a block of attention holds."""
+"""The side of images with 289 tokens, which is more keys than a block of attention can hold."""
 
 
 def of_side(folder: Path, side: int) -> Classifier:
@@ -62,7 +62,7 @@ def test_attention_on_kernels_has_the_scores_of_the_cpu(
 
 
 def test_one_token_is_a_row() -> None:
-    """As SigLIP pools all tokens by one query."""
+    """SigLIP pools all tokens with one query."""
     b = GraphBuilder(x=(3, 2, 2), k=(2, 4, 6))
     q = b.reshape("q", b.gemm("g", b.reshape("f", "x", (1, 12)), 12), (2, 1, 6))
     heads = b.add(Attention, "a", (2, 1, 6), q=q, k="k", v="k")
@@ -82,7 +82,8 @@ def test_one_token_is_a_row() -> None:
 
 
 def test_nothing_is_copied_between_the_layers_and_attention(vit: Classifier) -> None:
-    """Heads, and queries beside keys and values, are read where the layer before left them."""
+    """Attention reads heads, and queries next to keys and values, from the preceding layer's
+    output."""
     plan = build_plan(vit.rewritten.graph, vit.preprocessing, 2, heuristic(H200))
     kernels = [step.launch.instantiation.kernel for step in plan.steps]
     at = kernels.index("attention")

@@ -1,4 +1,4 @@
-"""Clips instead of images: C3D, made small, from its file to the scores of every engine."""
+"""Clips in place of images: a small C3D, from its file to the scores of every engine."""
 
 from itertools import groupby
 from pathlib import Path
@@ -43,7 +43,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Classifier:
 
 
 def check_every_engine(network: Classifier, device: Device, max_batch: int) -> None:
-    """Convoy's kernels and ONNX Runtime against the reference, at every N."""
+    """Compare Convoy's kernels and ONNX Runtime with the reference, at every N."""
     engines = [
         opened(network, device, max_batch),
         open_engine(network, device=DeviceKind.CPU, max_batch=max_batch),

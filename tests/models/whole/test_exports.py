@@ -1,4 +1,4 @@
-"""What `models` exports is there, whether it is imported at once or when it is asked for."""
+"""The exports of `models` exist, both those imported at once and those imported when first used."""
 
 import pytest
 

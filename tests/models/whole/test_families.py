@@ -1,5 +1,5 @@
-"""Each family of benchmarks/results/families.md keeps the images of a batch apart, and is rewritten
-to a graph with PyTorch's scores.
+"""In each family of benchmarks/results/families.md, images of a batch stay independent, and the
+rewritten graph has PyTorch's scores.
 
 The files are those of `python -m benchmarks.families export`, which needs torch and timm.
 """

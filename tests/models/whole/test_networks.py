@@ -1,4 +1,4 @@
-"""Whole networks: the loader's two forms against the original, image by image."""
+"""Whole networks: both forms of the loader compared with the original, image by image."""
 
 import numpy as np
 import onnx
@@ -23,7 +23,7 @@ TOLERANCE = 2e-5
 
 
 class Network:
-    """A model opened once and asked for its scores many times."""
+    """A model that is opened once and scores many times."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         weights = {tensor.name for tensor in model.graph.initializer}
@@ -36,7 +36,7 @@ class Network:
 
 
 def error(actual: NDArray[np.floating], expected: NDArray[np.floating]) -> float:
-    """The largest error of an image, relative to its largest score."""
+    """Return the largest error of an image, relative to its largest score."""
     scale = np.abs(expected).max(axis=1)
     return float((np.abs(actual - expected).max(axis=1) / scale).max())
 

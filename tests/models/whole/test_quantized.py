@@ -1,4 +1,4 @@
-"""Networks as onnxruntime.quantization writes them, on the simulator, beside ONNX Runtime."""
+"""Networks from onnxruntime.quantization on the simulator, compared with ONNX Runtime."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -48,14 +48,14 @@ class _Network:
         return output
 
     def noise(self, name: str, *shape: int, size: float = 1.4) -> str:
-        """Add a weight, of about the size that keeps values' size."""
+        """Add a weight that keeps values at about the same size."""
         size /= float(np.sqrt(np.prod(shape[1:]))) if len(shape) > 1 else 10.0
         array = self._rng.normal(0, size, shape).astype(np.float32)
         self._weights.append(numpy_helper.from_array(array, name))
         return name
 
     def array(self, name: str, numbers: list[int]) -> None:
-        """Add whole numbers."""
+        """Add integers."""
         self._weights.append(numpy_helper.from_array(np.array(numbers), name))
 
     def conv(
@@ -91,7 +91,8 @@ class _Network:
 
 
 def residual() -> onnx.ModelProto:
-    """A stem, a residual block with a shortcut of its own, a concatenation, a classifier."""
+    """Return a stem, a residual block with a projected shortcut, a concatenation, and a
+    classifier."""
     net = _Network()
     net.conv("x", "stem", 3, 32, 7, 2)
     net.node("MaxPool", ["stem"], "p", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
@@ -109,7 +110,8 @@ def residual() -> onnx.ModelProto:
 
 
 def grouped() -> onnx.ModelProto:
-    """Convolutions in groups, and one channel each; uneven channels; a sum of more than two."""
+    """Return convolutions with groups, some of one channel; uneven channels; a sum of more than two
+    values."""
     net = _Network(1)
     net.conv("x", "a", 3, 24, 3, 2)
     net.conv(net.conv("a", "b", 24, 24, 3, groups=24), "c", 24, 20, 1, relu=False)
@@ -124,7 +126,7 @@ def grouped() -> onnx.ModelProto:
 
 
 def padded() -> onnx.ModelProto:
-    """TensorFlow's padding, of a first layer, a maximum and a later layer."""
+    """Return TensorFlow's padding in a first layer, a maximum and a later layer."""
     net = _Network(2)
     net.array("pads", [0, 0, 0, 0, 0, 0, 1, 1])
     net.conv(net.node("Pad", ["x", "pads"], "p"), "a", 3, 24, 3, 2)
@@ -199,7 +201,7 @@ def test_a_quantized_network_has_the_scores_of_onnx_runtime_to_the_bit(
 
 @pytest.fixture
 def exact(tmp_path: Path) -> tuple[Path, Classifier]:
-    """Return a quantized file and its classifier, whose input is multiples of 1/64.
+    """Return a quantized file and its classifier, with an input of multiples of 1/64.
 
     No order of rounding changes those.
     """

@@ -1,4 +1,4 @@
-"""Running graphs: fused epilogues, values inside others, broadcasting, what is refused."""
+"""Running graphs: fused epilogues, values inside others, broadcasting, and refusals."""
 
 import tracemalloc
 from dataclasses import dataclass, replace
@@ -61,7 +61,7 @@ SAME = window((6, 6), (3, 3), pads=(1, 1, 1, 1))
 
 
 def one_node(node: Node, x: Shape, y: Shape, **weights: NDArray[np.float32]) -> Graph:
-    """x → node → y."""
+    """Return the graph x → node → y."""
     shapes = {"x": Value("x", x), "y": Value("y", y)}
     return Graph("one", ("x",), ("y",), shapes, (node,), weights)
 
@@ -172,7 +172,7 @@ def test_every_node_type_is_run() -> None:
 
 @EVERY_NODE
 def test_every_node_has_a_cost_a_bound_and_a_way_to_halves(row: Row) -> None:
-    """Each is a TypeError where a new node is forgotten, not a number that is too small."""
+    """A forgotten node raises TypeError, instead of giving a number that is too small."""
     node, shape, weights = row
     graph = one_node(node, IMAGE, shape, **weights)
     assert flops_per_image(graph, node) >= 0
@@ -238,7 +238,7 @@ def test_values_of_different_rank_broadcast_within_the_image() -> None:
 
 
 def concat_of_convs(fused: bool) -> Graph:
-    """x → (a, (b, c)) → y, a concat within a concat; b is read by c from where it lives."""
+    """Return x → (a, (b, c)) → y, a concat within a concat; c reads b from its place."""
 
     def conv(x: str, output: str, c: int, k: int) -> Conv:
         problem = conv_problem(1, c, k, SAME)

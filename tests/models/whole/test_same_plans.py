@@ -1,4 +1,4 @@
-"""Networks without attention keep their plans: what changes one is seen, and meant."""
+"""Plans of networks without attention do not change unnoticed."""
 
 from tests.support.models.planned import planned, table
 from tests.support.networks import EACH_NETWORK

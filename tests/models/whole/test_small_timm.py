@@ -1,4 +1,5 @@
-"""timm's networks with attention, reduced: wholly on kernels, in batches, by captured graphs."""
+"""timm's networks with attention, reduced: entirely on kernels, in batches, with captured
+graphs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from tests.support.models.small_timm import FOLDER, SMALL
 from tests.support.onnx_models import run_onnxruntime
 
 YOLO11 = "yolo11"
-"""Ultralytics', as the project builds it: its last layers are never small."""
+"""Return an Ultralytics network as that project builds it; its last layers are always large."""
 
 NAMES = (*SMALL, YOLO11)
 EACH = pytest.mark.parametrize("name", NAMES)
@@ -95,7 +96,7 @@ def test_a_batch_on_the_simulator_has_the_files_scores(
 
 
 def test_a_quantized_vit_computes_attention_in_half() -> None:
-    """By `convoy quantize`: bytes for layers, floats where two computed values are multiplied."""
+    """`convoy quantize` uses bytes for layers, and floats for products of two computed values."""
     proto, in_float = network("vit")
     images = images_of(in_float, 8)
     inputs = normalised(images, in_float.preprocessing)
@@ -118,7 +119,8 @@ def test_a_quantized_vit_computes_attention_in_half() -> None:
 
 
 def test_bytes_between_queries_and_keys_are_named(tmp_path: Path) -> None:
-    """ONNX Runtime's quantizer writes them, with one scale ahead of Split: not on the kernels."""
+    """ONNX Runtime's quantizer writes these models, with one scale before Split; kernels do not run
+    them."""
     proto, in_float = network("vit")
     onnx.save(proto, tmp_path / "float.onnx")
     inputs = normalised(images_of(in_float, 2), in_float.preprocessing)

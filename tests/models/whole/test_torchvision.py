@@ -1,4 +1,4 @@
-"""torchvision's classifiers as PyTorch exports them, against PyTorch.
+"""torchvision's classifiers as PyTorch exports them, compared with PyTorch.
 
 Needs torch and torchvision, which are too large for the dev extra: install them beside the
 project's own packages and run `make test-all`.
@@ -50,7 +50,8 @@ EXPORTERS = {
 
 
 def seeded(name: str) -> Any:
-    """The network for inference, its batch normalisations as if they had seen data."""
+    """Return the network for inference, with statistics in its batch normalisations as if it were
+    trained."""
     torch.manual_seed(0)
     options = {}
     if name in ("googlenet", "inception_v3"):

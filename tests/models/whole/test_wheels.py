@@ -1,4 +1,4 @@
-"""Classifiers inside packages from PyPI, as others exported them.
+"""Classifiers in packages from PyPI, as other projects exported them.
 
 None is in the dev extra: `pip install --no-deps rapidocr-onnxruntime`, 15 MB, then `make test-all`.
 """

@@ -1,4 +1,4 @@
-"""Hostile models: each is refused in one line that names the bound, in bounded time and memory."""
+"""Hostile models are refused with one line that names the bound, in bounded time and memory."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -72,7 +72,7 @@ def test_what_no_model_says_is_refused(tmp_path: Path, case: str) -> None:
 
 @pytest.mark.parametrize("case", MEASURED)
 def test_what_a_hostile_model_takes_is_bounded(tmp_path: Path, case: str) -> None:
-    """Memory by what the file is: some copies of it, and what little else was counted first."""
+    """The memory that a file needs: some copies of it, plus a small constant."""
     path = save(tmp_path, {**UNSUPPORTED, **BROKEN}[case][1])
     measured = measure(path)
     assert measured.error in ("ModelFileError", "UnsupportedModelError")
@@ -160,7 +160,7 @@ def test_a_network_of_the_most_nodes_loads_in_seconds(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_chain_of_constants_is_folded_in_seconds(tmp_path: Path) -> None:
-    """onnxscript notes for each what all it was folded from: 9,999²/2 names."""
+    """onnxscript records for each constant all values from which it was folded: 9,999²/2 names."""
     names = ["k", *(f"n{i}" for i in range(bounds.NODE_LIMIT - 1))]
     nodes = [node("Add", f"{names[i]} k", names[i + 1]) for i in range(len(names) - 1)]
     weights = {"k": np.ones((1, 3, 1, 1), np.float32)}

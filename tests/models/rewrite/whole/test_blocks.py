@@ -1,4 +1,4 @@
-"""The building blocks of well-known networks, as exported, and the nodes that are left of them."""
+"""The building blocks of well-known networks, as exported, and their nodes after rewriting."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -84,7 +84,7 @@ def inception_with_its_own_normalisation(b: GraphBuilder) -> str:
 
 
 def layer_norm(b: GraphBuilder, y: str, x: str) -> str:
-    """Along the last axis."""
+    """Normalise along the last axis."""
     shape = b.shapes[x]
     scale, shift = b.noise(f"{y}.g", shape[-1:]), b.noise(f"{y}.h", shape[-1:])
     return b.add(
@@ -113,7 +113,8 @@ def convnext_v2_response_norm(b: GraphBuilder) -> str:
 
 
 def of_splits(b: GraphBuilder, joined: str, channels: str) -> str:
-    """The sum over two splits (2×8×4×4), and that of them by the softmax of `channels`, 16."""
+    """Return the sum over two splits (2×8×4×4), and their sum weighted by the softmax of
+    `channels`, 16."""
     two = b.reshape("two", channels, (2, 8))
     attention = b.add(Softmax, "attention", (2, 8), x=two, axis=0)
     factors = b.binary("product", MUL, joined, b.reshape("a", attention, (2, 8, 1, 1)))

@@ -1,4 +1,4 @@
-"""What is left of well-known networks after rewriting, and that they still give their scores."""
+"""The nodes of well-known networks after rewriting, and their unchanged scores."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ LEFT = {
 # The nodes that compute: what is a part of memory, or lies in its order already, moves nothing.
 MOST_LAUNCHES = {"squeezenet": 32, "vgg19": 26, "resnet50": 58, "inception_v1": 58}
 PROJECTED = {"resnet50": 4}
-"""Convolutions fewer at a precision of tensor cores."""
+"""The number of convolutions saved at a precision of tensor cores."""
 PROLOGUES = {"densenet121": 61}  # the last ScaleShift is before a pool
-"""ScaleShifts fewer in float32, where a 1×1 Conv takes them as its prologue."""
+"""The number of ScaleShifts saved in float32, where a 1×1 Conv has them as its prologue."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Network:
     ],
 )
 def network(request: pytest.FixtureRequest) -> Network:
-    """Loaded once for all tests; these run network by network."""
+    """Load the networks once for all tests, which run network by network."""
     graph = load_proto(request.param, light_network(request.param)).graph
     return Network(request.param, graph, rewrite(graph))
 

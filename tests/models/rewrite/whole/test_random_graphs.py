@@ -1,4 +1,4 @@
-"""Whatever graph of small nodes is drawn, rewriting it changes nothing that it computes."""
+"""Rewriting a randomly drawn graph of small nodes does not change its results."""
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
