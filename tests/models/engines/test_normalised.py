@@ -51,7 +51,7 @@ def test_pixels_are_normalised_to_the_bit(preprocessing: Preprocessing) -> None:
 
 
 def test_it_is_bytes_that_are_transposed(preprocessing: Preprocessing) -> None:
-    """With numbers, the memory would be four times as large, with a factor for every number."""
+    """Floats would take four times as much memory, and neighbours would have different factors."""
     nodes = with_normalisation(_as_it_comes(preprocessing), preprocessing).graph.node
     first = "Transpose" if preprocessing.layout is Layout.NCHW else "Cast"
     operators = [node.op_type for node in nodes]

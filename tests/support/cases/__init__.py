@@ -1,4 +1,4 @@
-"""Lists every case of every kernel, which all devices run and the cubin gate compiles."""
+"""Lists every case of every kernel. All devices run them, and a test compiles their kernels."""
 
 from kernels.device.device import Instantiation
 from kernels.operations.epilogue import variants
@@ -56,4 +56,4 @@ INSTANTIATIONS: tuple[Instantiation, ...] = tuple(
         for kernel in variants(launch.instantiation)
     )
 )
-"""In the order of the cases, each once, for every activation."""
+"""The instantiations of all cases, without repetitions, for every activation."""

@@ -21,10 +21,10 @@ _SHARE = {
     Precision.TF32X3: SPLIT,
     Precision.FP16: 2.0**-11,
 }
-"""By precision, the relative error of a share of 1 as the products with v take it."""
+"""For each precision, the relative error of a share of 1 as the products with v read it."""
 
 _LEAST = 2.0**-25
-"""The error of a share that vanishes, as halves."""
+"""The error of a share that becomes 0 in float16."""
 
 
 def attention_case(
@@ -39,7 +39,7 @@ def attention_case(
     shift: float = 0.0,
     precision: Precision = Precision.FP32,
 ) -> KernelCase:
-    """Return a case whose scores all have `shift` more, which no share depends on.
+    """Return a case in which `shift` is added to all scores, which changes no share.
 
     exp turns a score's error, eps · (depth + 4) · its terms, which is more than the rounding of its
     argument, into a relative error of a share; a sum of shares errs by a rounding a key. Products
@@ -70,7 +70,7 @@ def attention_case(
 
 
 def _vanishing(v: Array, precision: Precision) -> Array | float:
-    """Return what all shares may lack that halves have no digits for."""
+    """Return the largest error of all shares because of float16's digits."""
     if precision is not Precision.FP16:
         return 0.0
     lost: Array = _LEAST * np.abs(v).sum(axis=-2, keepdims=True)
@@ -83,17 +83,17 @@ def rows(*shape: int) -> StridedTensor:
 
 
 ORDERS = ((0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2))
-"""In which order axes may lie: as they are, heads side by side, each channel of all tokens."""
+"""The orders of axes: unchanged, heads next to each other, or all tokens of each channel."""
 
 
 def lying(shape: tuple[int, ...], axes: tuple[int, ...]) -> StridedTensor:
-    """Return a tensor of a shape whose axes lie in this order in memory, without gaps."""
+    """Return a tensor of this shape without gaps, with its axes in this order in memory."""
     lies = rows(*(shape[axis] for axis in axes))
     return lies.transposed([axes.index(axis) for axis in range(len(axes))])
 
 
 def qkv(tokens: int, heads: int, depth: int, images: int = 2) -> list[StridedTensor]:
-    """Return q, k, v as one product leaves them, and y with the heads side by side."""
+    """Return q, k, v as slices of one product's output, and y with the heads next to each other."""
     whole = rows(images, tokens, 3, heads, depth)
     q = whole.transposed((0, 3, 1, 4))
     apart = heads * depth
@@ -109,7 +109,8 @@ WINDOWS = (
     rows(3, 2, 33, 72),
     rows(2, 33, 65),
 )
-"""Windows of two heads, each with a bias: of more queries, keys and channels than one tile has."""
+"""Return windows with two heads, each with a bias, with more queries, keys and channels than a
+tile."""
 
 
 def _cases(precision: Precision) -> Iterator[KernelCase]:

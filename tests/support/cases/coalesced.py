@@ -1,4 +1,4 @@
-"""Lists cases of coalesced.cu: every layer by every tile, fused and in two stages."""
+"""Lists cases of coalesced.cu: every layer with every tile, fused and in two stages."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -105,7 +105,7 @@ SPLIT_LAYERS = tuple(
 
 
 def ways(layer: Layer) -> Iterator[CoalescedConfig]:
-    """Yield every tile for every part of the layer's filter, its channels in one strip."""
+    """Yield every tile for every part of the layer's filter, with all channels in one strip."""
     r, s = layer.problem.window.kernel
     for taps in dict.fromkeys(((r, s), (1, s), (1, 1))):
         for tile in TILES[taps]:
@@ -113,7 +113,7 @@ def ways(layer: Layer) -> Iterator[CoalescedConfig]:
 
 
 def _cases() -> Iterator[KernelCase]:
-    """Yield cases fused and in two stages alternately, whether or not there is anything to sum."""
+    """Yield cases alternately fused and in two stages, even if there is only one part."""
     for row, layer in enumerate(LAYERS):
         for column, config in enumerate(ways(layer)):
             fused = (row + column) % 2 == 0

@@ -1,4 +1,4 @@
-"""Lists cases of implicit_gemm.cu and depthwise.cu: every layer by every tile."""
+"""Lists cases of implicit_gemm.cu and depthwise.cu: every layer with every tile."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,7 +42,7 @@ DIRECT, GEMM, DEPTHWISE = DirectConv(), GemmConv(), DepthwiseConv()
 
 
 def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
-    """Return the case of a layer by one algorithm and configuration."""
+    """Return the case of a layer with one algorithm and configuration."""
     problem, (algorithm, config, _) = layer.problem, choice
     launches = algorithm.launches(
         problem,
@@ -104,7 +104,7 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
 def _after_prologue(
     prologue: Prologue | None, x: Array, scale: Array, shift: Array
 ) -> tuple[Array, Array]:
-    """Return the input of the convolution, and how far it may be off.
+    """Return the input of the convolution, and its allowed error.
 
     The mean is off by a rounding a term of its sum, and so are each difference from it, and the
     divisor.
@@ -140,7 +140,7 @@ def _rounding_error(
     bias: Array,
     residual: Array,
 ) -> Array:
-    """Return how far the sums may be off, from the sizes of their terms."""
+    """Return the allowed error of the sums, from the sizes of their terms."""
     algorithm, config = choice.algorithm, choice.config
     if isinstance(algorithm, WinogradConv | TensorWinogradConv | NonfusedWinogradConv):
         matrices = winograd_matrices(algorithm.m, algorithm.r, config.points)
@@ -167,12 +167,12 @@ def _rounding_error(
 
 
 SPLIT = 3 * 2.0**-22
-"""Of a product of x = big + small, each rounded to 11 bits: both factors lack 2^-22 of themselves,
-and the product of the small parts is left out."""
+"""The relative error of a product of x = big + small, each rounded to 11 bits: each factor lacks
+2^-22, and the product of the small parts is omitted."""
 
 
 def multiplied(factor: Array, precision: Precision) -> Array:
-    """Return the part of a factor that is multiplied: all of it, or a TF32 number."""
+    """Return the part of a factor that is multiplied: the whole factor, or a TF32 number."""
     return to_tf32(factor) if precision is Precision.TF32 else factor
 
 
@@ -181,17 +181,17 @@ def _memory(nbytes: int, value: np.uint32) -> PlacedArray:
 
 
 def exact(numbers: Array) -> Array:
-    """Return numbers in the type that the reference computes in."""
+    """Return the numbers in the type in which the reference computes."""
     return numbers.astype(np.float64)
 
 
 def size(numbers: Array) -> Array:
-    """Return absolute values, the sum of which bounds a sum's error."""
+    """Return absolute values, whose sum bounds the error of a sum."""
     return np.abs(exact(numbers))
 
 
 def activated_bound(sum_: Array, error: Array, activation: Activation | None) -> Array:
-    """Return a bound of the error of activation(sum), the sum being off by `error`.
+    """Return a bound on the error of activation(sum), if the error of the sum is at most `error`.
 
     No activation is steeper than 1.5, or its own a.
     """
@@ -203,7 +203,7 @@ def activated_bound(sum_: Array, error: Array, activation: Activation | None) ->
 def _by_every_tile(
     algorithm: Algorithm[TileConfig[Tile]], layers: tuple[Layer, ...]
 ) -> Iterator[KernelCase]:
-    """Yield each layer by each tile, with splits 1, 2, ... 8 in rotation."""
+    """Yield each layer with each tile, with the splits 1, 2, ... 8 in rotation."""
     for row, layer in enumerate(layers):
         for column, tile in enumerate(TILES):
             split = 1 + (row + column) % len(_SPLITS)

@@ -44,9 +44,8 @@ def map_case(
     spread: float = 3.0,
     nan: bool = False,
 ) -> KernelCase:
-    """Return a case of y = activation(x), x normal with deviation `spread`, every fifth NaN if
-    `nan`.
-    """
+    """Return a case of y = activation(x), with normal x of deviation `spread`; with `nan`, every
+    fifth is NaN."""
 
     def check() -> Check:
         numbers = x.stored.dtype.type(spread) * normal(x.shape, stored=x.stored)
@@ -64,8 +63,8 @@ def map_case(
 
 
 def activation_error(x: Array, y: Array, activation: Activation | None) -> Array:
-    """Return how far y = activation(x) may be off, x exact: CUDA's stated errors, a rounding a
-    step.
+    """Return the allowed error of y = activation(x) for exact x: CUDA's documented errors, and one
+    rounding per step.
 
     CUDA C++ Programming Guide, mathematical functions: expf and tanhf err by 2 units in the last
     place at most, erff by 2, erfcf by 4.
@@ -119,7 +118,8 @@ def binary_case(
     *,
     in_place: bool = False,
 ) -> KernelCase:
-    """Return a case of y = activation(a op b), no divisor near 0; y replaces a if `in_place`."""
+    """Return a case of y = activation(a op b), with divisors not near 0; with `in_place`, y
+    replaces a."""
 
     def check() -> Check:
         left, right = normal(a.shape, 1, a.stored), normal(b.shape, 2, b.stored)
@@ -137,7 +137,8 @@ def binary_case(
 def scale_shift_case(
     name: str, n: int, spatial: Sequence[int], x: Pixels, y: Pixels, activation: Activation | None
 ) -> KernelCase:
-    """Return a case of y = activation(x · scale + shift), scale and shift one number a channel."""
+    """Return a case of y = activation(x · scale + shift), with one scale and one shift per
+    channel."""
     x_layout, y_layout = x.strided(n, spatial), y.strided(n, spatial)
     vector = StridedTensor.contiguous((x.channels, *(1 for _ in spatial)))
 

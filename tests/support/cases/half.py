@@ -1,4 +1,4 @@
-"""Lists cases of what else networks in fp16 launch: half in, half or float out."""
+"""Lists cases of other launches in fp16 networks: float16 input, float16 or float output."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Cases of convolutions of bytes: layers by each tile in turn, and their answers to the bit."""
+"""Lists convolutions of bytes: layers with each tile in turn, and their exact answers."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -42,7 +42,8 @@ _ZERO_POINTS = (0, 128, 77, 255)
 
 
 def in_bytes(layer: Layer, row: int = 0) -> Layer:
-    """The layer, of bytes: zero points and scales by its row; it rounds ahead of a residual or not.
+    """Return the layer for bytes, with the zero points and scales of a row, which also states
+    whether it rounds before a residual.
 
     Sums have about the size that a byte of y has room for.
     """
@@ -74,7 +75,7 @@ _CLAMPS = (ActivationKind.RELU, ActivationKind.CLIP)
 
 
 def _algorithm_of(config: object) -> Algorithm[Any]:
-    """Return the algorithm that a configuration is of."""
+    """Return the algorithm to which a configuration belongs."""
     if isinstance(config, DepthwiseConfig):
         return INTEGER_DEPTHWISE
     tile = config.tile if isinstance(config, TileConfig) else None
@@ -107,7 +108,7 @@ def integer_case(
     seed: int = 0,
     draw: Draw = _any_bytes,
 ) -> KernelCase:
-    """A layer of bytes by one tile and split, of the algorithm whose tile it is."""
+    """Return a layer of bytes with one tile and split; the tile determines the algorithm."""
     algorithm = _algorithm_of(config)
     problem = layer.problem
     residual = layer.residual
@@ -172,12 +173,12 @@ def _garbage(nbytes: int) -> NDArray[np.int32]:
 
 
 def tiles_of(algorithm: IntegerConv) -> tuple[TensorTile, ...]:
-    """Return the tiles of an algorithm, which no other has."""
+    """Return the tiles of an algorithm; no other algorithm has them."""
     return algorithm.blocks_of(in_bytes(SPLIT_LAYER).problem)
 
 
 def _in_turn(algorithm: IntegerConv) -> Iterator[KernelCase]:
-    """Each layer by one tile and split, so that all tiles and all of 5 splits come by."""
+    """Yield each layer with one tile and split, in rotation over all tiles and all of 5 splits."""
     tiles = tiles_of(algorithm)
     for row, layer in enumerate((*DIRECT_LAYERS, *GEMM_LAYERS)):
         config = TileConfig(tiles[row % len(tiles)], 1 + row % 5)
@@ -185,7 +186,8 @@ def _in_turn(algorithm: IntegerConv) -> Iterator[KernelCase]:
 
 
 def _split(algorithm: IntegerConv) -> Iterator[KernelCase]:
-    """A layer by each tile, and by the last in every split: sums are exact in any order."""
+    """Yield a layer with each tile, and with the last tile in every split: sums are exact in any
+    order."""
     layer, tiles = in_bytes(SPLIT_LAYER), tiles_of(algorithm)
     for split, tile in enumerate(tiles, start=1):
         yield integer_case(layer, TileConfig(tile, split))
@@ -194,7 +196,7 @@ def _split(algorithm: IntegerConv) -> Iterator[KernelCase]:
 
 
 def _patches() -> Iterator[KernelCase]:
-    """Each layer by one tile and split, so that all tiles come by."""
+    """Yield each layer with one tile and split, in rotation over all tiles."""
     layers = (each for each in (*DIRECT_LAYERS, SPLIT_LAYER, _OF_SLICES, _OF_IMAGES))
     able = [each for each in layers if INTEGER_PATCH.supports(in_bytes(each).problem) is None]
     for row, layer in enumerate(able):
@@ -207,7 +209,7 @@ def _patches() -> Iterator[KernelCase]:
 
 
 def _depthwise() -> Iterator[KernelCase]:
-    """Each layer by each of its configurations."""
+    """Yield each layer with each of its configurations."""
     for row, layer in enumerate(DEPTHWISE_LAYERS):
         made = in_bytes(layer, row)
         for config in INTEGER_DEPTHWISE.configs(made.problem):
@@ -242,7 +244,8 @@ _CANCELLING = Layer(
 
 
 def _cancelling() -> Iterator[KernelCase]:
-    """A layer whose sums are no floats, and their offsets none: only both added in whole numbers.
+    """Return a layer whose sums are too large for floats; only sum and offset together are exact as
+    integers.
 
     A unit of the sum is about one of y.
     """

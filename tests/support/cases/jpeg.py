@@ -1,4 +1,4 @@
-"""Lists cases of huffman.cu and jpeg.cu: from files in a batch to the network's pixels."""
+"""Lists cases of huffman.cu and jpeg.cu: from files in a batch to the network's input."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,11 +29,11 @@ from tests.support.kernels.kernel_case import BYTE_POISON, Check, KernelCase, Pl
 PLACE_BYTES, MIDDLE_BYTES, SCRATCH_BYTES = 1 << 15, 1 << 14, 1 << 18
 
 File = tuple[bytes, int]
-"""A JPEG, and eighths of its size."""
+"""A JPEG file, and the eighths of its size."""
 
 
 def jpeg(file: File) -> JpegImage:
-    """Return a file that is resized to the frame; its last row and column are cut away."""
+    """Return a file that is resized to the frame; its last row and column are cropped."""
     data, eighths = file
     headers = read_jpeg(parts_of(data))
     width, height = headers.scaled(eighths)
@@ -43,7 +43,7 @@ def jpeg(file: File) -> JpegImage:
 
 
 def expected(image: File | PlacedImage) -> Bytes:
-    """Return the network's pixels, of a JPEG by Pillow."""
+    """Return the network's input for a JPEG that Pillow decodes."""
     if not isinstance(image, tuple):
         return np.asarray(image)
     by_pillow = pillow(*image)
@@ -52,7 +52,7 @@ def expected(image: File | PlacedImage) -> Bytes:
 
 
 def _whole(name: str, images: Sequence[File | PlacedImage]) -> KernelCase:
-    """All kernels, from places to the network's pixels."""
+    """Return a case of all kernels, from places to the network's input."""
     n = len(images)
 
     def check() -> Check:
@@ -84,9 +84,8 @@ DECODING = decode_launches(1, PLACE_BYTES, SCRATCH_BYTES, blocks=2)
 
 @cache
 def _states(file: File) -> tuple[Bytes, Sequence[Bytes]]:
-    """Return a place, and its scratch memory before the first launch and after each; after the
-    last, the place.
-    """
+    """Return a place, and its scratch memory before the first launch and after each launch; after
+    the last launch, the place."""
     place = np.full(PLACE_BYTES, BYTE_POISON)
     jpeg(file).write(place)
     stages = Stages(place)
@@ -114,7 +113,7 @@ def _states(file: File) -> tuple[Bytes, Sequence[Bytes]]:
 
 
 def _stage(name: str, file: File, number: int) -> KernelCase:
-    """One launch, from the memory that the stages before it leave."""
+    """Return a case of one launch, with the memory as the preceding stages leave it."""
     launch = DECODING[number]
     changed = "entries" if launch.instantiation.kernel == "jpeg_pixels" else "scratch"
 

@@ -16,7 +16,7 @@ from tests.support.tolerance import EPS32
 def linear_case(
     name: str, rows: int, x: Pixels, y: Pixels, bias: bool, activation: Activation | None
 ) -> KernelCase:
-    """Return a case of rows of x by the rows of a weight."""
+    """Return a case of the product of x's rows and a weight's rows."""
     launch = linear_launch(rows, x, y, bias, activation)
 
     def check() -> Check:

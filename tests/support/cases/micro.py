@@ -1,4 +1,4 @@
-"""Lists cases of micro.cu: what its kernels compute, which shows that they do their work."""
+"""Lists cases of micro.cu: the results of its kernels show that they do their work."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,14 +22,15 @@ LATE_THREADS = 256
 
 
 def late_launch(blocks: int) -> Launch:
-    """Return a launch whose LATE_THREADS threads a block read x and store a float of y late."""
+    """Return a launch in which LATE_THREADS threads of each block read x and store a float of y
+    late."""
     kernel = instantiate(SOURCE, "late")
     return launch(kernel, (blocks, 1, 1), (LATE_THREADS, 1, 1), x="x", y="y")
 
 
 @dataclass(frozen=True, eq=False)
 class _Filled:
-    """Checks that every element of y is one number."""
+    """A check that every element of y is the same number."""
 
     size: int
     value: float

@@ -21,8 +21,9 @@ _MORE = {
     Precision.TF32X3: 4 + SPLIT / EPS32,
     Precision.FP16: 4,
 }
-"""By precision, errors of a sum beside one for each of its products, in units of eps: a rounding;
-on tensor cores, which truncate, those of sums; and the part of a product that 3×TF32 lacks."""
+"""For each precision, the errors of a sum in units of eps, in addition to one per product: a
+rounding; on tensor cores, which truncate, the errors of their sums; and the part of a product that
+3×TF32 omits."""
 
 
 def product_case(
@@ -32,7 +33,7 @@ def product_case(
     y: StridedTensor,
     precision: Precision = Precision.FP32,
 ) -> KernelCase:
-    """Return a case of matrices along the last two axes, which the other axes repeat."""
+    """Return a case of matrices along the last two axes, which broadcast along the other axes."""
     a, b, y = (replace(each, stored=precision.stored) for each in (a, b, y))
 
     def check() -> Check:
@@ -53,7 +54,8 @@ _KEYS = StridedTensor(_QUERIES.shape, _QUERIES.strides, 24).transposed((0, 1, 3,
 _SEEN = rows(2, 37, 3, 8).transposed((0, 2, 1, 3))
 
 SEVERAL_TILES = (rows(3, 2, 33, 70), rows(3, 2, 70, 65), rows(3, 2, 33, 65))
-"""More rows, columns and terms than one tile has, and no multiples of any."""
+"""Sizes with more rows, columns and terms than one tile, and multiples of none of the tile's
+sizes."""
 
 
 def _cases(precision: Precision) -> Iterator[KernelCase]:

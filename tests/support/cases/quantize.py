@@ -1,4 +1,4 @@
-"""Cases of quantize.cu, and of what moves or chooses bytes: answers to the bit."""
+"""Lists cases of quantize.cu, and of kernels that move or select bytes, with exact answers."""
 
 from dataclasses import replace
 from math import prod
@@ -33,7 +33,7 @@ _OTHER = Storage(BYTE.dtype, float(np.float32(0.0173)), 201)
 
 
 def _quantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCase:
-    """Numbers to bytes: some are ties, some beyond the bytes' ends."""
+    """Return a case of numbers to bytes; some are ties, some are outside the range of bytes."""
 
     def check() -> Check:
         numbers = 3 * normal(x.shape)
@@ -47,7 +47,7 @@ def _quantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCase:
 
 
 def _block_case(name: str, channels: int, block: int) -> KernelCase:
-    """Numbers of 2 images to bytes, of which blocks are pixels."""
+    """Return a case of 2 images of numbers to bytes, with blocks as pixels."""
     x = Pixels(channels, 4).strided(2, (4, 6))
     layout = _of(dense(4 * block**2), _FINE).strided(2, (4 // block, 6 // block))
     read, y = blocks_of(x, layout, block)
@@ -64,7 +64,7 @@ def _block_case(name: str, channels: int, block: int) -> KernelCase:
 
 
 def _pixels_case(name: str, channels: int, block: int, y: Pixels) -> KernelCase:
-    """2 images of 8×6 pixels to bytes, of which blocks are pixels."""
+    """Return a case of 2 images of 8×6 pixels to bytes, with blocks as pixels."""
     n, h, w = 2, 8, 6
     stored = y.stored
     layout = replace(y, channels=4 * block**2).strided(n, (h // block, w // block))
@@ -90,7 +90,7 @@ _NONE = ((0, 0), (0, 0))
 
 
 def _requantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCase:
-    """Every byte to the byte of another scale that is nearest to its number."""
+    """Return a case of every byte to the nearest byte of another scale."""
 
     def check() -> Check:
         bytes_ = np.arange(prod(x.shape)).astype(np.uint8).reshape(x.shape)
@@ -102,7 +102,7 @@ def _requantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCas
 
 
 def _dequantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCase:
-    """Every byte to its number, which a half may not have."""
+    """Return a case of every byte to its number, which float16 may have to round."""
 
     def check() -> Check:
         bytes_ = _bytes(x.shape)

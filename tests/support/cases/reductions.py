@@ -57,9 +57,8 @@ def normalise_case(
     *,
     mean: float = 0.0,
 ) -> KernelCase:
-    """Return a case of numbers about `mean`, normalised along axes of an image, channels in
-    groups.
-    """
+    """Return a case of numbers around `mean`, normalised along axes of an image, with channels in
+    groups."""
     epsilon = 1e-3
     weight = StridedTensor.contiguous(weights)
 
@@ -106,7 +105,7 @@ def resample_case(
     x: Pixels,
     y: Pixels,
 ) -> KernelCase:
-    """Return a case of 2 images of `size`, read as the tables say."""
+    """Return a case of 2 images of `size`, which are read as the tables state."""
     taps = [np.array(table, np.float32) for table in tables]
     x_layout = x.strided(2, size)
     y_layout = y.strided(2, [len(table) for table in taps])

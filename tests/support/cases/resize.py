@@ -1,6 +1,5 @@
-"""Lists cases of resize.cu, alone and with the kernels of preprocess.cu that read places after it:
-batches of several kinds.
-"""
+"""Lists cases of resize.cu, alone and followed by the kernels of preprocess.cu that read places,
+with batches of several kinds."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,7 +40,8 @@ TURNS = {  # EXIF's orientation: whether x and y are mirrored, and then exchange
 
 
 def pixels(height: int, width: int, channels: int, seed: int = 0) -> Pixels:
-    """Return pixels of which every other is at one end of the scale, so that filters overshoot."""
+    """Return pixels of which every second one is at an end of the range, so that filters
+    overshoot."""
     random = np.random.default_rng(seed)
     noise = random.integers(0, 256, (height, width, channels), np.uint8)
     ends = random.integers(0, 2, (height, width, 1), np.uint8) * np.uint8(255)
@@ -60,7 +60,8 @@ def decoded(
     box: tuple[float, float, float, float] | None = None,
     crop: tuple[int, int] = (0, 0),
 ) -> DecodedImage:
-    """Return an image of `size`, which fills `inside` of the frame; `crop` is cut away around."""
+    """Return an image of `size`, which fills `inside` of the frame, without the borders that `crop`
+    removes."""
     x_reversed, y_reversed, transposed = TURNS[orientation]
     inside = inside or frame
     width, height = inside[::-1] if transposed else inside
@@ -82,7 +83,7 @@ def decoded(
 
 
 def _places(images: Sequence[PlacedImage], place_bytes: int = PLACE_BYTES) -> Pixels:
-    """Return places with these images; what no entry fills is poison."""
+    """Return places with these images; memory that no entry describes is poisoned."""
     places = np.full((len(images), place_bytes), BYTE_POISON)
     for place, image in zip(places, images, strict=True):
         write(place, image)
@@ -90,7 +91,7 @@ def _places(images: Sequence[PlacedImage], place_bytes: int = PLACE_BYTES) -> Pi
 
 
 def layout_of(*shape: int, pitch: int = 0) -> StridedTensor:
-    """Return the layout of bytes, images `pitch` apart."""
+    """Return the layout of bytes in images that are `pitch` apart."""
     layout = StridedTensor.contiguous(shape, BYTE)
     return replace(layout, strides=(pitch, *layout.strides[1:])) if pitch else layout
 
@@ -105,7 +106,7 @@ def tensor(
 
 
 def _numbers(image: PlacedImage, scale: float, *, channels_last: bool) -> NDArray[np.float64]:
-    """Return what an image is in the network's input, H×W×C, if pixels are multiplied so."""
+    """Return the network's input for an image, H×W×C, with this normalisation of pixels."""
     if kind_of(image) is Kind.TENSOR:
         array = np.asarray(image, np.float64)
         return array if channels_last else np.moveaxis(array, 0, -1)
@@ -123,7 +124,7 @@ def _whole(
     side: int = 0,
     channels_last: bool = False,
 ) -> KernelCase:
-    """All kernels, from places to the network's input.
+    """Return a case of all kernels, from places to the network's input.
 
     Pixels are multiplied by 1/4, which is exact. Bytes are of blocks of `side` × `side` pixels.
     """
@@ -175,7 +176,7 @@ def _whole(
 
 
 def _fetched() -> KernelCase:
-    """Two entries of one length; behind them nothing is written."""
+    """Return a case of two entries of the same length; nothing is written behind them."""
     images = [decoded((17, 20), Interpolation.BILINEAR, orientation=i) for i in (1, 3)]
     places = _places(images)
     used = int(places[0].view(np.int32)[1])  # Entry's field `bytes`
@@ -190,7 +191,7 @@ def _fetched() -> KernelCase:
 
 
 def _first(name: str, image: DecodedImage) -> KernelCase:
-    """The first pass alone, and nothing behind what it makes."""
+    """Return a case of the first pass alone; nothing is written behind its output."""
     # The other axis has its size, which the second pass leaves as it is.
     layout = layout_of(1, *np.asarray(image).shape)
 

@@ -1,4 +1,4 @@
-"""Lists cases of tensor_gemm.cu: every layer at every precision, by each tile in turn."""
+"""Lists cases of tensor_gemm.cu: every layer at every precision, with each tile in turn."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -79,7 +79,8 @@ PROJECTING_LAYERS = (
         nan=True,
     ),
 )
-"""In fp16 until `at_precision`: a projection is never computed in fp32."""
+"""Return a layer with a projection, in fp16 until `at_precision`, because fp32 has no
+projections."""
 PRECISIONS = (Precision.TF32, Precision.TF32X3, Precision.FP16)
 
 
@@ -96,7 +97,7 @@ def at_precision(layer: Layer, precision: Precision) -> Layer:
 
 
 def _in_turn(by: TensorConv, precision: Precision) -> Iterator[KernelCase]:
-    """Yield each layer by one tile and split, in rotation, so that all tiles and 5 splits occur."""
+    """Yield each layer with one tile and split, in rotation over all tiles and 5 splits."""
     for row, layer in enumerate(DIRECT_LAYERS + GEMM_LAYERS):
         at = at_precision(layer, precision)
         tiles = by.blocks_of(at.problem)
@@ -105,7 +106,7 @@ def _in_turn(by: TensorConv, precision: Precision) -> Iterator[KernelCase]:
 
 
 def _projected(by: TensorConv, precision: Precision) -> Iterator[KernelCase]:
-    """Yield each layer by three tiles, the sum split in 1, 3 or 5 parts."""
+    """Yield each layer with three tiles, and the sum split into 1, 3 or 5 parts."""
     for row, layer in enumerate(PROJECTING_LAYERS):
         at = at_precision(layer, precision)
         tiles = by.blocks_of(at.problem)
@@ -115,7 +116,7 @@ def _projected(by: TensorConv, precision: Precision) -> Iterator[KernelCase]:
 
 
 def _split(by: TensorConv, precision: Precision) -> Iterator[KernelCase]:
-    """Yield one layer by each tile, and another by the last tile."""
+    """Yield one layer with each tile, and another layer with the last tile."""
     at = at_precision(SPLIT_LAYER, precision)
     for split, tile in enumerate(by.blocks_of(at.problem), start=1):
         yield conv_case(at, ConvChoice(by, TileConfig(tile, split)))
@@ -123,7 +124,7 @@ def _split(by: TensorConv, precision: Precision) -> Iterator[KernelCase]:
 
 
 def _clustered(layer: Layer, number: int) -> KernelCase:
-    """Return a case whose blocks are clusters: of each size in turn, with each tile in turn."""
+    """Return a case whose blocks form clusters: with each size and each tile in turn."""
     tiles = WARPGROUPS.blocks_of(layer.problem)
     config = TileConfig(tiles[number % len(tiles)], 2 + number % (MAX_CLUSTER - 1), cluster=True)
     return conv_case(layer, ConvChoice(WARPGROUPS, config))

@@ -1,4 +1,4 @@
-"""Lists cases of tensor_patch.cu: every layer by three tiles in turn."""
+"""Lists cases of tensor_patch.cu: every layer with three tiles in turn."""
 
 from collections.abc import Iterator
 
@@ -92,7 +92,8 @@ LAYERS = tuple(
 
 
 def _cases() -> Iterator[KernelCase]:
-    """Yield each layer by up to three tiles, each with one of its splits, so that all occur."""
+    """Yield each layer with up to three tiles, each with one of its splits, in rotation over all
+    splits."""
     for row, layer in enumerate(each for each in LAYERS if PATCH.supports(each.problem) is None):
         configs = PATCH.configs(layer.problem)
         tiles = list(dict.fromkeys(config.tile for config in configs))

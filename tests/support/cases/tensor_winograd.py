@@ -1,4 +1,4 @@
-"""Lists cases of tensor_winograd.cu: every layer by every tile, split or not."""
+"""Lists cases of tensor_winograd.cu: every layer with every tile, split or not."""
 
 from collections.abc import Iterator
 
@@ -44,7 +44,7 @@ _SPLITS = (1, 2, 3, 5)
 
 
 def _cases() -> Iterator[KernelCase]:
-    """Yield each layer by each tile, with the splits in rotation."""
+    """Yield each layer with each tile, with the splits in rotation."""
     for row, layer in enumerate(HALF_LAYERS):
         for column, tile in enumerate(TENSOR_WINOGRAD_TILES):
             split = _SPLITS[(row + column) % len(_SPLITS)]

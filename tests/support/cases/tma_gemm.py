@@ -1,5 +1,5 @@
-"""Lists cases of tma_gemm.cu: layers by each tile in turn, by blocks alone and together, of which
-some add up the parts of a split in their clusters."""
+"""Lists cases of tma_gemm.cu: layers with each tile in turn, with single and grouped blocks; some
+add the parts of a split in their clusters."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,7 +26,7 @@ from tests.support.kernels.windows import conv_problem, window
 TMA = TmaConv()
 PRECISIONS = (Precision.FP16, Precision.TF32)
 TOGETHER = (1, 2, 4)
-"""Blocks that share copies."""
+"""Numbers of blocks that share copies."""
 
 _3x3 = window((9, 15), (3, 3), pads=(1, 1, 1, 1))
 _APART = window((19, 29), (3, 2), strides=(2, 2), dilations=(2, 3), pads=(1, 2, 3, 0))
@@ -41,11 +41,11 @@ SEVERAL_TILES = (
         dense(192),
     ),
 )
-"""Of either factor, and of more chunks than shared memory holds."""
+"""Layers with several tiles of either factor, and with more chunks than shared memory holds."""
 
 
 def at_16_bytes(layer: Layer) -> Layer:
-    """Return the layer with what is multiplied where tensor copies read it."""
+    """Return the layer with its factors aligned for tensor copies."""
     projected = layer.residual if layer.problem.projection else None
     return replace(
         layer, x=_moved(layer.x), residual=(projected and _moved(projected)) or layer.residual
@@ -58,9 +58,8 @@ def _moved(pixels: Pixels) -> Pixels:
 
 
 def _in_turn(precision: Precision) -> Iterator[KernelCase]:
-    """Yield each layer by one tile and split, in rotation, by 1, 2 or 4 blocks together,
-    where pixels lie at 16 bytes and, if that is elsewhere, where they do not.
-    """
+    """Yield each layer with one tile and split in rotation and with groups of 1, 2 or 4 blocks:
+    with pixels at 16 bytes and, if the layer has other places, also at these."""
     layers = (*DIRECT_LAYERS, *GEMM_LAYERS, *PROJECTING_LAYERS, *PROJECTING_LAYERS)
     at = (at_precision(layer, precision) for layer in layers)
     for row, layer in enumerate(each for each in at if TMA.supports(each.problem) is None):
@@ -76,7 +75,8 @@ def _in_turn(precision: Precision) -> Iterator[KernelCase]:
 
 
 def _by_every_tile(precision: Precision) -> Iterator[KernelCase]:
-    """Yield layers of several tiles by each tile alone and together, and others split."""
+    """Yield layers of several tiles with each tile, single and grouped, and other layers with
+    splits."""
     several = [at_16_bytes(at_precision(layer, precision)) for layer in SEVERAL_TILES]
     split, unclamped = (
         at_16_bytes(at_precision(layer, precision)) for layer in (SPLIT_LAYER, UNCLAMPED_LAYER)

@@ -33,7 +33,7 @@ def pool_case(
     *,
     nan: bool = False,
 ) -> KernelCase:
-    """Return a case of pooling, some numbers NaN if `nan`.
+    """Return a case of pooling; with `nan`, some numbers are NaN.
 
     An average errs by a rounding a tap and one for the quotient.
     """
@@ -157,9 +157,8 @@ def top_k_case(
 
 
 def pixels_case(name: str, channels: int, y: Pixels) -> KernelCase:
-    """Return a case of 2 images of 9×31 uint8 pixels, with multipliers and offsets as of
-    ImageNet.
-    """
+    """Return a case of 2 images of 9×31 uint8 pixels, with multipliers and offsets like
+    ImageNet's."""
     layout = y.strided(2, (9, 31))
 
     def check() -> Check:
@@ -180,9 +179,8 @@ def pixels_case(name: str, channels: int, y: Pixels) -> KernelCase:
 
 
 def _ceil(seen: Window, output: tuple[int, ...]) -> Window:
-    """Return the window with the output of ONNX's `ceil_mode`: the last reach beyond the
-    padding.
-    """
+    """Return the window with the output of ONNX's `ceil_mode`, in which the last windows extend
+    beyond the padding."""
     return replace(seen, output=output)
 
 

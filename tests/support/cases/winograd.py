@@ -1,4 +1,4 @@
-"""Lists cases of winograd.cu: every layer by every tile and set of points."""
+"""Lists cases of winograd.cu: every layer with every tile and set of points."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ LAYERS_3 = (
         RELU,
     ),
 )
-"""What all of Winograd's algorithms are tested with, and more tiles than a block takes."""
+"""Layers for all Winograd algorithms, some with more tiles than a block."""
 
 LAYERS_5 = (
     Layer(
@@ -74,7 +74,7 @@ _SPLITS = (1, 2, 3, 5)
 
 
 def _cases(algorithm: WinogradConv, layers: tuple[Layer, ...]) -> Iterator[KernelCase]:
-    """Yield each layer by each tile, with the splits in rotation."""
+    """Yield each layer with each tile, with the splits in rotation."""
     configs = [(points, tile) for points in algorithm.points for tile in TILES[algorithm.positions]]
     for row, layer in enumerate(layers):
         for column, (points, tile) in enumerate(configs):

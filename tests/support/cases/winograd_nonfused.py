@@ -1,4 +1,4 @@
-"""Lists cases of winograd_nonfused.cu: layers by every transform, tiles in chunks of any size."""
+"""Lists cases of winograd_nonfused.cu: layers with every transform, and chunks of any size."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -133,7 +133,8 @@ LAYERS_3D = (
 
 
 def _chunk(algorithm: NonfusedWinogradConv, layer: Layer, number: int) -> int:
-    """Return the tiles of a chunk: all, or so few that chunks begin amid rows and images."""
+    """Return the tiles of a chunk: all, or so few that chunks begin in the middle of rows and
+    images."""
     window = layer.problem.window
     total = layer.problem.n * prod(-(-p // algorithm.m) for p in window.output)
     parts = 1 + number % 3
@@ -143,9 +144,8 @@ def _chunk(algorithm: NonfusedWinogradConv, layer: Layer, number: int) -> int:
 def _cases(
     layers: tuple[Layer, ...], *by: tuple[NonfusedWinogradConv, Points]
 ) -> Iterator[KernelCase]:
-    """Yield each layer by each transform, with the products' tiles, splits and chunks in
-    rotation.
-    """
+    """Yield each layer with each transform, with the products' tiles, splits and chunks in
+    rotation."""
     for row, layer in enumerate(layers):
         for column, (algorithm, points) in enumerate(by):
             gemm = TileConfig(TILES[(row + column) % len(TILES)], 1 + (row + column) % 3)
@@ -156,7 +156,7 @@ def _cases(
 def _on_tensor_cores(
     layers: tuple[Layer, ...], algorithm: NonfusedWinogradConv, precision: Precision
 ) -> Iterator[KernelCase]:
-    """Yield each layer at a precision, by the tiles of tensor cores in turn, split or not.
+    """Yield each layer at a precision, with the tiles of tensor cores in turn, split or not.
 
     Seven tiles, so that ten layers take each, and three precisions of three layers.
     """

@@ -1,4 +1,4 @@
-"""Defines operations on quantized bytes in plain NumPy, as a reference to the last bit."""
+"""Defines operations on quantized bytes in plain NumPy, as an exact reference."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def quantized_conv(
     ahead: Storage | None = None,
     activation: Activation | None = None,
 ) -> NDArray[np.uint8]:
-    """Return the bytes of activation(conv(x, numbers · scale) + residual), exact to the last bit.
+    """Return the bytes of activation(conv(x, numbers · scale) + residual), exactly.
 
     `stored` says how x and y are stored; the filter's `scale` has one entry or K, and the bias is
     in units of x's scale and the filter's. The sum is exact. It is a float32 from there on, in
@@ -54,8 +54,7 @@ def quantized_add(
     y: Storage,
     activation: Activation | None = None,
 ) -> NDArray[np.uint8]:
-    """Return the bytes of activation(a + b), exact to the last bit, for an activation that
-    clamps."""
+    """Return the bytes of activation(a + b), exactly, for an activation that clamps."""
     unit = np.float32(y.scale)
     left, right = (
         (x.astype(np.float32) - np.float32(of.zero_point)) * (np.float32(of.scale) / unit)
@@ -65,7 +64,7 @@ def quantized_add(
 
 
 def quantized_average(x: NDArray[np.uint8], of_x: Storage, of_y: Storage) -> NDArray[np.uint8]:
-    """Return the bytes of the average over H×W (D×H×W), exact to the last bit."""
+    """Return the bytes of the average over H×W (D×H×W), exactly."""
     spatial = tuple(range(2, x.ndim))
     sums = (x.astype(np.int64) - of_x.zero_point).sum(axis=spatial, keepdims=True)
     count = np.float32(x[0, 0].size)

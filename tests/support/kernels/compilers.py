@@ -1,4 +1,4 @@
-"""Runs programs with another NVRTC than this environment's: each release in a folder of the cache.
+"""Runs programs with an NVRTC other than the environment's: each release has a folder in the cache.
 
 The first library of that name in a process stays, so the release is loaded before Python begins.
 """
@@ -18,16 +18,16 @@ CACHE = ROOT / ".cache" / "compilers"
 
 
 class NotInstalledError(RuntimeError):
-    """Says that a compiler needs the package registry, which did not answer."""
+    """Reports that a compiler must be downloaded, but the package registry did not answer."""
 
 
 def named(name: str) -> Compiler:
-    """The compared compiler of a name in the tables: "NVRTC 13.0"."""
+    """Return the compared compiler with this name in the tables: "NVRTC 13.0"."""
     return {compiler.name: compiler for compiler in COMPARED}[name]
 
 
 def library(compiler: Compiler) -> Path:
-    """The library of a release, which is downloaded once (60 to 90 MB)."""
+    """Return the library of a release, which is downloaded once (60 to 90 MB)."""
     folder = CACHE / compiler.release
     if not folder.exists():
         # Several test processes may want it at once: the first that is done keeps its copy.
@@ -52,7 +52,7 @@ def library(compiler: Compiler) -> Path:
 
 
 def run_with(compiler: Compiler, arguments: Sequence[str]) -> str:
-    """Run Python with a compiler loaded, and return what it prints. Raises CalledProcessError."""
+    """Run Python with this compiler, and return its output. Raises CalledProcessError."""
     environment = {
         **os.environ,
         "LD_PRELOAD": str(library(compiler)),

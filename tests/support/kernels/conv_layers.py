@@ -1,4 +1,4 @@
-"""Lists convolutions to test: each with its epilogue, and where its operands lie."""
+"""Lists convolutions to test, each with its epilogue and the places of its operands."""
 
 from dataclasses import dataclass, replace
 
@@ -12,28 +12,29 @@ from tests.support.kernels.windows import conv_problem, window
 
 
 def dense(channels: int) -> Pixels:
-    """Return pixels without padding; on vectors only where the channels are."""
+    """Return pixels without padding; they are aligned to vectors only if the channels fill
+    vectors."""
     return Pixels(channels, channels)
 
 
 def filled(channels: int) -> Pixels:
-    """Return pixels padded to whole vectors, as a network's own buffers are."""
+    """Return pixels padded to whole vectors, like a network's own buffers."""
     return Pixels(channels, -(-channels // 4) * 4)
 
 
 def within(channels: int) -> Pixels:
-    """Return a run of a wider pixel's channels, on vectors."""
+    """Return some channels of a wider pixel, aligned to vectors."""
     return Pixels(channels, -(-channels // 4) * 4 + 8, offset=4)
 
 
 def odd(channels: int) -> Pixels:
-    """Return a run of a wider pixel's channels, off vectors."""
+    """Return some channels of a wider pixel, not aligned to vectors."""
     return Pixels(channels, channels + 3, offset=1)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution with its epilogue, and where its operands lie."""
+    """Holds a convolution with its epilogue and the places of its operands."""
 
     name: str
     problem: ConvProblem
@@ -53,7 +54,8 @@ CLIP = Activation(ActivationKind.CLIP, 0.0, 6.0)
 
 
 def drawn_layer(draw: st.DrawFn, problem: ConvProblem) -> Layer:
-    """Draw a layer of a problem: places of its operands, residual, bias and activation or none."""
+    """Draw a layer of a problem: places of its operands, and optional residual, bias and
+    activation."""
     places = st.sampled_from((dense, filled, within, odd))
     residual = draw(st.none() | places)
     return Layer(
@@ -293,7 +295,7 @@ PROLOGUE_LAYERS = (
     Layer("normalised, with a NaN", _after(_LAYER_NORM, 2, 13, 8), filled(13), dense(8), nan=True),
     Layer("scaled, with a NaN", _after(_BATCH_NORM, 2, 13, 8), filled(13), dense(8), nan=True),
 )
-"""1×1 convolutions of an input that is normalised, or scaled and shifted, while it is loaded."""
+"""1×1 convolutions whose input is normalised, or scaled and shifted, while it is loaded."""
 
 ACTIVATED_LAYER = Layer("activated", conv_problem(1, 8, 12, _3x3), dense(8), filled(12))
 UNCLAMPED_LAYER = Layer(
@@ -305,7 +307,8 @@ UNCLAMPED_LAYER = Layer(
     True,
     Activation(ActivationKind.HARD_SWISH),
 )
-"""Its activation is one that kernels have a second instantiation for, in whole vectors and less."""
+"""Layers with an activation of the kernels' second instantiation, with whole and partial
+vectors."""
 SPLIT_LAYER = Layer(
     "split",
     conv_problem(2, 44, 70, window((5, 6), (3, 3), pads=(1, 0, 1, 0))),

@@ -1,4 +1,4 @@
-"""Stands in for CuPy, so that CudaDevice runs where there is no GPU.
+"""Replaces CuPy, so that CudaDevice runs without a GPU.
 
 Its device memory is the host's, and a stream's work is done at once, or kept where the stream is
 being captured. It knows one kernel: the sum of two vectors. Names and signatures are CuPy's, to
@@ -19,7 +19,7 @@ Work = Callable[[], None]
 MEMORY = 1 << 30
 SHARED = 227 << 10
 ATTRIBUTES = {97: SHARED, 13: 1_980_000, 36: 3_201_000, 37: 6144}
-"""Those of an H200: clocks in kHz, the width of its memory in bits."""
+"""The attributes of an H200: clocks in kHz, the width of its memory in bits."""
 ILLEGAL_ADDRESS = 700
 
 
@@ -40,7 +40,7 @@ class CUDADriverError(RuntimeError):
 
 
 class FakeCupy:
-    """Stands in for the module cupy, as far as CudaDevice uses it."""
+    """Replaces the module cupy, as far as CudaDevice uses it."""
 
     def __init__(self, devices: int = 1) -> None:
         self.fault = 0  # what every call that waits or launches answers, where not 0
@@ -62,7 +62,7 @@ class FakeCupy:
         return FakeRawModule(self, Path(path).read_bytes())
 
     def ask(self, stream: int, work: Callable[[], Any]) -> None:
-        """Do the work, or keep it where the stream is being captured."""
+        """Do the work, or record it if the stream is being captured."""
         if stream in self.capturing:
             self.capturing[stream].append(work)
         else:
@@ -70,7 +70,7 @@ class FakeCupy:
 
 
 class FakeRuntime:
-    """Stands in for cupy.cuda.runtime."""
+    """Replaces cupy.cuda.runtime."""
 
     CUDARuntimeError = CUDARuntimeError
     cudaDevAttrMaxSharedMemoryPerBlockOptin = 97  # noqa: N815  CUDA's names
@@ -85,7 +85,7 @@ class FakeRuntime:
         self._cupy, self._devices = cupy, devices
 
     def setDevice(self, device: int) -> None:  # noqa: N802
-        """Raise an error where there is no such device."""
+        """Raise an error if there is no such device."""
         if device >= self._devices:
             raise CUDARuntimeError(100)
 
@@ -106,33 +106,33 @@ class FakeRuntime:
         return MEMORY, MEMORY
 
     def memcpyAsync(self, dst: int, src: int, size: int, kind: int, stream: int) -> None:  # noqa: N802
-        """Copy, or keep the copy for the capture."""
+        """Copy, or record the copy for the capture."""
         self._cupy.ask(stream, lambda: ctypes.memmove(dst, src, size))
 
     def memsetAsync(self, ptr: int, value: int, size: int, stream: int) -> None:  # noqa: N802
-        """Fill, or keep the fill for the capture."""
+        """Fill, or record the fill for the capture."""
         self._cupy.ask(stream, lambda: ctypes.memset(ptr, value, size))
 
     def deviceSynchronize(self) -> None:  # noqa: N802
-        """Raise what went wrong before, as every call that waits does."""
+        """Raise the error of an earlier call, as every call that waits does."""
         if self._cupy.fault:
             raise CUDARuntimeError(self._cupy.fault)
 
 
 class FakeRawModule:
-    """Stands in for cupy.RawModule."""
+    """Replaces cupy.RawModule."""
 
     def __init__(self, cupy: FakeCupy, code: bytes) -> None:
         self._cupy = cupy
         cupy.loaded.append(code)
 
     def get_function(self, name: str) -> "FakeRawKernel":
-        """Return the one kernel, by any name."""
+        """Return the only kernel, for any name."""
         return FakeRawKernel(self._cupy)
 
 
 class FakeRawKernel:
-    """Stands in for cupy.RawKernel: y = a + b. Its arguments become bytes as CuPy makes them."""
+    """Replaces cupy.RawKernel: y = a + b. Its arguments become bytes as in CuPy."""
 
     kernel = SimpleNamespace(ptr=0xF00)
     num_regs = 32
@@ -146,7 +146,7 @@ class FakeRawKernel:
 
     @property
     def max_dynamic_shared_size_bytes(self) -> int:
-        """Return the dynamic shared memory that a launch may ask for."""
+        """Return the dynamic shared memory that a launch may use."""
         return self._dynamic_bytes
 
     @max_dynamic_shared_size_bytes.setter
@@ -164,7 +164,7 @@ class FakeRawKernel:
         shared_mem: int = 0,
         stream: "FakeStream",
     ) -> None:
-        """Launch the kernel; a size of 0 counts as 1, as CuPy does it."""
+        """Launch the kernel; a size of 0 counts as 1, as in CuPy."""
         if self._cupy.fault:
             raise CUDADriverError(self._cupy.fault)
         if np.prod(block) > 1024 or shared_mem > self._dynamic_bytes:
@@ -201,7 +201,7 @@ def _parameter(argument: Any) -> bytes:
 
 
 class FakeMemory:
-    """Stands in for cupy.cuda.memory.Memory: device memory, freed with the object."""
+    """Replaces cupy.cuda.memory.Memory: device memory that is freed with the object."""
 
     def __init__(self, size: int) -> None:
         if size > MEMORY:
@@ -211,41 +211,40 @@ class FakeMemory:
 
 
 class FakeEvent:
-    """Stands in for cupy.cuda.Event."""
+    """Replaces cupy.cuda.Event."""
 
     def __init__(self, *, block: bool = False, disable_timing: bool = False) -> None:
         self._capture: list[Work] | None = None
         self._stream: FakeStream | None = None
 
     def record(self, stream: "FakeStream") -> None:
-        """Happen at once; on a captured stream, let other streams join its capture by this
-        event.
-        """
+        """Occur at once; on a captured stream, let other streams join its capture with this
+        event."""
         self._capture, self._stream = stream._kept(), stream
 
     def synchronize(self) -> None:
-        """Raise what went wrong before."""
+        """Raise the error of an earlier call."""
         assert self._stream is not None
         self._stream.synchronize()
 
 
 class FakeGraph:
-    """Stands in for cupy.cuda.graph.Graph."""
+    """Replaces cupy.cuda.graph.Graph."""
 
     def __init__(self, cupy: FakeCupy, kept: list[Work]) -> None:
         self._cupy, self._kept = cupy, kept
 
     def upload(self, stream: "FakeStream") -> None:
-        """Do nothing: the graph is there already."""
+        """Do nothing: the graph needs no upload."""
 
     def launch(self, stream: "FakeStream") -> None:
-        """Do all the work that was kept."""
+        """Do all recorded work."""
         for work in self._kept:
             self._cupy.ask(stream.ptr, work)
 
 
 class FakeStream:
-    """Stands in for cupy.cuda.Stream."""
+    """Replaces cupy.cuda.Stream."""
 
     def __init__(self, cupy: FakeCupy) -> None:
         self._cupy = cupy
@@ -256,26 +255,26 @@ class FakeStream:
         self._cupy.streams.append("destroyed")
 
     def synchronize(self) -> None:
-        """Raise what went wrong before."""
+        """Raise the error of an earlier call."""
         self._cupy.cuda.runtime.deviceSynchronize()
 
     def _kept(self) -> list[Work] | None:
-        """Return the work of the capture that the stream is in, or None."""
+        """Return the recorded work of the stream's capture, or None without a capture."""
         return self._cupy.capturing.get(self.ptr)
 
     def wait_event(self, event: "FakeEvent") -> None:
-        """Join the event's capture; otherwise work is done in order anyway."""
+        """Join the event's capture; without a capture, work runs in order in any case."""
         if event._capture is not None:
             self._cupy.capturing[self.ptr] = event._capture
 
     def begin_capture(self, mode: int) -> None:
-        """Keep all work from now on."""
+        """Record all work from now on."""
         assert mode == FakeRuntime.streamCaptureModeThreadLocal
         self._cupy.capturing[self.ptr] = []
         self._cupy.streams.append("capture")
 
     def end_capture(self) -> FakeGraph:
-        """Return a graph of the work that was kept."""
+        """Return a graph of the recorded work."""
         kept = self._cupy.capturing.pop(self.ptr)
         self._cupy.streams.append("captured")
         for stream in [each for each, work in self._cupy.capturing.items() if work is kept]:

@@ -1,4 +1,4 @@
-"""Opens the GPU that tests marked `gpu` run on."""
+"""Opens the GPU for tests marked `gpu`."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from kernels.device.device import DeviceError
 
 
 def open_gpu(config: pytest.Config) -> CudaDevice:
-    """Return the GPU. Without one the test is skipped, or fails where `-m gpu` asks for one.
+    """Return the GPU. Without a GPU, the test is skipped, or fails if `-m gpu` requested one.
 
     Its kernels are where the server's are: what one compiles, or `carry` brought, all have.
     """

@@ -1,5 +1,5 @@
-"""Computes what each kernel of huffman.cu and jpeg.cu leaves in a place's memory, one step after
-another and one symbol after another, without a thought for speed.
+"""Computes a place's memory after each kernel of huffman.cu and jpeg.cu, step by step and symbol by
+symbol, without regard to speed.
 
 A stage takes a place's entry and the scratch memory before it, and returns that after it. Numbers
 lie where the entry says (kernels/image/jpeg.py).
@@ -23,12 +23,12 @@ QUICK_BITS = 9
 NO_LINK, RESTART = 0x7F, 0x80
 
 Table = dict[str, int]
-"""Values by code, of which each character is a bit."""
+"""Values by code; each character of a code is a bit."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Holds a subsequence's bits, or none, and its segment's."""
+    """Holds the number of bits of a subsequence (or 0) and of its segment."""
 
     segment: int
     first: int  # slot of the segment
@@ -38,10 +38,10 @@ class Slot:
 
 
 class Stages:
-    """Holds the entry of one JPEG file."""
+    """Holds the entry of a JPEG file."""
 
     def __init__(self, place: Bytes) -> None:
-        """Take a place that `JpegImage.write` has written."""
+        """Read a place that `JpegImage.write` has written."""
         self.place = place
         entry = read_entry(place)
         self.pixels_at, self.at = int(entry["data"][0]), int(entry["jpeg"][0])
@@ -55,7 +55,7 @@ class Stages:
         self.scan = bytes(place[self.pixels_at :][: self["scan_bytes"]])
 
     def __getitem__(self, name: str) -> int:
-        """Return a field that is one number."""
+        """Return a field that contains one number."""
         return self._numbers[name][0]
 
     def _of(self, name: str, place: int) -> int:
@@ -80,7 +80,8 @@ class Stages:
     # jpeg_count
 
     def counted(self, scratch: Bytes) -> Bytes:
-        """Return it with the chunks' counts, and with what makes the next bits symbols."""
+        """Return the state with the counts of the chunks, and with the meanings of the next
+        bits."""
         scratch = scratch.copy()
         kept, restarts = self._classes
         for chunk in range(0, len(self.scan), CHUNK):
@@ -120,7 +121,7 @@ class Stages:
 
     @cached_property
     def _classes(self) -> tuple[list[bool], list[bool]]:
-        """Return of each byte whether it is kept, and whether it begins a restart marker."""
+        """Return for each byte whether it is kept, and whether it begins a restart marker."""
         kept, restarts, at = [], [], 0
         while at < len(self.scan):
             marker = self.scan[at] == 0xFF
@@ -134,7 +135,7 @@ class Stages:
 
     @cached_property
     def segments(self) -> Sequence[bytes]:
-        """Return the segments without stuffing."""
+        """Return the segments without byte stuffing."""
         found, at = [b""], 0
         while at < len(self.scan):
             if self.scan[at] == 0xFF and self.scan[at + 1] != 0:
@@ -146,7 +147,8 @@ class Stages:
 
     @cached_property
     def starts(self) -> Sequence[int]:
-        """Return the byte at which each segment begins, and where the last ends."""
+        """Return the position of the first byte of each segment, and the end of the last
+        segment."""
         return [0, *np.cumsum([len(part) for part in self.segments]).tolist()]
 
     @property
@@ -155,7 +157,8 @@ class Stages:
         return self.starts[-1] // 128 + self["segments"]
 
     def unstuffed(self, scratch: Bytes) -> Bytes:
-        """Return it with the scan's bytes, the segments' begins, and no coefficients."""
+        """Return the state with the bytes of the scan, the beginnings of the segments, and no
+        coefficients."""
         scratch = scratch.copy()
         _put(scratch, 0, np.array([self.slot_count, 0], np.int32))
         _put(scratch, self["starts"], np.array(self.starts, np.int32))
@@ -168,12 +171,12 @@ class Stages:
 
     @cached_property
     def bits(self) -> str:
-        """Return the scan's bits without stuffing, and some more."""
+        """Return the bits of the scan without byte stuffing, and some additional bits."""
         whole = b"".join(self.segments) + bytes(16)
         return f"{int.from_bytes(whole, 'big'):0{8 * len(whole)}b}"
 
     def slot(self, number: int) -> Slot:
-        """Return what a slot is of."""
+        """Return the component of a slot."""
         segments = self["segments"]
         firsts = [self.starts[segment] // 128 + segment for segment in range(segments)]
         segment = max(s for s in range(segments) if firsts[s] <= number)
@@ -182,9 +185,8 @@ class Stages:
         return Slot(segment, firsts[segment], begin, min(begin + SUBSEQUENCE, last), last)
 
     def _symbols(self, bit: int, block: int, z: int, end: int) -> Iterator[tuple[int, ...]]:
-        """Yield bit, block and coefficient behind each symbol; then its component, the number's
-        size and the number, and how many coefficients it is for.
-        """
+        """Yield the bit, block and coefficient after each symbol; then its component, the number's
+        size and value, and the number of coefficients that it covers."""
         while bit < end:
             component = self._of("component", block)
             table = self.tables[2 * component + (z > 0)]
@@ -214,7 +216,7 @@ class Stages:
             yield bit, block, z, component, size, number, step
 
     def walked(self, scratch: Bytes, number: int) -> Bytes:
-        """Return it with the records and links of a round."""
+        """Return the state with the records and links of a round."""
         scratch = scratch.copy()
         per_mcu = self["per_mcu"]
         links = scratch[self["links"] :]
@@ -274,9 +276,8 @@ class Stages:
     # jpeg_resolve
 
     def resolved(self, scratch: Bytes) -> Bytes:
-        """Return it with each subsequence's true record, and the sums of those before it; or
-        unchanged, where the links do not lead to the end.
-        """
+        """Return the state with each subsequence's true record and the sums of the records before
+        it; or unchanged if the links do not lead to the end."""
         scratch, slot, block, link = scratch.copy(), 0, 0, RESTART
         unchanged, per_mcu, walkers = scratch.copy(), self["per_mcu"], self["walkers"]
         sources = scratch[self["sources"] :][: 4 * self.slot_count].view(np.int32)
@@ -302,7 +303,7 @@ class Stages:
     # jpeg_write: by one walker, from the begin of each segment
 
     def written(self, scratch: Bytes) -> Bytes:
-        """Return it with the coefficients."""
+        """Return the state with the coefficients."""
         scratch = scratch.copy()
         at, count = self["coefficients"], 64 * self["blocks"]
         coefficients = scratch[at : at + 2 * count].view(np.int16).reshape(-1, 64)
@@ -325,7 +326,7 @@ class Stages:
     # inverse_dct
 
     def transformed(self, scratch: Bytes) -> Bytes:
-        """Return it with the samples."""
+        """Return the state with the samples."""
         scratch = scratch.copy()
         at, count = self["coefficients"], 64 * self["blocks"]
         coefficients = scratch[at : at + 2 * count].view(np.int16).reshape(-1, 64).astype(np.int64)
@@ -353,7 +354,7 @@ class Stages:
     # jpeg_pixels
 
     def coloured(self, scratch: Bytes) -> Bytes:
-        """Return the place with the pixels where the scan was."""
+        """Return the place with the pixels in place of the scan."""
         height, width = self["height"], self["width"]  # of luma, which has a sample a pixel
         channels = [self._upsampled(scratch, c)[:height, :width] for c in range(self["components"])]
         if self["transform"] and self["components"] == 3:
@@ -395,7 +396,7 @@ def _put(memory: Bytes, at: int, numbers: NDArray[np.generic]) -> None:
 
 
 def _end(code: str) -> int:
-    """Return the first 16 bits behind those that begin with a code."""
+    """Return the first 16 bits of the values that begin with a code."""
     return (int(code, 2) + 1) << (16 - len(code))
 
 
@@ -414,7 +415,7 @@ def _fixed(number: float) -> int:
 
 
 def _pass(x: NDArray[np.int64], side: int, shift: int) -> NDArray[np.int64]:
-    """Return one pass over 8 numbers, rounded to so many bits less."""
+    """Return one pass over 8 numbers, rounded to this many bits less."""
     even, odd, more = {8: _halves8, 4: _halves4, 2: _halves2}[side](x)
     half = 1 << (shift + more - 1)
     first = [e + o for e, o in zip(even, odd, strict=True)]
@@ -423,9 +424,8 @@ def _pass(x: NDArray[np.int64], side: int, shift: int) -> NDArray[np.int64]:
 
 
 _Halves = tuple[list[int], list[int], int]
-"""What is added for the first half of the results and subtracted for the other, and bits that it
-has more behind the point.
-"""
+"""The numbers that are added for the first half of the results and subtracted for the second half,
+with additional fractional bits."""
 
 
 def _halves8(x: NDArray[np.int64]) -> _Halves:

@@ -1,4 +1,4 @@
-"""Makes JPEG files, and decodes them by the kernels, on any device, and by Pillow."""
+"""Creates JPEG files, and decodes them with the kernels on any device and with Pillow."""
 
 import io
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _ONE_PIXEL = np.zeros((1, 1, 3), np.uint8)
 
 @dataclass(frozen=True)
 class Result:
-    """Holds a place's flags, and the pixels that its entry then has."""
+    """Holds a place's flags, and the pixels that its entry describes after decoding."""
 
     flags: int
     pixels: Bytes
@@ -57,7 +57,7 @@ class Codes:
     """Holds a Huffman table of random codes."""
 
     def __init__(self, symbols: Sequence[int], random: np.random.Generator) -> None:
-        """Take the symbols; some of the codes are as long as 16 bits, or as they can be."""
+        """Take the symbols; some of the codes have 16 bits, or the largest possible length."""
         # Leaves of a tree, of which random ones are split, most often the deepest. All ones is
         # no code, so there is one leaf more.
         lengths = [1, 1]
@@ -75,7 +75,7 @@ class Codes:
             code = (code + 1) << (following - length)
 
     def segment(self, number: int) -> bytes:
-        """Return the table as a file has it."""
+        """Return the table in the format of a file."""
         counts = bytes(self.lengths.count(length) for length in range(1, 17))
         return _segment(0xC4, bytes([number]) + counts + bytes(self.symbols))
 
@@ -85,16 +85,15 @@ def _segment(marker: int, body: bytes) -> bytes:
 
 
 def _number(value: int) -> tuple[int, str]:
-    """Return how many bits a number has, and these."""
+    """Return a number's size in bits, and these bits."""
     size = abs(value).bit_length()
     bits = value if value > 0 else value + (1 << size) - 1
     return size, f"{bits:0{size}b}" if size else ""
 
 
 def symbols_of(block: Sequence[int], before: int) -> list[tuple[int, str]]:
-    """Return the symbols of a block in zigzag order, each with the bits behind its code; `before`
-    is the last block's DC value.
-    """
+    """Return the symbols of a block in zigzag order, each with the bits after its code; `before` is
+    the previous block's DC value."""
     found, run = [_number(block[0] - before)], 0
     for value in block[1:]:
         if value == 0:
@@ -175,7 +174,7 @@ def coded(
 
 
 def random_blocks(count: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Return coefficients as of rough pictures: fewer and smaller towards a block's end."""
+    """Return coefficients like those of noisy images: fewer and smaller towards a block's end."""
     sizes = 100.0 / (1 + np.arange(64))
     blocks = random.normal(0, sizes, (count, 64)).astype(np.int64)
     return np.where(random.random((count, 64)) < random.uniform(0.05, 0.6), blocks, 0)
@@ -185,9 +184,8 @@ _NO_PIXELS = (frozenset(range(0xE0, 0xF0)) | {0xFE}) - {0xE0, 0xEE}
 
 
 def parts_of(data: bytes) -> list[memoryview]:
-    """Return the parts of a file, which `read_jpeg` takes: those that affect pixels. Raises
-    UnsuitableError where anything lies between segments.
-    """
+    """Return the parts of a file that affect pixels, for `read_jpeg`. Raises UnsuitableError if
+    there is anything between segments."""
     view, at = memoryview(data), 2
     parts = [view[:at]]
     while data[at : at + 1] == b"\xff" and at + 4 <= len(data):
@@ -220,9 +218,8 @@ def whole(data: bytes, eighths: int = 8) -> JpegImage:
 
 
 def pillow(data: bytes, eighths: int = 8) -> Bytes | None:
-    """Return the pixels that Pillow decodes, H×W×C; None where it refuses the file, or chooses
-    another scale, as it does for few pixels.
-    """
+    """Return the pixels that Pillow decodes, H×W×C; None if it refuses the file or chooses another
+    scale, as it does for small images."""
     try:
         image = Image.open(io.BytesIO(data))
         width, height = (max(1, side * eighths // 8) for side in image.size)
@@ -246,7 +243,7 @@ class JpegRig:
         scratch_bytes: int = SCRATCH_BYTES,
         blocks: int = 8,
     ) -> None:
-        """Allocate n places, and have so many blocks decode each."""
+        """Allocate n places, and let `blocks` blocks decode each."""
         self.device, self.n = device, n
         self.place_bytes, self.scratch_bytes = place_bytes, scratch_bytes
         self._stream = device.stream()
@@ -262,13 +259,13 @@ class JpegRig:
         )
 
     def has_room(self, image: JpegImage) -> bool:
-        """Return whether an image fits a place of this size."""
+        """Return whether an image fits into a place of this size."""
         head, pixels = len(image._head), int(np.prod(image.pixels_shape))
         largest = head + max(len(image.file.scan) + 16, pixels)
         return largest <= self.place_bytes and image.scratch_bytes <= self.scratch_bytes
 
     def run(self, images: Sequence[JpegImage | PlacedImage]) -> list[Result]:
-        """Return what becomes of each image's entry; the places that are left over have pixels."""
+        """Return the result of each image's entry; the remaining places contain pixels."""
         given, images = len(images), [*images, *[_ONE_PIXEL] * (self.n - len(images))]
         places = np.full((self.n, self.place_bytes), BYTE_POISON)
         for place, image in zip(places, images, strict=True):

@@ -1,4 +1,4 @@
-"""Defines cases: launches with inputs, the right answer, and how exact it must be.
+"""Defines cases: launches with inputs, the right answer, and its allowed error.
 
 Cases are data. They lay out memory as a device sees it: the tensors' elements, and between and
 before them floats that no kernel may use or touch.
@@ -28,27 +28,27 @@ from kernels.problems.precision import BYTE, HALF, Storage
 from tests.support.tolerance import Array, assert_within
 
 POISON = np.uint32(0x7FC0DEAD)
-"""A NaN with a payload: in what is not to be read, and in all that is to be written."""
+"""A NaN with a payload, in memory that must not be read and in memory that must be written."""
 
 HALF_POISON = np.uint16(0x7EAD)
-"""Likewise, where half is stored."""
+"""The same for float16."""
 
 BYTE_POISON = np.uint8(0xA7)
-"""Likewise, where bytes are stored: one that many outputs are not."""
+"""The same for bytes: a value that most outputs do not have."""
 
 
 COPY = os.path.relpath(Path(__file__).with_name("copy.cu"), SOURCE_ROOT)
-"""What writes the operands that are not weights: in a network the launches before do."""
+"""The operands that are not weights and that earlier launches write in a network."""
 
 WEIGHTS = frozenset(
     ("weight", "bias", "scale", "shift", "multiplier", "offset", "depths", "heights", "widths")
 )
-"""Operands that no kernel writes."""
+"""The operands that no kernel writes."""
 
 
 @dataclass(frozen=True)
 class PlacedArray:
-    """Memory, and the byte in it at which an operand begins."""
+    """Holds memory, and the byte at which an operand begins."""
 
     memory: NDArray[Any]
     begin: int = 0
@@ -56,7 +56,8 @@ class PlacedArray:
 
 @dataclass(frozen=True)
 class Check:
-    """Holds inputs by operand, and the answer: `expected` in float64, within `bound` of it.
+    """Holds inputs by operand, and the answer: `expected` in float64, with an error of at most
+    `bound`.
 
     The answer is written where `layout` says. An operand that `y` is computed in place of is named
     in `in_place`; its memory is y's. What a kernel leaves in operands of `scratch` is its own.
@@ -73,7 +74,7 @@ class Check:
 
 @dataclass(frozen=True)
 class KernelCase:
-    """Holds launches, one after another, and their check, which is made when it is needed."""
+    """Holds consecutive launches and their check, which is created when it is needed."""
 
     name: str
     launches: tuple[Launch, ...]
@@ -85,14 +86,15 @@ class KernelCase:
 
 
 def placed(array: NDArray[Any], layout: StridedTensor) -> PlacedArray:
-    """Return memory with a tensor's elements where `layout` says, and poison everywhere else."""
+    """Return memory with a tensor's elements at the places of `layout`, and poison everywhere
+    else."""
     memory = poisoned(layout)
     view(memory, layout)[...] = array
     return PlacedArray(memory, layout.offset * memory.itemsize)
 
 
 def poisoned(layout: StridedTensor) -> Array:
-    """Return poisoned memory for a tensor from a 16-byte boundary to its last element.
+    """Return poisoned memory for a tensor, from a 16-byte boundary to its last element.
 
     Where its pixels lie at vectors, it goes to the end of the last one's last vector: kernels may
     read that (kernels/layout/operands.py, `vectors_in`).
@@ -166,7 +168,8 @@ def run(case: KernelCase, device: Device, *, times: int = 1) -> Array:
 
 
 def _hold(memory: Array, check: Check) -> None:
-    """Fail unless the answer is in `memory`, NaN where NaN is expected, and nothing around it."""
+    """Fail unless `memory` contains the answer, NaN where NaN is expected, and untouched poison
+    around it."""
     y = view(memory, check.layout)
     unknown = np.isnan(check.expected)
     assert np.all(np.isnan(y[unknown])), "NaN was lost"
@@ -189,14 +192,14 @@ def _copy(wanted: Mapping[int, Buffer], device: Device, stream: Stream) -> None:
 
 
 def storage_error(sizes: Array, stored: Storage) -> Array | float:
-    """Return the error of storing numbers: half a unit in the last place for halves, 0 for
-    floats.
-    """
+    """Return the rounding error of storing numbers: half a unit in the last place for float16, 0
+    for floats."""
     return np.maximum(2.0**-11 * sizes, 2.0**-25) if stored == HALF else 0.0
 
 
 def launch(launched: Launch, device: Device, addresses: Mapping[str, int], stream: Stream) -> None:
-    """Enqueue a launch on operands at these addresses, which may overlap with the previous one."""
+    """Enqueue a launch with operands at these addresses; it may overlap with the previous
+    launch."""
     device.launch(
         device.load(launched.instantiation),
         launched.grid,

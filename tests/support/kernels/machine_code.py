@@ -1,12 +1,11 @@
-"""Makes up machine code."""
+"""Creates artificial machine code."""
 
 from kernels.device.machine_code import Instruction
 
 
 def listed(*lines: str) -> list[Instruction]:
-    """Return instructions from lines such as "@P0 BRA 3": predicate if any, opcode, target or
-    operands if any.
-    """
+    """Return instructions from lines such as "@P0 BRA 3": an optional predicate, the opcode, and an
+    optional target or operands."""
     code = []
     for line in lines:
         words = line.split()

@@ -1,4 +1,4 @@
-"""Plants one defect in kernels, to see whether the tests notice.
+"""Plants one defect in kernels, to check whether the tests notice it.
 
 The table of those that are tried was chosen at random, and stays while kernels change around them:
 
@@ -37,7 +37,7 @@ EDITS = (
     (r"float\(([^\s()]+) \+ ([^\s()]+)\)", r"float(\1) + float(\2)"),
     (r"\w+ < exist \? (\S.*?) : 0(\.0f)?;", r"\1;"),
 )
-"""What is written wrongly: a pattern, and what stands in its place."""
+"""Edits that introduce a mistake: a pattern and its replacement."""
 
 _BARRIERS = ("__syncthreads();", "__syncwarp();", "barrier_of_roles();")
 
@@ -56,15 +56,15 @@ CHOSEN_BY_HAND: Final = (
     "depthwise.cu: plus.at[i] = i < exist ? offset[4 + filter + i] : 0;: i < exist ? offset[4 + "
     "filter + i] : 0; becomes offset[4 + filter + i];",
 )
-"""Names in the table beside those: each was once noticed by no test."""
+"""Names in the table next to these: no test once noticed these mutations."""
 
 NOT_SIMULATED = ("ptx.cuh",)
-"""Files of which the simulator has its own."""
+"""Files that the simulator replaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """Locates one place in a source, and says what replaces it."""
+    """Holds one place in a source, and its replacement."""
 
     file: str
     begin: int
@@ -73,9 +73,8 @@ class Mutation:
 
     @property
     def description(self) -> str:
-        """Return the file, the line's text and the change; line numbers would change with every
-        edit.
-        """
+        """Return the file, the line's text and the change, without line numbers, which every edit
+        would change."""
         text = _text(self.file)
         first, last = text.rfind("\n", 0, self.begin) + 1, text.index("\n", self.end)
         line, old = text[first:last].strip(), text[self.begin : self.end].strip()
@@ -92,7 +91,7 @@ class Mutation:
 
 
 def by_name() -> dict[str, Mutation]:
-    """Return all mutations of all files; a name that several places share ends in a number."""
+    """Return all mutations of all files; if several places share a name, it ends in a number."""
     alike: dict[str, list[Mutation]] = {}
     for pattern, new in EDITS:
         for mutation in _places(pattern, new):
@@ -105,9 +104,8 @@ def by_name() -> dict[str, Mutation]:
 
 
 def choose(count: int, seed: int) -> list[str]:
-    """Return the names of `count` random mutations: an edit is drawn first, then one of its
-    places.
-    """
+    """Return the names of `count` random mutations: first an edit is drawn, then one of its
+    places."""
     random = Random(seed)
     names = {mutation: name for name, mutation in by_name().items()}
     places = [list(_places(pattern, new)) for pattern, new in EDITS]
@@ -140,7 +138,7 @@ def _text(file: str) -> str:
 
 
 def concerned(mutation: Mutation, cases: Iterable[KernelCase], each: int) -> list[KernelCase]:
-    """Return cases of the kernels that include the mutated file.
+    """Return the cases of the kernels that include the mutated file.
 
     There are `each` instantiations of every kernel, spread over all of them, and one that has a
     case with padding in 3-D, without which no depth is out of bounds.
@@ -158,7 +156,8 @@ def concerned(mutation: Mutation, cases: Iterable[KernelCase], each: int) -> lis
 
 
 def _pads_in_3d(case: KernelCase) -> bool:
-    """Return whether the case's problem, which its name has, pads before and after three axes."""
+    """Return whether the case's problem, according to its name, pads before and after three
+    axes."""
     return re.search(r" p\d+(,\d+){5}\b", case.name) is not None
 
 
@@ -176,7 +175,8 @@ def _includes(case: KernelCase, file: str) -> bool:
 
 
 def copied(folder: Path) -> Path:
-    """Copy all sources into `folder`, and what every case runs beside them; return their root."""
+    """Copy all sources into `folder` with the additional files that every case needs; return their
+    root."""
     root = shutil.copytree(SOURCE_ROOT, folder / "kernels" / "src")
     beside = root / COPY
     beside.parent.mkdir(parents=True)
@@ -185,7 +185,8 @@ def copied(folder: Path) -> Path:
 
 
 def mutant(folder: Path, file: str, begin: int, end: int, new: str) -> Path:
-    """Copy all sources into `folder`, with the characters `begin` to `end` of one replaced."""
+    """Copy all sources into `folder`, and replace the characters from `begin` to `end` of one
+    source."""
     root = copied(folder)
     text = (root / file).read_text(encoding="utf-8")
     (root / file).write_text(text[:begin] + new + text[end:], encoding="utf-8")
@@ -193,7 +194,7 @@ def mutant(folder: Path, file: str, begin: int, end: int, new: str) -> Path:
 
 
 def replaced(folder: Path, file: str, old: str, new: str, which: int = 0) -> Path:
-    """Copy all sources into `folder`, with occurrence number `which` of `old` replaced."""
+    """Copy all sources into `folder`, and replace occurrence number `which` of `old`."""
     text = (SOURCE_ROOT / file).read_text(encoding="utf-8")
     begin = -1
     for _ in range(which + 1):

@@ -1,4 +1,4 @@
-"""Finds in PTX what touches registers of a wgmma that is under way, along every path.
+"""Finds instructions in PTX that access registers of an unfinished wgmma, along every path.
 
     python -m tests.support.kernels.ptx    # the compiler's version, and what is found by kernel
 
@@ -25,15 +25,15 @@ from kernels.device.compile import FLAGS
 from kernels.device.device import SOURCE_ROOT, Instantiation
 
 ARCHITECTURE: Final = "90a"
-"""The only one that has wgmma."""
+"""The only architecture that has wgmma."""
 
 Ages = dict[str, int]
-"""Of registers under way."""
+"""The names of registers that an unfinished wgmma uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """Holds one instruction, and where it may go on: places in the list."""
+    """Holds one instruction, and the indices of the instructions that may follow it."""
 
     text: str
     opcode: str
@@ -44,7 +44,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Says that an instruction touches registers of a wgmma under way."""
+    """Holds an instruction that accesses registers of an unfinished wgmma."""
 
     instruction: str
     registers: tuple[str, ...]
@@ -54,7 +54,7 @@ class Touch:
 
 
 def made(instantiation: Instantiation, root: Path = SOURCE_ROOT) -> nvrtc.CompilerOutput:
-    """Return all that the compiler makes of a kernel for Hopper."""
+    """Return the compiler's complete output for a kernel for Hopper."""
     headers = {path.name: path.read_text(encoding="utf-8") for path in root.glob("*.cuh")}
     source = (root / instantiation.source).read_text(encoding="utf-8")
     options = (f"--gpu-architecture=sm_{ARCHITECTURE}", *FLAGS, *instantiation.macros)
@@ -69,7 +69,8 @@ def compiled(instantiation: Instantiation, root: Path = SOURCE_ROOT) -> str:
 
 
 def touches(ptx: str) -> list[Touch]:
-    """Return what touches sums, or registers of A, of a wgmma under way, and returns with one."""
+    """Return the instructions that access sums or A's registers of an unfinished wgmma, or that
+    return during one."""
     code = instructions(ptx)
     oldest = 1 + max((_pending(each) for each in code if _is(each, "wait_group")), default=0)
     before: dict[int, Ages] = {0: {}}
@@ -132,7 +133,7 @@ def _sums(instruction: Instruction) -> tuple[str, ...]:
 
 
 def _factors(instruction: Instruction) -> tuple[str, ...]:
-    """Return the registers that A lies in; none where it lies in shared memory."""
+    """Return the registers that contain A; none if A is in shared memory."""
     behind = instruction.operands.partition("}")[2].lstrip(", ")
     return tuple(_registers(behind.partition("}")[0])) if behind.startswith("{") else ()
 
@@ -147,7 +148,7 @@ class _Scope:
 
 
 def instructions(ptx: str) -> list[Instruction]:
-    """Return the instructions of the only function, with where each may go on.
+    """Return the instructions of the only function, with the possible successors of each.
 
     Raises ValueError for what it does not know: calls, tables of branches, guarded wgmma.
     """
@@ -175,7 +176,8 @@ _TOKEN = re.compile(r"\s*(?:([{}])|([\w$]+:(?!:))|([^;]+);)")
 
 
 def _statements(ptx: str) -> Iterator[str]:
-    """Yield braces, labels with their colon, and what semicolons end, of the function's body."""
+    """Yield braces, labels with their colon, and the statements before semicolons, from the
+    function's body."""
     lines = [line.partition("//")[0] for line in ptx.splitlines()]
     if len(bodies := [i for i, line in enumerate(lines) if line.rstrip() == "{"]) != 1:
         raise ValueError(f"PTX of {len(bodies)} functions instead of one")
@@ -222,7 +224,7 @@ def _target(label: str, scope: _Scope | None, labels: Mapping[tuple[int, str], i
 
 
 def with_products(instantiations: Iterable[Instantiation]) -> list[Instantiation]:
-    """Return the instantiations that have wgmma."""
+    """Return the instantiations that use wgmma."""
     return [
         each
         for each in instantiations
@@ -231,7 +233,8 @@ def with_products(instantiations: Iterable[Instantiation]) -> list[Instantiation
 
 
 def touches_of_all(instantiations: Iterable[Instantiation]) -> dict[str, list[str]]:
-    """Return what touches registers under way, kernel by kernel; raises where one has no wgmma."""
+    """Return the accesses to registers in use, kernel by kernel. Raises ValueError if a kernel has
+    no wgmma."""
 
     def found(instantiation: Instantiation) -> list[str]:
         ptx = compiled(instantiation)

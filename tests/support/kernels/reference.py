@@ -1,4 +1,4 @@
-"""Defines every operation in plain NumPy, one function each, as a reference for the kernels.
+"""Defines every operation as a function in plain NumPy, as a reference for the kernels.
 
 Convolution itself is in kernels/reference.py, as the tuner checks candidates by it.
 
@@ -36,7 +36,7 @@ def conv(
     residual: Array | None = None,
     activation: Activation | None = None,
 ) -> Array:
-    """Return y = activation(conv(x, weight) + bias + residual), as kernels/reference.py has it."""
+    """Return y = activation(conv(x, weight) + bias + residual), with kernels/reference.py."""
     return activate(reference.conv(x, weight, problem, bias, residual), activation)
 
 
@@ -53,7 +53,7 @@ def gemm(
 
 
 def product(a: Array, b: Array) -> Array:
-    """Return y = a · b, matrices along the last two axes; the axes before broadcast."""
+    """Return y = a · b, matrices along the last two axes; the other axes broadcast."""
     require_one_type(a, b)
     return a @ b
 
@@ -211,7 +211,7 @@ def binary(
 
 
 def activate(x: Array, activation: Activation | None) -> Array:
-    """Return activation(x), computed by the formula of `ActivationKind`; None returns x."""
+    """Return activation(x), with the formula of `ActivationKind`; None returns x."""
     if activation is None:
         return x
     a, b = activation.a, activation.b
@@ -276,8 +276,8 @@ def softmax(x: Array, axis: int, log: bool = False) -> Array:
 
 
 def top_k(scores: Array, k: int, *, logits: bool) -> Array:
-    """Return rows of all scores, the k largest's indices, their probabilities, and a 1; `scores` is
-    N×classes.
+    """Return rows of all scores, the indices of the k largest, their probabilities, and a 1;
+    `scores` is N×classes.
 
     The largest comes first, and of equals the lower index. Probabilities are softmax of `logits`,
     or the scores; all NaN where one of the row's scores is NaN or infinite.
@@ -301,8 +301,8 @@ def slice_axis(x: Array, axis: int, start: int, stop: int, step: int = 1) -> Arr
 
 
 def reshape(x: Array, shape: Sequence[int], channels_last: bool = False) -> Array:
-    """Return N×(any shape) → N×shape, with elements in order C, H, W, or with `channels_last` H, W,
-    C."""
+    """Return N×(any shape) → N×shape, with elements in the order C, H, W, or with `channels_last`
+    H, W, C."""
     return (np.moveaxis(x, 1, -1) if channels_last else x).reshape(len(x), *shape)
 
 
@@ -319,30 +319,30 @@ def channel_shuffle(x: Array, groups: int) -> Array:
 
 
 def pad(x: Array, begin: Sequence[int], end: Sequence[int], value: float) -> Array:
-    """Return x surrounded by `value`; `begin` and `end` have one entry for each axis, C first."""
+    """Return x surrounded by `value`; `begin` and `end` have one entry per axis, C first."""
     widths = ((0, 0), *zip(begin, end, strict=True))
     return np.pad(x, widths, constant_values=value)
 
 
 def quantize(x: Array, stored: Storage) -> NDArray[np.uint8]:
-    """Return x quantized to bytes by ONNX's QuantizeLinear, computed in the type of x."""
+    """Return x quantized to bytes like ONNX's QuantizeLinear, computed in the type of x."""
     scale = x.dtype.type(stored.scale)
     bytes_ = np.clip(np.rint(x / scale) + stored.zero_point, 0, 255)
     return np.asarray(bytes_, np.uint8)
 
 
 def dequantize(x: NDArray[np.uint8], stored: Storage, dtype: np.dtype[Any]) -> Array:
-    """Return the numbers that quantized bytes mean, by ONNX's DequantizeLinear, as floats."""
+    """Return the numbers of quantized bytes as floats, like ONNX's DequantizeLinear."""
     return np.asarray((x.astype(dtype) - stored.zero_point) * dtype.type(stored.scale))
 
 
 def quantized(x: Array, stored: Storage) -> Array:
-    """Return x rounded to the nearest numbers that bytes can mean."""
+    """Return x rounded to the nearest numbers that bytes can represent."""
     return dequantize(quantize(x, stored), stored, x.dtype)
 
 
 def in_blocks(x: Array, block: int) -> Array:
-    """Return N×C×H×W as N × 4·block² × H/block × W/block, a pixel for each block of pixels.
+    """Return N×C×H×W as N × 4·block² × H/block × W/block, with one pixel per block of pixels.
 
     Its channels are those of the block's pixels, row by row, with 0 for a missing fourth.
     """

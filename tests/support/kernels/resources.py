@@ -1,4 +1,5 @@
-"""Keeps the committed tables: each kernel's resources by architecture, a file for each compiler.
+"""Maintains the committed tables of each kernel's resources by architecture, with one file per
+compiler.
 
     tests/kernels/resources/NVRTC-13.4.tsv   what each kernel takes: all kernels of the pinned one
     tests/kernels/resources/NVRTC-13.0.tsv   of another, one kernel of each source, or more (WHOLE)
@@ -41,39 +42,40 @@ from tests.support.kernels.compilers import named, run_with
 MODULE = "tests.support.kernels.resources"
 
 EMBEDDED = ("87", "110")
-"""Jetson's: the long suite compiles all kernels for them, without a table."""
+"""Jetson architectures: the long suite compiles all kernels for them, but there is no table."""
 ARCHITECTURES = ("75", "80", "86", "89", "90a", "100", "120")
-"""Those that the pinned compiler's table has every kernel for."""
+"""Architectures for which the pinned compiler's table has every kernel."""
 WITHOUT_SPILLS = ("80", "90a")
 """Data-centre GPUs, for which the kernels' tiles are chosen."""
 
 PINNED = "NVRTC 13.4"
-"""The compiler of constraints.txt, and of the profiles."""
+"""The compiler in constraints.txt, which is also used for the profiles."""
 
 WHOLE: Mapping[str, Collection[str]] = {
     "NVRTC 12.9": ("80",),
     "NVRTC 13.0": ("90a",),
     PINNED: ARCHITECTURES,
 }
-"""By compiler, the architectures for which its table has every kernel. For others it has one of
-each source."""
+"""For each compiler, the architectures for which its table has every kernel. For others, the table
+has one kernel per source."""
 
 BRIEF = ("NVRTC 12.8", "NVRTC 13.1", "NVRTC 13.2", "NVRTC 13.3")
-"""The compilers whose tables have data-centre GPUs alone: between those that extras install."""
+"""The compilers whose tables have only data-centre GPUs: those between the oldest and the newest
+that the extras install."""
 
 FOLDER = ROOT / "tests" / "kernels" / "resources"
 SOURCES = FOLDER / "sources.tsv"
 CACHE = ROOT / ".cache" / "cubins"
 
 NONE = "-"
-"""In the table, where a kernel is not for an architecture, or not compiled for it."""
+"""The cell of a kernel that does not exist for an architecture, or is not compiled for it."""
 
 Table = dict[str, dict[str, str]]
-"""Cells by row and column. Of resources: kernel → architecture → what it takes."""
+"""Cells by row and column. For resources: kernel → architecture → the kernel's resources."""
 
 
 def instantiations(arch: str) -> tuple[Instantiation, ...]:
-    """Return the kernels for an architecture: not all have tensor cores for TF32.
+    """Return the kernels for an architecture; some architectures have no tensor cores for TF32.
 
     Kernels for rarer activations are compiled for data-centre GPUs alone, to save a minute.
     """
@@ -82,8 +84,8 @@ def instantiations(arch: str) -> tuple[Instantiation, ...]:
 
 
 def sample(arch: str) -> tuple[Instantiation, ...]:
-    """Return one kernel of each source for an architecture, and one of each range of
-    architectures that a source has kernels for."""
+    """Return one kernel per source for an architecture, and one for each range of architectures for
+    which a source has kernels."""
     firsts: dict[object, Instantiation] = {}
     for each in INSTANTIATIONS:
         if each.architectures.includes(arch):
@@ -92,7 +94,7 @@ def sample(arch: str) -> tuple[Instantiation, ...]:
 
 
 def compared(made_by: str, arch: str) -> tuple[Instantiation, ...]:
-    """Return the kernels that a compiler's table has for an architecture."""
+    """Return the kernels in a compiler's table for an architecture."""
     return instantiations(arch) if arch in WHOLE.get(made_by, ()) else sample(arch)
 
 
@@ -102,8 +104,8 @@ def columns() -> tuple[str, ...]:
 
 
 def changed_sources(made_by: str) -> set[str]:
-    """Return the sources whose text, or an include's, is not the one that a compiler's rows are
-    from."""
+    """Return the sources that have changed, including their headers, since a compiler's rows were
+    written."""
     committed = _read(SOURCES)[1]
     return {
         name for name in _sources() if committed.get(name, {}).get(made_by) != source_digest([name])
@@ -120,7 +122,7 @@ def _sources() -> list[str]:
 
 
 def table_of(cubins: Mapping[tuple[Instantiation, str], Cubin]) -> Table:
-    """Return the table that these cubins give."""
+    """Return the table for these cubins."""
     table: Table = {}
     for (instantiation, arch), cubin in cubins.items():
         table.setdefault(row_of(instantiation), {})[arch] = _cell(cubin)
@@ -128,7 +130,7 @@ def table_of(cubins: Mapping[tuple[Instantiation, str], Cubin]) -> Table:
 
 
 def _cell(cubin: Cubin) -> str:
-    """Return the registers and the sizes in bytes that are not 0: "32 shared 1024"."""
+    """Return the registers and the nonzero sizes in bytes: "32 shared 1024"."""
     bytes_of = {
         "shared": cubin.resources.static_shared,
         "stack": cubin.resources.stack,
@@ -147,7 +149,8 @@ def column(arch: str, sources: Collection[str]) -> dict[str, str]:
 
 
 def column_by(made_by: Compiler, arch: str) -> dict[str, str]:
-    """Return what `column` does for all sources with another compiler, in a process of its own."""
+    """Return the result of `column` for all sources with another compiler, in a separate
+    process."""
     if made_by.name == compiler():
         return column(arch, _sources())
     program = (
@@ -159,7 +162,7 @@ def column_by(made_by: Compiler, arch: str) -> dict[str, str]:
 
 
 def columns_by(made_by: Compiler) -> tuple[str, ...]:
-    """Return what `columns` does with another compiler."""
+    """Return the result of `columns` with another compiler."""
     if made_by.name == compiler():
         return columns()
     program = "from tests.support.kernels import resources; print(*resources.columns())"
@@ -175,7 +178,7 @@ def file_of(made_by: str) -> Path:
 
 
 def read(made_by: str = PINNED) -> Table:
-    """Return a compiler's committed table. Raises LookupError where there is none."""
+    """Return a compiler's committed table. Raises LookupError if there is none."""
     file = file_of(made_by)
     if not file.exists():
         raise LookupError(
@@ -191,7 +194,7 @@ def read(made_by: str = PINNED) -> Table:
 
 
 def committed_columns(made_by: str) -> tuple[str, ...]:
-    """Return the architectures of a compiler's committed table; none where there is no table."""
+    """Return the architectures of a compiler's committed table; none if there is no table."""
     file = file_of(made_by)
     return tuple(next(iter(_read(file)[1].values()))) if file.exists() else ()
 
@@ -213,7 +216,7 @@ def _write(file: Path, corner: str, names: Iterable[str], table: Table) -> None:
 
 
 def write(table: Table, compiled: Collection[str]) -> None:
-    """Replace the loaded compiler's table, and the digests of the sources that were `compiled`."""
+    """Replace the loaded compiler's table, and the digests of the `compiled` sources."""
     by = compiler()
     _write(file_of(by), by, columns(), table)
     committed = _read(SOURCES)[1] if SOURCES.exists() else {}

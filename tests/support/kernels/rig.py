@@ -1,4 +1,5 @@
-"""What families of kernels share: tests of drawn cases, and whether a planted defect is noticed."""
+"""Shared parts of tests of kernel families: tests of drawn cases, and the check that a planted
+defect is noticed."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -21,7 +22,8 @@ Test = Callable[..., None]
 def of_drawn(
     make: Callable[..., KernelCase], drawn: st.SearchStrategy[tuple[Any, ...]], few: int, many: int
 ) -> tuple[Test, Test]:
-    """Return two tests that cases are their reference: of a few, and of many in the long suite.
+    """Return two tests that compare cases with their reference: few cases, and many in the long
+    suite.
 
     They have the fixture `device`; `make` gets what is drawn.
     """
@@ -38,7 +40,7 @@ def of_drawn(
 
 
 def notices(root: Path, cases: Iterable[KernelCase], builds: Sequence[Build] = (PLAIN,)) -> bool:
-    """Return whether one of the cases fails with the sources under `root`, in one of the builds."""
+    """Return whether one of the cases fails with the sources under `root` in one of the builds."""
     every = list(cases)
     for build in builds:
         device = CusimDevice(build, Order.RANDOM, source_root=root, timeout_s=60)

@@ -1,4 +1,4 @@
-"""Fakes for tests of measuring: a clock with prescribed times, and algorithms that are wrong."""
+"""Fakes for tests of measuring: a clock with prescribed times, and wrong algorithms."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,8 @@ from tests.support.kernels.windows import conv_problem, window
 
 DIRECT = DirectConv()
 TILE = TileConfig(Tile(bm=16, bn=32, bk=32, tm=4, tn=4, stages=3))
-"""None of direct convolution's own: a clock tells candidates apart by their launches."""
+"""The tests' algorithms without direct convolution's: a clock distinguishes candidates by their
+launches."""
 
 LAYER = conv_problem(1, 8, 12, window((5, 6), (3, 3), pads=(1, 1, 1, 1)))
 POINTWISE = conv_problem(1, 8, 12, window((5, 6), (1, 1)))
@@ -40,12 +41,12 @@ FEW = (DIRECT, DepthwiseConv())
 Us = Callable[[str, bool], float]
 
 _RANDOM = {"fp16": (np.float16, 1), "int8": (np.int8, 32)}
-"""What is timed at a precision: its type, and about its deviation; others are float32."""
+"""The timed problems of a precision: type and approximate deviation; others are float32."""
 
 
 @dataclass
 class Clock:
-    """A Timer that returns `us(name, cold)` for each candidate of the problems; it runs nothing.
+    """A Timer that returns `us(name, cold)` for each candidate of the problems, and runs nothing.
 
     `asked` records the problem and candidate of every measurement, and whether it was cold; `runs`
     records its sets of operands, copies and replays. Operands are checked: what is read must be
@@ -116,7 +117,7 @@ def _plain(launches: Iterable[Launch]) -> tuple[Launch, ...]:
 
 
 def by_length(name: str, cold: bool) -> float:
-    """Return a time that puts candidates into some order."""
+    """Return a time that sorts candidates in some order."""
     return 10.0 + len(name) + hash_of(name) / 1000 + 5 * cold
 
 
@@ -139,7 +140,7 @@ def silent(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class BrokenConv(DirectConv):
-    """Computes direct convolution, except for the one thing that each subclass does wrong."""
+    """Computes direct convolution, except for the mistake of each subclass."""
 
     name: str = "broken"
 
@@ -204,7 +205,7 @@ class TooLarge(BrokenConv):
 
 
 class WritesElsewhere(_Launches):
-    """Writes outside its operands, which makes the device fail."""
+    """Writes outside its operands, so the device fails."""
 
     def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
         fill = fill_launch(StridedTensor.contiguous((1 << 20,)), 1.0)

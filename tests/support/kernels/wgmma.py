@@ -1,4 +1,5 @@
-"""What kernels of wgmma share: their machine code, and defects that each of them could have."""
+"""Shared parts of the tests of wgmma kernels: their machine code, and defects that each could
+have."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,13 +25,13 @@ OF_CLUSTERS = {
     "rows that do not divide": ("exist + splits - 1, sizes", "exist, sizes"),
     "a workspace that is not there": ("in_cluster ? 1 : splits", "splits"),
 }
-"""Where the blocks of a cluster add up the parts of sums."""
+"""The code in which the blocks of a cluster add the parts of sums."""
 
 
 def machine_code(
     kernel: Instantiation, waiting: Sequence[bool]
 ) -> tuple[Cubin, tuple[Instruction, ...], Counter[str]]:
-    """Return a kernel for Hopper, its instructions, and how often it has each opcode.
+    """Return a kernel for Hopper, its instructions, and the count of each opcode.
 
     Fails unless its products wait for those before them as `waiting` says, one by one, and nothing
     else multiplies. Where ptxas makes each product wait it says so: C7510 to C7515.

@@ -1,4 +1,4 @@
-"""Makes windows for the tests: built with ONNX's defaults, or drawn by hypothesis."""
+"""Creates windows for the tests, with ONNX's defaults or drawn by hypothesis."""
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -12,14 +12,15 @@ ON_A_DEVICE = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
 )
-"""For tests of drawn layers, which share one device and run for very different times. An algorithm
-that runs few of them leaves most out."""
+"""Settings for tests of drawn layers, which share one device and run for very different times. An
+algorithm that supports few layers filters most of them out."""
 
 
 def floor_output(
     size: int, kernel: int, stride: int, dilation: int, pad_begin: int, pad_end: int
 ) -> int:
-    """Return how many windows fit wholly inside one padded axis; 0 or less if none does."""
+    """Return the number of windows that fit entirely inside one padded axis; 0 or less if none
+    does."""
     return (size + pad_begin + pad_end - (dilation * (kernel - 1) + 1)) // stride + 1
 
 
@@ -32,7 +33,7 @@ def window(
     pads: Axes | None = None,
     output: Axes | None = None,
 ) -> Window:
-    """Return a window; `pads` has every axis's begin, then every axis's end, as in ONNX."""
+    """Return a window; `pads` has every axis's begin and then every axis's end, as in ONNX."""
     axes = len(size)
     strides = strides or (1,) * axes
     dilations = dilations or (1,) * axes
@@ -43,15 +44,13 @@ def window(
 
 
 def conv_problem(n: int, c: int, k: int, seen: Window, groups: int = 1) -> ConvProblem:
-    """Return a problem; the window comes late in the arguments, so that a row of cases reads
-    well.
-    """
+    """Return a problem; the window is a late argument, so that rows of cases are easy to read."""
     return ConvProblem(n=n, c=c, k=k, window=seen, groups=groups)
 
 
 @st.composite
 def windows(draw: st.DrawFn) -> Window:
-    """Draw any small window; its padding is less than the kernel, as ONNX requires of a pool."""
+    """Draw any small window; its padding is less than the kernel, as ONNX requires for pooling."""
     axes = draw(st.sampled_from((2, 2, 3)))
 
     def each(least: int, most: int) -> Axes:

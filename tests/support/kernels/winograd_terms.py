@@ -37,7 +37,7 @@ def matrix_of(computed: Program) -> Matrix:
 
 
 def magnitudes(computed: Program) -> Matrix:
-    """Return |matrix|, or more where shared values partly cancel: the matrix of the terms' sizes.
+    """Return the matrix of the terms' sizes: |matrix|, or more if shared values partly cancel.
 
     It bounds the share of each input in the output's sums, which their rounding depends on.
     """

@@ -1,4 +1,4 @@
-"""Makes a small network with attention, as exporters write it."""
+"""Creates a small network with attention, as exporters write it."""
 
 import numpy as np
 import onnx
@@ -17,8 +17,8 @@ def attention(
     unknown: bool = False,
     side: int = SIZE,
 ) -> onnx.ModelProto:
-    """Return a ViT of one layer, as timm's is exported: its patches, q, k and v by one product,
-    attention, the mean of the tokens. Each 4 × 4 pixels of an image are a token.
+    """Return a ViT with one layer, as timm's is exported: patches, q, k and v from one product,
+    attention, and the mean of the tokens. Each 4 × 4 pixels of an image are a token.
 
     If it has something `unknown`, typed nodes cannot express it.
     """

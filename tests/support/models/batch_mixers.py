@@ -1,4 +1,4 @@
-"""Makes classifiers in which an image's scores depend on the others of its batch."""
+"""Creates classifiers in which an image's scores depend on the other images of its batch."""
 
 from collections.abc import Mapping
 
@@ -51,7 +51,7 @@ MIXERS = tuple(_ENDS)
 
 
 def mixer(name: str) -> onnx.ModelProto:
-    """Return a linear classifier of grey images, any N, whose end mixes them."""
+    """Return a linear classifier of grey images, for any N, whose last nodes mix the images."""
     end, weights = _ENDS[name]
     constants = weights | {"w": noise(SIZE * SIZE, CLASSES)}
     graph = helper.make_graph(

@@ -1,4 +1,4 @@
-"""Reads a model's preprocessing alone, of all that the files beside it describe."""
+"""Reads only a model's preprocessing from the files that describe the model."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

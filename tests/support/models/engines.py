@@ -1,4 +1,4 @@
-"""Makes classifiers for engine tests, and computes their scores by the reference."""
+"""Creates classifiers for tests of engines, and computes their scores with the reference."""
 
 from dataclasses import replace
 from functools import partial
@@ -36,7 +36,8 @@ H200_CHOICE = heuristic(H200)
 
 
 def preprocessing_of(shape: tuple[int, ...], layout: Layout = Layout.NCHW) -> Preprocessing:
-    """Return preprocessing for C×H×W or C×D×H×W, different for each channel, so that swaps show."""
+    """Return preprocessing for C×H×W or C×D×H×W that differs between channels, so that swaps are
+    noticed."""
     channels, *depth, height, width = shape
     return Preprocessing(
         height=height,
@@ -74,9 +75,8 @@ def network_of(name: str, proto: onnx.ModelProto) -> Classifier:
 
 
 def branching() -> Classifier:
-    """Return a network whose branches write into one buffer, overwrite, and differ in length or
-    not.
-    """
+    """Return a network whose branches write into one buffer, overwrite each other, and differ in
+    length or not."""
     b = GraphBuilder(0, x=(3, 8, 8))
     first = b.conv("first", "x", 16, 3)
     deep = b.conv("deep2", b.conv("deep1", first, 8, 1), 8, 3)
@@ -90,7 +90,7 @@ def branching() -> Classifier:
 
 
 def opened(classifier: Classifier, device: Device, max_batch: int = 1) -> CudaEngine:
-    """Return the warm engine on Convoy's kernels; the caller closes it."""
+    """Return the warm engine with Convoy's kernels; the caller closes it."""
     engine = CudaEngine(classifier, device, max_batch=max_batch, choose=heuristic(device))
     engine.warm_up()
     return engine
@@ -107,7 +107,7 @@ class _Steps:
 
 
 def scores_by_steps(engine: CudaEngine, images: Batch) -> NDArray[np.float32]:
-    """Return the scores that the engine's plans give without their captured graphs."""
+    """Return the scores of the engine's plans without captured graphs."""
     graphs = {key: replay.graph for key, replay in engine._replays.items()}
     for key, replay in engine._replays.items():
         replay.graph = _Steps(engine, engine._plans[key])
@@ -119,7 +119,7 @@ def scores_by_steps(engine: CudaEngine, images: Batch) -> NDArray[np.float32]:
 
 
 def with_one_output(graph: Graph) -> Graph:
-    """Return the graph with its first output alone."""
+    """Return the graph with only its first output."""
     return replace(graph, outputs=graph.outputs[:1])
 
 
@@ -135,7 +135,7 @@ def pixels(classifier: Classifier, n: int, seed: int = 0) -> NDArray[np.uint8]:
 
 
 def reference_scores(classifier: Classifier, images: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Return the scores of the network as loaded, in float64, one row an image."""
+    """Return the scores of the network as loaded, in float64, with one row per image."""
     multiplier, offset = normalisation(classifier.preprocessing)
     x = images * multiplier.astype(np.float64) + offset
     if classifier.preprocessing.layout is Layout.NCHW:
@@ -146,4 +146,4 @@ def reference_scores(classifier: Classifier, images: NDArray[np.uint8]) -> NDArr
 
 
 network_tolerance = partial(tolerance.network_tolerance, choose=H200_CHOICE)
-"""The tolerance for the algorithms chosen on an H200; other devices choose much the same."""
+"""The tolerance for the algorithms chosen for an H200; other devices choose similar ones."""

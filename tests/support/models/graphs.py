@@ -1,4 +1,4 @@
-"""Builds small typed graphs by hand, and compares a graph with what it is rewritten to.
+"""Builds small typed graphs by hand, and compares a graph with its rewritten form.
 
 A value called "c" that a Conv writes is written by the node "conv_c", a sum "s" by "binary_s".
 """
@@ -151,7 +151,7 @@ class GraphBuilder:
         return self.add(Slice, output, shape, x=x, axis=axis, start=start, stop=stop)
 
     def roll(self, output: str, x: str, by: int, *axes: int) -> str:
-        """Add slices and concatenations that move an image back by `by`, around its edges."""
+        """Add slices and concatenations that roll an image back by `by`."""
         for axis in axes:
             y = output if axis == axes[-1] else f"{output}.{axis}"
             last = self.part(f"{y}.last", x, axis, by, self.shapes[x][axis])
@@ -159,7 +159,8 @@ class GraphBuilder:
         return x
 
     def windows(self, output: str, x: str, size: int) -> str:
-        """Add what makes size² tokens of each window of an image: windows × tokens × C."""
+        """Add the nodes that turn each window of an image into size² tokens: windows × tokens ×
+        C."""
         c, side, _ = self.shapes[x]
         many = side // size
         last = self.transpose(f"{output}.last", x, 1, 2, 0)
@@ -168,7 +169,7 @@ class GraphBuilder:
         return self.reshape(output, turned, (many**2, size**2, c))
 
     def joined(self, output: str, x: str, side: int) -> str:
-        """Add what makes an image of `windows` again."""
+        """Add the nodes that turn `windows` back into an image."""
         many, tokens, c = self.shapes[x]
         rows, size = int(many**0.5), int(tokens**0.5)
         apart = self.reshape(f"{output}.apart", x, (rows, rows, size, size, c))
@@ -235,7 +236,7 @@ def kinds(result: RewriteResult) -> list[str]:
 
 
 def refusals(result: RewriteResult, rule: str) -> dict[str, str]:
-    """Return what a rule refused: node → reason."""
+    """Return a rule's refusals: node → reason."""
     return {entry.node: entry.reason for entry in result.refused if entry.rule == rule}
 
 

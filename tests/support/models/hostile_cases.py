@@ -1,4 +1,4 @@
-"""Lists the hostile models, and the pattern of the loader's message for each."""
+"""Lists the hostile models, each with the pattern of the loader's message."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Makes models that ask for too much: each a small file, or one that is cheap to write.
+"""Creates models that need too many resources, from small files or files that are cheap to write.
 
 What onnx's helpers would refuse to write is assembled from protobuf's wire format.
 """
@@ -30,7 +30,7 @@ def node(op: str, inputs: str, outputs: str, **rest: Any) -> NodeProto:
 
 
 def value(name: str, shape: Sequence[int | str | None] | None) -> ValueInfoProto:
-    """Return a float value of a shape, in which None leaves a size open."""
+    """Return a float value of a shape, in which None means an unknown size."""
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
 
@@ -43,7 +43,7 @@ def model(
     opset: int = 21,
     functions: Sequence[FunctionProto] = (),
 ) -> ModelProto:
-    """Return a model from x of `shape` to y of `axes` axes."""
+    """Return a model from x of `shape` to y with `axes` axes."""
     graph = helper.make_graph(
         nodes,
         "hostile",
@@ -58,13 +58,13 @@ def model(
 
 
 def chain(op: str, n: int, more: str = "", **rest: Any) -> list[NodeProto]:
-    """Return n nodes from x to y, each of which reads the one before and `more`."""
+    """Return n nodes from x to y, each of which reads the one before it and `more`."""
     names = ["x", *(f"v{i}" for i in range(1, n)), "y"]
     return [node(op, f"{names[i]} {more}", names[i + 1], **rest) for i in range(n)]
 
 
 def relu(*shape: int) -> ModelProto:
-    """Return a model of one Relu of an input of that shape."""
+    """Return a model with one Relu and an input of this shape."""
     return model(chain("Relu", 1), shape=shape, axes=len(shape))
 
 
@@ -96,7 +96,7 @@ def call(name: str, inputs: str, outputs: str, **rest: Any) -> NodeProto:
 
 
 def doubling(n: int, used: bool = True) -> ModelProto:
-    """Return a model of n functions, each of which calls the one before twice."""
+    """Return a model with n functions, each of which calls the previous one twice."""
     functions = [function("f0", [node("Relu", "a", "b")])]
     for i in range(1, n):
         calls = [call(f"f{i - 1}", "a", "t"), call(f"f{i - 1}", "t", "b")]
@@ -106,7 +106,7 @@ def doubling(n: int, used: bool = True) -> ModelProto:
 
 
 def deep_calls(n: int) -> ModelProto:
-    """Return a model of calls within calls, n deep."""
+    """Return a model with calls nested n deep."""
     functions = [function("f0", [node("Relu", "a", "b")])]
     functions += [function(f"f{i}", [call(f"f{i - 1}", "a", "b")]) for i in range(1, n)]
     return model([call(f"f{n - 1}", "x", "y")], functions=functions)
@@ -120,7 +120,7 @@ def recursion(*names: str) -> ModelProto:
 
 
 def circle_through_call() -> ModelProto:
-    """Return a model with a function that computes y from y, which only its caller has.
+    """Return a model with a function that computes y from y, which only its caller defines.
 
     onnx.checker looks into no function of a model from before there were any.
     """
@@ -134,14 +134,14 @@ def circle_through_call() -> ModelProto:
 
 
 def large_function(n: int) -> ModelProto:
-    """Return a model that calls n times a function of a megabyte."""
+    """Return a model that calls a function of a megabyte n times."""
     constant = numpy_helper.from_array(np.ones((1, 1, 512, 512), np.float32))
     nodes = [node("Constant", "", "c", value=constant), node("Mul", "a c", "b")]
     return model(chain("f0", n, domain=FUNCTIONS), functions=[function("f0", nodes)])
 
 
 def nested_ifs(depth: int) -> ModelProto:
-    """Return a model of an If in an If, all of whose conditions are true."""
+    """Return a model of an If in an If, with conditions that are all true."""
 
     def branch(nodes: Sequence[NodeProto]) -> GraphProto:
         return helper.make_graph(nodes, "branch", [], [value("o", None)])
@@ -175,7 +175,7 @@ def loop(times: int) -> ModelProto:
 
 
 def varint(number: int) -> bytes:
-    """Return a number as protobuf writes it."""
+    """Return a number as protobuf encodes it."""
     low, high = number & 0x7F, number >> 7
     return bytes([low | 0x80]) + varint(high) if high else bytes([low])
 
@@ -186,17 +186,17 @@ def message(number: int, content: bytes) -> bytes:
 
 
 def with_graph_fields(content: bytes) -> bytes:
-    """Return a valid model with more fields of its graph."""
+    """Return a valid model with additional fields in its graph."""
     return written(model(chain("Relu", 1))) + message(7, content)
 
 
 def with_model_fields(content: bytes) -> bytes:
-    """Return a valid model with more fields of its own."""
+    """Return a valid model with additional top-level fields."""
     return written(model(chain("Relu", 1))) + content
 
 
 def nested_messages(depth: int) -> bytes:
-    """Return graphs in attributes of nodes of graphs, `depth` deep."""
+    """Return graphs in attributes of nodes of graphs, nested `depth` deep."""
     content = b""
     for _ in range(depth):
         content = message(1, message(5, message(6, content)))
@@ -207,7 +207,7 @@ def nested_messages(depth: int) -> bytes:
 
 
 def with_weight(dims: Sequence[int], raw: bytes = b"", kind: int = TensorProto.FLOAT) -> ModelProto:
-    """Return a model of x + w, with any shape and bytes of w."""
+    """Return a model of x + w, with any shape and bytes for w."""
     result = model([node("Add", "x w", "y")])
     tensor = result.graph.initializer.add(name="w", data_type=kind, raw_data=raw)
     tensor.dims.extend(dims)
@@ -215,7 +215,7 @@ def with_weight(dims: Sequence[int], raw: bytes = b"", kind: int = TensorProto.F
 
 
 def with_sparse_weight(size: int) -> ModelProto:
-    """Return a model of x + w, of whose `size` numbers one is stored."""
+    """Return a model of x + w, in which only one of w's `size` numbers is stored."""
     result = model([node("Add", "x w", "y")])
     sparse = result.graph.sparse_initializer.add(dims=[size])
     sparse.values.CopyFrom(numpy_helper.from_array(np.ones(1, np.float32), "w"))
@@ -224,25 +224,25 @@ def with_sparse_weight(size: int) -> ModelProto:
 
 
 def with_outputs(n: int) -> ModelProto:
-    """Return a model with n outputs, each the Relu of the one before."""
+    """Return a model with n outputs, each the Relu of the previous one."""
     result = model(chain("Relu", n))
     result.graph.output.extend(value(f"v{i}", [None] * 4) for i in range(1, n))
     return result
 
 
 def named(name: str) -> ModelProto:
-    """Return a model whose only node has that name, and that operator."""
+    """Return a model whose only node has this name and this operator."""
     return model([node(name, "x", "y", name=name)])
 
 
 def with_bytes_for(text: str, replacement: bytes, original: ModelProto) -> bytes:
-    """Return the file with other bytes in place of a text of the same length."""
+    """Return the file with a text replaced by another text of the same length."""
     assert len(text) == len(replacement)
     return written(original).replace(text.encode(), replacement)
 
 
 def constant_plus(nodes: Sequence[NodeProto], weights: Weights) -> ModelProto:
-    """Return a model of x + c, where `nodes` make c."""
+    """Return a model of x + c, where `nodes` compute c."""
     return model([*nodes, node("Add", "x c", "y")], weights)
 
 
@@ -254,7 +254,8 @@ def concat_doubling(n: int, first: str, weights: Weights | None = None) -> Model
 
 
 def gathers(n: int, index: NDArray[np.int64] | None) -> ModelProto:
-    """Return a model whose Gathers multiply axes: by an index of many, or by the value itself."""
+    """Return a model whose Gathers multiply axes: with an index of many numbers, or with the value
+    itself."""
     names = ["x", *(f"v{i}" for i in range(1, n)), "y"]
     nodes = [
         node("Gather", f"{names[i]} {names[i] if index is None else 'i'}", names[i + 1])
@@ -272,14 +273,14 @@ def pools(n: int) -> ModelProto:
 
 
 def read_by(n: int) -> ModelProto:
-    """Return a model in which n nodes read x and are added up."""
+    """Return a model in which n nodes read x and their outputs are added."""
     nodes = [node("LeakyRelu", "x", f"r{i}", alpha=(i + 1) / (n + 1)) for i in range(n)]
     sums = ["r0", *(f"s{i}" for i in range(1, n - 1)), "y"]
     return model(nodes + [node("Add", f"{sums[i]} r{i + 1}", sums[i + 1]) for i in range(n - 1)])
 
 
 def doubled_pieces(n: int) -> ModelProto:
-    """Return a model that joins n values in one: two times n // 2, and what is left."""
+    """Return a model that joins a value n times: twice n // 2, plus the rest."""
     nodes = [
         node("Concat", "x " * (n // 2), "half", axis=1),
         node("Concat", "half half " + "x" * (n % 2), "y", axis=1),
@@ -288,26 +289,26 @@ def doubled_pieces(n: int) -> ModelProto:
 
 
 def through_pooling(kernel: int) -> ModelProto:
-    """Return a model of one pooling with a window of that side."""
+    """Return a model of one pooling with a window of this side."""
     pads = [kernel // 2] * 4
     return model([node("MaxPool", "x", "y", kernel_shape=[kernel] * 2, pads=pads)])
 
 
 def flat(n: int) -> ModelProto:
-    """Return a model of x + the sum of n zeros, which a node makes."""
+    """Return a model of x + the sum of n zeros, which a node creates."""
     nodes = [node("ConstantOfShape", "n", "z"), node("ReduceSum", "z", "c", keepdims=0)]
     return constant_plus(nodes, {"n": ints(n)})
 
 
 def reshaped(axes: int) -> ModelProto:
-    """Return a model that reshapes x to that many axes and back."""
+    """Return a model that reshapes x to this many axes and back."""
     shape = ints(1, *[1] * (axes - 2), 192)
     nodes = [node("Reshape", "x many", "m"), node("Reshape", "m few", "y")]
     return model(nodes, {"many": shape, "few": ints(1, 3, 8, 8)})
 
 
 def random_branch(size: int) -> ModelProto:
-    """Return a model with a branch that declares one number, and makes `size`."""
+    """Return a model with a branch that declares one number and produces `size`."""
     branch = helper.make_graph([node("ConstantOfShape", "n", "o")], "branch", [], [value("o", [1])])
     nodes = [
         node("ReduceMax", "x", "most", keepdims=0),

@@ -1,4 +1,4 @@
-"""Loads a model in a process of its own and prints what that took: python -m ... FILE.
+"""Loads a model in a separate process and prints the time and memory: python -m ... FILE.
 
 `convoy inspect` does the same. Memory is the peak above what the imports take; the process may not
 take more than 4 GiB of addresses and two minutes of a processor, so that a test that fails cannot
@@ -22,7 +22,7 @@ SECONDS = 120  # of a processor's time; on a busy machine they take longer
 
 @dataclass(frozen=True)
 class LoadCost:
-    """Holds what loading a file took."""
+    """Holds the time and memory of loading a file."""
 
     error: str  # the class of what was raised, "" where it loaded
     message: str
@@ -31,7 +31,7 @@ class LoadCost:
 
 
 def measure(path: Path) -> LoadCost:
-    """Load the file in a process of its own, and return what it took."""
+    """Load the file in a separate process, and return its time and memory."""
     result = subprocess.run(
         [sys.executable, "-m", "tests.support.models.measured_load", str(path)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Digests of the plans of the nine networks: what is launched, on what, and in which order.
+"""Digests of the plans of the nine networks: the launches, their operands and their order.
 
     python -m tests.support.models.planned    # writes the table anew
 
@@ -36,7 +36,7 @@ class Planned:
 
 
 def planned(name: str) -> Iterator[Planned]:
-    """Yield the rows of one of the nine networks, as the model of time plans it for an H200."""
+    """Yield the rows of one of the nine networks, as planned for an H200 with the model of time."""
     network = network_of(name, light_network(name))
     for precision in PRECISIONS:
         classifier = replace(network, precision=precision)
@@ -67,7 +67,7 @@ def digest(plan: Plan) -> str:
 
 
 def table() -> list[Planned]:
-    """Return the rows that are committed."""
+    """Return the committed rows."""
     with TABLE.open(newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     return [

@@ -1,4 +1,4 @@
-"""Checks what must hold of every plan."""
+"""Checks invariants of every plan."""
 
 from collections.abc import Callable, Collection, Iterable
 
@@ -7,9 +7,8 @@ from models.plan import Plan, Region, Step
 
 
 def check_operands(plan: Plan) -> None:
-    """Check that offsets are in their regions, and buffers in use at the same time do not
-    overlap.
-    """
+    """Check that offsets are in their regions, and that buffers in use at the same time do not
+    overlap."""
     sizes = {
         Region.ARENA: plan.arena_bytes,
         Region.INPUT: plan.input_bytes,
@@ -31,7 +30,8 @@ def check_operands(plan: Plan) -> None:
 
 
 def in_turn(plan: Plan) -> Callable[[Collection[int], Collection[int]], bool]:
-    """Return a function: whether all steps of one buffer end before any of the other begins.
+    """Return a function that tells whether all steps of one buffer end before any step of the other
+    begins.
 
     It may be either one. Two buffers of which that does not hold may be in use at the same time.
     """
@@ -47,8 +47,7 @@ def in_turn(plan: Plan) -> Callable[[Collection[int], Collection[int]], bool]:
 
 def least_arena(plan: Plan) -> int:
     """Return the largest sum in bytes of buffers of which every two may be in use at the same
-    time.
-    """
+    time."""
     users, apart = _users(plan), in_turn(plan)
     sizes = {life.name: aligned(life.nbytes) for life in plan.buffers}
     beside = {
@@ -93,8 +92,7 @@ def _touches(plan: Plan, life: Lifetime, index: int, step: Step) -> bool:
 
 
 def lower_bound(lifetimes: Iterable[Lifetime]) -> int:
-    """Return a lower bound on the bytes of any layout: the most bytes that are alive at one
-    step."""
+    """Return a lower bound on the bytes of any layout: the most bytes in use at one step."""
     changes: dict[int, int] = {}
     for life in lifetimes:
         changes[life.first] = changes.get(life.first, 0) + aligned(life.nbytes)

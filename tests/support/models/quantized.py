@@ -1,4 +1,4 @@
-"""Quantized models as onnxruntime.quantization writes them."""
+"""Quantizes models with onnxruntime.quantization."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from models.engines.unsigned import on_integers
 
 
 class Images(CalibrationDataReader):  # type: ignore[misc]  # the library is untyped
-    """Images one by one, for the calibration."""
+    """Provides images one by one for the calibration."""
 
     def __init__(self, name: str, images: NDArray[Any]) -> None:
         self._rows = iter([{name: images[i : i + 1]} for i in range(len(images))])
@@ -69,7 +69,7 @@ def quantized(
 
 
 def run_on_integers(model: ModelProto | Path, images: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the scores of each image alone, by ONNX Runtime's kernels of integers.
+    """Return the scores of each image alone, with ONNX Runtime's integer kernels.
 
     Their sums are exact on every CPU: where pairs of products would saturate, ONNX Runtime's option
     makes the filters of a file uint8, and Convoy those of a model that shares its zero points, of
@@ -95,7 +95,7 @@ def run_on_integers(model: ModelProto | Path, images: NDArray[Any]) -> NDArray[n
 
 
 def run_node_by_node(model: ModelProto, images: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the first output of a batch by ONNX Runtime, which joins no nodes."""
+    """Return the first output for a batch from ONNX Runtime without fusions."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3

@@ -1,4 +1,5 @@
-"""Draws random graphs of small nodes by hypothesis, in which what rules look for is frequent."""
+"""Draws random graphs of small nodes with hypothesis, in which the patterns of rules are
+frequent."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -33,13 +34,12 @@ class Draw:
         return self.data.draw(st.sampled_from(entries))
 
     def image(self) -> str:
-        """Return an existing value, more often a late one, so that chains are drawn."""
+        """Return an existing value, preferably a late one, so that chains are drawn."""
         return self.one_of((*self.images, *self.images[-2:]))
 
     def graph(self) -> Graph:
-        """Draw a few steps, then one of the heads that classifiers have, and perhaps more
-        outputs.
-        """
+        """Draw a few steps, then one of the usual heads of classifiers, and optionally more
+        outputs."""
         for index in range(self.one_of(range(1, 12))):
             y, x = f"v{index}", self.image()
             self.one_of(STEPS)(self, y, x)

@@ -98,7 +98,7 @@ def _batch_size(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> int:
 
 
 def _home(graph: Graph, name: str) -> tuple[str, int]:
-    """Return the outermost value inside which `name` lies (perhaps itself), and its channel offset
+    """Return the outermost value that contains `name` (possibly itself), and its channel offset
     there."""
     offset = 0
     while (inside := graph.values[name].inside) is not None:
@@ -123,8 +123,7 @@ def _last_uses(graph: Graph, kept: Iterable[str]) -> dict[int, list[str]]:
 
 
 class _Memory:
-    """Holds the arrays of one run: one for each outermost value, sliced for the values inside
-    it."""
+    """Holds the arrays of one run: one per outermost value, sliced for the values inside it."""
 
     def __init__(self, graph: Graph, n: int, dtype: Float) -> None:
         self.graph = graph
@@ -143,7 +142,7 @@ class _Memory:
         return array[:, offset : offset + self.graph.shape(name)[0]]
 
     def write(self, name: str, array: Array) -> None:
-        """Keep `array` as the value `name`, inside another value if it lies there."""
+        """Store `array` as the value `name`, inside another value if `name` is part of it."""
         expected = (self.n, *self.graph.shape(name))
         if array.shape != expected or array.dtype != self.dtype:
             raise GraphError(
@@ -181,14 +180,14 @@ class _Memory:
 
 
 def _rounded_to(stored: Storage, array: Array) -> Array:
-    """Return the nearest numbers that `stored` has, in the array's own type."""
+    """Return the nearest numbers of the type `stored`, in the array's own type."""
     if is_quantized(stored):
         return ops.quantized(array, stored)
     return array.astype(HALF).astype(array.dtype) if stored == HALF else array
 
 
 def _factor(precision: Precision, array: Array) -> Array:
-    """Return the numbers that tensor cores multiply instead of `array`; TF32X3 keeps all bits."""
+    """Return the numbers that tensor cores multiply in place of `array`; TF32X3 keeps all bits."""
     if precision is Precision.TF32:
         return to_tf32(array.astype(np.float32)).astype(array.dtype)
     if precision is Precision.INT8:  # of quantized values

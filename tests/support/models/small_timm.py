@@ -1,4 +1,5 @@
-"""Small networks with attention as PyTorch's exporters write those of timm, committed beside this.
+"""Small networks with attention, exported from timm with PyTorch's exporters and committed in this
+folder.
 
     python -m tests.support.models.small_timm NAME ...    # anew
 
@@ -23,7 +24,8 @@ CLASSES = 5
 
 @dataclass(frozen=True)
 class Small:
-    """Says how one is made: by timm, for images of a side; by which exporter, for any N or 1."""
+    """Holds the recipe of a network: the name in timm, the side of its images, the exporter, and
+    whether N is variable or 1."""
 
     make: Callable[[Any], Any]
     side: int
@@ -172,7 +174,7 @@ SMALL: Mapping[str, Small] = {
 
 
 def main(names: Iterable[str]) -> None:
-    """Export the networks of these names."""
+    """Export the networks with these names."""
     import timm  # noqa: PLC0415  hundreds of megabytes, which only this needs
     import torch  # noqa: PLC0415
 
@@ -197,7 +199,7 @@ def main(names: Iterable[str]) -> None:
 
 
 def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Leave out by which lines of the exporter's files, on one machine, each node was made."""
+    """Remove the exporter's source lines of each node, which differ between machines."""
     graph = model.graph
     values = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
     for each in (model, graph, *graph.node, *values):
