@@ -1,4 +1,4 @@
-"""The command line in this process, and a server of two models that tests leave as it was."""
+"""The command line in this process, and a server of two models that tests do not change."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ __all__ = ["Run", "convoy"]
 
 @pytest.fixture(scope="session")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Where a server of two models listens, by protocol."""
+    """Yield the addresses of a server of two models, by protocol."""
     with announced(
         make_models(tmp_path_factory.mktemp("models")), "--grpc-port", "0", "--shared-memory"
     ) as line:
@@ -27,13 +27,13 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
 
 @pytest.fixture(scope="session")
 def address(addresses: dict[str, str]) -> str:
-    """Where it listens for HTTP."""
+    """Return the address for HTTP."""
     return addresses["http"]
 
 
 @pytest.fixture(params=["http", "grpc"])
 def client(request: pytest.FixtureRequest, addresses: dict[str, str]) -> Iterator["TritonClient"]:
-    """NVIDIA's client of the server, by each protocol."""
+    """Yield NVIDIA's client of the server, for each protocol."""
     # A machine that is lent for its GPU has no tritonclient, and its tests need none.
     from tests.support.service.triton import triton_client  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Clients read which file is meant, and not where the server keeps it."""
+"""Messages for clients name the file, but not the server's folder."""
 
 import os
 from pathlib import Path

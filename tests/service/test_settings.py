@@ -1,4 +1,4 @@
-"""Settings: where they come from, what they may be, which errors they raise."""
+"""Settings: their sources, their permitted values, and their errors."""
 
 import os
 import subprocess

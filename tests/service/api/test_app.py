@@ -1,4 +1,5 @@
-"""The HTTP face over a fake engine, in process: every status, every bound, one error shape."""
+"""The HTTP interface with a fake engine, in process: every status, every bound, one error
+format."""
 
 import asyncio
 import re

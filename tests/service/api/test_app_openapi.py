@@ -1,4 +1,5 @@
-"""Whatever the OpenAPI document allows, and what it does not, is answered as it says."""
+"""Requests that the OpenAPI document allows, and requests that it does not, get the documented
+answers."""
 
 import base64
 from collections import Counter, defaultdict
@@ -24,7 +25,7 @@ _PIXELS = [0, 255] * 512  # of digits: 32×32×1
 
 
 def check_errors(_: CheckContext, response: Response, __: Case[Any]) -> None:
-    """Every error has the one shape, and none is a defect."""
+    """Every error has the common format, and none is a server error."""
     assert response.status_code != 500, response.text
     if response.status_code >= 400:
         error = response.json()
@@ -44,12 +45,12 @@ _CHECKS = [
 
 
 def _bodies() -> st.SearchStrategy[bytes]:
-    """What comes where a image should: most often one."""
+    """Draw the content of an image field, most often a single image."""
     return st.sampled_from(_IMAGES) | damaged() | st.binary(max_size=100)
 
 
 def _tensors() -> st.SearchStrategy[dict[str, Any]]:
-    """Inputs that are right, which no schema tells how to make."""
+    """Return valid inputs that no schema can generate."""
     files = st.lists(
         _bodies().map(lambda data: base64.b64encode(data).decode()), min_size=1, max_size=9
     ).map(lambda files: {"datatype": "BYTES", "shape": [len(files)], "data": files})
@@ -64,7 +65,7 @@ def _tensors() -> st.SearchStrategy[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def api() -> Iterator[Any]:
-    """The document of a running server."""
+    """Return the document of a running server."""
     for media_type in IMAGE_TYPES:
         schemathesis.openapi.media_type(media_type, _bodies())
     schemathesis.openapi.format("binary", _bodies())
@@ -80,7 +81,7 @@ _MOSTLY = st.sampled_from((True, True, True, False))
 
 
 def ask(api: Any, mode: GenerationMode, examples: int) -> dict[str, Counter[int]]:
-    """Send so many requests of a mode to each operation; what statuses came of them."""
+    """Send this many requests of a mode to each operation, and return their statuses."""
     statuses: dict[str, Counter[int]] = defaultdict(Counter)
     with requests.Session() as session:
         for result in api.get_all_operations():

@@ -1,4 +1,4 @@
-"""Answers of models whose scores are no logits: several labels, one score; and a warning."""
+"""Answers of models whose scores are not logits (several labels, one score), and warnings."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""The HTTP face over a fake engine when it is full, failing, early, late, or left by its client."""
+"""The HTTP interface with a fake engine that is full, failing or early, or whose client leaves."""
 
 import asyncio
 import threading

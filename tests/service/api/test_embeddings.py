@@ -1,4 +1,4 @@
-"""`POST /v1/embeddings` over a fake engine, whose embedding of a digit is (digit, 2)."""
+"""`POST /v1/embeddings` with a fake engine, whose embedding of a digit is (digit, 2)."""
 
 import asyncio
 import base64
@@ -32,7 +32,7 @@ def base64_of(text: str) -> str:
 
 
 def vectors(answer: httpx.Response) -> list[list[float]]:
-    """The embeddings of an answer, whichever way they are encoded."""
+    """Return the embeddings of an answer, in either encoding."""
     assert answer.status_code == 200, answer.text
     TypeAdapter(EmbeddingsAnswer).validate_python(answer.json(), strict=True)
     data = answer.json()["data"]
@@ -75,7 +75,7 @@ async def test_vectors_come_as_numbers_or_base64_and_with_a_length_of_1(encoding
 
 
 async def test_the_path_of_a_model_takes_what_openais_client_sends() -> None:
-    """It posts to base_url + /embeddings, and asks for base64."""
+    """OpenAI's client posts to base_url + /embeddings, and asks for base64."""
     body = {"input": [base64_of("7")], "model": "fake", "encoding_format": "base64"}
     async with serving() as (client, _):
         assert vectors(await client.post("/v1/models/fake/embeddings", json=body)) == [[7, 2]]
@@ -147,7 +147,7 @@ async def test_a_wrong_query_is_refused(query: str, says: str) -> None:
 
 
 async def test_json_that_is_none_is_refused_whatever_its_length() -> None:
-    """A long one in a thread."""
+    """A long answer is written in a thread."""
     headers = {"content-type": "application/json; charset=utf-8"}
     async with serving(max_body_bytes=2**20) as (client, _):
         for body in (b"", b"[1]", b"{" * 2**19, b'{"input": "\xff"}'):
@@ -159,7 +159,8 @@ async def test_json_that_is_none_is_refused_whatever_its_length() -> None:
 
 @asynccontextmanager
 async def served(*names: str, **changes: Any) -> AsyncIterator[AppClient]:
-    """Serve models of these names over fakes, described otherwise than `fake_info` does."""
+    """Serve models with these names and fake engines, whose descriptions differ from
+    `fake_info`."""
     repository = Repository(max_batch=8, max_queue=32, max_body_bytes=100_000, decode_threads=2)
     for name in names:
         info = replace(fake_info(name), **changes)

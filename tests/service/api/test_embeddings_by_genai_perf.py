@@ -1,4 +1,4 @@
-"""NVIDIA's genai-perf, unchanged and pinned, measures embeddings of images of a real server.
+"""NVIDIA's genai-perf, unchanged and pinned, measures image embeddings of a real server.
 
 It measures language models; its one kind of request that an image classifier can answer is that of
 NV-CLIP's embeddings. It calls perf_analyzer.

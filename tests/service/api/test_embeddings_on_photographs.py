@@ -1,4 +1,4 @@
-"""Photographs that are cropped or darker are nearest to themselves, by SqueezeNet's embedding."""
+"""With SqueezeNet's embedding, cropped or darker photographs are nearest to their originals."""
 
 import io
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ def bright(image: Image.Image, factor: float) -> Image.Image:
 
 
 def cropped(image: Image.Image, left: float, top: float) -> Image.Image:
-    """90% of each side."""
+    """Crop 90% of each side."""
     width, height = image.size
     return image.crop(
         (int(left * width), int(top * height), int((left + 0.9) * width), int((top + 0.9) * height))

@@ -1,4 +1,4 @@
-"""`?explain=` over a fake engine that sees grey images of one pixel: 25 grey levels a digit."""
+"""`?explain=` with a fake engine for grey images of one pixel: 25 grey levels per digit."""
 
 import base64
 import io
@@ -40,7 +40,7 @@ FIRST = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 
 
 class MappedEngine(FakeEngine):
-    """Its features are FIRST and the image's digit."""
+    """An engine whose inner values are FIRST and the image's digit."""
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         """Return one digit's score, from its level of grey."""

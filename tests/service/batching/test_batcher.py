@@ -1,4 +1,4 @@
-"""The batcher by examples; test_batcher_properties.py shuffles everything."""
+"""Examples for the batcher; test_batcher_properties.py tests random orders of events."""
 
 import asyncio
 import contextlib
@@ -194,7 +194,7 @@ def test_results_that_are_not_one_an_item_fail_the_batch(results: Any) -> None:
 
 
 class Panic(BaseException):
-    """What a native library may raise past `except Exception`."""
+    """A native library may raise an exception that `except Exception` does not catch."""
 
 
 @pytest.mark.parametrize("fault", [asyncio.CancelledError(), Panic()], ids=repr)
@@ -335,7 +335,7 @@ def test_a_batcher_without_room_is_refused() -> None:
 @pytest.mark.parametrize("fails", [False, True])
 def test_items_are_let_go_at_once_not_by_the_garbage_collector(fails: bool) -> None:
     class Letter(str):
-        """May be referred to weakly."""
+        """A class with weak references."""
 
     async def run(items: Sequence[str]) -> Sequence[str]:
         if fails:

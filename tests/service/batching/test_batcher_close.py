@@ -1,4 +1,4 @@
-"""How the batcher stops: it finishes what it accepted, in bounded time."""
+"""Closing the batcher: it finishes all accepted requests, in bounded time."""
 
 import asyncio
 import contextlib

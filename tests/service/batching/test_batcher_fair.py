@@ -1,4 +1,4 @@
-"""Honest clients beside floods, in virtual time: shares of the engine, latencies, priorities."""
+"""Honest clients during floods, in virtual time: shares of the engine, latencies, priorities."""
 
 import asyncio
 from collections import Counter
@@ -25,7 +25,7 @@ HONEST = Client("honest")
 
 
 class Desk:
-    """A batcher whose batches take L(n), and what its clients got."""
+    """A batcher whose batches take L(n), with the outcomes of its clients."""
 
     def __init__(self, seconds: Sequence[float], end: float = 0.0) -> None:
         self.seconds = seconds
@@ -87,7 +87,7 @@ class Desk:
 def latency_beside(
     seconds: Sequence[float], floods: int, connections: int = 1, think: float = 0.0
 ) -> tuple[float, Desk]:
-    """The honest client's p50; it thinks for so many L(1)."""
+    """Return the honest client's p50; the client pauses for this many L(1) between requests."""
     desk = Desk(seconds)
 
     async def main() -> None:
@@ -115,14 +115,15 @@ def test_with_k_floods_an_honest_clients_p50_is_at_most_k_plus_1_times_as_long(
 
 @pytest.mark.parametrize("profile", ["linear", "steps"])
 def test_even_one_that_asks_again_at_once(profile: str) -> None:
-    """On an engine whose batches do not pay; "flat" is the next test."""
+    """Batches do not pay on this engine; the next test has a "flat" one."""
     alone, _ = latency_beside(PROFILES[profile], 0)
     beside, _ = latency_beside(PROFILES[profile], 1)
     assert beside <= 2 * alone * 1.05
 
 
 def test_a_batch_that_pays_may_take_a_little_longer_for_the_others_sake() -> None:
-    """One image at a time would cost the other client, flood or not, four fifths of the engine."""
+    """With single images, the other client would lose four fifths of the engine, with or without a
+    flood."""
     alone, _ = latency_beside(PROFILES["flat"], 0)
     beside, desk = latency_beside(PROFILES["flat"], 1)
     assert beside <= 2.4 * alone
@@ -150,7 +151,7 @@ def test_the_weight_of_a_key_is_its_share() -> None:
 
 
 def test_a_flood_of_the_default_priority_does_not_grow_old_before_a_higher_one() -> None:
-    """Its images have waited for minutes, but its client is served all the time."""
+    """The images of the flood have waited for minutes, but its client is served all the time."""
     desk = Desk((0.05,) * 4, end=20)
     took: list[float] = []
 
@@ -167,7 +168,7 @@ def test_a_flood_of_the_default_priority_does_not_grow_old_before_a_higher_one()
 
 
 def test_a_deadline_is_judged_by_the_turns_that_go_before_it() -> None:
-    """128 images wait, and of them only as many go before this one as it asks for."""
+    """128 images wait; at most as many of them go before this image as its client requests."""
     desk = Desk((0.05,) * 4)
 
     async def main() -> None:

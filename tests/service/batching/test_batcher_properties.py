@@ -1,4 +1,4 @@
-"""The batcher under every interleaving of arrivals, cancellations, failures and shutdown.
+"""The batcher with every order of arrivals, cancellations, failures and shutdown.
 
 Requests have deadlines and priorities, there are one to three engines, and another model may want
 their devices too. Hypothesis
@@ -59,7 +59,7 @@ Result = tuple[str, Item]
 
 @dataclass(eq=False)
 class Client:
-    """What became of one visit."""
+    """The outcome of one visit."""
 
     items: list[Item]
     task: asyncio.Task[None] | None = None
@@ -93,7 +93,7 @@ class Batch:
 
 
 class Play:
-    """Plays one scenario, and holds the model it is judged by."""
+    """Plays one scenario, and holds the model with which it is compared."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -168,7 +168,8 @@ class Play:
         self.go(client)
 
     def go(self, client: Client) -> None:
-        """Nothing of a visit waits any more; a client without others takes no turns until later."""
+        """Remove a visit that no longer waits; a client without other visits gets no turns until
+        later."""
         client.gone = True
         if not any(self.name_of(item) == client.name for item in self.in_line()):
             self.together = {
@@ -201,7 +202,8 @@ class Play:
         assert closing.timeout_s is None or now() <= self.closed_at + closing.timeout_s
 
     def staying(self) -> list[Item]:
-        """What waits in order, less whose clients were cancelled in this very turn of the loop."""
+        """Return the waiting visits in order, without those whose clients were cancelled in this
+        turn of the loop."""
         staying = [item for item in self.waiting if not self.clients[item[0]].wants_out()]
         return sorted(staying, key=lambda item: self.clients[item[0]].due())
 
@@ -209,7 +211,7 @@ class Play:
         self.waiting = [item for item in self.waiting if item not in client.items]
 
     async def run_batch(self, engine: int, items: Sequence[Item]) -> Any:
-        """The engine: waiting items in order, none of a withdrawn request."""
+        """Check that the engine runs waiting items in order, and none of a withdrawn request."""
         order = self.staying()
         passed_over: list[Item] = []
         for name in {self.name_of(item) for item in items}:
@@ -239,7 +241,8 @@ class Play:
         return self.clients[item[0]].name
 
     def check_turns(self, items: Sequence[Item]) -> None:
-        """Of two clients that wait before and after, with one priority, neither gets much more.
+        """Check that of two clients with the same priority that wait before and after, neither gets
+        much more.
 
         Who is refused does not wait: a client all of whose deadlines cannot be met may get nothing.
         """
@@ -285,7 +288,7 @@ class Play:
         return results
 
     def check_at_rest(self) -> None:
-        """Nothing is left to do at this moment, so the clock is about to move on."""
+        """Nothing remains to be done at this time, so the clock will advance."""
         assert self.batcher.depth == len(self.waiting)
         assert in_flight(self.batcher) == sum(len(b.items) for b in self.running.values())
         for engine, rivals in enumerate(self.rivals_inside):
@@ -352,7 +355,7 @@ class Play:
 
 @dataclass
 class Told:
-    """The batcher; the play knows of every failure at once."""
+    """A batcher that reports every failure to the play at once."""
 
     play: Play
     client: Client

@@ -1,4 +1,4 @@
-"""How who posted hears of what became of it: by a call, once, or not at all."""
+"""The poster of a request receives its outcome: in one call, once, or not at all."""
 
 import asyncio
 from collections.abc import Sequence

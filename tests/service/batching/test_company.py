@@ -1,4 +1,4 @@
-"""Requests that are received in several steps travel together, where their batches are short."""
+"""Requests that are received in several steps share a batch if their batches are short."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ def test_company_is_two_at_once_until_the_look_after_the_next() -> None:
 
 
 async def _batches(company: Company, apart: int) -> list[int]:
-    """The sizes of the batches of three items that arrive so many turns apart."""
+    """Return the sizes of the batches of three items that arrive this many turns apart."""
     ran: list[int] = []
 
     async def run(items: Sequence[str]) -> Sequence[str]:

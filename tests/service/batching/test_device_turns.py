@@ -10,7 +10,7 @@ from service.batching.device_turns import DeviceTurn, DeviceTurns
 
 
 class Model:
-    """One that wants the device, and notes when it is called back."""
+    """A model that wants the device, and records its turn."""
 
     def __init__(self, turns: DeviceTurns, weight: float = 1.0) -> None:
         self.calls = 0
@@ -123,7 +123,7 @@ seconds = st.floats(0.01, 10)
 def test_those_who_always_want_the_device_have_equal_time_over_their_weights(
     batches: list[float], weights: list[float]
 ) -> None:
-    """Within one batch of each, as start-time fair queueing promises."""
+    """The difference stays within one batch of each, as start-time fair queueing guarantees."""
     turns = DeviceTurns()
     models = [Model(turns, weight) for weight in weights]
     for took in batches:

@@ -1,4 +1,4 @@
-"""What is decided of a view, by examples and for any view."""
+"""The decision for a view, with examples and for any view."""
 
 import sys
 from itertools import pairwise
@@ -105,7 +105,7 @@ def waiting(until: float, enough: int) -> Decision:
 
 
 def test_the_other_half_of_a_cohort_is_waited_for() -> None:
-    """Four wait, the four just answered are back within 0.1: L(8) + 0.1 < 2 L(4)."""
+    """Four wait, and the four that were just answered return within 0.1: L(8) + 0.1 < 2 L(4)."""
     assert decide(View(5.0, 4, FLAT, prospects=returning(5.0, 4, 5.1))) == waiting(5.1, 8)
 
 
@@ -138,7 +138,8 @@ def test_the_last_straggler_is_waited_for_though_seven_are_nearly_as_efficient()
 
 
 def test_two_batches_that_need_no_waiting_may_beat_one_that_does() -> None:
-    """Twelve clients, eight away for 0.5: four now and then eight are 12 in 2.86, not 8 in 2.1."""
+    """Twelve clients, of which eight return after 0.5: four now and then eight gives 12 in 2.86,
+    not 8 in 2.1."""
     assert decide(View(5.0, 4, FLAT, prospects=returning(5.0, 8, 5.5))) == Decision(4)
     assert decide(View(5.0, 4, FLAT, prospects=returning(5.0, 8, 5.1))) == waiting(5.1, 8)
 
@@ -179,7 +180,7 @@ urgencies = st.builds(Urgency, st.just(inf) | st.floats(0, 1e4), st.integers(0, 
 def test_nobody_is_overtaken_by_who_comes_too_much_later(
     first: float, mine: Urgency, second: float, other: Urgency
 ) -> None:
-    """At most one patience a level of priority, and one for a deadline."""
+    """The wait is at most one patience per level of priority, and one for a deadline."""
     levels = LOWEST_PRIORITY - 1
     latest = first + (levels + 1) * PATIENCE_S
     mine = mine._replace(deadline=max(mine.deadline, first))
@@ -215,7 +216,7 @@ def test_a_batch_that_takes_too_long_lets_down_who_waits_for_it() -> None:
 
 
 def test_a_batch_is_no_larger_than_its_deadlines_allow() -> None:
-    """L(4) = 1.26, L(5) = 1.34: with a fifth, the first would be late."""
+    """L(4) = 1.26, L(5) = 1.34: with a fifth image, the first would be late."""
     view = View(0.0, 8, FLAT, claims=deadlines(1.3, *[9.0] * 7))
     assert decide(view) == Decision(4)
 
@@ -233,7 +234,8 @@ def test_the_margin_for_urgent_items_grows_with_the_errors_seen() -> None:
 
 
 def test_one_is_given_up_where_that_saves_more() -> None:
-    """The first allows a batch of one, after which the other eight are late: L(1) + L(8) > 2.5."""
+    """The first allows only a batch of one, after which the other eight are late: L(1) + L(8) >
+    2.5."""
     view = View(0.0, 9, FLAT, claims=deadlines(1.05, *[2.5] * 8))
     assert decide(view) == Decision(8, inf, (0,))
 
@@ -244,7 +246,8 @@ def test_one_is_not_given_up_where_all_can_make_it() -> None:
 
 
 def test_one_is_given_up_for_those_that_are_expected() -> None:
-    """Seven and one that comes every 0.2 are more than a batch of one, and then of seven."""
+    """Seven images, with one arriving every 0.2, are more than a batch of one, and then of
+    seven."""
     claims = deadlines(1.05, *[2.65] * 7)
     assert decide(View(0.0, 8, FLAT, claims=claims)) == Decision(1)
     assert decide(View(0.0, 8, FLAT, claims=claims, rate=0.01)) == Decision(1)
@@ -260,7 +263,8 @@ def test_two_engines_that_are_free_need_not_give_up_what_one_would() -> None:
 
 
 def test_what_a_plan_takes_is_bounded_however_many_wait_and_fit() -> None:
-    """A thousand wait, 64 fit, and more come: counted in calls, which are the same on any machine.
+    """A thousand wait, 64 fit, and more arrive; the cost is counted in calls, which are the same on
+    any machine.
 
     Eight times the effort makes it 55,000, and eight times as many parts and plans 2,700,000.
     """
@@ -447,7 +451,7 @@ def test_who_is_refused_on_one_engine_is_in_time_on_two() -> None:
 def test_one_engine_more_never_makes_an_estimate_much_later(
     seconds: list[float], free: list[float], items: int
 ) -> None:
-    """Sharing early may cost one batch more at the end, and never more than that."""
+    """Sharing early may cost at most one additional batch at the end."""
     latency = Latency(tuple(sorted(seconds)))
     others = tuple(Slot(moment, latency) for moment in sorted(free))
     done = completion(View(0.0, 0, latency, others=others), 0, items)

@@ -1,4 +1,4 @@
-"""Deadlines and priorities over HTTP, and L(n) measured while warming up."""
+"""Deadlines and priorities over HTTP, and L(n) measured during warm-up."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ INFER = "/v2/models/fake/infer"
 
 
 def infer(digit: int, **parameters: int) -> dict[str, Any]:
-    """A V2 request for a picture of a digit."""
+    """Return a V2 request for an image of a digit."""
     tensor = {"name": "image", "datatype": "UINT8", "shape": [1, 1, 1, 1], "data": [digit]}
     return {"inputs": [tensor], "parameters": parameters}
 

@@ -1,4 +1,4 @@
-"""Who shares the engines, and for how long after a request."""
+"""The clients that share the engines, and for how long after a request."""
 
 from service.batching.policy import ALONE, Rivals
 from service.batching.rivalry import Rivalry

@@ -1,4 +1,4 @@
-"""What arrivals follow is learned, and nothing else."""
+"""Traffic learns the causes of arrivals, and nothing else."""
 
 from random import Random
 
@@ -8,7 +8,7 @@ from service.batching.traffic import Echo, Traffic
 
 
 def taught(windows: list[list[float]], weight: int = 4) -> Echo:
-    """An echo that has seen windows of one second, each with arrivals after so long."""
+    """Return an echo that has seen windows of one second, each with arrivals after these times."""
     echo = Echo()
     for number, moments in enumerate(windows):
         start = 10.0 * number
@@ -48,7 +48,7 @@ def test_once_nobody_comes_any_more_nobody_is_expected() -> None:
 
 
 def test_one_in_a_hundred_that_takes_longer_is_not_waited_for() -> None:
-    """One late arrival counts an eighth of a quarter, and fades by an eighth a window."""
+    """A late arrival counts an eighth of a quarter, and loses an eighth per window."""
     late = [0.21, 0.22, 0.23, 0.6]
     usual = [0.21, 0.22, 0.23, 0.24]
     assert taught([usual] * 30 + [late] + [usual] * 4).prospect(350.3) is not None
@@ -153,7 +153,7 @@ def test_idle_time_is_an_average_over_some_two_hundred_batches() -> None:
 
 
 def test_two_clients_that_miss_each_other_are_found_out() -> None:
-    """One runs while the other waits; each is back 0.05 after its answer."""
+    """One client runs while the other waits; each returns 0.05 after its answer."""
     traffic = Traffic()
     for number in range(40):
         now = 1.0 * number

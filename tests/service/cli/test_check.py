@@ -1,4 +1,4 @@
-"""`convoy check`: the answers of both, side by side."""
+"""`convoy check` compares the answers of both, side by side."""
 
 import re
 import shutil
@@ -77,7 +77,7 @@ _run = CudaEngine.run
 
 
 def _one_brighter(engine: CudaEngine, images: Batch, inner: Collection[str] = ()) -> Results:
-    """Make other pixels than the CPU of a file that is decoded or resized here."""
+    """Produce other pixels than the CPU for a file that is decoded or resized here."""
     results = _run(engine, images, inner)
     if isinstance(images, np.ndarray):
         return results
@@ -130,7 +130,7 @@ def test_labels_that_differ_are_listed(convoy: Run, monkeypatch: pytest.MonkeyPa
 
 
 def halves(path: Path) -> None:
-    """The built-in model with every number a float16."""
+    """Return the built-in model with every number in float16."""
     model = onnx.load(BUILT_IN_MODEL)
     graph = model.graph
     for tensor in graph.initializer:

@@ -1,4 +1,5 @@
-"""A newcomer with a model of another library: the right labels, or the key to set, in two commands.
+"""A newcomer with another library's model gets the right labels, or the key to set, in two
+commands.
 
 The networks tell colours apart. Their files are as the libraries' exporters write them: names,
 opset, layout, open sizes, types; what they expect of pixels is what the library's models do.
@@ -31,7 +32,8 @@ Write = Callable[[Array, Array], onnx.ModelProto]
 
 
 def readout(preset: str) -> tuple[Array, Array]:
-    """Weights 8×3 and a bias from the mean of a preset's tensor to the nearest colour's score."""
+    """Return weights 8×3 and a bias from the mean of a preset's tensor to the nearest colour's
+    score."""
     p = PRESETS[preset]
     corners = np.array(CORNERS, np.float64) * 2 - 1
     if p.channels is ChannelOrder.BGR:
@@ -42,14 +44,15 @@ def readout(preset: str) -> tuple[Array, Array]:
 
 
 def identity() -> Array:
-    """A 3×3 window that sees its middle."""
+    """Return a 3×3 window that reads only its centre."""
     window = np.zeros((3, 3, 3, 3), np.float32)
     window[range(3), range(3), 1, 1] = 1
     return window
 
 
 def paddle(weights: Array, bias: Array) -> onnx.ModelProto:
-    """Paddle2ONNX: the batch is written -1, a BatchNormalization is left, a softmax ends it."""
+    """Write as Paddle2ONNX does: the batch size is -1, a BatchNormalization remains, and a softmax
+    is last."""
     lift = np.full(3, LIFT, np.float32)
     nodes = [
         helper.make_node("Conv", ["x", "conv2d_0.w_0"], ["conv2d_0.tmp_0"], pads=[1] * 4),
@@ -78,7 +81,8 @@ def paddle(weights: Array, bias: Array) -> onnx.ModelProto:
 
 
 def keras(weights: Array, bias: Array) -> onnx.ModelProto:
-    """tf2onnx: N×H×W×C with an open batch, a Transpose before the first Conv, a softmax."""
+    """Write as tf2onnx does: N×H×W×C with a variable batch, a Transpose before the first Conv, a
+    softmax."""
     name = "functional_1/conv2d_1/convolution"
     nodes = [
         helper.make_node("Transpose", ["image"], [f"{name}__6:0"], perm=[0, 3, 1, 2]),
@@ -100,7 +104,8 @@ def keras(weights: Array, bias: Array) -> onnx.ModelProto:
 
 
 def timm(weights: Array, bias: Array) -> onnx.ModelProto:
-    """PyTorch's exporter: N×C×H×W with a named batch, scores without a softmax."""
+    """Write as PyTorch's exporter does: N×C×H×W with a named batch axis, scores without a
+    softmax."""
     nodes = [
         helper.make_node("Conv", ["x", "stem.conv.weight", "stem.bias"], ["c"], pads=[1] * 4),
         helper.make_node("Relu", ["c"], ["relu"]),
@@ -119,7 +124,8 @@ def timm(weights: Array, bias: Array) -> onnx.ModelProto:
 
 
 def halves(weights: Array, bias: Array) -> onnx.ModelProto:
-    """Caffe2, in float16: opset 7, a batch of 1, weights among the inputs, scores N×K×1×1."""
+    """Write as Caffe2 does, in float16: opset 7, a batch size of 1, weights among the inputs,
+    scores N×K×1×1."""
     nodes = [
         helper.make_node("GlobalAveragePool", ["data_0"], ["pool_1"]),
         helper.make_node("Conv", ["pool_1", "conv10_w_0", "conv10_b_0"], ["conv10_1"]),
@@ -173,7 +179,7 @@ FORMS: dict[str, tuple[Write, str, bool]] = {  # and whether the guess gives the
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """A folder a colour, with pictures of about that colour; and labels.txt beside it."""
+    """Return a folder per colour with images of about that colour, and labels.txt next to them."""
     folder = tmp_path / "photos"
     for name, corner in zip(COLOURS, CORNERS, strict=True):
         (folder / name).mkdir(parents=True)
@@ -185,7 +191,7 @@ def photos(tmp_path: Path) -> Path:
 
 
 def arguments(form: str, photos: Path) -> tuple[str | Path, ...]:
-    """Save a model of this form beside the photographs; return a command line that runs it."""
+    """Save a model of this kind next to the photographs; return a command line that runs it."""
     write, preset, _ = FORMS[form]
     path = photos.with_name(f"{form}.onnx")
     onnx.save(write(*readout(preset)), path)
@@ -193,7 +199,7 @@ def arguments(form: str, photos: Path) -> tuple[str | Path, ...]:
 
 
 def labels_of(out: str) -> list[tuple[str, str]]:
-    """The colour of the folder and the label, of each image that `convoy classify` lists."""
+    """Return the colour of the folder and the label for each image that `convoy classify` lists."""
     return re.findall(r"/photos/(\w+)/\d\.png +(\w+) ", out)
 
 

@@ -1,4 +1,4 @@
-"""The command line: what it prints, and how it fails."""
+"""The command line: its output and its errors."""
 
 import json
 import re
@@ -22,7 +22,7 @@ SAMPLES = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
 
 @pytest.fixture
 def clips(tmp_path: Path) -> Path:
-    """The file of a model that takes clips of 3 frames."""
+    """Return the file of a model for clips of 3 frames."""
     path = tmp_path / "clips.onnx"
     network = C3D(clip=(3, 8, 12), filters=(4,), hidden=4, classes=2)
     path.write_bytes(c3d(network).SerializeToString())

@@ -1,4 +1,4 @@
-"""What a terminal of 80 and of 120 columns shows, kept in files.
+"""The output in terminals of 80 and of 120 columns, compared with files.
 
 pytest tests/service/cli/test_cli_golden.py --write-golden
 """

@@ -1,4 +1,4 @@
-"""The command line in a process of its own: its start, a shell's completion, and a server."""
+"""The command line in a separate process: its start, a shell's completion, and a server."""
 
 import http.client
 import json
@@ -58,7 +58,7 @@ def test_a_shell_completes_commands_flags_and_their_values(shell: str) -> None:
 
 
 def _complete(shell: str, instruction: str, line: str) -> str:
-    """What the shell gets for a line after `convoy `, whose last word is incomplete."""
+    """Return the shell's completions for a line after `convoy ` with an incomplete last word."""
     words = ["convoy", *line.split(" ")]
     instruction, _, kind = instruction.partition("_")
     asked = {

@@ -1,4 +1,4 @@
-"""`convoy inspect`: what it says of the built-in model, as a table and as JSON."""
+"""`convoy inspect` describes the built-in model, as a table and as JSON."""
 
 import json
 import sys
@@ -165,7 +165,7 @@ def test_a_timeline_is_measured_where_asked(
 
 
 def test_the_time_by_layer_is_that_of_the_model_of_time() -> None:
-    """Not the roofline's, which for this network is a twentieth of it."""
+    """The roofline's time, a twentieth of this for the network, must not appear."""
     plan = plan_report(load_classifier(BUILT_IN_MODEL), 1, GPUS["h200"], None)
     us = times_of(plan.timeline)
     assert set(us) == {step.name for step in plan.steps}

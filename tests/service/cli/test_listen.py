@@ -1,4 +1,4 @@
-"""The server begins in an order that forked processes need."""
+"""The server starts in the order that forked processes need."""
 
 import threading
 
@@ -11,7 +11,7 @@ from service.settings import Settings
 
 
 class StopError(Exception):
-    """Ends the start."""
+    """An exception that ends the start."""
 
 
 def test_the_parent_of_processes_is_forked_before_the_server_has_threads(

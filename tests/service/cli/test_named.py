@@ -1,4 +1,4 @@
-"""Which label a file is named after."""
+"""The label in the name of a file."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`convoy pull`, and the other commands that take a model by its name."""
+"""`convoy pull`, and the other commands that accept a model's name."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`convoy tune`: what it shows and keeps, and that engines and `convoy inspect` use it."""
+"""`convoy tune`: its output and its file, and their use in engines and `convoy inspect`."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def device() -> Iterator[CusimDevice]:
 
 @pytest.fixture
 def gpu(device: CusimDevice, monkeypatch: pytest.MonkeyPatch) -> CusimDevice:
-    """The simulator, which answers where a GPU is asked for."""
+    """Use the simulator in place of a GPU."""
     monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", lambda *_: device)
     # Few algorithms, whatever else there is: each takes time to compile and to simulate.
     monkeypatch.setattr("kernels.convolution.algorithms.ALGORITHMS", (DirectConv(), GemmConv()))

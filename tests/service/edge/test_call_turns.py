@@ -1,4 +1,4 @@
-"""Calls for the application begin one a turn of the event loop, and clients take turns."""
+"""Calls for the application start one per turn of the event loop, and clients take turns."""
 
 import asyncio
 from collections.abc import Sized
@@ -19,7 +19,7 @@ from tests.support.service.virtual_time import now
 
 
 async def turns(begun: Sized, count: int) -> list[int]:
-    """How many have begun after each of so many turns."""
+    """Return the number of calls that have started after each turn."""
     seen = []
     for _ in range(count):
         seen.append(len(begun))

@@ -1,4 +1,4 @@
-"""Which connections are open, displaced, refused or answer health only."""
+"""Connections that are open, displaced, refused, or answer only health checks."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from service.errors import TooManyConnectionsError
 
 
 class Peer:
-    """A connection of an address, silent since a time, or at work."""
+    """A connection of an address, silent since a time, or busy."""
 
     def __init__(self, address: str, silent_since: float | None = None) -> None:
         self.address = address
@@ -26,7 +26,7 @@ class Peer:
 
 
 class Port:
-    """The connections that are open."""
+    """Return the open connections."""
 
     def __init__(self, most: int, most_an_address: int) -> None:
         self.bounds = Connections(most, most_an_address)

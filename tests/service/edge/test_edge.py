@@ -31,7 +31,7 @@ BEARER = f"Authorization: Bearer {KEY}"
 
 @pytest.fixture(params=[True, False], ids=["direct", "asgi"])
 def direct(request: pytest.FixtureRequest) -> bool:
-    """Whether requests go the short way, where they can."""
+    """Yield whether requests use the direct path if possible."""
     return bool(request.param)
 
 
@@ -276,7 +276,8 @@ async def test_priorities_above_the_default_belong_to_keys_that_may_use_them(
 
 
 async def test_a_flood_fills_its_own_share_of_the_queue(direct: bool, keys: Keys) -> None:
-    """40 images may be inside; the flood's newest requests make room for the other client's."""
+    """At most 40 images may be accepted; the flood's newest requests make room for the other
+    client's."""
     gate, bad = threading.Event(), "X-API-Key: another"
     async with convoy(direct=direct, engine=FakeEngine(gate=gate), keys=keys) as server:
         flood = [await server.send(post(form(8), FORM, bad)) for _ in range(5)]

@@ -1,4 +1,4 @@
-"""API keys from a file: which are taken, which files are not, and rotation."""
+"""API keys from a file: accepted keys, refused files, and rotation."""
 
 import logging
 from pathlib import Path

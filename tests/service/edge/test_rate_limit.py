@@ -1,4 +1,4 @@
-"""How many images a client may send a second."""
+"""The limit on the images that a client may send per second."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""Who may change models or use shared memory: keys with the right, and no page of another site."""
+"""Permission to change models or use shared memory: only with a key for it, and never for pages of
+other sites."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -66,7 +67,7 @@ REBOUND = (
 
 
 class Changed:
-    """Notes which models clients load and unload."""
+    """Records the models that clients load and unload."""
 
     by_clients = True
 
@@ -105,7 +106,7 @@ async def convoy(**options: Any) -> AsyncIterator[OpenPort]:
 
 
 def request_to(path: str, *headers: str, host: str = "", file: str = "") -> bytes:
-    """A POST that does what the path is for."""
+    """Send a valid POST for the path."""
     asked = {"key": file, "offset": 0, "byte_size": 64} if path.endswith("/register") else {}
     data = post(json.dumps(asked).encode(), *headers, path=path.replace("{model}", "fake"))
     return data.replace(b"Host: convoy", b"Host: " + host.encode(), 1) if host else data

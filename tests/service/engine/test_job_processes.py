@@ -1,4 +1,4 @@
-"""Batches run in other processes: a crash or a hang there costs one image, or one batch."""
+"""Batches run in other processes: a crash or a hang there fails only one image, or one batch."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ ELSEWHERE = 100  # is added to the scores of another process
 
 @dataclass(eq=False)
 class File(Undecoded):
-    """A digit, or a word that says what its decoder does."""
+    """A digit, or a word that selects the behaviour of its decoder."""
 
     file: bytes
     expected_s: float = 0.001
@@ -54,14 +54,14 @@ def decode(data: bytes) -> Pixels:
 
 
 class OddError(Exception):
-    """Cannot be unpickled."""
+    """An exception that cannot be unpickled."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"odd {one} {two}")
 
 
 class OtherEngine(FakeEngine):
-    """Says by its scores in which process it is; a 9 crashes it, an 8 makes it fail."""
+    """An engine whose scores state its process; a 9 crashes it, and an 8 makes it fail."""
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         digits = {int(np.asarray(image).flat[0]) for image in images}
@@ -74,7 +74,7 @@ class OtherEngine(FakeEngine):
 
 
 class Unopened:
-    """Cannot be opened."""
+    """An engine that cannot be opened."""
 
     def __call__(self) -> FakeEngine:
         raise EngineError("no memory")
@@ -92,7 +92,7 @@ def parent() -> Iterator[JobParent]:
 async def engine_of(
     parent: JobParent, opened: Any = OtherEngine, most: int = 2
 ) -> AsyncIterator[tuple[SupervisedEngine, JobProcesses]]:
-    """An engine whose batches of several images run elsewhere."""
+    """Return an engine whose batches of several images run in other processes."""
     engine = SupervisedEngine(
         FakeEngine(max_batch=64),
         (1, 1, 1),
@@ -115,14 +115,14 @@ def files(*digits: object) -> list[Item]:
 
 
 def seen(rows: Sequence[ScoreRow]) -> list[tuple[int, bool] | Exception]:
-    """Each image's digit and whether it ran elsewhere, or its error."""
+    """Return each image's digit and whether it ran in another process, or its error."""
     return [
         row.error or (int(row.scores.argmax()), bool(row.scores.min() >= ELSEWHERE)) for row in rows
     ]
 
 
 async def started(engine: SupervisedEngine, jobs: JobProcesses, processes: int = 1) -> None:
-    """Wait until so many processes wait for batches."""
+    """Wait until this many processes wait for batches."""
 
     async def ready() -> bool:
         if len(jobs._idle) >= processes:
@@ -191,7 +191,7 @@ async def test_a_lost_decoder_is_named_and_the_others_are_decoded_elsewhere(
 
 
 async def expire(jobs: JobProcesses, decoding: int) -> None:
-    """More time passes than a process has that is at this image of its batch."""
+    """Let more time pass than a process may use for this image of its batch."""
 
     def stuck() -> list[_JobProcess]:
         return [each for each in jobs._all if each._decoding[0] == decoding]
@@ -267,7 +267,7 @@ async def test_processes_end_with_their_model(parent: JobParent) -> None:
 
 
 def children_of(parent: JobParent) -> set[str]:
-    """The processes that the parent forked and that have not ended."""
+    """Return the processes that the parent forked and that have not ended."""
     found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

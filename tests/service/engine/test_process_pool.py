@@ -1,4 +1,5 @@
-"""Functions are called in processes: as in a thread, and a crash takes one call."""
+"""Functions run in processes with the same results as in a thread, and a crash fails only one
+call."""
 
 import gc
 import logging
@@ -150,7 +151,7 @@ def test_what_is_logged_there_is_logged_here(
 
 
 def standing(processes: ProcessPool) -> tuple[int, int, int]:
-    """Return the policy, the niceness and the session of a process."""
+    """Return the scheduling policy, the nice value and the session of a process."""
     asked = (
         partial(os.sched_getscheduler, 0),
         partial(os.getpriority, os.PRIO_PROCESS, 0),

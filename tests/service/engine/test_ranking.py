@@ -1,4 +1,4 @@
-"""Scores to labels."""
+"""The ranking of scores, and their labels."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ ROWS = st.lists(VALUES, min_size=2, max_size=12) | st.lists(VALUES, min_size=101
 def top_k(
     scores: NDArray[np.float32], k: int, output: OutputKind, names: Sequence[str]
 ) -> list[Prediction]:
-    """By itself, and as one of a batch; which differ in how they are ranked."""
+    """A row alone and a row of a batch are ranked differently, with the same result."""
     (alone,) = rank(Results(scores[np.newaxis]), output)
     batch = rank(Results(np.stack([scores[::-1], scores, np.zeros_like(scores)])), output)
     predictions = labels.top_k(alone, k, output, names)

@@ -1,4 +1,4 @@
-"""Engines that hang, or fail again and again: noticed, left behind, replaced, or given up."""
+"""Engines that hang or fail repeatedly are detected, abandoned, and replaced or given up."""
 
 import asyncio
 import threading
@@ -29,7 +29,7 @@ HUNG = Bounds(batch_s=1000)
 
 
 class HangingEngine(FakeEngine):
-    """Hangs on its first batch until `free`d; late, it says that every picture is a 0."""
+    """Hangs on its first batch until `free`d; afterwards it scores every image as a 0."""
 
     def __init__(self) -> None:
         super().__init__(max_batch=2)
@@ -37,7 +37,7 @@ class HangingEngine(FakeEngine):
         self.ended = threading.Event()
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
-        """The first hangs."""
+        """An engine of which the first hangs."""
         first = not self.batches
         super().run(images, inner)
         if first:
@@ -46,13 +46,13 @@ class HangingEngine(FakeEngine):
         return Results(one_hot(np.asarray(images)))
 
     def close(self) -> None:
-        """Remember that it happened."""
+        """Record the event."""
         super().close()
         self.ended.set()
 
 
 class Engines:
-    """Opens engines: hanging ones, then good ones; a gate may hold an opening up."""
+    """Opens engines: first hanging ones, then good ones; a gate may delay an opening."""
 
     def __init__(self, hanging: int, gate: threading.Event | None = None) -> None:
         self.first = HangingEngine()
@@ -416,7 +416,7 @@ def only(repository: Repository) -> Pipeline:
 
 
 def expire(pipeline: Pipeline, engine: int = 0) -> None:
-    """More time passes than what the engine is at may take."""
+    """Let more time pass than the engine's current work may take."""
     runner = pipeline.runner
     assert isinstance(runner, EngineRunner)
     for seconds in (0, 1001):
@@ -424,7 +424,7 @@ def expire(pipeline: Pipeline, engine: int = 0) -> None:
 
 
 async def score(pipeline: Pipeline, held: Reservation | None = None) -> Scored:
-    """The scores of a blank image."""
+    """Return the scores of a blank image."""
     held = held or Reservation(pipeline.admission)
     ended: asyncio.Future[Scored] = asyncio.get_running_loop().create_future()
 
@@ -445,7 +445,7 @@ async def score(pipeline: Pipeline, held: Reservation | None = None) -> Scored:
 
 
 async def hang(pipeline: Pipeline, engines: Sequence[FakeEngine]) -> None:
-    """Score what the last of the engines hangs on, and see it fail."""
+    """Score an image on which the last engine hangs, and check that it fails."""
     stuck = asyncio.create_task(score(pipeline))
     await until(lambda: engines[-1].batches == [1])
     expire(pipeline)

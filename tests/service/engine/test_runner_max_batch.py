@@ -1,4 +1,5 @@
-"""Warming up may lower an engine's largest batch: all that forms or shows batches follows."""
+"""Warm-up may reduce an engine's largest batch; all code that forms or shows batches uses the new
+value."""
 
 import asyncio
 import threading
@@ -24,7 +25,7 @@ def lowered(to: int = 1, gate: threading.Event | None = None) -> FakeEngine:
 
 
 async def shown(client: AppClient) -> list[float]:
-    """The largest batch, wherever it is shown."""
+    """Return the largest batch at every place where it is shown."""
     (model,) = (await client.get("/v1/models")).json()["models"]
     config = (await client.get("/v2/models/fake/config")).json()
     preferred = config["dynamic_batching"]["preferred_batch_size"]
@@ -35,7 +36,7 @@ async def shown(client: AppClient) -> list[float]:
 async def ask_at_once(
     client: AppClient, count: int, gate: threading.Event, pipeline: Pipeline
 ) -> list[int]:
-    """Ask for digits; open the engine's gate when all of them are inside."""
+    """Request digits, and open the engine's gate when all of them are accepted."""
     asked = [asyncio.create_task(client.post(PATH, content=str(d).encode())) for d in range(count)]
     await until(lambda: pipeline.admission.images == count)
     gate.set()

@@ -1,4 +1,4 @@
-"""Several engines behind one queue: one that hangs or fails leaves the others serving."""
+"""Several engines with one queue: if one hangs or fails, the others continue."""
 
 import asyncio
 import threading
@@ -25,21 +25,21 @@ from tests.support.service.fakes import (
 
 
 class LostEngine(FakeEngine):
-    """Its device is lost with the first batch."""
+    """An engine whose device is lost with the first batch."""
 
     def run(self, images: Any, inner: Any = ()) -> Any:
-        """Fail."""
+        """Raise an error."""
         super().run(images, inner)
         raise DeviceLostError("the GPU fell off the bus")
 
 
 def state(pipeline: Pipeline) -> State:
-    """The runner's, read anew."""
+    """Return the runner's current state."""
     return pipeline.runner.state
 
 
 async def by_engine(client: httpx.AsyncClient, name: str) -> list[float]:
-    """A metric's values in the order of the engines."""
+    """Return a metric's values in the order of the engines."""
     samples = samples_in((await client.get("/metrics")).text)
     return [value for _, value in sorted((s[1]["engine"], s[2]) for s in samples if s[0] == name)]
 
@@ -62,7 +62,7 @@ async def test_batches_run_on_both_engines_at_once() -> None:
 
 @pytest.mark.anyio
 async def test_one_request_s_images_are_answered_in_order_by_both_engines() -> None:
-    """The later images are done first."""
+    """The later images are finished first."""
     gate = threading.Event()
     one, other = FakeEngine(gate=gate, max_batch=2), FakeEngine(max_batch=2)
     async with serving(one, others=[other]) as (client, _):
@@ -170,7 +170,7 @@ async def test_an_engine_that_is_lost_for_good_leaves_the_others_until_the_last(
 
 @pytest.mark.anyio
 async def test_two_models_share_each_device_by_its_number() -> None:
-    """Four engines, two devices: two batches run at a time, one of each number."""
+    """Four engines on two devices: two batches run at a time, one on each device."""
     running: list[int] = []
     most: list[int] = []
 

@@ -1,4 +1,4 @@
-"""An engine in its thread, on a device that stops answering, and how long it may take."""
+"""An engine in its thread, on a device that stops answering, and its time limits."""
 
 import threading
 import time

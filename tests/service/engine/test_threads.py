@@ -284,7 +284,7 @@ async def test_time_in_which_the_whole_process_stood_still_is_nobodys_fault(
 
 
 async def begun(pool: ThreadPool) -> None:
-    """Wait until the first thread is at a job."""
+    """Wait until the first thread has started a job."""
     await until(lambda: pool._threads[0].job is not None)
 
 

@@ -1,4 +1,4 @@
-"""How jobs are handed to threads: at once, and waited for where that is shorter."""
+"""Handing jobs to threads: at once, and with a wait if that is shorter."""
 
 import asyncio
 import gc
@@ -150,7 +150,7 @@ async def test_a_thread_that_cannot_be_put_on_a_core_works_all_the_same(
 
 @pytest.mark.parametrize("round_", range(20))
 async def test_a_job_is_told_once_whoever_gives_up_first(round_: int) -> None:
-    """Its end and the end of patience meet."""
+    """The job ends at the same time as the wait."""
     pool = ThreadPool("test", 1)
     told: list[object] = []
     jobs = 20

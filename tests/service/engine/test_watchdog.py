@@ -1,4 +1,4 @@
-"""How long an engine may take, and how often it is restarted."""
+"""The time limit of an engine, and the number of its restarts."""
 
 from math import inf
 

@@ -1,4 +1,4 @@
-"""ModelInferRequests, without gRPC: what is understood, and what is refused."""
+"""ModelInferRequests without gRPC: readings and refusals."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +34,7 @@ def request(
     output: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> Any:
-    """A request for one input."""
+    """Return a request for one input."""
     asked = _Request(model_name="m", raw_input_contents=raw, **fields)
     tensor = asked.inputs.add(name=name, datatype=datatype, shape=shape)
     for field, values in (contents or {}).items():
@@ -57,7 +57,7 @@ def understood(asked: Any) -> InferRequest:
 
 
 def test_numbers_come_one_by_one_or_in_parts_too() -> None:
-    """Which protobuf allows of any writer."""
+    """Protobuf permits this order for every writer."""
     one_by_one = b"".join(b"\x20" + encoded_varint(pixel) for pixel in PIXELS)
     parts = b"\x22\x03" + bytes(PIXELS[:3]) + b"\x22\x06\x80\x01\xc8\x01\xff\x01"
     for contents in (one_by_one, parts):

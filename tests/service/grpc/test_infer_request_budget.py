@@ -1,4 +1,4 @@
-"""The worst known messages take time and memory in proportion to their length, as bodies do.
+"""The worst known messages take time and memory in proportion to their length, like bodies.
 
 For how long reading one keeps other threads from running is held by the corpus of tests/fuzz.
 """

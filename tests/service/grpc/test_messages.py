@@ -1,4 +1,4 @@
-"""The messages are those of the .proto files, and Triton's, number by number."""
+"""The messages have the same field numbers as the .proto files and Triton's."""
 
 import subprocess
 import sys

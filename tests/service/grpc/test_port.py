@@ -1,4 +1,4 @@
-"""The port of gRPC over fakes, in process: limits, errors, streams, health, reflection, its end."""
+"""The gRPC port with fakes, in process: limits, errors, streams, health, reflection, closing."""
 
 import asyncio
 import threading
@@ -42,14 +42,14 @@ def digit(*digits: int, size: int = 1, model: str = "fake", **fields: Any) -> An
 
 
 class Client:
-    """A client of the port, and what it serves."""
+    """A client of the port, and the port's models."""
 
     def __init__(self, channel: Any, port: GrpcPort, pipeline: Pipeline, edge: Edge) -> None:
         self.channel, self.port, self.pipeline, self.edge = channel, port, pipeline, edge
         self.ended: list[RequestRecord] = []
 
     def call(self, name: str, service: str = INFERENCE) -> Any:
-        """A method, from a message or bytes to a message."""
+        """Return a method from a message or bytes to a message."""
         method = POOL.FindMethodByName(f"{service}.{name}")
         streams = method.client_streaming, method.server_streaming
         make = {
@@ -71,7 +71,7 @@ class Client:
 
 
 def digits_in(answer: Any) -> list[int]:
-    """Return the digits that an answer names: their scores are 9 and those of others 0."""
+    """Return the digits in an answer: their scores are 9, and all others are 0."""
     (output,), (raw,) = answer.outputs, answer.raw_output_contents
     scores = memoryview(raw).cast("f").tolist()
     classes = output.shape[1]
@@ -89,7 +89,7 @@ async def client(
     warm: bool = True,
     **options: Any,
 ) -> AsyncIterator[Client]:
-    """A client of a port over fakes; nothing may be left inside them."""
+    """Yield a client of a port with fakes; afterwards, no request may remain in them."""
     repository = make_repository(engine, **options)
     if warm:
         await repository.warm_up()
@@ -112,7 +112,7 @@ async def client(
 
 
 def opened(port: GrpcPort, **options: Any) -> Any:
-    """A connection of its own."""
+    """Return a separate connection."""
     pool = [("grpc.use_local_subchannel_pool", 1)]
     return grpc.aio.insecure_channel(f"127.0.0.1:{port.number}", options=pool, **options)
 
@@ -661,7 +661,7 @@ _NARROW = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_535)]
 
 
 def wide() -> FakeEngine:
-    """An engine of 2,000 classes."""
+    """Return an engine with 2,000 classes."""
 
     def scores(images: Any) -> Any:
         rows = np.zeros((len(images), 2000), np.float32)
@@ -674,7 +674,7 @@ def wide() -> FakeEngine:
 
 
 def long_answers(images: int = 32) -> Any:
-    """A request of few bytes whose answer has many: 2,000 classes of each image."""
+    """Return a short request with a long answer: 2,000 classes per image."""
     asked = Asked(model_name="fake")
     tensor = asked.inputs.add(name="image", datatype="UINT8", shape=[images, 1, 1, 1])
     tensor.contents.uint_contents.extend([0] * images)
@@ -758,7 +758,7 @@ async def test_a_stream_that_is_cancelled_leaves_its_connection_to_others() -> N
 
 
 class _Gone:
-    """The context of a call whose client has left, which grpcio notices as it writes."""
+    """The context of a call whose client has left, which grpcio notices when it writes."""
 
     async def write(self, _: bytes) -> None:
         raise grpc.aio.InternalError("Failed 'execute_batch'")

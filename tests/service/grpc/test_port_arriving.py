@@ -1,4 +1,5 @@
-"""How many messages may arrive at once: their bytes are bounded before any of them is read."""
+"""The number of messages that may arrive at the same time: their bytes are bounded before any is
+read."""
 
 import pytest
 

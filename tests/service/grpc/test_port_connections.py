@@ -1,4 +1,4 @@
-"""Connections of the gRPC port have the limits of HTTP's: the silent ones give way."""
+"""Connections of the gRPC port have the same limits as HTTP's: silent ones are closed first."""
 
 import asyncio
 import socket
@@ -23,7 +23,7 @@ FEW = Limits(connections=12, per_address=6, sweep_s=0.05)
 
 @contextmanager
 def silent(port: int, count: int, address: str = "127.0.0.2") -> Iterator[list[socket.socket]]:
-    """Connections of one address on which nothing is sent."""
+    """Return connections of one address on which nothing is sent."""
     opened: list[socket.socket] = []
     try:
         for _ in range(count):
@@ -49,12 +49,12 @@ def is_closed(one: socket.socket) -> bool:
 
 
 async def closing(opened: list[socket.socket], count: int) -> None:
-    """Wait until at least so many are closed."""
+    """Wait until at least this many are closed."""
     await until(lambda: sum(map(is_closed, opened)) >= count)
 
 
 def alone(asking: Any) -> Any:
-    """A channel with a connection of its own."""
+    """Return a channel with a separate connection."""
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
     return grpc.aio.insecure_channel(f"127.0.0.1:{asking.port.number}", options=options)
 

@@ -1,4 +1,4 @@
-"""`convoy serve --grpc-port` in processes of its own."""
+"""`convoy serve --grpc-port` in separate processes."""
 
 import socket
 import sys

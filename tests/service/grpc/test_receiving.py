@@ -1,4 +1,5 @@
-"""Messages are received without keeping the event loop, and costly ones in their client's turn."""
+"""Messages are received without blocking the event loop, and expensive ones in their client's
+turn."""
 
 import asyncio
 import socket
@@ -23,7 +24,7 @@ LONG = 3_000_000
 
 
 class Reading:
-    """A context whose message is whole when a test says so, and is copied for some seconds."""
+    """A context whose message is complete when a test says so, and takes some seconds to copy."""
 
     def __init__(self, copied_s: float = 0.0) -> None:
         self.whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -40,7 +41,7 @@ class Reading:
 
 
 def receiver(count: int | None) -> Receiver:
-    """A receiver of messages of so many bytes each."""
+    """Return a receiver of messages of this many bytes each."""
     return Receiver(lambda context: None if count is None else context.whole.done() * count)
 
 
@@ -62,7 +63,7 @@ async def test_a_long_message_is_copied_by_a_thread(count: int | None, apart: bo
 
 @run
 async def test_what_takes_long_to_copy_delays_the_next_of_the_same_client() -> None:
-    """A copy of 20 ms of processor time: the client's next waits four times as long."""
+    """After a copy of 20 ms of CPU time, the client's next message waits four times as long."""
     receives, loop = receiver(LONG), asyncio.get_running_loop()
 
     async def one(who: str, copied_s: float) -> float:

@@ -1,4 +1,4 @@
-"""Models by name, pulled from a server that stalls, truncates, lies and redirects."""
+"""Models by name, downloaded from a server that stalls, truncates, lies and redirects."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ Answer = Callable[[BaseHTTPRequestHandler, int], None]  # the handler, and where
 
 
 def send(handler: BaseHTTPRequestHandler, begin: int, data: bytes) -> None:
-    """`data`, said to be all from `begin` to the end of the file."""
+    """Answer with `data` as if it were everything from `begin` to the end of the file."""
     send_part(handler, FILE[:begin] + data + FILE[begin + len(data) :], begin, begin + len(data))
 
 
@@ -51,7 +51,7 @@ def no_ranges(handler: BaseHTTPRequestHandler, begin: int) -> None:
 
 
 def stall(handler: BaseHTTPRequestHandler, begin: int) -> None:
-    """Half of it, and the rest never comes; all later answers have their time."""
+    """Answer with half of it and then nothing; all later answers have the same time limit."""
     half(handler, begin)
     handler.wfile.flush()
     download._STALLED_S = PATIENCE_S
@@ -94,7 +94,8 @@ def status(code: int) -> Answer:
 
 @contextmanager
 def server(*answers: Answer) -> Iterator[tuple[Entry, list[int]]]:
-    """An entry whose file a server has, which answers so, one after another; where ranges began."""
+    """Return an entry for a file on a server that gives these answers in order, and the beginnings
+    of its ranges."""
     waiting, asked = iter(answers), list[int]()
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -115,7 +116,7 @@ def direct(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unseen(*_: object) -> None:
-    """Progress that is not looked at."""
+    """Ignore the progress."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Versions are compared by what their scores mean: classes by name, logits as probabilities."""
+"""Versions are compared by the meaning of their scores: classes by name, logits as
+probabilities."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A copy of the process makes things, and ends; whatever ends it, the process learns of it."""
+"""A copy of the process creates objects and ends; the process notices every kind of end."""
 
 import logging
 import os
@@ -79,7 +79,7 @@ def test_a_copy_that_ends_too_early_is_an_error(
 
 def test_an_error_that_cannot_be_sent_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     class OddError(Exception):
-        """Cannot be pickled, as it is no global name."""
+        """A class that cannot be pickled, because it has no global name."""
 
     def fail() -> Iterator[object]:
         yield 1

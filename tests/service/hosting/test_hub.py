@@ -1,4 +1,4 @@
-"""Models by their addresses on a hub, from a server that imitates one and misbehaves."""
+"""Models by their names on a hub, from a server that imitates a hub and misbehaves."""
 
 import json
 import logging
@@ -55,7 +55,7 @@ def flowers() -> Iterator[FakeHub]:
 
 
 def unseen(*_: object) -> None:
-    """Progress that is not looked at."""
+    """Ignore the progress."""
 
 
 def got(running: FakeHub, address: Address = FLOWERS, token: str = "") -> Path:
@@ -157,7 +157,7 @@ def test_the_files_are_those_of_the_commit_by_the_revisions_name(flowers: FakeHu
 
 
 def with_external_data(folder: Path, location: str) -> bytes:
-    """A model that keeps its weights in another file, with that file beside it."""
+    """Return a model with its weights in another file, together with that file."""
     weights = numpy_helper.from_array(np.ones((3, 3, 1, 1), np.float32), "w")
     image = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])
     scores = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])
@@ -263,12 +263,12 @@ def test_a_repositorys_model_toml_is_not_used(caplog: pytest.LogCaptureFixture) 
 
 
 def cut(handler: BaseHTTPRequestHandler, data: bytes, begin: int) -> None:
-    """Half of what is left, and the connection ends."""
+    """Answer with half of the rest and close the connection."""
     send_part(handler, data, begin, begin + (len(data) - begin) // 2)
 
 
 def stall(handler: BaseHTTPRequestHandler, data: bytes, begin: int) -> None:
-    """Half of what is left, and the rest never comes; all later answers have their time."""
+    """Answer with half of the rest and then nothing; all later answers have the same time limit."""
     cut(handler, data, begin)
     handler.wfile.flush()
     download._STALLED_S = PATIENCE_S
@@ -276,7 +276,7 @@ def stall(handler: BaseHTTPRequestHandler, data: bytes, begin: int) -> None:
 
 
 def drop(handler: BaseHTTPRequestHandler, data: bytes, begin: int) -> None:
-    """No answer at all."""
+    """Give no answer."""
     handler.close_connection = True
 
 
@@ -296,7 +296,7 @@ def no_ranges(handler: BaseHTTPRequestHandler, data: bytes, begin: int) -> None:
 
 
 def said_to_have(change: int) -> Answer:
-    """All of the data, with another length than it has."""
+    """Answer with all of the data, but state another length."""
 
     def answer(handler: BaseHTTPRequestHandler, data: bytes, begin: int) -> None:
         handler.send_response(206 if begin else 200)
@@ -322,7 +322,7 @@ def text(content: str) -> Answer:
 
 
 def changed(key: str, value: object) -> Answer:
-    """The listing with another value, of its first file where that has the key."""
+    """Return the listing with another value, in its first file if that has the key."""
 
     def answer(handler: BaseHTTPRequestHandler, data: bytes, begin: int) -> None:
         listing = json.loads(data)

@@ -1,4 +1,4 @@
-"""What was read is kept on disk without a name, or in memory where that cannot be."""
+"""Data that was read is stored on disk in an unnamed file, or in memory if that is not possible."""
 
 import gc
 import logging

@@ -1,4 +1,4 @@
-"""From files to models that can be served."""
+"""Files become models that can be served."""
 
 import logging
 import os
@@ -34,7 +34,7 @@ def models_in(folder: Path, *, strict: bool = False) -> Settings:
 
 
 def opened_of(settings: Settings, expectations: list[str] | None = None) -> list[OpenModel]:
-    """All models; none of them is broken."""
+    """Return all models, and check that none is broken."""
     found = [each for each in open_models(settings, expectations) if isinstance(each, OpenModel)]
     assert len(found) == len(find_models(settings))
     return found
@@ -62,7 +62,8 @@ def test_several_models_are_opened_each_as_it_is_described(tmp_path: Path) -> No
 def test_a_line_of_the_log_says_by_which_file_each_is_described(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By a logger that `convoy serve` shows, as it does no library's below a warning."""
+    """Log with a logger that `convoy serve` shows; it shows other libraries' messages only from
+    warnings on."""
     make_models(tmp_path)
     with caplog.at_level(logging.INFO, "convoy"):
         opened_of(models_in(tmp_path))

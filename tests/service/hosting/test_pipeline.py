@@ -1,4 +1,4 @@
-"""A model's pipeline leaves resizing to its engines where all of them resize, for few images."""
+"""A model's pipeline leaves the resizing of few images to its engines if all of them resize."""
 
 from itertools import product
 

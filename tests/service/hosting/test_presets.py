@@ -1,4 +1,5 @@
-"""A guessed preset on the built-in photographs, by networks that a wrong one blinds."""
+"""A guessed preset and the built-in photographs, with networks that hardly see with a wrong
+preset."""
 
 from pathlib import Path
 
@@ -35,7 +36,7 @@ SETTINGS = Settings(device=DeviceKind.CPU, threads=1, max_batch=1)
 def write_network(
     path: Path, *, classes: int = 8, bias: float = 0.0, shape: tuple[int, ...] = (3, 32, 32)
 ) -> None:
-    """Scores of a mean colour with a bias beside which pixels of 0..1 are small."""
+    """Return scores of a mean colour with a bias that is large compared with pixels of 0..1."""
     rng = np.random.default_rng(3)
     first = np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1)
     head = rng.normal(size=(classes, 3)).astype(np.float32)
@@ -107,8 +108,8 @@ def test_few_classes_are_weak_evidence_of_which_the_log_tells(
 def test_a_network_of_colours_of_another_range_is_doubted_and_one_of_the_guess_is_not(
     tmp_path: Path,
 ) -> None:
-    """The nearest of seven colours, whose pixels are 0 to 255 or normalised; as the shares of
-    photographs of other things show them."""
+    """Return the nearest of seven colours, for pixels of 0 to 255 or normalised pixels; the scores
+    vary like those of unfamiliar photographs."""
     colours = np.array(
         [(200, 30, 30), (30, 180, 40), (30, 40, 200), (220, 210, 30), (128,) * 3, (12,) * 3]
     )
@@ -189,7 +190,7 @@ def test_what_was_set_of_the_crop_stays_where_a_preset_is_taken() -> None:
 
 @needs_shared
 def test_a_network_that_names_nothing_by_any_preset_warns(tmp_path: Path) -> None:
-    """Its labels in the wrong order."""
+    """Return its labels in the wrong order."""
     labels = tmp_path / "labels.txt"
     labels.write_text("\n".join(reversed(imagenet.labels())))
     settings = SETTINGS.model_copy(update={"model": SQUEEZENET, "labels": labels})
@@ -215,7 +216,7 @@ TAKEN = {
 def test_a_trained_network_made_for_a_preset_gets_its_pixels_or_the_guess_names_all(
     tmp_path: Path, made_for: str
 ) -> None:
-    """SqueezeNet behind nodes that turn a preset's pixels into those of Caffe, its own."""
+    """Return SqueezeNet after nodes that convert a preset's pixels to Caffe's, which it expects."""
     proto = onnx.load(SQUEEZENET)
     preset = PRESETS[made_for]
     std, mean, scale = np.array(preset.std), np.array(preset.mean), preset.scale
@@ -254,7 +255,7 @@ def test_a_trained_network_made_for_a_preset_gets_its_pixels_or_the_guess_names_
 
 
 def write_scores(path: Path, body: str, classes: int) -> None:
-    """Scores of a mean colour, made by the nodes of `body` from z to y."""
+    """Return scores of a mean colour, which the nodes of `body` compute from z to y."""
     text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[N,3,8,8] x) => (float y)
         {{ g = GlobalAveragePool(x) f = Flatten(g) z = MatMul(f, w) {body} }}"""
     proto = parser.parse_model(text)

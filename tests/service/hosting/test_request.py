@@ -1,4 +1,4 @@
-"""A request to a model without any protocol: it ends once, and holds nothing then."""
+"""A request to a model, independent of any protocol: it ends once, and then holds no resources."""
 
 import asyncio
 import gc

@@ -1,5 +1,5 @@
-"""A device, or the job that runs them, decodes files, and leaves some: a request's outcome is that
-of a server whose threads decode."""
+"""A device, or a job, decodes files and leaves some: the outcomes equal those of a server whose
+threads decode."""
 
 import asyncio
 import random
@@ -48,7 +48,7 @@ async def pipeline_of(engine: FakeEngine, **options: Any) -> AsyncIterator[Pipel
 
 
 class Ask:
-    """Posts files, and notes every outcome."""
+    """Posts files, and records every outcome."""
 
     def __init__(self, pipeline: Pipeline, *files: bytes, urgency: Urgency | None = None) -> None:
         self.outcomes: list[Outcome] = []
@@ -115,7 +115,8 @@ async def test_a_flagged_image_wastes_one_place_and_runs_in_a_later_batch() -> N
 async def test_a_flagged_image_is_decoded_in_its_clients_turn_and_stays_admitted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So whoever sends many is held by the bounds on images, and by their turns to decode."""
+    """The bounds on images, and the turns for decoding, therefore limit a client that sends
+    many."""
     posted: list[tuple[float, Client]] = []
     post = DecodePool.post
 
@@ -156,7 +157,8 @@ async def test_bytes_of_files_stay_reserved_until_no_device_needs_them() -> None
 
 
 async def test_an_engine_that_no_longer_decodes_leaves_all_files() -> None:
-    """As after a restart on the CPU: the pipeline still hands it what was laid out before."""
+    """After a restart on the CPU, the pipeline still passes it the files that were prepared
+    before."""
     gate = threading.Event()
     engine = FakeDecoder(gate=None)
     async with pipeline_of(engine) as pipeline:

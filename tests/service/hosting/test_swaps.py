@@ -1,4 +1,4 @@
-"""Models change while they are served: over fakes, whose scores tell their versions."""
+"""Models change while they are served, with fakes whose scores show their versions."""
 
 import asyncio
 import ctypes
@@ -70,7 +70,7 @@ def engine_of(version: int, wrong_from: int = CLASSES, **options: Any) -> FakeEn
 
 
 class Folder:
-    """Stands for the files: each model has a version, and what opens it."""
+    """Replaces the files: each model has a version, and a function that opens it."""
 
     def __init__(self) -> None:
         self.files: dict[str, tuple[ModelFile, str]] = {}
@@ -113,7 +113,7 @@ class Folder:
 
 
 class Served:
-    """A client of a server whose models may change."""
+    """Yield a client of a server whose models may change."""
 
     def __init__(self, client: AppClient, repository: Repository, changes: Swaps) -> None:
         self.client, self.repository, self.changes = client, repository, changes
@@ -125,7 +125,8 @@ class Served:
         return found
 
     async def version(self) -> str:
-        """Return which version answers, by what it says and by its scores, which must agree."""
+        """Return the version that answers, according to its text and its scores, which must
+        agree."""
         body = b'{"inputs":[{"name":"image","datatype":"UINT8","shape":[1,1,1,1],"data":[3]}]}'
         answer = (await self.client.post(f"/v2/models/{FAKE}/infer", content=body)).json()
         assert max(answer["outputs"][0]["data"]) == 10 + int(answer["model_version"])
@@ -144,7 +145,7 @@ class Served:
 async def serving(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, **settings: Any
 ) -> AsyncIterator[Served]:
-    """Serve version 1, which the folder has, over fakes."""
+    """Serve version 1, which is in the folder, with fakes."""
     monkeypatch.setattr(swaps, "check_models", folder.found)
     monkeypatch.setattr(swaps, "stamp_of", folder.stamp)
     monkeypatch.setattr(swaps, "try_file", folder.try_file)
@@ -299,7 +300,7 @@ async def test_memory_that_a_version_leaves_free_is_given_back(
 
 
 def anonymous_bytes() -> int:
-    """Return the bytes that this process has in memory and that no file has."""
+    """Return the bytes in this process's memory that do not come from files."""
     (kib,) = (
         int(line.split()[1])
         for line in Path("/proc/self/status").read_text().splitlines()

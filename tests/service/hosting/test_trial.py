@@ -1,4 +1,4 @@
-"""A version is tried in another process: the engine that serves has the scores it had there."""
+"""A version is tested in another process; the serving engine has the same scores as there."""
 
 import shutil
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The same requests over a connection of ours and over ASGI have the same answers."""
+"""The same requests get the same answers on Convoy's own connection and over ASGI."""
 
 import gzip
 import json
@@ -33,7 +33,7 @@ def chunked(*chunks: bytes, path: str = PATH) -> bytes:
 
 
 def requests() -> Iterator[bytes]:
-    """A hundred, odd ones included; each leaves its connection open."""
+    """Return a hundred requests, including unusual ones; each leaves its connection open."""
     yield from (post(b"%d" % digit) for digit in range(10))
     # Bodies.
     yield from (post(body) for body in (b"", b"x", b"\0", b"7" * 1000, b"7" * MOST))
@@ -104,8 +104,8 @@ def requests() -> Iterator[bytes]:
 
 
 def steady(body: bytes) -> Any:
-    """A body without what differs from one request to the next: times, and which images of one were
-    in a batch."""
+    """Return a body without the parts that vary between requests: times, and the batches of a
+    request's images."""
     try:
         answer = json.loads(body)
     except ValueError:

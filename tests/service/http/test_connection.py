@@ -1,4 +1,4 @@
-"""Requests to a model over a connection of ours: answered in order, and as over ASGI."""
+"""Requests to a model on Convoy's own connection are answered in order, and as over ASGI."""
 
 import asyncio
 import gc
@@ -347,7 +347,7 @@ async def test_an_answer_counts_until_its_client_has_read_it() -> None:
 
 
 class Deaf:
-    """A transport whose client has so many bytes left to read."""
+    """A transport whose client still has this many bytes to read."""
 
     def __init__(self, own: Any, unread: int) -> None:
         self._own, self._unread = own, unread

@@ -1,4 +1,4 @@
-"""How connections end: as the server leaves, and as clients end their side only."""
+"""The end of connections: when the server stops, and when clients close only their sending side."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 async def convoy(
     engine: FakeEngine | None = None, *, leaving: bool = False
 ) -> AsyncIterator[OpenPort]:
-    """The application over fakes, which leaves already or not yet."""
+    """Yield the application with fakes; it is stopping or not."""
     repository = make_repository(engine)
     await repository.warm_up()
     app = create_app(repository)
@@ -43,14 +43,14 @@ async def convoy(
 
 
 def only(server: OpenPort) -> Connection:
-    """The one connection of the server."""
+    """Return the server's only connection."""
     (connection,) = server.connections
     assert isinstance(connection, Connection)
     return connection
 
 
 def digit(reply: Reply) -> int:
-    """The likeliest class in an answer."""
+    """Return the likeliest class in an answer."""
     assert reply.status == 200, reply
     index: int = json.loads(reply.body)["results"][0]["predictions"][0]["index"]
     return index
@@ -191,7 +191,7 @@ async def test_an_answer_of_which_the_head_is_sent_is_the_last_all_the_same() ->
 
 
 async def ended_after(server: OpenPort, data: bytes) -> Client:
-    """A client that has sent this and ended its side."""
+    """Return a client that has sent this and closed its sending side."""
     client = await server.send(data)
     client.writer.write_eof()
     return client

@@ -1,4 +1,4 @@
-"""Hostile clients: endless pipelines, odd lengths and targets, upgrades."""
+"""Hostile clients: endless pipelines, unusual lengths and targets, upgrades."""
 
 import asyncio
 import threading
@@ -26,7 +26,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 
 
 def held(server: OpenPort) -> Any:
-    """The server's side of the one connection."""
+    """Return the server's side of the only connection."""
     (connection,) = server.connections
     return connection
 

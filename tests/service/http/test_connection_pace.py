@@ -1,4 +1,4 @@
-"""Clients too slow to send or to read, over real sockets: they are cut, others are not."""
+"""Clients that send or read too slowly over real sockets are disconnected, and others are not."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def limits(**changed: Any) -> Limits:
 
 
 def sides(server: OpenPort) -> list[Any]:
-    """The server's sides of all connections."""
+    """Return the server's sides of all connections."""
     return list(server.connections)
 
 
@@ -44,7 +44,7 @@ def sides(server: OpenPort) -> list[Any]:
 async def convoy(
     engine: FakeEngine | None = None, *, direct: bool = True, **changed: Any
 ) -> AsyncIterator[tuple[OpenPort, Pipeline]]:
-    """The application over fakes; at the end nothing of any request is left inside."""
+    """Yield the application with fakes; in the end, no request may remain in it."""
     repository = make_repository(engine)
     await repository.warm_up()
     (pipeline,) = repository.models.values()
@@ -59,7 +59,7 @@ async def convoy(
 
 
 async def drip(client: Client, data: bytes, every_s: float) -> None:
-    """Send byte by byte, until the server has enough of it."""
+    """Send byte by byte, until the server has received enough."""
     for byte in data:
         if client.writer.is_closing():
             return
@@ -68,7 +68,7 @@ async def drip(client: Client, data: bytes, every_s: float) -> None:
 
 
 def error_in(answer: bytes) -> str:
-    """The message of an answer, which has the one error shape."""
+    """Return the message of an answer, which has the common error format."""
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"content-type: application/json" in head
     message = json.loads(body)
@@ -144,7 +144,7 @@ async def test_a_body_that_never_ends_is_answered_408_at_its_deadline(direct: bo
 async def test_a_body_below_the_least_rate_is_cut_after_its_grace_and_one_above_it_is_not(
     direct: bool,
 ) -> None:
-    """The quick one's bytes are as many as this rate allows in minutes."""
+    """The fast client sends as many bytes as this rate allows in minutes."""
     async with convoy(direct=direct, body_grace_s=0.1, body_rate=100) as (server, pipeline):
         whole = post(b"1" * 90_000)
         slow, quick = await server.send(whole[:80]), await server.send(whole[:-1000])
@@ -227,7 +227,7 @@ async def test_what_is_no_http_is_not_taken_for_the_answer_to_the_request_before
 
 
 async def _large(_: Scope, receive: Receive, send: Send) -> None:
-    """An answer that no kernel's buffers take whole."""
+    """An answer that does not fit into any kernel buffer."""
     await receive()
     size = 64 * 2**20
     headers = [(b"content-length", b"%d" % size)]
@@ -240,7 +240,7 @@ async def _large(_: Scope, receive: Receive, send: Send) -> None:
 async def test_an_answer_that_is_not_taken_is_given_up_and_one_that_is_taken_slowly_is_not() -> (
     None
 ):
-    """By looks at moments of the test's own, a minute apart."""
+    """The test chooses the times of the checks, a minute apart."""
     size, minute = 64 * 2**20, 60.0
     async with listening(_large, limits=limits(answer_s=1.5 * minute, sweep_s=_LONG_S)) as server:
         stuck, slow = await server.connect(limit=1024), await server.connect(limit=1024)
@@ -277,7 +277,7 @@ async def test_an_answer_that_is_not_taken_is_given_up_and_one_that_is_taken_slo
 
 
 def waits_to_write(side: Any) -> bool:
-    """Tell whether a client has not taken all that was written."""
+    """Return whether a client has not received everything that was written."""
     return bool(side._transport.get_write_buffer_size())
 
 

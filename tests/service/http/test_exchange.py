@@ -1,4 +1,4 @@
-"""How pieces of a body are kept until it is complete."""
+"""The pieces of a body are kept until the body is complete."""
 
 import random
 import tracemalloc

@@ -1,4 +1,4 @@
-"""How listening ends, and how soon threads give up the interpreter's lock while a server runs."""
+"""The end of listening, and the interval at which threads release the GIL while a server runs."""
 
 import asyncio
 import socket
@@ -62,4 +62,4 @@ def test_calls_pause_while_models_have_requests_unless_those_take_turns_too(dire
 
 
 async def _nothing(*_: Any) -> None:
-    """An application."""
+    """An ASGI application."""

@@ -1,4 +1,4 @@
-"""Every attribute of uvicorn's insides that Convoy relies on: an upgrade fails here first.
+"""Every internal attribute of uvicorn on which Convoy relies: an upgrade fails here first.
 
 Raise uvicorn's upper bound in pyproject.toml only after these and the rest of the tests pass.
 """
@@ -67,7 +67,7 @@ def test_the_installed_uvicorn_is_within_the_bounds_that_are_declared() -> None:
 
 
 def test_only_the_adapter_imports_what_uvicorn_does_not_document() -> None:
-    """`uvicorn.Server` and `uvicorn.Config` are public; all below `uvicorn` is not."""
+    """`uvicorn.Server` and `uvicorn.Config` are public; modules below `uvicorn` are not."""
     users = {
         file.name
         for file in (ROOT / "service").rglob("*.py")
@@ -176,7 +176,7 @@ def test_a_server_calls_what_convoys_overrides() -> None:
 
 
 def test_a_server_has_what_it_accepts_connections_with() -> None:
-    """As it ends, it accepts those that wait itself (`Server._accept_rest`)."""
+    """When it ends, it accepts the waiting connections itself (`Server._accept_rest`)."""
     settings = config(http=asyncio.Protocol)
     assert settings.backlog == 2048
     settings.load()

@@ -1,4 +1,4 @@
-"""BMP files: those that people have are drawn right, others are refused before they are decoded."""
+"""BMP files: common ones are decoded correctly, and others are refused before they are decoded."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Clips: which frames a model gets of which files, and that nothing else comes of broken ones."""
+"""Clips: the frames that a model receives from each file; broken files cause only errors."""
 
 import io
 import pickle
@@ -166,7 +166,7 @@ def many_entries() -> bytes:
 
 
 def bomb() -> bytes:
-    """Inflates a thousandfold."""
+    """Return data that inflates a thousandfold."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as opened:
         for number in range(4):
@@ -338,7 +338,7 @@ def test_a_clip_has_a_limit_of_seconds_by_the_estimate_for_all_its_frames(form: 
 
 
 def gif_of(frames: int, coded: bytes) -> bytes:
-    """Frames of 4000×4000, each of the same coded bytes."""
+    """Return frames of 4000×4000, each with the same coded bytes."""
     frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 4000, 4000, 0) + b"\x08"
     blocks = b"".join(bytes([len(part)]) + part for part in wrapped(coded)) + b"\0"
     screen = b"GIF89a" + struct.pack("<HHBBB", 4000, 4000, 0x80, 0, 0) + bytes(6)
@@ -350,7 +350,7 @@ def wrapped(coded: bytes) -> list[bytes]:
 
 
 def png_of(frames: int, coded: bytes) -> bytes:
-    """Frames of 4000×4000 black or white pixels, each of the same coded bytes."""
+    """Return frames of 4000×4000 black or white pixels, each with the same coded bytes."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         code = zlib.crc32(kind + data)
@@ -367,7 +367,7 @@ def png_of(frames: int, coded: bytes) -> bytes:
 
 
 def webp_of(frames: int, coded: bytes) -> bytes:
-    """Frames of 4000×4000, each of the same coded bytes."""
+    """Return frames of 4000×4000, each with the same coded bytes."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return kind + struct.pack("<I", len(data)) + data + bytes(len(data) & 1)

@@ -1,6 +1,5 @@
-"""Whatever bytes come in: pixels of the right shape or an error that is the client's, soon and in
-bounded memory.
-"""
+"""Arbitrary bytes give pixels of the right shape or a client's error, quickly and in bounded
+memory."""
 
 import ctypes
 import re
@@ -42,7 +41,7 @@ _FUZZ = settings(
 
 
 def outcome(data: bytes, wanted: Preprocessing, limits: ImageLimits = LIMITS) -> str:
-    """What comes of a file; fails unless that is one of the two things that may."""
+    """Return the outcome of a file; fail unless it is one of the two permitted outcomes."""
     started = time.thread_time()
     refused: tuple[str, int, str] | None = None
     try:
@@ -64,7 +63,7 @@ def outcome(data: bytes, wanted: Preprocessing, limits: ImageLimits = LIMITS) ->
 
 
 def fuzz(examples: int, *, derandomize: bool) -> None:
-    """Decode so many hurt files, and a quarter as many that never were pictures."""
+    """Decode this many damaged files, and a quarter as many files that were never images."""
     outcomes: Counter[str] = Counter()
 
     @settings(_FUZZ, max_examples=examples, derandomize=derandomize)
@@ -118,7 +117,7 @@ _DECODE_ALL = (
 
 
 def decode_within_bounds(good: str, hurt: str) -> None:
-    """Decode what is in two folders, with no more memory to be had than each is said to take."""
+    """Decode the files in two folders, each with only the memory that it is estimated to need."""
     # Freed blocks go back to the system, or the second picture would be given the first one's.
     ctypes.CDLL(None).mallopt(-3, 65_536)
     for _, data in good_files():
@@ -130,7 +129,7 @@ def decode_within_bounds(good: str, hurt: str) -> None:
 
 
 def outcome_within_cost(data: bytes) -> str:
-    """As `outcome`, with only as much memory to be had as it is said to take."""
+    """Return the outcome of a file with only the memory that it is estimated to need."""
     try:
         cost = prepare_image(data, WANTED[0], LARGE).cost
     except ServiceError:
@@ -145,14 +144,14 @@ def outcome_within_cost(data: bytes) -> str:
 
 
 def data_bytes() -> int:
-    """What RLIMIT_DATA bounds, of this process."""
+    """Return this process's memory that RLIMIT_DATA bounds."""
     found = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found
     return int(found[1]) * 1024
 
 
 def write_all(folder: Path, files: Sequence[bytes]) -> Path:
-    """A folder with these files."""
+    """Return a folder with these files."""
     folder.mkdir()
     for number, data in enumerate(files):
         (folder / f"{number:05}").write_bytes(data)
@@ -160,7 +159,8 @@ def write_all(folder: Path, files: Sequence[bytes]) -> Path:
 
 
 def check_memory(place: Path, examples: int) -> None:
-    """Large pictures, whole and hurt so many times, in a process that has just enough memory."""
+    """Decode large images, undamaged and damaged this many times, in a process that has just enough
+    memory."""
     good = good_files(1000, 1000)
     hurt: list[bytes] = []
 

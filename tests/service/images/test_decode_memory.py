@@ -1,4 +1,4 @@
-"""What decoding is said to take, by format and kind, against what it really takes."""
+"""The estimated memory of decoding, by format and kind, compared with the measured memory."""
 
 import json
 import os
@@ -63,13 +63,13 @@ print(json.dumps(peaks))
 
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Pixels that neither compress well nor take for ever to be written."""
+    """Return pixels that neither compress well nor take long to write."""
     small = np.random.default_rng(seed).integers(0, 256, (SIDE // 4, SIDE // 4, *shape), np.uint8)
     return small.repeat(4, axis=0).repeat(4, axis=1)
 
 
 def kinds() -> Mapping[str, bytes]:
-    """A file of each format and kind whose decoding takes something else."""
+    """Return a file of each format and kind that needs a different amount of memory."""
     grey, rgb = Image.fromarray(noise()), Image.fromarray(noise(3))
     rgba, cmyk = Image.fromarray(noise(4)), Image.fromarray(noise(4), "CMYK")
     grey_alpha = Image.fromarray(noise(2), "LA")
@@ -116,14 +116,14 @@ def kinds() -> Mapping[str, bytes]:
 
 
 def prepared(name: str, data: bytes) -> Decoding:
-    """What decodes a file that `kinds`, `animations` or `videos` has made."""
+    """Return the function that decodes a file from `kinds`, `animations` or `videos`."""
     if name.startswith("clip"):
         return prepare_clip(data, replace(RGB, frames=4), LIMITS)
     return prepare_image(data, RGB, LIMITS)
 
 
 def measured(folder: Path, files: Mapping[str, bytes]) -> Mapping[str, tuple[int, int]]:
-    """Of each file the bytes that decoding it is said to take, and those that it took."""
+    """Return for each file the estimated bytes and the measured bytes of decoding."""
     for name, data in files.items():
         (folder / name).write_bytes(data)
     done = subprocess.run(
@@ -151,7 +151,7 @@ def test_decoding_takes_what_it_is_said_to_take(tmp_path: Path) -> None:
 
 
 def animations() -> Mapping[str, bytes]:
-    """Animations of each format and mode, with each way to go from a frame to the next."""
+    """Return animations of each format and mode, with each kind of transition between frames."""
     half = SIDE // 2
     colours = [Image.fromarray(noise(3, seed=seed)[:half, :half]) for seed in range(3)]
     palettes = [image.quantize(64) for image in colours]
@@ -192,7 +192,7 @@ def test_animations_take_no_more_than_they_are_said_to_take(tmp_path: Path) -> N
 
 
 def videos() -> Mapping[str, bytes]:
-    """Videos of each codec; some with as many frames that others refer to as H.264 allows."""
+    """Return videos of each codec; some have the largest number of reference frames in H.264."""
     still = noise(3)[:512, :512]
     frames = [Image.fromarray(np.roll(still, 7 * shift, 1)) for shift in range(24)]
     many: Any = {"refs": "16", "preset": "veryfast", "qp": "20"}

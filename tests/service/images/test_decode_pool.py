@@ -1,4 +1,4 @@
-"""Threads that decode: small images pass large ones, which wait for memory or are refused."""
+"""Threads that decode: small images overtake large ones, which wait for memory or are refused."""
 
 import asyncio
 import threading
@@ -30,7 +30,7 @@ class Table:
         self.gates: dict[str, threading.Event] = {}
 
     def decoding(self, name: str, cost: Cost, error: Exception | None = None) -> Decoding:
-        """One that is decoded when `gates[name]` opens."""
+        """Return an image that is decoded when `gates[name]` opens."""
         gate = self.gates[name] = threading.Event()
 
         def run() -> Pixels:
@@ -43,7 +43,7 @@ class Table:
         return Decoding(cost, run)
 
     def note(self, name: str) -> Callable[[Pixels, Exception | None], None]:
-        """What writes down that it ended."""
+        """Return a function that records the end of an image."""
         return lambda _, error: self.ended.append((name, error))
 
     def post(
@@ -54,14 +54,14 @@ class Table:
         error: Exception | None = None,
         client: Client = ANYONE,
     ) -> Any:
-        """Admit it and have it decoded."""
+        """Admit an image and let it be decoded."""
         decoding = self.decoding(name, cost, error)
         pool.admit(decoding, client=client)
         return pool.post(decoding, self.note(name), client)
 
     @property
     def names(self) -> list[str]:
-        """Those that ended, in order."""
+        """Return the images that ended, in order."""
         return [name for name, _ in self.ended]
 
 
@@ -359,7 +359,7 @@ async def test_small_images_of_clients_take_turns(pool: DecodePool, table: Table
 async def test_short_decodes_are_handed_over_ahead_of_their_turn(
     pool: DecodePool, table: Table
 ) -> None:
-    """Or a thread would idle between two images until the event loop notices."""
+    """Otherwise, a thread would idle between two images until the event loop notices."""
     for number in range(8):
         table.post(pool, str(number), Cost(MB, 0.0004))
     assert pool._quick.running == 5

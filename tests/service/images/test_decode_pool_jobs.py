@@ -1,4 +1,4 @@
-"""Jobs decode the images that they run: an image's own fault is its own, and its batch runs."""
+"""Jobs decode the images that they run: a bad image fails alone, and its batch runs."""
 
 import asyncio
 import struct
@@ -43,7 +43,7 @@ def forgotten() -> None:
 
 
 def decode(data: bytes) -> Pixels:
-    """A slow one takes longer than its bound, and a hanging one never ends."""
+    """A slow image takes longer than its bound, and a hanging one never ends."""
     thread = threading.current_thread().name
     THREADS.append((data, thread))
     if b"slow" in data or b"hangs" in data:
@@ -56,15 +56,15 @@ def decode(data: bytes) -> Pixels:
 
 
 def prepare(data: bytes) -> Decoding:
-    """A large one takes longer than a job may; an odd one is decoded apart."""
+    """A large image takes longer than a job may use; an unusual one is decoded separately."""
     cost = Cost(1000, 0.03 if b"large" in data else 0.0005)
     return Decoding(cost, partial(decode, data), apart=b"odd" in data)
 
 
 @asynccontextmanager
 async def time_passes(pipeline: Pipeline) -> AsyncIterator[None]:
-    """For the threads that are at a slow or a hanging file, within the block: they exceed their
-    bound, and no others do."""
+    """Within the block, threads with a slow or hanging file exceed their bound, and no others
+    do."""
 
     async def pass_() -> None:
         while True:

@@ -1,4 +1,4 @@
-"""How long the worst images take to decode, and how long nothing else can run meanwhile.
+"""The time to decode the worst images, and the time for which this blocks other threads.
 
 Decoding cannot be cancelled, so it is bounded by construction: pixels, scans times pixels, and what
 each format's decoder takes for a pixel. Pillow lets other threads run while it decodes.
@@ -34,7 +34,7 @@ def images() -> Mapping[str, bytes]:
 
 
 class Watch(threading.Thread):
-    """Sees for how long it was kept from running."""
+    """Measures for how long it was blocked."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A format has the same marks, names and media type wherever images are accepted or sent."""
+"""A format has the same signatures, names and media type wherever images are accepted or sent."""
 
 import re
 import shutil
@@ -22,7 +22,7 @@ EACH_FORMAT = pytest.mark.parametrize("kind", ImageFormat, ids=lambda kind: kind
 
 
 def example(kind: ImageFormat) -> bytes:
-    """A small file of a format."""
+    """Return a small file of a format."""
     return heic() if kind is ImageFormat.HEIF else encode(Image.new("RGB", (4, 3)), kind.name)
 
 

@@ -1,5 +1,5 @@
-"""AVIF and HEIC: photographs are drawn as they are, and files that say less than they code are
-refused before a decoder sees them."""
+"""AVIF and HEIC: photographs are decoded correctly, and files that declare less than they contain
+are refused before a decoder reads them."""
 
 import struct
 from collections.abc import Callable
@@ -87,13 +87,13 @@ AVIF = encode(IMAGE, "AVIF")
 
 
 def patched(data: bytes, find: bytes, value: bytes, later: int = 0) -> bytes:
-    """A file with other bytes, so many after the first place where these are."""
+    """Return a file with other bytes, this many bytes after the first occurrence of a pattern."""
     at = data.index(find) + later
     return data[:at] + value + data[at + len(value) :]
 
 
 def many_frames(data: bytes) -> bytes:
-    """An AVIF whose image has its frame twice."""
+    """Return an AVIF that contains its frame twice."""
     at = data.index(b"mdat") + 4
     image = data[at:]
     units = image[:2], image[2 : 4 + image[3]], image[4 + image[3] :]

@@ -1,4 +1,4 @@
-"""Bytes to pixels: what comes out of good files."""
+"""Bytes become pixels: the results for good files."""
 
 import io
 import zlib
@@ -57,7 +57,7 @@ def test_images_of_one_size_share_their_sketch_and_those_of_no_other() -> None:
 
 
 def in_two_steps(picture: Image.Image, p: Preprocessing) -> Pixels:
-    """Compute what torchvision and timm do: resize all of the upright image, then crop it.
+    """Compute as torchvision and timm do: resize the whole upright image, then crop it.
 
     CROP is Resize and CenterCrop; SQUASH a Resize to two sides; PAD is ResizeKeepRatio with
     longest = 1 and CenterCropOrPad.
@@ -91,7 +91,7 @@ def in_two_steps(picture: Image.Image, p: Preprocessing) -> Pixels:
 
 
 def furthest(a: Pixels, b: Pixels) -> int:
-    """The largest difference of any pixel, in grey levels."""
+    """Return the largest difference of any pixel, in grey levels."""
     assert a.shape == b.shape
     return int(np.abs(a.astype(int) - b).max())
 

@@ -1,4 +1,4 @@
-"""A JPEG is laid out for a device with what would be left to resize if it were decoded here."""
+"""A JPEG is prepared for a device, with the resize that would remain if it were decoded here."""
 
 from dataclasses import replace
 

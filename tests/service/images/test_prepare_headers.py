@@ -1,4 +1,4 @@
-"""Bytes to pixels: what is refused, how soon, and that nothing but a clear error comes out."""
+"""Bytes become pixels: the refusals, their speed, and clear errors in every case."""
 
 import contextlib
 import gzip
@@ -47,7 +47,7 @@ JPEG = encode(scene(9, 9), "JPEG")
 
 @pytest.fixture
 def no_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever reaches Pillow fails the test: a limit must have held before."""
+    """Fail if anything reaches Pillow: a limit must have applied before."""
 
     def never(*args: object, **options: object) -> None:
         pytest.fail("a decoder was asked before the limits were held")
@@ -56,12 +56,12 @@ def no_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kept(data: bytes) -> bytes:
-    """What the decoder gets of a file."""
+    """Return the part of a file that the decoder receives."""
     return b"".join(parse_image_file(data).parts)
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A PNG of one grey tone, 8 bits a pixel: a kilobyte for a megapixel."""
+    """Return a PNG of one grey tone, with 8 bits per pixel: a kilobyte for a megapixel."""
     squeeze = zlib.compressobj(9)
     row = bytes(width + 1)
     pixels = b"".join(squeeze.compress(row) for _ in range(height)) + squeeze.flush()
@@ -259,7 +259,7 @@ def test_rare_jpegs_are_named(marker: int, precision: int, message: str) -> None
 
 
 def seconds(data: bytes) -> float:
-    """How long a file takes to be decoded or refused."""
+    """Return the time after which a file is decoded or refused."""
     started = time.process_time()
     with contextlib.suppress(ServiceError):
         decode(data)
@@ -344,7 +344,8 @@ sys.exit("not refused")
 
 
 def webp_of_one_colour(side: int) -> bytes:
-    """The shortest lossless WebP of a size: every code has one symbol, so pixels take no bits."""
+    """Return the shortest lossless WebP of a size: every code has one symbol, so pixels take no
+    bits."""
     fields = [(0x2F, 8), (side - 1, 14), (side - 1, 14), (0, 4), (0, 3)]  # no transform, no cache
     fields += [(1, 1), (0, 1), (0, 1), (0, 1)] * 5  # simple codes, of the symbol 0
     bits, length = 0, 0

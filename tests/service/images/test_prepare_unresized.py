@@ -1,4 +1,4 @@
-"""Images whose resizing is left to a device become the pixels that they become here, to the bit."""
+"""Images that a device resizes become bit-identical to images that are resized here."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,7 +37,7 @@ PHOTOGRAPHS = sorted((ROOT / "service/api/page/photographs").glob("*.jpg"))
 
 
 def _check(data: bytes, preprocessing: Preprocessing) -> object:
-    """Return what is left to resize, which becomes the same pixels."""
+    """Return the remaining resize, which gives the same pixels."""
     decoding = prepare_image(data, preprocessing, LIMITS)
     assert decoding.unresized is not None
     image = decoding.unresized()

@@ -1,4 +1,4 @@
-"""TIFF files: those that people have are drawn right, others are refused before decoding."""
+"""TIFF files: common ones are decoded correctly, and others are refused before they are decoded."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ def drawn(data: bytes) -> object:
 
 
 def tagged(data: bytes, tag: int, change: Callable[[int, int, int], Sequence[int]]) -> bytes:
-    """A little-endian TIFF whose tag has another type, count and value."""
+    """Return a little-endian TIFF with one tag's type, count and value changed."""
     (begin,) = struct.unpack_from("<I", data, 4)
     (count,) = struct.unpack_from("<H", data, begin)
     hurt = bytearray(data)

@@ -1,4 +1,5 @@
-"""Videos: what containers say, what FFmpeg makes of them, and how little of bad ones it gets."""
+"""Videos: the facts in containers, FFmpeg's frames, and the small part of bad files that it
+receives."""
 
 import io
 import random
@@ -166,7 +167,7 @@ def patched(data: bytes, mark: bytes, at: int, new: bytes) -> bytes:
 
 
 def with_size(data: bytes, width: int, height: int) -> bytes:
-    """An MP4 that says so, whatever its frames are."""
+    """Return an MP4 that declares this, whatever its frames contain."""
     return patched(data, b"avc1" + bytes(6), 4 + 24, struct.pack(">HH", width, height))
 
 
@@ -288,7 +289,7 @@ def test_all_frames_up_to_the_last_that_is_wanted_have_a_limit_of_pixels() -> No
 def test_a_decoder_makes_no_frame_larger_than_the_container_says(
     processes: ProcessPool,
 ) -> None:
-    """With as little memory as a small video needs, a large one inside is refused for its size."""
+    """With only the memory of a small video, a large video inside is refused for its size."""
     large = with_size(video([scene(2000, 2000)] * 2, preset="ultrafast", qp="40"), 64, 48)
     decoding = prepare_clip(large, MEANING, LIMITS)
     assert decoding.cost.bytes < 2_000_000 + len(large)
@@ -324,7 +325,7 @@ def test_a_video_of_fewer_frames_than_it_says_is_refused() -> None:
 def test_one_packet_of_many_frames_gets_no_more_memory_than_the_video(
     processes: ProcessPool,
 ) -> None:
-    """An AV1 packet may hold any number of frames, all of which the decoder hands over at once."""
+    """An AV1 packet may contain any number of frames, all of which the decoder returns at once."""
     frames = [Image.new("RGB", (640, 480), "grey")] * 4
     film = prepare_clip(video(frames, encoder="libsvtav1", crf="60", g="1"), MEANING, LIMITS)
     run = film.run
@@ -385,7 +386,7 @@ def hurt(data: bytes, rng: random.Random) -> bytes:
 
 
 def hurt_index(data: bytes, rng: random.Random) -> bytes:
-    """Most damage to what is not coded frames."""
+    """Damage mostly the parts that are not coded frames."""
     packets = parse(data).packets
     first = min(data.index(bytes(packet)) for packet in packets)
     if WEBM.begins(data):
@@ -399,7 +400,7 @@ def hurt_index(data: bytes, rng: random.Random) -> bytes:
 
 
 def fuzz(processes: ProcessPool, rounds: int, seed: int) -> Mapping[str, int]:
-    """How often hurt videos, decoded as a server does, had which outcome."""
+    """Return the number of damaged videos with each outcome, decoded as in a server."""
     rng = random.Random(seed)
     outcomes: Counter[str] = Counter()
     limits = ImageLimits(max_bytes=10**6, max_pixels=10_000)

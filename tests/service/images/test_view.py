@@ -1,4 +1,4 @@
-"""What a model sees of an image, in the image's own coordinates, and maps drawn on it."""
+"""The part of an image that a model sees, in the image's own coordinates, and maps drawn on it."""
 
 import io
 from dataclasses import replace
@@ -28,14 +28,14 @@ WAYS = {
 
 
 def spotted(width: int, height: int, x: float, y: float) -> Image.Image:
-    """A black image with a soft white spot."""
+    """Return a black image with a soft white spot."""
     across, down = np.arange(width) + 0.5, np.arange(height) + 0.5
     spot = np.exp(-((across - x) ** 2 + (down[:, np.newaxis] - y) ** 2) / 200)
     return Image.fromarray((255 * spot).astype(np.uint8)).convert("RGB")
 
 
 def turned(upright: Image.Image, orientation: int) -> Image.Image:
-    """The stored pixels of which EXIF's orientation makes `upright`."""
+    """Return the stored pixels that EXIF's orientation turns into `upright`."""
     back = {
         2: Image.Transpose.FLIP_LEFT_RIGHT,
         3: Image.Transpose.ROTATE_180,

@@ -1,4 +1,4 @@
-"""Cores that cgroups allow, by files as kernels write them."""
+"""The cores that cgroups allow, from files as kernels write them."""
 
 import os
 import sys

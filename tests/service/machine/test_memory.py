@@ -1,4 +1,4 @@
-"""Near a limit on memory no new bodies are taken, and what is only kept is given back."""
+"""Near a memory limit, new bodies are refused and cached memory is released."""
 
 import asyncio
 import ctypes
@@ -28,7 +28,7 @@ from tests.support.service.fakes import FakeEngine, make_repository
 
 
 def group(folder: Path, files: dict[str, str]) -> Path:
-    """A control group of version 2 below one without a limit, and the file that names it."""
+    """Return a version 2 control group below one without a limit, and the file that names it."""
     inner = folder / "mount" / "pod" / "convoy"
     inner.mkdir(parents=True)
     for name, text in files.items():

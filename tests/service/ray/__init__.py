@@ -1,1 +1,1 @@
-"""service/ray: what needs no Ray, and a real cluster where Ray is installed (extra `ray`)."""
+"""service/ray without Ray, and on a real cluster if Ray is installed (extra `ray`)."""

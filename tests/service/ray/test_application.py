@@ -70,7 +70,8 @@ def test_other_answers_are_convoys_too(
 
 
 def test_faults_lose_nothing(running: "RayConvoy") -> None:
-    """A replica is killed, a node is lost, another joins: each request is answered or refused."""
+    """A replica is killed, a node is lost, and another joins: each request is answered or
+    refused."""
     from tests.support.ray.cluster import Proxy  # noqa: PLC0415
     from tests.support.ray.faults import faults, unexpected  # noqa: PLC0415  imports Ray
 
@@ -92,7 +93,7 @@ def test_faults_lose_nothing_behind_either_proxy(proxy: str) -> None:
 
 
 def ask(url: str, images: int, stop: threading.Event) -> Counter[int]:
-    """Statuses of requests with so many images, one after another."""
+    """Return the statuses of requests with this many images, one after another."""
     files = [("file", (sample.name, sample.read_bytes())) for sample in SAMPLES]
     body = [files[n % len(files)] for n in range(images)]
     statuses: Counter[int] = Counter()

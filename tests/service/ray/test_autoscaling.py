@@ -8,7 +8,8 @@ from service.ray.autoscaling import WAITING, QueuePolicy
 
 
 def wanted(policy: QueuePolicy, waiting: list[float], requests: float) -> float:
-    """What the policy wants where replicas have so many waiting images, and 8 requests are full."""
+    """Return the policy's decision if replicas have these numbers of waiting images, and 8 requests
+    are a full batch."""
     context = SimpleNamespace(
         aggregated_metrics={WAITING: dict(enumerate(waiting))} if waiting else None,
         total_num_requests=requests,

@@ -1,4 +1,4 @@
-"""What is counted of each model, and how Prometheus and Triton's clients are told of it."""
+"""The counters of each model, and their form for Prometheus and Triton's clients."""
 
 import asyncio
 import threading
@@ -193,7 +193,7 @@ def test_tritons_metrics_say_what_the_statistics_say_of_each_model() -> None:
 
 
 def two_models(*, strict: bool = False, **engines: FakeEngine) -> Repository:
-    """Fakes, warm, by their names."""
+    """Yield warm fakes with these names."""
     limits: Any = {"max_batch": 8, "max_queue": 16, "max_body_bytes": 10_000}
     bounds = Bounds(batch_s=LONG_S)
     repository = Repository(**limits, decode_threads=1, strict=strict, bounds=bounds)
@@ -225,7 +225,7 @@ async def test_each_model_has_its_own_histograms_of_every_phase_and_of_batch_siz
 
 
 class Steps(threading.Event):
-    """A gate that lets one batch pass each time that it is opened."""
+    """A gate that lets one batch pass each time it is opened."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""GPU metrics, told by a binding of NVML that makes them up."""
+"""GPU metrics, from an artificial binding of NVML."""
 
 # ruff: noqa: N802  the binding's names
 
@@ -15,11 +15,11 @@ from tests.support.service.client import samples_in
 
 
 class NVMLError(Exception):
-    """What the binding raises, whatever it is."""
+    """The only exception of the binding."""
 
 
 class FakeNvml(ModuleType):
-    """The part of pynvml that is used: two GPUs, of which the second tells no power."""
+    """The part of pynvml that is used: two GPUs, of which the second does not report its power."""
 
     def __init__(self, gpus: int = 2, driver: bool = True) -> None:
         super().__init__("pynvml")
@@ -62,7 +62,7 @@ class FakeNvml(ModuleType):
 
 
 def told(nvml: ModuleType | None, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], float]:
-    """Every GPU metric by its name and its GPU."""
+    """Return every GPU metric by its name and its GPU."""
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     text = Metrics(max_batch=1).exposition().decode()
     return {

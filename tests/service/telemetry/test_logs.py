@@ -1,4 +1,4 @@
-"""Log lines: written by a thread, dropped and counted if they are not read, parsed again."""
+"""Log lines are written by a thread, dropped and counted if they are not read, and parsed again."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ from tests.support import PATIENCE_S
 
 
 class Pipe:
-    """A pipe, whose reader is the test."""
+    """A pipe that the test reads."""
 
     def __init__(self) -> None:
         self.reader, self.writer = os.pipe()
@@ -30,7 +30,7 @@ class Pipe:
         os.close(self.reader)
 
     def lines(self) -> list[str]:
-        """Everything that was written, once no more is."""
+        """Return everything that was written, after the last write."""
         os.close(self.writer)
         text = b""
         while piece := os.read(self.reader, 65536):

@@ -1,4 +1,4 @@
-"""Traces: the spans of requests, whose they are, and where they are sent."""
+"""Traces: the spans of requests, their parents, and their destination."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 async def spans_of(
     *requests: bytes, direct: bool = True, failing: bool = False
 ) -> list[ReadableSpan]:
-    """The spans of requests that were sent one after another."""
+    """Return the spans of requests that were sent one after another."""
     exporter = InMemorySpanExporter()
     engine = FakeEngine(delay_s=0.002)
     repository = make_repository(engine)
@@ -106,7 +106,8 @@ async def test_a_request_without_scores_is_a_span_alone_whose_name_is_one_of_few
 
 @pytest.fixture
 def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
-    """A collector of traces on a loopback port: its address, and what it was sent."""
+    """Yield a collector of traces on a loopback port: its address, and the traces that it
+    received."""
     sent: list[ExportTraceServiceRequest] = []
 
     class Handler(BaseHTTPRequestHandler):

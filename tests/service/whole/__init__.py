@@ -1,1 +1,1 @@
-"""A running server, of which no single module is what is tested."""
+"""A running server, tested as a whole."""

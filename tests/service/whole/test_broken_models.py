@@ -1,4 +1,5 @@
-"""A real server with models broken in every way: answers say how, and not where its files are."""
+"""A real server with models that are broken in every way: answers state the fault, but not the
+server's folders."""
 
 import re
 import shutil
@@ -26,7 +27,7 @@ DIGIT = SAMPLES[3].read_bytes()
 
 
 def _with(name: str, text: str) -> Callable[[Path], None]:
-    """Write a file beside the built-in model."""
+    """Write a file next to the built-in model."""
 
     def make(place: Path) -> None:
         shutil.copy(BUILT_IN_MODEL, place / "model.onnx")
@@ -102,7 +103,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a blank in its path."""
+    """Return a folder with a space in its path."""
     folder = tmp_path_factory.mktemp("kept here") / "some place" / "models"
     for name, (make, _) in BROKEN.items():
         (folder / name).mkdir(parents=True)
@@ -128,7 +129,7 @@ def _names_no_folder(answer: str, folder: Path) -> None:
 
 
 def _by_http(client: httpx.Client, name: str) -> Iterator[str]:
-    """Yield every answer that has to do with a model."""
+    """Yield every answer that concerns a model."""
     body = (
         b'{"inputs":[{"name":"image","datatype":"BYTES","shape":[1],"data":["aaaa"]}],'
         b'"outputs":[{"name":"logits"}]}'

@@ -1,4 +1,4 @@
-"""Pages of another origin, and what users find without reading: /healthz, /v1/models, `image`."""
+"""Web pages of another origin, and names that users guess: /healthz, /v1/models, `image`."""
 
 from collections.abc import Iterator
 from pathlib import Path

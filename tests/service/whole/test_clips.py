@@ -78,7 +78,7 @@ async def moving_digits() -> AsyncIterator[AppClient]:
 
 
 def digit_moving(motion: str, seed: int = 3) -> Clip:
-    """Without noise, so that a GIF and a JPEG show it, too."""
+    """The images have no noise, so that GIF and JPEG show them, too."""
     digits, _ = handwriting()
     clip = moving(digits.images[seed], motion, np.random.default_rng(seed))
     return np.where(clip > 127, 255, 0).astype(np.uint8)
@@ -276,14 +276,14 @@ async def scores_of(classifier: Classifier, engine: Engine, clips: Sequence[byte
 
 
 def c3d_of(folder: Path, network: C3D) -> Classifier:
-    """C3D with random weights."""
+    """Return C3D with random weights."""
     path = folder / "c3d.onnx"
     path.write_bytes(c3d(network).SerializeToString())
     return load_classifier(path, overrides={"preset": "imagenet"})
 
 
 async def check_agreement(classifier: Classifier, clips: Sequence[bytes]) -> None:
-    """Serve a model by Convoy's kernels, on the simulator, and by ONNX Runtime."""
+    """Serve a model with Convoy's kernels, on the simulator, and with ONNX Runtime."""
     device = CusimDevice(FAST)
     cuda = CudaEngine(classifier, device, max_batch=1, choose=heuristic(device))
     cpu = OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=1, threads=1)
@@ -305,7 +305,7 @@ async def test_c3d_and_the_moving_digits_agree_on_both_engines(tmp_path: Path) -
 
 @pytest.mark.slow
 async def test_the_papers_c3d_agrees_on_both_engines(tmp_path: Path) -> None:
-    """16×112×112, 8 thousand million multiplications a clip: minutes on the simulator."""
+    """16×112×112 needs 8 thousand million multiplications per clip: minutes on the simulator."""
     paper = c3d_of(tmp_path, PAPER)
     assert paper.preprocessing.image_shape == (16, 112, 112, 3)
     await check_agreement(paper, [video(pictures(digit_moving("growing")))])

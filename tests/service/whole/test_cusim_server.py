@@ -1,4 +1,4 @@
-"""The server on the CUDA engine, its kernels executed on the CPU."""
+"""The server with the CUDA engine, whose kernels run on the CPU."""
 
 from collections.abc import Collection
 

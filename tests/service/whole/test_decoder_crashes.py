@@ -1,4 +1,4 @@
-"""A decoder that crashes or hangs fails its own request with 500, and no other."""
+"""If a decoder crashes or hangs, only its own request fails, with 500."""
 
 import asyncio
 import threading
@@ -56,7 +56,7 @@ async def test_a_decoder_that_never_returns_is_answered_500_and_its_thread_repla
     async with serving(decode=decode, decode_threads=1) as (client, pipeline):
 
         async def expire() -> None:
-            """More time passes than what the decoder hangs on may take."""
+            """Let more time pass than the file on which the decoder hangs may take."""
             pool = pipeline.decoders._quick.pool
             await until(lambda: hung.acquire(blocking=False))
             for seconds in (0, LONG_S):

@@ -1,4 +1,4 @@
-"""`convoy serve` as it is run: keys from a file and their rotation, logs on standard error."""
+"""`convoy serve` as users run it: keys from a file and their rotation, logs on standard error."""
 
 import http.client
 import json
@@ -24,25 +24,25 @@ _FIRST = {"x-api-key": "first"}
 
 
 class Serving(AskedServer):
-    """A running server and what it has written to its log."""
+    """A running server, and its log."""
 
     def __init__(self, process: ServerProcess, port: int, grpc_port: int | None = None) -> None:
         super().__init__(process, port)
         self.grpc_port = grpc_port
 
     def read(self, path: str) -> str:
-        """The body of an answer."""
+        """Return the body of an answer."""
         return self.ask("GET", path).body.decode()
 
     def classify(self, image: bytes) -> tuple[int, str]:
-        """The status, and the label or the error's message, for an image."""
+        """Return the status, and the label or the error's message, for an image."""
         status, answer = self.exchange("POST", "/v1/classify?top_k=1", image)
         if status != 200:
             return status, answer["error"]
         return 200, answer["results"][0]["predictions"][0]["label"]
 
     def logged(self, pattern: str) -> str:
-        """What of a pattern is in its parentheses, in the first line of the log that has it."""
+        """Return the group of a pattern in the first line of the log that matches it."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             if found := re.search(pattern, line):
@@ -50,7 +50,7 @@ class Serving(AskedServer):
         raise AssertionError(pattern)
 
     def stop(self) -> list[str]:
-        """What it wrote to its log, once it has left as it should."""
+        """Return its log, after it has exited normally."""
         self.process.terminate()
         _, log = self.process.communicate(timeout=PATIENCE_S)
         assert self.process.returncode == 0, log
@@ -64,7 +64,7 @@ def serving(
     environment: Mapping[str, str] | None = None,
     module: str = CONVOY,
 ) -> Iterator[Serving]:
-    """A server that may have so many files open."""
+    """Return a server that may open this many files."""
     asked = ("serve", "--port", "0", "--threads", "1", *flags)
     process = Forked(module, *asked, environ=environment, files=files)
     try:

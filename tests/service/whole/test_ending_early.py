@@ -1,4 +1,4 @@
-"""SIGTERM while models are loaded, when there is no request to drain."""
+"""SIGTERM while models are loaded, when there is no request to finish."""
 
 import signal
 import subprocess

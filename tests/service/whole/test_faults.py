@@ -1,4 +1,4 @@
-"""Each fault alone: every accepted request is answered once, and the server serves on."""
+"""Each fault alone: every accepted request is answered once, and the server continues."""
 
 import re
 from collections import Counter
@@ -19,7 +19,7 @@ _DECODES = "--decodes"  # the jobs that run images decode them
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """One server for all faults that it has to survive."""
+    """One server for all faults that it must survive."""
     with rigged(tmp_path_factory.mktemp("shared")) as rig:
         yield rig
         rig.process.terminate()
@@ -41,7 +41,7 @@ def test_a_fault_of_a_decoder_harms_no_other_image_of_its_job(fault: str, tmp_pa
 
 
 def check(fault: Fault, shared: Rig, tmp_path: Path, options: Sequence[str]) -> None:
-    """Inject a fault, into a server of its own where there are options."""
+    """Inject a fault; if it has options, into a separate server."""
     with ExitStack() as stack:
         rig = stack.enter_context(rigged(tmp_path, *options)) if options else shared
         before = rig.counted()

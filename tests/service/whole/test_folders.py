@@ -1,4 +1,4 @@
-"""Folders as other programs write them: a server of them all answers with the right labels."""
+"""Folders as other programs write them: one server of all of them answers with the right labels."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -66,7 +66,8 @@ def write(path: Path, text: object) -> None:
 
 
 def optimum(folder: Path) -> None:
-    """Write what a hub has of optimum's exports: the network in a folder, its files above."""
+    """Write a folder as it is on a hub with optimum's exports: the network in a subfolder, its
+    files above."""
     save_brightest(folder / "onnx" / "model.onnx", *HALF)
     (folder / "onnx" / "model_quantized.onnx").touch()
     transformers_files(folder)
@@ -91,7 +92,8 @@ def transformers_files(folder: Path) -> None:
 
 
 def transformers(folder: Path) -> None:
-    """Write what optimum-cli exports: all in one folder. The size is the processor's alone."""
+    """Write the output of optimum-cli: everything in one folder. Only the processor states the
+    size."""
     save_brightest(folder / "model.onnx", *HALF, closed=False)
     transformers_files(folder)
 
@@ -111,7 +113,7 @@ def timm(folder: Path) -> None:
 
 
 def timm_named(folder: Path) -> None:
-    """Write what timm's onnx_export.py does, under a name of the user's."""
+    """Write the output of timm's onnx_export.py, under a name that the user chose."""
     timm(folder)
     (folder / "model.onnx").rename(folder / "resnet18.a1_in1k.onnx")
 
@@ -148,13 +150,13 @@ def paddle_older(folder: Path) -> None:
 
 
 def tf2onnx(folder: Path) -> None:
-    """Write a network with channels last, as of TensorFlow, and Teachable Machine's labels."""
+    """Write a network with channels last, as from TensorFlow, and Teachable Machine's labels."""
     save_brightest(folder / "model.onnx", *IMAGENET, last=True)
     write(folder / "labels.txt", "0 red\n1 green\n2 blue\n")
 
 
 def mlflow(folder: Path) -> None:
-    """Write what MLflow's onnx flavour does: the weights are in a file with a random name."""
+    """Write the output of MLflow's onnx flavour: the weights are in a file with a random name."""
     save_brightest(folder / "model.onnx", *IMAGENET, beside=True)
     write(folder / "MLmodel", "flavors:\n  onnx:\n    data: model.onnx\n    onnx_version: 1.20.0\n")
     write(folder / "conda.yaml", "name: mlflow-env\n")
@@ -170,7 +172,7 @@ def triton(folder: Path) -> None:
 
 
 def torchvision(folder: Path) -> None:
-    """Write weights' name in model.toml, the only line that is needed."""
+    """Write the name of weights into model.toml, which needs no other line."""
     save_brightest(folder / "model.onnx", *IMAGENET)
     write(folder / "model.toml", 'preset = "resnet50.IMAGENET1K_V2"\n')
     write(folder / "labels.txt", "red\ngreen\nblue\n")

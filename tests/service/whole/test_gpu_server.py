@@ -1,4 +1,4 @@
-"""The server on a GPU, over HTTP: photographs get the labels that ONNX Runtime gives them."""
+"""The server on a GPU, over HTTP: photographs get the same labels as from ONNX Runtime."""
 
 import csv
 import json

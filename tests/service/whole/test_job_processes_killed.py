@@ -1,4 +1,4 @@
-"""A real `convoy serve`, whose processes that run batches are killed in the middle of them."""
+"""A real `convoy serve` whose processes are killed while they run batches."""
 
 import os
 import re
@@ -31,7 +31,7 @@ LOST = 500, "the process that ran this batch ended; try again"
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Rig]:
-    """The built-in model, with two processes."""
+    """Yield a server of the built-in model with two processes."""
     process = Forked(JOBS_SERVER, "serve", "--port", "0", "--threads", "2", *BOUND)
     try:
         assert process.stdout is not None
@@ -64,13 +64,14 @@ def children(process: int) -> list[int]:
 
 
 def job_processes(rig: Rig) -> list[int]:
-    """Those that the server's parent of processes has forked: it alone has two children."""
+    """Return the processes that the server's fork server has started: it is the only one with two
+    children."""
     (found,) = [jobs for child in children(rig.process.pid) if len(jobs := children(child)) == 2]
     return found
 
 
 def ready(rig: Rig) -> None:
-    """Wait until both processes are ready; each starts when a batch finds none idle."""
+    """Wait until both processes are ready; each starts when a batch finds no idle process."""
 
     def both() -> bool:
         if rig.metrics()["convoy_job_processes"] == 2:

@@ -1,4 +1,4 @@
-"""A real server whose GPU takes no more work: all is answered, and it leaves with status 75."""
+"""A real server whose GPU accepts no more work answers all requests and exits with status 75."""
 
 import re
 from collections.abc import Iterator

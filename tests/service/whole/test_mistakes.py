@@ -1,4 +1,4 @@
-"""Deliberate mistakes in requests: each answer says what was wrong, and what would be right."""
+"""Deliberate mistakes in requests: each answer says what was wrong and what would be right."""
 
 import base64
 import gzip
@@ -29,7 +29,7 @@ KEY = "a-key-of-thirty-two-characters-!"
 
 
 class Request(NamedTuple):
-    """Says what is sent to which of the servers."""
+    """A request, and the server that receives it."""
 
     method: str
     path: str
@@ -53,7 +53,7 @@ def asked(query: str, path: str = "/v1/classify") -> Request:
 
 
 def tensor(**changed: Any) -> Request:
-    """Ask V2 for one blank digit, with these fields of the input changed; None takes one away."""
+    """Send V2 one blank digit with these fields of the input changed; None removes a field."""
     blank = {"name": "image", "datatype": "UINT8", "shape": [1, 32, 32, 1], "data": [0] * 1024}
     outputs = {"outputs": changed.pop("outputs")} if "outputs" in changed else {}
     given = {key: value for key, value in (blank | changed).items() if value is not None}
@@ -67,7 +67,7 @@ def encoded(kind: str, size: tuple[int, int] = (40, 40), **options: Any) -> byte
 
 
 def png_of(width: int, height: int) -> bytes:
-    """Return a PNG that says it has so many pixels."""
+    """Return a PNG that declares this many pixels."""
     small = encoded("PNG")
     return small[:16] + struct.pack(">II", width, height) + small[24:]
 
@@ -265,7 +265,8 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
 
 
 class Servers(NamedTuple):
-    """Holds addresses: of two models, of which one is the default, and of two that need a key."""
+    """Holds addresses: of a server of two models, of which one is the default, and of one that
+    needs a key."""
 
     http: str
     grpc: str

@@ -1,4 +1,5 @@
-"""Deliberate mistakes on the command line: the line says what was wrong, and what is right."""
+"""Deliberate mistakes on the command line: the message says what was wrong and what would be
+right."""
 
 import socket
 import sys
@@ -21,7 +22,7 @@ SERVE = ("serve", "--port", "0", "--device", "cpu")
 
 
 def _models(folder: Path) -> None:
-    """Write models that people export by mistake."""
+    """Write models that users export by mistake."""
     image = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])
     scores = helper.make_tensor_value_info("y", TensorProto.INT64, ["N", 1])
     nodes = [
@@ -190,7 +191,7 @@ VARIABLES: dict[str, tuple[str, str, str]] = {
 
 @pytest.fixture(scope="module")
 def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of files that are given by mistake."""
+    """Return a folder of files that users pass by mistake."""
     folder = tmp_path_factory.mktemp("wrong")
     (folder / "cat.jpg").write_bytes(DIGIT)
     (folder / "three.txt").write_text("red\ngreen\nblue\n")

@@ -1,4 +1,4 @@
-"""A real server process on a loopback port: batching, leaving clients, large bodies, signals."""
+"""A real server process on a loopback port: batching, clients that leave, large bodies, signals."""
 
 import contextlib
 import json
@@ -24,14 +24,15 @@ from tests.support.service.client import metric_in
 
 
 class Server(AskedServer):
-    """A running fake server, and what is asked of it."""
+    """A running fake server, and requests to it."""
 
     def __init__(self, process: ServerProcess) -> None:
         assert process.stdout is not None
         super().__init__(process, int(process.stdout.readline()))
 
     def classify(self, digit: int) -> int | tuple[int, Any]:
-        """The likeliest class of a picture of `digit`; status and body where that failed."""
+        """Return the likeliest class of an image of `digit`; status and body if the request
+        failed."""
         status, body = self.exchange("POST", CLASSIFY_PATH, str(digit).encode())
         if status != 200:
             return status, body
@@ -39,7 +40,7 @@ class Server(AskedServer):
         return index
 
     def metric(self, sample: str) -> float:
-        """The value of a sample of /metrics; 0 where it is not there yet."""
+        """Return the value of a sample of /metrics; 0 if it does not exist yet."""
         _, text = self.exchange("GET", "/metrics")
         try:
             return metric_in(text, sample)
@@ -49,7 +50,7 @@ class Server(AskedServer):
 
 @contextmanager
 def running(*options: object) -> Iterator[Server]:
-    """A fake server, ready; killed if it is still there at the end."""
+    """Yield a fake server that is ready; it is killed if it still runs at the end."""
     process = start(*options)
     try:
         yield Server(process)
@@ -60,24 +61,24 @@ def running(*options: object) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """One server for all the tests that leave it as it was."""
+    """One server for all the tests that do not change it."""
     with running() as shared:
         yield shared
 
 
 def start(*options: object) -> Forked:
-    """The process of a fake server."""
+    """Return the process of a fake server."""
     return Forked(FAKE_SERVER, *options)
 
 
 def head(*lines: str) -> bytes:
-    """The beginning of a POST, up to its body."""
+    """Return the beginning of a POST, up to its body."""
     start_line = f"POST {CLASSIFY_PATH} HTTP/1.1"
     return "\r\n".join([start_line, "Host: convoy", *lines, "", ""]).encode()
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """Everything until the other side closes."""
+    """Return everything until the other side closes."""
     received = b""
     while piece := connection.recv(65536):
         received += piece
@@ -85,7 +86,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 def read_until(connection: socket.socket, end: bytes) -> bytes:
-    """What comes, up to `end`, while the other side keeps the connection open."""
+    """Return the bytes up to `end`, while the other side keeps the connection open."""
     received = b""
     while end not in received:
         piece = connection.recv(65536)
@@ -95,7 +96,7 @@ def read_until(connection: socket.socket, end: bytes) -> bytes:
 
 
 def in_flight(server: Server, pool: ThreadPoolExecutor, digits: range) -> list[Future[Any]]:
-    """Requests that are inside the server, all of them."""
+    """Return the requests that the server has accepted."""
     requests = [pool.submit(server.classify, digit) for digit in digits]
     until(lambda: server.metric("convoy_images_inside") == len(digits))
     return requests

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md lists the stages of a request, and counts its way; a real one is traced."""
+"""The stages and counts in ARCHITECTURE.md, compared with the trace of a real request."""
 
 import asyncio
 import re
@@ -60,8 +60,8 @@ def steps() -> list[Step]:
 
 
 async def traced() -> list[Step]:
-    """What a request for one image calls of Convoy, from its first byte to its answer; nothing
-    where its image is not decoded by the engine's thread."""
+    """Return Convoy's calls for a request with one image, from its first byte to its answer;
+    nothing if the engine's thread does not decode the image."""
     calls: list[Step] = []
 
     def record(frame: FrameType, event: str, _: Any) -> None:
@@ -124,7 +124,8 @@ def test_a_request_passes_the_stages_in_their_order(
 
 
 def test_the_way_of_a_request_is_as_long_as_the_page_says(steps: list[Step]) -> None:
-    """Each number there is a bound, and at most a fourth above what is traced: some paths vary."""
+    """Each number on the page is a bound, and at most a fourth above the traced number, because
+    some paths vary."""
     page = " ".join((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split())
     (numbers,) = re.findall(
         r"passes at most (\d+) files and (\d+) classes, in (\d+) hops from file to file and (\d+)"
@@ -148,7 +149,8 @@ def test_the_way_of_a_request_is_as_long_as_the_page_says(steps: list[Step]) -> 
 
 
 def handovers(steps: list[Step]) -> int:
-    """How often a thread posts to another: to the engine's, and back to the event loop's.
+    """Return how often a thread posts to another: to the engine's thread, and back to the event
+    loop's.
 
     By stages, as threads' steps are otherwise in any order.
     """

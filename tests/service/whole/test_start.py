@@ -1,4 +1,4 @@
-"""What a server loads before its first answer: nothing that serving does not need."""
+"""Before its first answer, a server loads only the modules that serving needs."""
 
 import json
 import os
@@ -46,9 +46,8 @@ main()
 
 
 def imported_until_the_first_answer(home: Path) -> tuple[set[str], set[str]]:
-    """Names the modules that `convoy serve` imports until it has classified an image: in all its
-    processes, and in the one that serves.
-    """
+    """The modules that `convoy serve` imports until it has classified an image: in all its
+    processes, and in the serving one."""
     program = PROGRAM % str(ROOT)
     command = [sys.executable, "-c", program, "serve", "--port", "0"]
     environment = {**os.environ, "HOME": str(home)}

@@ -1,4 +1,5 @@
-"""A real server whose model changes under load by both protocols: an answer is of one version."""
+"""A real server whose model changes under load over both protocols: every answer is from one
+version."""
 
 import asyncio
 import json
@@ -103,7 +104,7 @@ def test_the_calls_of_tritons_client_work_by_both_protocols(tmp_path: Path) -> N
 
 
 def versions(client: Any) -> list[str]:
-    """Return which versions a model has; messages of gRPC have attributes where JSON has keys."""
+    """Return a model's versions; gRPC messages have attributes where JSON has keys."""
     metadata = client.get_model_metadata(NAME)
     found: list[str] = metadata["versions"] if isinstance(metadata, dict) else metadata.versions
     return list(found)

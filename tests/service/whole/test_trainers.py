@@ -1,4 +1,4 @@
-"""Pixels with `exact = true` are to the bit those that timm and torchvision evaluate with.
+"""With `exact = true`, pixels are bit-identical to those with which timm and torchvision evaluate.
 
 The sums were recorded with the transforms of timm and torchvision; where both are installed, the
 long suite compares every pixel of 50 photographs, and the scores of a model of timm for all.
@@ -36,7 +36,7 @@ needs_trainers = pytest.mark.skipif(
 
 
 class Trained(NamedTuple):
-    """The keys of model.toml, and where the same comes from."""
+    """The keys of model.toml, and the corresponding settings of the library."""
 
     keys: dict[str, object]
     torchvision: str  # the weights' name; empty: timm's create_transform with the same keys
@@ -94,7 +94,7 @@ def _scene() -> bytes:
 
 
 def _theirs(trained: Trained) -> Callable[[Image.Image], Image.Image]:
-    """The transform without its last steps, which make a normalised tensor."""
+    """Return the transform without its last steps, which create a normalised tensor."""
     import timm.data  # noqa: PLC0415
     import torchvision.models  # noqa: PLC0415
     from torchvision.transforms import functional  # noqa: PLC0415
@@ -179,7 +179,8 @@ def test_what_the_docs_say_of_a_jpeg_that_is_decoded_at_one_half() -> None:
 )
 @pytest.mark.parametrize(("backend", "median", "mean"), [("cv2", 2.6, 3.7), ("pil", 0, 1.7)])
 def test_what_the_docs_say_of_paddleclas(backend: str, median: float, mean: float) -> None:
-    """Its operators round the longer side and the crop's place otherwise, whatever the backend."""
+    """With every backend, its operators round the longer side and the crop's position
+    differently."""
     import cv2  # noqa: PLC0415
 
     exact = _preprocessing({"size": 224, "resize": 256})
@@ -203,7 +204,7 @@ def test_what_the_docs_say_of_paddleclas(backend: str, median: float, mean: floa
 @needs_trainers
 @pytest.mark.skipif(len(EVERY_PHOTOGRAPH) < 200, reason=f"needs the photographs of {SHARED}")
 def test_a_model_of_timm_has_timms_scores_of_each_photograph(tmp_path: Path) -> None:
-    """By the file that timm itself writes beside a model; weights are random, as seeded."""
+    """Use the file that timm itself writes next to a model; the weights are random, from a seed."""
     import timm  # noqa: PLC0415
     import torch  # noqa: PLC0415
     from timm.models._hub import save_config_for_hf  # noqa: PLC0415
@@ -268,7 +269,8 @@ def test_a_model_of_timm_has_timms_scores_of_each_photograph(tmp_path: Path) -> 
 def test_the_file_that_transformers_writes_gives_transformers_tensors(
     tmp_path: Path, kind: str, settings: dict[str, object]
 ) -> None:
-    """It resizes tensors, which is within rounding, and places crops up to a pixel beside ours."""
+    """It resizes tensors, which differ only by rounding, and its crops may be a pixel away from
+    Convoy's."""
     import transformers  # noqa: PLC0415
 
     processor = getattr(transformers, kind)(**settings)

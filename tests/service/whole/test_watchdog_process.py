@@ -1,4 +1,4 @@
-"""A real server whose engine hangs: 5xx, not ready, ready again; and at last it leaves."""
+"""A real server whose engine hangs: 5xx, not ready, ready again; in the end, it exits."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The pages at / and /docs: nothing is from elsewhere, and in a browser they do what they say."""
+"""The pages at / and /docs load nothing from elsewhere, and work in a browser as they say."""
 
 import io
 import re
@@ -97,7 +97,7 @@ async def test_whatever_a_browser_may_show_is_neither_guessed_at_nor_framed(path
 
 
 def directives(policy: str) -> dict[str, list[str]]:
-    """What a Content-Security-Policy allows, by directive."""
+    """Return the sources that a Content-Security-Policy allows, by directive."""
     kinds = [part.split() for part in policy.split(";")]
     return {kind: sources for kind, *sources in kinds}
 
@@ -217,7 +217,7 @@ def test_where_it_looked_takes_seven_batches_of_seven(page: "Page") -> None:
 
 
 def _images(page: "Page") -> float:
-    """Images that the server has answered."""
+    """Return the images that the server has answered."""
     answer = page.request.get(page.url.partition("#")[0] + "metrics")
     return sum(map(float, re.findall(r"^convoy_images_total{.*} (\S+)$", answer.text(), re.M)))
 
@@ -326,7 +326,7 @@ def test_a_digit_is_drawn_with_the_keyboard_alone(page: "Page") -> None:
 
 
 def _ink(page: "Page") -> int:
-    """Dark pixels on the pad."""
+    """Return the number of dark pixels on the pad."""
     dark: int = page.locator("#pad").evaluate(
         """pad => pad.getContext("2d").getImageData(0, 0, pad.width, pad.height)
             .data.filter((value, i) => i % 4 === 0 && value < 128).length"""
@@ -352,7 +352,7 @@ def test_the_page_is_dark_where_dark_is_wanted(browser: "Browser", address: str)
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
-    """A file with one API key."""
+    """Return a file with one API key."""
     keys = tmp_path / "keys"
     keys.write_text("right-key\n")
     keys.chmod(0o600)

@@ -1,4 +1,4 @@
-"""The answers on the page: all kept, filtered, downloaded, readable."""
+"""The answers on the page: all are kept, filtered, downloaded and readable."""
 
 import csv
 import io

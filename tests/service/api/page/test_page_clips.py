@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """The address of a server of the model of moving digits."""
+    """Yield the address of a server with the model of moving digits."""
     with convoy_at(MODEL_PATH) as address:
         yield address
 
@@ -54,7 +54,7 @@ def named(name: str, kind: str, data: bytes) -> Any:
 
 
 def stills(motion: str) -> list[Any]:
-    """The frames, in an order in which no dialogue gives them."""
+    """Return the frames, in an order in which no file dialogue lists them."""
     each = [
         named(f"{n}.png", "image/png", encode(image, "PNG"))
         for n, image in enumerate(frames(motion), 4)
@@ -77,7 +77,7 @@ def animation(motion: str, kind: str) -> Any:
 
 
 def shown(page: "Page") -> int:
-    """The number of the frame that is shown."""
+    """Return the number of the frame on display."""
     return int(page.locator("#frame-at").input_value())
 
 

@@ -1,4 +1,4 @@
-"""The film of five tasks, which a user who sees the page for the first time can do."""
+"""The film of five tasks that a new user of the page can do."""
 
 import time
 from collections.abc import Iterator

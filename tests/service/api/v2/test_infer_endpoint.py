@@ -1,4 +1,4 @@
-"""The V2 protocol over HTTP, on a fake engine: what compresses, what is refused, what it costs."""
+"""The V2 protocol over HTTP with a fake engine: compression, refusals, costs."""
 
 import asyncio
 import gzip
@@ -28,7 +28,7 @@ RAW = {"inference-header-content-length": "0"}
 
 
 def request_of(*digits: int, **fields: Any) -> dict[str, Any]:
-    """A request for images of digits, as pixels."""
+    """Return a request for images of digits, as pixels."""
     tensor = {
         "name": "image",
         "datatype": "UINT8",
@@ -39,7 +39,7 @@ def request_of(*digits: int, **fields: Any) -> dict[str, Any]:
 
 
 def best(answer: httpx.Response) -> list[int]:
-    """The class with the largest score of each image."""
+    """Return the class with the largest score for each image."""
     assert answer.status_code == 200, answer.text
     (output,) = answer.json()["outputs"]
     found: list[int] = np.array(output["data"]).reshape(output["shape"]).argmax(axis=1).tolist()

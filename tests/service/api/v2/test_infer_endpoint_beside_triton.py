@@ -1,4 +1,5 @@
-"""Requests whose answers by Triton 2.51 are recorded: Convoy answers the same, but for a table."""
+"""Requests with recorded answers of Triton 2.51: Convoy answers the same, except for a table of
+differences."""
 
 import json
 from collections.abc import Iterator

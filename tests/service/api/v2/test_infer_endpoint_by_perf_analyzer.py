@@ -1,4 +1,4 @@
-"""NVIDIA's perf_analyzer, unchanged and pinned, against a real server, where it is installed.
+"""NVIDIA's perf_analyzer, unchanged and pinned, with a real server, if it is installed.
 
 Its wheel needs glibc 2.38: `pip install perf-analyzer==2.60.0` on Ubuntu 24.04 or Debian 13. Where
 that is older pip installs a placeholder of the same name, which is none.
@@ -15,7 +15,7 @@ from tests.support.servers.several_models import CHANNELS
 
 
 def is_installed() -> bool:
-    """Whether there is a perf_analyzer, and a real one; it does not say its version."""
+    """Return whether a real perf_analyzer is installed; it does not print its version."""
     program = shutil.which("perf_analyzer")
     if program is None:
         return False

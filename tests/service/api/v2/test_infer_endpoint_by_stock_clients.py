@@ -1,4 +1,4 @@
-"""Clients of other servers, unchanged and pinned, against a real server process.
+"""Other servers' clients, unchanged and pinned, with a real server process.
 
 Each is installed once from its registry into an environment of its own below `.cache/clients`;
 Triton's two example programs are in no package, so they come from a commit of its repository.
@@ -40,7 +40,7 @@ SUPPORT = ROOT / "tests" / "support" / "service"
 
 
 def installed(name: str, wanted: tuple[str, ...]) -> Environment:
-    """An environment with a client; the test is skipped where no registry answers."""
+    """Return an environment with a client; the test is skipped if no package registry answers."""
     try:
         return environment(name, wanted, CACHE, print)
     except NotInstalledError as error:
@@ -48,7 +48,7 @@ def installed(name: str, wanted: tuple[str, ...]) -> Environment:
 
 
 def example(name: str) -> Path:
-    """One of Triton's example programs, as it is in the commit."""
+    """Return one of Triton's example programs, from its commit."""
     path = CACHE / COMMIT / name
     if not path.is_file():
         address = f"{EXAMPLES}/src/python/examples/{name}"
@@ -64,7 +64,7 @@ def example(name: str) -> Path:
 
 
 def printed(command: list[str]) -> str:
-    """What a client prints, which ends well."""
+    """Run a client, check that it succeeds, and return its output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -111,7 +111,7 @@ def test_the_example_client_normalises_by_what_the_metadata_say(
 
 @pytest.fixture(scope="module")
 def by_kserve(addresses: dict[str, str]) -> dict[str, Any]:
-    """What KServe's client was answered, by protocol."""
+    """Return the answers that KServe's client received, by protocol."""
     python = installed("kserve", KSERVE).program("python")
     command = [python, str(SUPPORT / "kserve_calls.py"), addresses["http"], addresses["grpc"]]
     found: dict[str, Any] = json.loads(printed([*command, str(SAMPLES[3])]).splitlines()[-1])

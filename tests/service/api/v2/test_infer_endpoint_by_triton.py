@@ -1,4 +1,5 @@
-"""Inference by NVIDIA's client, tritonclient, by either protocol, and by hand, of a real server."""
+"""Inference on a real server with NVIDIA's client, tritonclient, over both protocols, and by
+hand."""
 
 import asyncio
 import base64

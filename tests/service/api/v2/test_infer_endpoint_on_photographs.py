@@ -1,4 +1,5 @@
-"""A client of Triton that moves to Convoy: its tensors give what ONNX Runtime gives them."""
+"""A Triton client that moves to Convoy: for its tensors, it gets the same scores as from ONNX
+Runtime."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ PHOTOGRAPHS = sorted((SHARED / "data/images").glob("*.JPEG"))[:15]
 
 @pytest.fixture(scope="module")
 def addresses() -> Iterator[list[str]]:
-    """Where a server listens for HTTP and for gRPC."""
+    """Yield the addresses at which a server listens for HTTP and for gRPC."""
     with announced(SQUEEZENET, "--preset", "caffe", "--grpc-port", "0") as line:
         yield re.findall(r"127\.0\.0\.1:\d+", line)[:2]
 

@@ -1,4 +1,5 @@
-"""What a request says, in one list of cases for JSON, JSON with binary data, and protobuf."""
+"""The meaning of a request, with one list of cases for JSON, JSON with binary data, and
+protobuf."""
 
 import base64
 import json
@@ -34,19 +35,19 @@ Asked = Mapping[str, Any]
 
 
 def asked(tensor: Mapping[str, Any] | None = None, **fields: Any) -> Asked:
-    """A request for one image of pixels, with some of it replaced."""
+    """Return a request for one image of pixels, with some parts replaced."""
     image = {"name": "image", "datatype": "UINT8", "shape": [1, 2, 3, 1], "data": PIXELS}
     return {"inputs": [{**image, **(tensor or {})}], **fields}
 
 
 def by_json(request: Asked) -> InferRequest:
-    """What Convoy understands of it as JSON."""
+    """Return Convoy's reading of it as JSON."""
     text = json.dumps(request, default=_base64)
     return parse_request(text.encode(), None, INFO, max_images=MOST)
 
 
 def by_binary(request: Asked) -> InferRequest:
-    """The same with the tensor after the JSON."""
+    """Return Convoy's reading of it with the tensor after the JSON."""
     (tensor,) = request["inputs"]
     data = _raw(tensor)
     own = {**tensor, "parameters": {"binary_data_size": len(data)}}
@@ -56,7 +57,7 @@ def by_binary(request: Asked) -> InferRequest:
 
 
 def by_protobuf(request: Asked) -> InferRequest:
-    """The same as a message with contents."""
+    """Return Convoy's reading of it as a message with typed contents."""
     message, contents = _message(request)
     (tensor,) = request["inputs"]
     getattr(contents, _CONTENTS[tensor["datatype"]]).extend(tensor["data"])
@@ -64,7 +65,7 @@ def by_protobuf(request: Asked) -> InferRequest:
 
 
 def by_raw_protobuf(request: Asked) -> InferRequest:
-    """The same as a message with raw contents."""
+    """Return Convoy's reading of it as a message with raw contents."""
     message, _ = _message(request)
     message.raw_input_contents.append(_raw(request["inputs"][0]))
     return infer_request(read_message(message.SerializeToString()), INFO, max_images=MOST)
@@ -155,7 +156,8 @@ TOO_LARGE, NO_NUMBER = "'x' has a number that is too large for FP32", "JSON is m
 def test_a_number_that_is_not_finite_is_taken_as_it_is_but_not_in_json(
     understood: Form, number: float, says: str
 ) -> None:
-    """Triton takes such numbers; its perf_analyzer sends NaN in JSON, too, which has none."""
+    """Triton accepts such numbers; its perf_analyzer sends NaN even in JSON, which does not define
+    it."""
     numbers = [*FLOATS[1:], number]
     request = asked({**TENSOR, "data": numbers})
     if understood is by_json and not math.isnan(number):

@@ -1,4 +1,4 @@
-"""Long JSON of the V2 protocol is read in pieces, and means what it means in one."""
+"""Long JSON of the V2 protocol is read in pieces, with the same meaning as when read at once."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ SMALL = 48  # bytes of a piece: every request of a few numbers is long
 
 @contextmanager
 def small_pieces() -> Iterator[None]:
-    """Read in pieces of a few bytes within."""
+    """Read JSON in pieces of a few bytes."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (long_json, parsing, tensors):
             patch.setattr(module, "PIECE", SMALL)
@@ -53,7 +53,7 @@ NUMBERS = st.one_of(st.integers(-300, 300), st.floats(-1e6, 1e6, width=32))
 
 
 def written(value: Any, random: Random) -> str:
-    """JSON with white space anywhere."""
+    """Return JSON with white space everywhere."""
 
     def white() -> str:
         return random.choice(["", "", " ", "\n\t", "\r\n"])
@@ -123,7 +123,7 @@ def test_numbers_that_are_out_of_place_are_refused(data: str, space: int) -> Non
 
 def test_a_number_that_begins_a_piece_may_not_follow_a_bracket() -> None:
     def body(last: str, first: str) -> bytes:
-        """Two rows, the first of which ends with these, in two pieces."""
+        """Return two rows in two pieces, the first of which ends with this text."""
         pieces = "[0,1,2,3,4,".rjust(SMALL - 2) + last + (first.ljust(20) + ",").ljust(SMALL)
         return body_of(f"[{pieces}[6,7,8,9,10,11]]", "UINT8", [2, 2, 3, 1])
 

@@ -42,7 +42,7 @@ def bytes_tensor(*elements: bytes) -> bytes:
 def request(
     tensor: dict[str, Any] | None = None, binary: bytes | None = None, **fields: Any
 ) -> tuple[bytes, int | None]:
-    """The body of a request for one image of pixels, with some of it replaced."""
+    """Return the body of a request for one image of pixels, with some parts replaced."""
     image = {"name": "image", "datatype": "UINT8", "shape": [1, 2, 3, 1], **(tensor or {})}
     if binary is None and "data" not in image:
         image["data"] = PIXELS
@@ -319,7 +319,7 @@ ROWS = [np.array(row, np.float32) for row in ([0.1, -2, 3], [5, 5, 4])]
 def answer(
     rows: Sequence[NDArray[np.float32]] = ROWS, info: ModelInfo = INFO, name: str = "", **asked: Any
 ) -> tuple[Any, bytes]:
-    """The JSON of an answer, and what follows it."""
+    """Return the JSON of an answer, and the bytes after it."""
     batch = rank(Results(np.stack(rows)), info.output)
     content, length = format_answer(
         InferRequest([], None, [WantedOutput("scores", **asked)], name), batch, info

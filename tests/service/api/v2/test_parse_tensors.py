@@ -1,4 +1,4 @@
-"""Tensors and pixels of the V2 protocol: what reaches the engine."""
+"""Tensors and pixels of the V2 protocol, as they reach the engine."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ from tests.service.api.v2.test_parse import INFO, parse, request
 
 
 def tensor(values: list[Any], **fields: Any) -> dict[str, Any]:
-    """The model's own input, two images of 1×2×3."""
+    """Return the model's own input, two images of 1×2×3."""
     own = {"name": "x", "datatype": "FP32", "shape": [2, 1, 2, 3], "data": values}
     return {**own, **fields}
 

@@ -1,4 +1,5 @@
-"""The example of docs/moving-from-triton.md runs over both protocols, and as the page shows it."""
+"""The example in docs/moving-from-triton.md runs over both protocols, with the output on the
+page."""
 
 import re
 import runpy
@@ -13,7 +14,7 @@ SCRIPT = ROOT / "docs" / "ten_calls.py"
 
 
 def shown() -> list[str]:
-    """What the page shows of a run."""
+    """Return the output of a run on the page."""
     page = (ROOT / "docs" / "moving-from-triton.md").read_text(encoding="utf-8")
     return re.findall(r"(?m)^    (\d+\. .*)$", page)
 

@@ -1,4 +1,4 @@
-"""NVIDIA's own client, tritonclient, against a real server process: every call that it has.
+"""All calls of NVIDIA's client, tritonclient, to a real server process.
 
 A call is answered as Triton answers it, or refused on purpose: CALLS says which.
 """
@@ -19,7 +19,7 @@ from tests.support.service.triton import UNKNOWN, TritonClient, files, has_statu
 
 
 def answers(expected: Any) -> Callable[[Any], None]:
-    """The call is answered with just this."""
+    """Check that the call has exactly this answer."""
 
     def check(answer: Any) -> None:
         assert answer == expected
@@ -45,7 +45,7 @@ def _is_channels(answer: Any) -> None:
 
 
 def _is_configuration(answer: Any) -> None:
-    """What perf_analyzer and Triton's image_client read of it."""
+    """Return the parts that perf_analyzer and Triton's image_client read."""
     assert (answer["name"], answer["max_batch_size"]) == (CHANNELS, 8)
     (own,), (scores,) = answer["input"], answer["output"]
     assert (own["name"], own["data_type"], own["dims"]) == ("x", "TYPE_FP32", [3, 4, 6])
@@ -86,7 +86,7 @@ def test_a_query_asks_for_all_that_a_request_may_name(address: str) -> None:
 
 
 def _are_statistics(*names: str) -> Callable[[Any], None]:
-    """What perf_analyzer reads of them: every number must be there."""
+    """Return the parts that perf_analyzer reads; every number must exist."""
 
     def check(answer: Any) -> None:
         assert [model["name"] for model in answer["model_stats"]] == list(names)
@@ -106,7 +106,7 @@ def _are_statistics(*names: str) -> Callable[[Any], None]:
 
 @dataclass(frozen=True)
 class Call:
-    """A call, and what comes of it: an answer, or a refusal with a status and a reason."""
+    """A call and its outcome: an answer, or a refusal with a status and a reason."""
 
     method: str
     make: Callable[[Any], Any]

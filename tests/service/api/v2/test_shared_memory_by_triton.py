@@ -1,4 +1,4 @@
-"""Tensors in system shared memory, by NVIDIA's client and both protocols."""
+"""Tensors in system shared memory, with NVIDIA's client over both protocols."""
 
 import itertools
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def region(client: TritonClient) -> Iterator[tuple[str, Any]]:
-    """Yield a registered region of 4 kB: its name, and the handle by which tests reach it."""
+    """Yield a registered region of 4 kB: its name, and the handle with which tests access it."""
     name = f"convoy-region-{next(_numbers)}"
     handle = memory.create_shared_memory_region(name, f"/{name}", 4096)
     client.register_system_shared_memory(name, f"/{name}", 4096)
@@ -37,7 +37,7 @@ def region(client: TritonClient) -> Iterator[tuple[str, Any]]:
 
 
 def shared(client: TritonClient, tensor: Any, name: str, size: int, offset: int = 0) -> Any:
-    """Return an input or an output of the client's, in a region."""
+    """Return one of the client's inputs or outputs, placed in a region."""
     made = tensor.by(client.protocol)
     made.set_shared_memory(name, size, offset)
     return made

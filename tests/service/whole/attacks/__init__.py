@@ -1,1 +1,1 @@
-"""Hostile clients: what they cost, and what other clients notice of them."""
+"""Hostile clients: their cost, and their effect on other clients."""

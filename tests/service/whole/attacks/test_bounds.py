@@ -1,4 +1,5 @@
-"""Each cell of the table of bounds names a test that sends to that surface, or is of its own."""
+"""Each cell of the table of bounds names a test that sends requests to that interface, or its own
+test."""
 
 import re
 from pathlib import Path
@@ -15,7 +16,7 @@ _LETTER = re.compile(r"\[([a-z]{1,2})\]")
 
 
 def rows(begin: str) -> list[list[str]]:
-    """The cells of a table's rows, from the line that begins so."""
+    """Return the cells of a table's rows, starting with the line that begins with this text."""
     lines = _TABLE[_TABLE.index(begin) :].split("\n\n", 1)[0].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
@@ -33,7 +34,7 @@ OWN = {"clips": {"cl"}, "`/v1/.../pixels`": {"sp"}}
 
 
 def surfaces_of(test: str) -> set[str]:
-    """The surfaces that a test sends to: all of those by which it is parametrised."""
+    """Return the interfaces to which a test sends requests: those by which it is parametrised."""
     module = test_holds if "test_holds" in test else test_surfaces
     found = getattr(module, test.partition("::")[2], None)
     marks = [mark for mark in getattr(found, "pytestmark", []) if mark.args[:1] == ("surface",)]
@@ -41,7 +42,8 @@ def surfaces_of(test: str) -> set[str]:
 
 
 def empty_cells(surfaces: list[list[str]], legend: dict[str, str]) -> list[tuple[str, str]]:
-    """The row and text of each cell without a test that sends to each surface of the row."""
+    """Return the row and text of each cell without a test that sends requests to each interface of
+    the row."""
     found = []
     for name, *cells in surfaces:
         for cell in cells:

@@ -1,4 +1,4 @@
-"""No answer keeps the interpreter's lock for long, whichever route and form is asked for.
+"""No answer holds the GIL for long, for any route and form.
 
 `tests/fuzz/lock.py` does the same for what is read. The lists here are those of the routes.
 """
@@ -75,7 +75,7 @@ def in_embeddings(encoding: Any) -> Callable[[], bytes]:
 
 
 def within(endpoint: Any, form: Any, found: Any) -> bytes:
-    """An answer, which has no more bytes than were reserved for it."""
+    """Read an answer, which has no more bytes than were reserved for it."""
     body = bytes(endpoint.answer(form, found, phases).body)
     assert len(body) <= endpoint.answer_bytes(form, found)
     return body
@@ -182,7 +182,7 @@ def refused(read: Callable[..., object], *arguments: object) -> None:
 
 @pytest.mark.parametrize("surface", EVERY)
 def test_a_surface_lets_other_threads_run(surface: str) -> None:
-    """Long bodies of each kind that it reads are tried by tests/fuzz, and its answers above."""
+    """tests/fuzz tries long bodies of each kind that it reads, and the tests above its answers."""
     if (read := SHORT_BODIES.get(surface)) is not None:
         assert longest_hold_s(read, TRIES, MOST_HELD_S) <= MOST_HELD_S
         return

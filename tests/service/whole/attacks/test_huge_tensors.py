@@ -1,4 +1,5 @@
-"""A tensor that overflows the model is refused with the reason, and its batch-mates stay right."""
+"""A tensor that overflows the model is refused with the reason, and the rest of its batch is
+right."""
 
 import http.client
 import json
@@ -25,7 +26,7 @@ def server() -> Iterator[Serving]:
 
 
 def ask(server: Serving, tensor: NDArray[np.float32], **output: Any) -> tuple[int, Any]:
-    """The status and the answer for [n, 1, 32, 32] numbers."""
+    """Return the status and the answer for [n, 1, 32, 32] numbers."""
     data = tensor.astype("<f4").tobytes()
     name = json.loads(server.read(DIGITS))["inputs"][0]["name"]
     own = {"name": name, "datatype": "FP32", "shape": list(tensor.shape)}

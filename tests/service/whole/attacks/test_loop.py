@@ -1,4 +1,4 @@
-"""No request keeps the event loop for long, whichever surface it is sent to.
+"""No request blocks the event loop for long, at any interface.
 
 What counts is the processor time of the loop's own thread in one callback: it does not depend on
 what else the machine does. `test_holds` does the same for the interpreter's lock.
@@ -44,7 +44,7 @@ FLOATS = 33  # as many tensors of four bytes a number as a body may have
 
 
 class WideEngine(FakeEngine):
-    """Scores any image by the same row."""
+    """Scores every image with the same row."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class WideEngine(FakeEngine):
         self._row = np.random.default_rng(0).standard_normal(classes).astype(np.float32)
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
-        """Return the row for each image, but NaN for tensors that begin with it."""
+        """Return the row for each image, or NaN for tensors that begin with NaN."""
         scores = np.tile(self._row, (len(images), 1))
         for index, image in enumerate(images):
             if np.isnan(np.asarray(image).ravel()[0]):
@@ -62,7 +62,7 @@ class WideEngine(FakeEngine):
 
 
 class Ports:
-    """The ports of a server, and what it serves."""
+    """The ports of a server, and its models."""
 
     def __init__(self, http: int, by_grpc: int, repository: Repository) -> None:
         self.http, self.grpc, self.repository = http, by_grpc, repository
@@ -70,7 +70,7 @@ class Ports:
 
 @asynccontextmanager
 async def serving(names: Collection[str], classes: int) -> AsyncIterator[Ports]:
-    """Serve models of so many classes."""
+    """Serve models with this many classes."""
     repository = Repository(max_batch=8, max_queue=IMAGES, max_body_bytes=BYTES, decode_threads=2)
     labels = [f"a class of some length, {number}" for number in range(classes)]
     vector = Inner("vector", (VECTOR,))
@@ -100,7 +100,8 @@ async def serving(names: Collection[str], classes: int) -> AsyncIterator[Ports]:
 
 @contextmanager
 def callbacks(patch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """Yield how long each callback of this thread's event loop takes from now on, in seconds."""
+    """Yield a list with the seconds that each callback of this thread's event loop takes from now
+    on."""
     took: list[float] = []
     mine, usual = threading.get_ident(), asyncio.Handle._run
 
@@ -116,7 +117,7 @@ def callbacks(patch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 
 
 def by_http(port: int, data: bytes) -> str:
-    """Send a request from a thread, and return the status of its answer, all of which is read."""
+    """Send a request from a thread, read its whole answer, and return its status."""
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as client:
         client.sendall(data)
         got = client.recv(2**20)
@@ -131,7 +132,7 @@ def by_http(port: int, data: bytes) -> str:
 
 
 def by_grpc(port: int, method: str, data: bytes) -> str:
-    """The same by gRPC."""
+    """Send a request over gRPC, and return its status."""
     options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
     with grpc.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
         answers = channel.stream_stream(f"/{INFERENCE}/{method}")(iter([data]))
@@ -142,8 +143,8 @@ def by_grpc(port: int, method: str, data: bytes) -> str:
 
 
 async def longest_s(ask: Callable[[], str], patch: pytest.MonkeyPatch) -> tuple[float, str]:
-    """Return what the longest callback took, in the try in which that was shortest, in seconds of
-    a quiet core, and how the request ended."""
+    """Return the longest callback's seconds on an idle core, in the best of several tries, and the
+    request's outcome."""
     found, ended = float("inf"), ""
     for _ in range(TRIES):
         before = slowness()
@@ -183,7 +184,7 @@ def tensor(datatype: str, shape: list[int], **parameters: Any) -> dict[str, Any]
 
 
 def in_v2(asked: dict[str, Any], data: bytes = b"", **wanted: Any) -> bytes:
-    """A request whose tensor is in binary, or in shared memory."""
+    """Return a request with its tensor in binary or in shared memory."""
     if data:
         asked["parameters"]["binary_data_size"] = len(data)
     outputs = [{"name": "scores", "parameters": wanted}]
@@ -337,7 +338,7 @@ async def too_long(
     requests: Mapping[str, Make],
     calls: Mapping[str, tuple[str, Make]],
 ) -> list[str]:
-    """The requests that kept the loop for too long, each with how it ended."""
+    """Return the requests that blocked the loop for too long, each with its outcome."""
     asked = {name: partial(by_http, ports.http, make()) for name, make in requests.items()}
     for name, (method, make) in calls.items():
         asked[name] = partial(by_grpc, ports.grpc, method, make())

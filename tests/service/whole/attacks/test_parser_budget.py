@@ -1,4 +1,4 @@
-"""No parser of a client's bytes takes more than 50 ms of a core for each megabyte."""
+"""No parser of a client's bytes takes more than 50 ms of a core per megabyte."""
 
 import asyncio
 import time
@@ -32,7 +32,8 @@ INFO = ModelInfo("m", "1", (224, 224, 3), "scores", OutputKind.LOGITS, ())
 
 
 def feed(data: bytes) -> float:
-    """Seconds that a connection takes to read this, without a client and an application."""
+    """Return the seconds that a connection takes to read this, without a client and an
+    application."""
     return asyncio.run(_feed(data))
 
 
@@ -89,7 +90,7 @@ _TRIES = 10
 
 
 def check_budget(timed: Callable[[], float], size: int) -> None:
-    """Hold the fastest of a few runs, each in seconds, to the budget of `size` bytes."""
+    """Check that the fastest of a few runs, in seconds, is within the limit for `size` bytes."""
     tried = []
     for _ in range(_TRIES):
         tried.append(timed() / slowness() * 1e3 / max(size / 1e6, _LEAST_MB))

@@ -1,4 +1,4 @@
-"""Every surface keeps every bound, under limits that small files and short times reach.
+"""Every interface enforces every bound, with limits that small files and short times reach.
 
 The table of docs/reliability.md has a row for each of `ROWS`; `test_bounds` holds both together.
 """
@@ -83,7 +83,7 @@ def in_memory(files: Sequence[bytes]) -> tuple[bytes, str]:
 
 
 def animated(size: tuple[int, int]) -> bytes:
-    """A clip of four frames."""
+    """Return a clip of four frames."""
     frames = [Image.new("L", size, level) for level in (0, 60, 120, 180)]
     return encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
 
@@ -159,7 +159,7 @@ every_surface = pytest.mark.parametrize("surface", EVERY)
 
 
 class ClipEngine(MappedEngine):
-    """Takes clips, of which it looks at the first frame."""
+    """An engine for clips, which looks only at the first frame."""
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         """Return the scores of each clip's first frame."""
@@ -167,17 +167,17 @@ class ClipEngine(MappedEngine):
 
 
 class Surface:
-    """A surface of a server with low limits."""
+    """An interface of a server with low limits."""
 
     def __init__(self, name: str, server: OpenPort, port: GrpcPort, repository: Repository) -> None:
         self.name, self.server, self.port, self.repository = name, server, port, repository
 
     def files(self, size: tuple[int, int], count: int = 1) -> list[bytes]:
-        """Files that it takes, each a digit."""
+        """Return files that it accepts, each a digit."""
         return [animated(size) if self.name == "clips" else photo(7, size)] * count
 
     def request(self, files: Sequence[bytes]) -> bytes:
-        """A request by HTTP."""
+        """Return a request over HTTP."""
         if self.name == OTHER_HTTP:
             return get("/v2/models/fake")
         path, send = HTTP[self.name]
@@ -185,7 +185,7 @@ class Surface:
         return post(body, f"Content-Type: {kind}", path=path)
 
     async def ask(self, files: Sequence[bytes], source: str = "127.0.0.1") -> str:
-        """Send files, and return the error that comes back, or nothing."""
+        """Send files, and return the error of the answer, or nothing."""
         if self.name in BY_HTTP:
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", self.server.port, local_addr=(source, 0)
@@ -198,19 +198,19 @@ class Surface:
             return await by_grpc(channel, self.name, files)
 
     def channel(self) -> Any:
-        """A connection by gRPC of its own."""
+        """Return a separate gRPC connection."""
         options = [("grpc.use_local_subchannel_pool", 1)]
         return grpc.aio.insecure_channel(f"127.0.0.1:{self.port.number}", options=options)
 
     @property
     def method(self) -> str:
-        """The method by gRPC."""
+        """Return the gRPC method."""
         return "ModelMetadata" if self.name == OTHER_GRPC else self.name
 
 
 @asynccontextmanager
 async def asking(name: str, **limits: Any) -> AsyncIterator[Surface]:
-    """The surface of a server with low limits."""
+    """Yield the interface of a server with low limits."""
     repository = Repository(max_batch=8, max_queue=IMAGES, max_body_bytes=BYTES, decode_threads=1)
     preprocessing, images = PRESETS["digits"].at(1, 1), ImageLimits(max_pixels=PIXELS)
     info = replace(fake_info(), maps=MAPS, inner=[FEATURES], embedding=FEATURES)
@@ -241,7 +241,7 @@ async def asking(name: str, **limits: Any) -> AsyncIterator[Surface]:
 
 @contextmanager
 def region(regions: Regions) -> Iterator[None]:
-    """A file of shared memory, longer than a tensor may be."""
+    """Return a file of shared memory that is longer than a tensor may be."""
     file = Path(f"/dev/shm/{REGION}")
     file.write_bytes(bytes(2 * BYTES))
     try:
@@ -276,7 +276,7 @@ async def by_grpc(channel: Any, name: str, files: Sequence[bytes]) -> str:
 
 
 def error_in(answer: bytes) -> str:
-    """The message of an answer 408."""
+    """Return the message of a 408 answer."""
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 408 "), answer
     return str(json.loads(body)["error"])
@@ -437,7 +437,8 @@ async def test_answers_that_are_not_read_end_and_count(surface: str) -> None:
 
 
 async def leave_unread(asked: Surface, request: bytes) -> None:
-    """Send requests by HTTP until answers wait, and wait until the server closes."""
+    """Send requests over HTTP until answers wait, and wait until the server closes the
+    connection."""
     room, loop = asked.repository.room, asyncio.get_running_loop()
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)

@@ -1,4 +1,4 @@
-"""A server under the worst known inputs: an honest client among eight that send nothing else.
+"""A server under the worst known inputs: an honest client among eight clients that send only these.
 
 By gRPC the same, with the messages of tests/fuzz/lock.py, and compressed ones.
 """
@@ -52,7 +52,8 @@ _SAMPLES = {
 
 
 def hostile(times: int) -> list[Asked]:
-    """One request for each of the worst inputs, and so many for each that is long to read."""
+    """Return one request for each of the worst inputs, and several for those that take long to
+    read."""
     form = {"Content-Type": f"multipart/form-data; boundary={worst.BOUNDARY.decode()}"}
     gzip = {"Content-Encoding": "gzip"}
     asked: list[Asked] = []
@@ -71,7 +72,7 @@ def hostile(times: int) -> list[Asked]:
 
 
 class Attack:
-    """Clients that send the worst inputs, once or again and again, and wait for each answer."""
+    """Clients that send the worst inputs, once or repeatedly, and wait for each answer."""
 
     def __init__(self, port: int, *, again: bool) -> None:
         self.port, self._again = port, again
@@ -81,7 +82,8 @@ class Attack:
         self._asked = hostile(4 if again else 1)
 
     def start(self) -> tuple[list[threading.Thread], list[threading.Thread]]:
-        """Begin; the clients end once all is sent, and all threads soon after `stopped` is set."""
+        """Start; the clients end when everything is sent, and all threads end soon after `stopped`
+        is set."""
         clients = [threading.Thread(target=self._ask, args=(n,)) for n in range(CLIENTS)]
         others = [threading.Thread(target=self._send_heads), threading.Thread(target=self._open)]
         for thread in (*clients, *others):
@@ -118,7 +120,7 @@ class Attack:
                 s.recv(100)
 
     def _open(self) -> None:
-        """Connections that say nothing."""
+        """Connections that send nothing."""
         silent = []
         while not self.stopped.wait(0.02):
             with suppress(OSError):
@@ -128,10 +130,10 @@ class Attack:
 
 
 class GrpcAttack(Attack):
-    """The same by gRPC."""
+    """gRPC connections that send nothing."""
 
     def start(self) -> tuple[list[threading.Thread], list[threading.Thread]]:
-        """Begin, likewise."""
+        """Start the threads in the same way."""
         named = b"\x0a\x06digits"  # the field that names the model
         worst_known = (long for kind, long in lock.KNOWN.values() if kind == b"protobuf")
         bodies = [named + long.body() for long in worst_known]
@@ -158,7 +160,7 @@ class GrpcAttack(Attack):
 
 
 def peak_bytes(process: int) -> int:
-    """The most memory that a process had."""
+    """Return the peak memory of a process."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
@@ -168,7 +170,7 @@ _REFUSED = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def check(server: Serving, seconds: float | None = None, grpc_port: int | None = None) -> None:
-    """Attack for so long, or until each input was sent once.
+    """Attack for this long, or until each input was sent once.
 
     Every honest request is answered with its own result; if for so long, soon.
     """

@@ -1,4 +1,4 @@
-"""Small requests that would stop a server that takes them for what they say they are."""
+"""Small requests that would stop a server that believes their declared sizes."""
 
 import select
 import signal

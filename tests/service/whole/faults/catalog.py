@@ -1,4 +1,4 @@
-"""Every fault, and the table of them."""
+"""Lists every fault, and writes the table of faults."""
 
 from tests.service.whole.faults.attacks import ATTACKS
 from tests.service.whole.faults.clients import CLIENTS

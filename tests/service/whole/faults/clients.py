@@ -1,4 +1,4 @@
-"""Clients that leave, stall, or never were what they seemed."""
+"""Clients that leave, stall, or misbehave."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""What a fault is: how to cause it, and what becomes of the requests."""
+"""A fault: its cause, and the outcomes of the requests."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tests.service.whole.faults.rig import Rig
 
 Counted = Mapping[str, int]
-"""What the server must have counted of its models' requests, by status.
+"""The counts of requests to models, by status, that the server must report.
 
 ANY stands for a request that could just as well end one way as another.
 """
@@ -18,7 +18,7 @@ Inject = Callable[[Rig], Counted]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong."""
+    """A fault that can be injected."""
 
     name: str
     seen: str  # what the client sees of it
@@ -33,7 +33,7 @@ Faults = dict[str, Fault]
 def collector(
     faults: Faults,
 ) -> Callable[..., Callable[[Inject], Inject]]:
-    """A decorator that adds a fault."""
+    """Return a decorator that adds a fault."""
 
     def fault(
         name: str, seen: str, *options: str, ends: bool = False

@@ -12,7 +12,7 @@ fault = collector(INSIDES)
 
 
 def _fails(picture: bytes) -> Inject:
-    """Its own request is answered 500, and requests at the same time get one answer each."""
+    """The fault's request is answered with 500, and concurrent requests get one answer each."""
 
     def inject(rig: Rig) -> Counted:
         status, message = rig.classify(picture)

@@ -1,4 +1,4 @@
-"""Pictures that bring about a fault where they get to: `b"decoder raises"`, `b"engine hangs"`."""
+"""Images that cause a fault where they are processed: `b"decoder raises"`, `b"engine hangs"`."""
 
 import sys
 import time
@@ -99,14 +99,15 @@ _PIXELS = {name: 100 + number for number, name in enumerate(_ENGINE)}
 
 
 def prepare_faulty(data: bytes) -> Decoding:
-    """Real images, of which a black one shows a 0, and what `faulty_decode` knows."""
+    """Prepare real images, of which a black one shows a 0, and the names that `faulty_decode`
+    knows."""
     if data.startswith((b"\xff\xd8\xff", b"\x89PNG", b"RIFF")):
         return prepare_image(data, _ONE_PIXEL, ImageLimits())
     return _prepare_free(data)
 
 
 def faulty_decode(data: bytes) -> Pixels:
-    """Digits, and what goes wrong."""
+    """Decode digits, or cause the fault with this name."""
     if data in _PIXELS:
         return np.full((1, 1, 1), _PIXELS[data], np.uint8)
     if data in _DECODER:
@@ -119,7 +120,7 @@ _prepare_free = free(faulty_decode)
 
 
 class FaultyScores:
-    """Scores digits for one engine, until a picture breaks it: then none is a number."""
+    """Scores digits for one engine, until an image breaks it: then it returns only NaN."""
 
     def __init__(self) -> None:
         self._broken = False
@@ -131,7 +132,8 @@ class FaultyScores:
 
 
 def _scores(images: Images) -> Scores:
-    """Each digit's class, and what the first picture that is no digit brings about for all."""
+    """Return each digit's class, or for all images the result of the first image that is not a
+    digit."""
     pixels = set(images[:, 0, 0, 0].tolist())
     for name, pixel in _PIXELS.items():
         if pixel in pixels:

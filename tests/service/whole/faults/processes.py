@@ -1,4 +1,4 @@
-"""What befalls the process: signals, a full log, no more files, a clock that jumps."""
+"""Faults of the process: signals, a full log, no file descriptors, a clock that jumps."""
 
 import resource
 import signal
@@ -91,7 +91,7 @@ def _(rig: Rig) -> Counted:
 
 
 def _fails_and_serves(rig: Rig) -> Counted:
-    """Much is logged, each time with its traceback, and requests go on being answered."""
+    """Log many messages with tracebacks, while requests are answered."""
     for _ in range(40):
         assert rig.classify(b"decoder raises")[0] == 500
     with rig.others():

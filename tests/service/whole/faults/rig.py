@@ -1,4 +1,4 @@
-"""A server process that faults are injected into, and what is asked of it afterwards."""
+"""A server process into which faults are injected, and the requests that check it afterwards."""
 
 import contextlib
 import json
@@ -40,19 +40,20 @@ class Rig(AskedServer):
     # --- well-behaved clients ---
 
     def classify(self, picture: bytes | int, **headers: str) -> tuple[int, Any]:
-        """The status, and the likeliest class or the error's message, for one picture."""
+        """Return the status, and the likeliest class or the error's message, for one image."""
         body = picture if isinstance(picture, bytes) else str(picture).encode()
         told = {name.replace("_", "-"): value for name, value in headers.items()}
         return read_answer(*self.exchange("POST", CLASSIFY_PATH, body, told))
 
     def check_serves(self) -> None:
-        """A picture of every digit gets its own answer."""
+        """Check that an image of every digit gets its own answer."""
         answers = [self.classify(digit) for digit in range(3)]
         assert answers == [(200, n) for n in range(3)], answers
 
     @contextmanager
     def others(self, pictures: int = 8) -> Iterator[None]:
-        """While the block runs, other clients' pictures are answered, each with its own digit."""
+        """While the block runs, check that other clients' images are answered, each with its own
+        digit."""
         with ThreadPoolExecutor(pictures) as pool:
             answers = [pool.submit(self.classify, n % 10) for n in range(pictures)]
             yield
@@ -61,7 +62,7 @@ class Rig(AskedServer):
     # --- what the server says of itself ---
 
     def metrics(self) -> dict[str, float]:
-        """Samples of /metrics that have no bounds, by name and status."""
+        """Return the samples of /metrics without buckets, by name and status."""
         status, text = self.exchange("GET", "/metrics")
         assert status == 200
         return {
@@ -71,7 +72,7 @@ class Rig(AskedServer):
         }
 
     def counted(self) -> Counter[str]:
-        """Requests to the model by the status of their answer."""
+        """Return the requests to the model by the status of their answer."""
         told = self.metrics()
         return Counter(
             {
@@ -82,45 +83,45 @@ class Rig(AskedServer):
         )
 
     def inside(self) -> tuple[float, float]:
-        """Images inside, and in the queue."""
+        """Return the numbers of accepted images and of queued images."""
         told = self.metrics()
         return told["convoy_images_inside"], told["convoy_queue_depth"]
 
     def threads(self) -> int:
-        """How many threads the process has."""
+        """Return the number of threads of the process."""
         return len(list(Path(f"/proc/{self.process.pid}/task").iterdir()))
 
     def descriptors(self) -> int:
-        """How many files the process has open."""
+        """Return the number of open files of the process."""
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     # --- clients as they should not be ---
 
     def answers(self, *pieces: bytes, half_close: bool = False) -> list[tuple[int, Any]]:
-        """Every answer on a connection that sent these bytes, until the server closes it."""
+        """Return every answer on a connection that sent these bytes, until the server closes it."""
         with closing(self.raw(*pieces)) as connection:
             if half_close:
                 connection.shutdown(socket.SHUT_WR)
             return parse_answers(read_all(connection))
 
     def wait_inside(self, images: int) -> None:
-        """Until so many images are inside."""
+        """Wait until this many images are accepted."""
         until(lambda: self.inside()[0] == images)
 
     def wait_until_inside(self, request: "Future[Any]") -> None:
-        """Until an image is inside, or its request has been, and is answered."""
+        """Wait until an image is accepted, or its request has been accepted and answered."""
         until(lambda: request.done() or self.inside()[0] > 0)
 
     def many(
         self, pool: ThreadPoolExecutor, pictures: list[bytes]
     ) -> "list[Future[tuple[int, Any]]]":
-        """Requests for these pictures, each on a connection of its own."""
+        """Start requests for these images, each on its own connection."""
         return [pool.submit(self.classify, picture) for picture in pictures]
 
 
 @contextmanager
 def rigged(folder: Path, *options: str) -> Iterator[Rig]:
-    """A fake server with faults; killed if it is still there at the end."""
+    """Yield a fake server with faults; it is killed if it still runs at the end."""
     errors = folder / "stderr"
     with errors.open("w") as opened:
         told = ("--faults", "--control", str(folder), *options)
@@ -134,24 +135,24 @@ def rigged(folder: Path, *options: str) -> Iterator[Rig]:
 
 
 def head(*lines: str, path: str = CLASSIFY_PATH, length: int | None = None) -> bytes:
-    """The beginning of a POST, up to its body."""
+    """Return the beginning of a POST, up to its body."""
     told = () if length is None else (f"Content-Length: {length}",)
     return "\r\n".join([f"POST {path} HTTP/1.1", "Host: convoy", *told, *lines, "", ""]).encode()
 
 
 def post(body: bytes, *lines: str, path: str = CLASSIFY_PATH) -> bytes:
-    """A whole POST."""
+    """Return a complete POST."""
     return head(*lines, path=path, length=len(body)) + body
 
 
 def reset(connection: socket.socket) -> None:
-    """Leave as a crashed client does: what comes from now on is answered with a reset."""
+    """Leave like a crashed client: everything that arrives from now on is answered with a reset."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """Everything until the other side closes."""
+    """Return everything until the other side closes."""
     received = b""
     with contextlib.suppress(ConnectionResetError):
         while piece := connection.recv(65536):
@@ -160,7 +161,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 def parse_answers(received: bytes) -> list[tuple[int, Any]]:
-    """Every whole answer in what was received, and nothing else may be in it."""
+    """Return every complete answer in the received bytes, which may contain nothing else."""
     answers = []
     while received:
         top, blank, rest = received.partition(b"\r\n\r\n")
@@ -179,7 +180,7 @@ def parse_answers(received: bytes) -> list[tuple[int, Any]]:
 
 
 def read_answer(status: int, content: Any) -> tuple[int, Any]:
-    """The status, and the likeliest class of a single picture, or the message of an error."""
+    """Return the status, and the likeliest class of a single image, or the message of an error."""
     if status != 200:
         assert list(content) == ["error"], content
         return status, content["error"]
