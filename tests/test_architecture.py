@@ -407,6 +407,39 @@ def test_every_test_file_has_the_module_of_its_name() -> None:
     assert not homeless
 
 
+# Files of one name in several rooms of a package: "open that file" is then a question.
+MAY_SHARE_A_NAME = {
+    # Each room is a program: what it compares, what it measures, and its report.
+    "benchmarks": {
+        *("catalogue", "check", "estimates", "measure", "plots", "recorded"),
+        *("report", "sides", "table"),
+    },
+}
+
+
+def names_in_several_rooms(modules: Collection[str], package: str) -> set[str]:
+    """The last names that modules in different folders of a package have in common."""
+    places: dict[str, set[str]] = {}
+    for module in modules:
+        first, *_ = parts = module.split(".")
+        if first == package and parts[-1] != "__main__":
+            places.setdefault(parts[-1], set()).add(module)
+    return {name for name, found in places.items() if len(found) > 1}
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_a_files_name_says_which_it_is(package: str) -> None:
+    modules = [module_of(file) for file in FILES if file.name != "__init__.py"]
+    assert names_in_several_rooms(modules, package) == MAY_SHARE_A_NAME.get(package, set())
+
+
+def test_a_name_in_two_rooms_is_found() -> None:
+    modules = ["service.http.request", "service.hosting.request", "models.a.request"]
+    modules += ["service.http.__main__", "service.api.__main__"]
+    assert names_in_several_rooms(modules, "service") == {"request"}
+    assert names_in_several_rooms(modules, "models") == set()
+
+
 # Docstrings that are no sentence: a verb put before words that do not take it, or none at all.
 NO_SENTENCE = re.compile(
     r"Return (those|them|names the|the rule)\b|Return the \w+ contradicts\b"

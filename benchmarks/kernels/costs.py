@@ -33,7 +33,7 @@ from kernels import reference
 from kernels.problems.conv import ConvProblem, same_padded
 from kernels.winograd.filter import as_array, nested
 from kernels.winograd.matrices import Points, WinogradMatrices
-from kernels.winograd.reference import tiles, untiled
+from kernels.winograd.stages import tiles, untiled
 
 BEGIN, END = "<!-- benchmarks.kernels --costs -->", "<!-- end of the costs -->"
 """The marks between which docs/kernels.md has its tables."""

@@ -19,7 +19,7 @@ from kernels.convolution.algorithms import ConvChoice, choices
 from kernels.problems.conv import ConvProblem, same_padded
 from kernels.winograd.filter import as_array, nested
 from kernels.winograd.matrices import Points, winograd_matrices
-from kernels.winograd.reference import tiles
+from kernels.winograd.stages import tiles
 
 Floats = NDArray[np.float32]
 

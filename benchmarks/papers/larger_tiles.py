@@ -14,7 +14,7 @@ from kernels import reference
 from kernels.problems.conv import same_padded
 from kernels.winograd.filter import as_array, nested
 from kernels.winograd.matrices import WinogradMatrices
-from kernels.winograd.reference import products, tiles, untiled
+from kernels.winograd.stages import products, tiles, untiled
 
 M, R = 9, 5
 PROBE = same_padded((27, 27), R, 32, 4)

@@ -1,6 +1,6 @@
 """Measures, point by point, how far Convoy's policy is from a bound on all policies of one engine.
 
-The arrivals are the same for both, and what the policy knows of L(n) it has learned, except with
+The arrivals are the same for both, and what the policy knows of L(n) it has learnt, except with
 deadlines, where it knows L(n) exactly, as the bound does. Results:
 docs/decisions/distance-from-the-optimum.md.
 """

@@ -9,7 +9,7 @@ from math import prod, sqrt
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
 from kernels.winograd.matrices import Points, winograd_matrices
-from kernels.winograd.reference import winograd_growth, winograd_roundings
+from kernels.winograd.stages import winograd_growth, winograd_roundings
 
 ROUNDED = 2.0**13
 """The relative error of rounding a number to 11 bits, in units of u."""

@@ -40,7 +40,7 @@ from kernels.problems.refusals import not_floating
 from kernels.problems.window import Window
 from kernels.winograd.filter import filter_rows, filter_transform
 from kernels.winograd.matrices import Points, winograd_matrices
-from kernels.winograd.reference import winograd_growth
+from kernels.winograd.stages import winograd_growth
 
 THREADS = 64
 """Threads of a block of the transforms, few so that small layers have many blocks."""

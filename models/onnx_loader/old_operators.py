@@ -136,7 +136,7 @@ def _dynamic_slice(to: _Writer) -> ir.Value:
     return to.cut(starts, ends, axes)
 
 
-def _mean_variance_normalization(to: _Writer) -> ir.Value:
+def _mean_variance_normalisation(to: _Writer) -> ir.Value:
     axes = [1, 2, 3] if to.integer("across_channels", 0) else [2, 3]
     centred = to.add("Sub", to.x(), to.add("ReduceMean", to.x(), axes=axes, keepdims=1))
     if not to.integer("normalize_variance", 1):
@@ -147,7 +147,7 @@ def _mean_variance_normalization(to: _Writer) -> ir.Value:
     return to.add("Div", centred, above_0)
 
 
-def _batch_normalization(to: _Writer) -> ir.Value:
+def _batch_normalisation(to: _Writer) -> ir.Value:
     scale, shift, mean, variance = (to.x(index) for index in range(1, 5))
     above_0 = to.add("Add", variance, to.constant(to.number("epsilon", 1e-5)))
     factor = to.add("Div", scale, to.add("Sqrt", above_0))
@@ -155,7 +155,7 @@ def _batch_normalization(to: _Writer) -> ir.Value:
     return to.add("Add", to.add("Mul", to.x(), factor), offset)
 
 
-def _group_normalization(to: _Writer) -> ir.Value:
+def _group_normalisation(to: _Writer) -> ir.Value:
     groups = to.integer("num_groups", 1)
     if known_shape(to.x(1)) not in (None, (groups,)):
         raise to.refused(f"has {known_shape(to.x(1))} scales for {groups} groups")
@@ -169,12 +169,12 @@ def _group_normalization(to: _Writer) -> ir.Value:
 _ALWAYS = 10**6
 _SPELLINGS: Mapping[str, tuple[int, Callable[[_Writer], ir.Value]]] = {
     "Affine": (_ALWAYS, _affine),
-    "BatchNormalization": (8, _batch_normalization),
+    "BatchNormalization": (8, _batch_normalisation),
     "Crop": (_ALWAYS, _crop),
     "DynamicSlice": (_ALWAYS, _dynamic_slice),
-    "GroupNormalization": (20, _group_normalization),
+    "GroupNormalization": (20, _group_normalisation),
     "ImageScaler": (_ALWAYS, _image_scaler),
-    "MeanVarianceNormalization": (8, _mean_variance_normalization),
+    "MeanVarianceNormalization": (8, _mean_variance_normalisation),
     "ParametricSoftplus": (_ALWAYS, _of_function("Softplus")),
     "Scale": (_ALWAYS, _scale),
     "ScaledTanh": (_ALWAYS, _of_function("Tanh")),

@@ -220,7 +220,7 @@ def _gemm(to: _Pass, node: ir.Node) -> Made:
     return "Add", [product, to.constant(node, "bias", np.asarray(bias, np.float32))], {}
 
 
-def _batch_normalization(to: _Pass, node: ir.Node) -> Made:
+def _batch_normalisation(to: _Pass, node: ir.Node) -> Made:
     """Return the sum of a product, x · scale + shift; the channels are along axis 1 no more."""
     read = OnnxNode(node)
     gamma, beta, mean, variance = (read.constant(i).astype(np.float64) for i in (1, 2, 3, 4))
@@ -248,7 +248,7 @@ _MOVED: Mapping[str, Callable[[_Pass, ir.Node], Made]] = {
     **dict.fromkeys(("Gather", "Split"), _along(0)),
     **dict.fromkeys(("Expand", "Flatten", "Reshape", "Squeeze", "Unsqueeze"), _shape),
     **dict.fromkeys(("ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), _reduce),
-    "BatchNormalization": _batch_normalization,
+    "BatchNormalization": _batch_normalisation,
     "Concat": _concat,
     "Gemm": _gemm,
     "Slice": _slice,

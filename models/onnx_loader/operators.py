@@ -239,7 +239,7 @@ def _linear(to: Importer, node: OnnxNode, weight: np.ndarray, grid: Grid | None)
     )
 
 
-def _batch_normalization(to: Importer, node: OnnxNode) -> None:
+def _batch_normalisation(to: Importer, node: OnnxNode) -> None:
     attributes_only(node, {"training_mode": 0})
     gamma, beta, mean, variance = (node.constant(i).astype(np.float64) for i in (1, 2, 3, 4))
     with np.errstate(invalid="ignore"):  # scores that are not finite are refused
@@ -354,7 +354,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Abs": reducing.absolute,
     "Add": _binary(BinaryOp.ADD),
     "AveragePool": windows.pool,
-    "BatchNormalization": _batch_normalization,
+    "BatchNormalization": _batch_normalisation,
     "Cast": _identity,
     "Clip": _clip,
     "Concat": _concat,
@@ -373,13 +373,13 @@ OPERATORS: Mapping[str, Operator] = {
     "Gemm": _gemm,
     "GlobalAveragePool": windows.global_pool,
     "GlobalMaxPool": windows.global_pool,
-    "GroupNormalization": reducing.group_normalization,
+    "GroupNormalization": reducing.group_normalisation,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _activation(ActivationKind.HARD_SWISH),
     "Identity": _identity,
-    "InstanceNormalization": reducing.instance_normalization,
+    "InstanceNormalization": reducing.instance_normalisation,
     "LRN": _lrn,
-    "LayerNormalization": reducing.layer_normalization,
+    "LayerNormalization": reducing.layer_normalisation,
     "LeakyRelu": _leaky_relu,
     "LogSoftmax": _softmax,
     "MatMul": _matmul,

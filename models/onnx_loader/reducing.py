@@ -55,7 +55,7 @@ def absolute(to: Importer, node: OnnxNode) -> None:
     to.nodes.append(Binary(name=node.name, output=output, a=x, b=minus, op=BinaryOp.MAX))
 
 
-def layer_normalization(to: Importer, node: OnnxNode) -> None:
+def layer_normalisation(to: Importer, node: OnnxNode) -> None:
     """Import LayerNormalization over an image's last axes."""
     if node.gives(1) or node.gives(2):
         raise RefusedError("its mean and deviation (other outputs) are not supported")
@@ -64,13 +64,13 @@ def layer_normalization(to: Importer, node: OnnxNode) -> None:
     _normalise(to, node, tuple(range(first, rank - 1)), axes_of_weights=None)
 
 
-def instance_normalization(to: Importer, node: OnnxNode) -> None:
+def instance_normalisation(to: Importer, node: OnnxNode) -> None:
     """Import InstanceNormalization, which normalises over all axes but the channels."""
     rank = len(node.output_shape)
     _normalise(to, node, tuple(range(1, rank - 1)), axes_of_weights=rank - 1)
 
 
-def group_normalization(to: Importer, node: OnnxNode) -> None:
+def group_normalisation(to: Importer, node: OnnxNode) -> None:
     """Import GroupNormalization, which normalises over all axes in groups of channels."""
     rank, groups = len(node.output_shape), node.integer("num_groups", 1)
     channels = node.output_shape[1]

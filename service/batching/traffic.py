@@ -2,7 +2,7 @@
 
 Arrivals follow two events: answers, whose clients send their next request, and the first arrival of
 a burst. After each event, arrivals are counted over one window (a little less than L(1), the
-shortest batch) in 16 bins. Two moving averages are learned for each bin's end: how many arrivals
+shortest batch) in 16 bins. Two moving averages are learnt for each bin's end: how many arrivals
 come by then, and how many more than if they were spread evenly over the window.
 
 Poisson arrivals of any rate are spread evenly, so their excess is noise. Only a sizeable excess

@@ -29,6 +29,7 @@ from service.errors import (
     UnauthorizedError,
 )
 from service.fair_queue import Client, Right
+from service.telemetry.logs import PROBES
 from service.telemetry.record import OnEnd, RequestRecord
 
 _log = logging.getLogger("convoy")
@@ -39,15 +40,6 @@ RPC = b"RPC"
 # The request ids that clients may choose; others are replaced.
 _SANE_ID = re.compile(rb"[!-~]{1,128}").fullmatch
 
-# Without a key or a limit: health checks by load balancers.
-_HEALTH = frozenset(
-    (
-        *(b"/healthz", b"/v2/health/live", b"/v2/health/ready"),
-        *(b"/grpc.health.v1.Health/Check", b"/grpc.health.v1.Health/Watch"),
-        b"/inference.GRPCInferenceService/ServerLive",
-        b"/inference.GRPCInferenceService/ServerReady",
-    )
-)
 # Without a key: the page on which users enter theirs.
 _PAGE = b"/"
 _OPEN_FOLDERS = (b"/page/", b"/docs/")
@@ -123,7 +115,7 @@ class Edge:
         """Count a request as in progress, or return the error that refuses it."""
         if self.keys is None:
             record.known_as = self.limits.hosts
-        if health_only and not (record.path in _HEALTH and record.method in _READS):
+        if health_only and not (record.path in PROBES and record.method in _READS):
             return self.connections.full()
         if self.keys is None and self._rates is None and not self.limits.per_client:
             return None
@@ -179,7 +171,7 @@ class Edge:
 
     def _check(self, record: RequestRecord) -> ServiceError | None:
         path, reads = record.path, record.method in _READS
-        if reads and path in _HEALTH:
+        if reads and path in PROBES:
             return None
         if record.method == b"OPTIONS" and b"access-control-request-method" in record.headers:
             return None  # browsers ask without a key whether they may send one

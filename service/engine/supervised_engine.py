@@ -450,7 +450,7 @@ class _Thread:
         latency = known
         if latency is not None:
             seconds(1)
-        else:  # without the event loop's own time, which is learned while serving
+        else:  # without the event loop's own time, which is learnt while serving
             latency = measure(seconds, engine.max_batch, budget_s=measure_s)
         if sample is None or not engine.on_cpu:
             return engine, latency, 0.0, 0.0

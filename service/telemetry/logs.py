@@ -29,15 +29,18 @@ _TIME = "%Y-%m-%dT%H:%M:%S"
 STANDARD_ERROR = 2
 
 
-# What probes and scrapes ask, over HTTP and by gRPC, and how what they ask of one model ends.
-_QUIET = frozenset(
-    {
-        *(b"/healthz", b"/v2/health/live", b"/v2/health/ready", b"/metrics"),
+PROBES = frozenset(
+    (
+        *(b"/healthz", b"/v2/health/live", b"/v2/health/ready"),
         *(b"/grpc.health.v1.Health/Check", b"/grpc.health.v1.Health/Watch"),
         b"/inference.GRPCInferenceService/ServerLive",
         b"/inference.GRPCInferenceService/ServerReady",
-    }
+    )
 )
+"""Paths of health checks by load balancers, over HTTP and by gRPC, which need no key."""
+
+# What probes and scrapes ask, and how the paths end that they ask of one model.
+_QUIET = PROBES | {b"/metrics"}
 _QUIET_ENDS = (b"/ready", b"/ModelReady", b"/traffic")
 
 

@@ -21,7 +21,7 @@ from tests.support.tolerance import EPS32, EPS64, assert_within
 
 
 @BOTH_TYPES
-def test_scale_shift_equals_batch_normalization(dtype: Float) -> None:
+def test_scale_shift_equals_batch_normalisation(dtype: Float) -> None:
     x, gamma, beta, mean = normal((2, 3, 4, 5)), normal((3,), 1), normal((3,), 2), normal((3,), 3)
     var = np.abs(normal((3,), 4)) + np.float32(0.5)
     inputs = {"x": x, "gamma": gamma, "beta": beta, "mean": mean, "var": var}

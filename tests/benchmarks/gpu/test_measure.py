@@ -17,7 +17,6 @@ from benchmarks.kernels.baselines_torch import BaselineError
 from benchmarks.kernels.contest import Effort
 from benchmarks.kernels.suites import PAPERS_BATCHES
 from benchmarks.networks import light
-from benchmarks.networks.null_device import NullDevice
 from benchmarks.networks.sides import ConvoyNetwork
 from benchmarks.networks.switches import CONVOYS, SWITCHES, switched
 from benchmarks.rows import Row
@@ -31,6 +30,7 @@ from kernels.tuning.examination import exam_of
 from kernels.tuning.heuristic import heuristic
 from kernels.tuning.store import TuningStore
 from models import BUILT_IN_MODEL, load_classifier
+from tests.support.kernels.null_device import NullDevice
 
 SMALL = same_padded((3, 4), 3, 4, 8)
 

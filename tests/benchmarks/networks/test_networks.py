@@ -8,7 +8,6 @@ import pytest
 from benchmarks.networks.c3d import C3D, c3d
 from benchmarks.networks.light import classifier, images_of
 from benchmarks.networks.measure import DifferentScoresError, chosen, measure
-from benchmarks.networks.null_device import NullDevice
 from benchmarks.networks.sides import AfterUpload, ConvoyNetwork
 from benchmarks.networks.switches import SWITCHES, VARIANTS, switched
 from cusim.device import CusimDevice
@@ -20,6 +19,7 @@ from models import BUILT_IN_MODEL, load_classifier
 from models.classifier import Classifier
 from models.engines.engine import Batch, Results, Scores
 from models.tuning.measured import conv_problems
+from tests.support.kernels.null_device import NullDevice
 from tests.support.models.engines import branching
 
 

@@ -25,7 +25,7 @@ from kernels.layout.operands import ConvTensors
 from kernels.layout.pixels import Pixels
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import HALF, Precision
-from kernels.winograd import reference as oracle
+from kernels.winograd import stages as oracle
 from kernels.winograd.filter import as_array, nested
 from kernels.winograd.matrices import Points, winograd_matrices
 from tests.support.cases.conv import conv_case

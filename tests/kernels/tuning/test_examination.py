@@ -13,7 +13,7 @@ from kernels.problems.conv import ConvProblem, Projection
 from kernels.problems.precision import BYTE, Precision
 from kernels.tuning.examination import Exam, exam_of
 from kernels.winograd.matrices import Points, winograd_matrices
-from kernels.winograd.reference import winograd_conv
+from kernels.winograd.stages import winograd_conv
 from tests.support.kernels import byte_reference, reference
 from tests.support.kernels.windows import conv_problem, window, windows
 from tests.support.tolerance import Array

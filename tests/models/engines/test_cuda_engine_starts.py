@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.networks.null_device import NullDevice, flags_of
 from cusim.device import CusimDevice
 from kernels.device import cuda_device
 from kernels.device.compile import Cubin, Resources
@@ -19,6 +18,7 @@ from models.engines.cuda_engine import CudaEngine
 from models.errors import EngineError
 from models.schedule.branches import streams
 from tests.support.kernels.fake_cupy import FakeCupy
+from tests.support.kernels.null_device import NullDevice, flags_of
 from tests.support.models.engines import branching, pixels
 
 THREADS = 3

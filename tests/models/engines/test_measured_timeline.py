@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.networks.null_device import NullDevice, NullGraph
 from cusim.device import CusimDevice, Order
 from kernels.device.device import NO_CLUSTERS, Argument, Dim3, Event, Kernel, Stream
 from kernels.tuning.heuristic import heuristic
@@ -16,6 +15,7 @@ from models import BUILT_IN_MODEL, EngineError, load_classifier, measure_timelin
 from models.engines.cuda_engine import CudaEngine
 from models.schedule.branches import streams
 from models.schedule.time import Estimate, spans
+from tests.support.kernels.null_device import NullDevice, NullGraph
 from tests.support.models.engines import branching, pixels
 
 LAUNCH_US, REPLAY_US = 2.0, 50.0

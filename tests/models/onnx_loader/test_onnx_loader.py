@@ -219,7 +219,7 @@ def test_ceil_mode_agrees_with_onnxruntime(op: str, include_pad: int, size: int)
     assert_same_at_every_n(original, load_proto("m", original), (4, size, size))
 
 
-def test_batch_normalization_that_follows_no_conv_is_a_scale_and_a_shift() -> None:
+def test_batch_normalisation_that_follows_no_conv_is_a_scale_and_a_shift() -> None:
     parts: Weights = {"s": noise(4), "b": noise(4), "m": noise(4), "v": np.abs(noise(4)) + 0.5}
     original = model([node("BatchNormalization", "x s b m v", epsilon=1e-3)], parts)
     loaded = load_proto("m", original)

@@ -4,8 +4,10 @@ import numpy as np
 import onnx
 import pytest
 
+from kernels.problems.activation import ActivationKind
 from models.errors import UnsupportedModelError
-from models.onnx_loader import load_proto
+from models.onnx_loader import load_proto, meaning, one_image
+from models.onnx_loader.operators import OPERATORS
 from models.rewrite import rewrite
 from tests.support.models.graphs import kinds
 from tests.support.models.onnx_chains import Weights, assert_same_at_every_n, model, node, noise
@@ -76,3 +78,10 @@ def test_other_powers_are_refused() -> None:
     original = model([node("Pow", "x c")], {"c": np.array(2.5, np.float32)})
     with pytest.raises(UnsupportedModelError, match=r"exponent \[2.5\]: only 1/2, 2 and 3"):
         load_proto("m", original)
+
+
+def test_each_activation_is_known_where_operators_are_listed_by_what_they_do() -> None:
+    names = {kind.value for kind in ActivationKind} & OPERATORS.keys()
+    assert len(names) == len(ActivationKind) - 2  # SiLU is Swish, and GeluTanh a Gelu
+    assert names <= one_image._MOVED.keys()
+    assert names <= {*meaning._BOUNDED, *meaning._WITHOUT_BOUNDS, *meaning._RULES}

@@ -178,7 +178,7 @@ def test_a_normalisation_becomes_one_node(name: str) -> None:
         assert getattr(only, field) == value
 
 
-def test_group_normalization_scales_each_channel() -> None:
+def test_group_normalisation_scales_each_channel() -> None:
     original = model(
         [node("GroupNormalization", "x g b", num_groups=2)],
         {"g": noise(4), "b": noise(4)},

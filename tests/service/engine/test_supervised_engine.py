@@ -7,13 +7,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from benchmarks.networks.null_device import NullDevice, NullGraph, NullStream
 from models import BUILT_IN_MODEL, OutputKind, load_classifier
 from service.batching.latency import Latency
 from service.engine.supervised_engine import State, SupervisedEngine
 from service.engine.watchdog import Bounds
 from service.errors import ThreadLostError
 from tests.support import PATIENCE_S
+from tests.support.kernels.null_device import NullDevice, NullGraph, NullStream
 from tests.support.models.engines import opened
 from tests.support.service.fakes import FakeEngine
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.whole.faults.catalog import FAULTS, table
+from tests.service.whole.faults.catalogue import FAULTS, table
 from tests.service.whole.faults.fault import ANY, Fault
 from tests.service.whole.faults.rig import Rig, rigged
 from tests.support import PATIENCE_S, ROOT

@@ -129,7 +129,7 @@ def test_the_way_of_a_request_is_as_long_as_the_page_says(steps: list[Step]) -> 
     page = " ".join((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split())
     (numbers,) = re.findall(
         r"passes at most (\d+) files and (\d+) classes, in (\d+) hops from file to file and (\d+)"
-        " hand-overs between threads",
+        " handovers between threads",
         page,
     )
     files = {step.file for step in steps}

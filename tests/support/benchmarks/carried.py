@@ -18,7 +18,6 @@ from rich.progress import Progress, TaskID
 from benchmarks.gpu.units import AT_PRECISIONS, units
 from benchmarks.kernels.suites import SUITES
 from benchmarks.networks import light
-from benchmarks.networks.null_device import NullDevice, NullEvent
 from benchmarks.networks.sides import ConvoyNetwork
 from benchmarks.networks.switches import UNTUNED
 from kernels.device.compile import cached_file, compile_all, compiler
@@ -36,6 +35,7 @@ from models.engines.cuda_engine import CudaEngine
 from models.tuning.measured import conv_problems
 from tests.support.cases import INSTANTIATIONS
 from tests.support.kernels.compilers import run_with
+from tests.support.kernels.null_device import NullDevice, NullEvent
 from tests.support.kernels.resources import CACHE
 from tests.support.networks import SQUEEZENET
 

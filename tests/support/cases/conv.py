@@ -21,7 +21,7 @@ from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import Precision
 from kernels.problems.prologue import Prologue
 from kernels.winograd.matrices import winograd_matrices
-from kernels.winograd.reference import winograd_roundings
+from kernels.winograd.stages import winograd_roundings
 from tests.support.cases.elementwise import activation_error
 from tests.support.kernels import reference
 from tests.support.kernels.arrays import normal

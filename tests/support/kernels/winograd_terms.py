@@ -8,7 +8,7 @@ from kernels.problems.conv import ConvProblem
 from kernels.winograd.filter import as_array, nested
 from kernels.winograd.matrices import Matrix, WinogradMatrices
 from kernels.winograd.program import Kind, Program, Steps, Value, program
-from kernels.winograd.reference import products, tiles, untiled
+from kernels.winograd.stages import products, tiles, untiled
 from tests.support.kernels.arrays import Array
 
 

@@ -133,7 +133,7 @@ def _coatnet(timm: Any) -> Any:
 
 
 def _siglip(timm: Any) -> Any:
-    # One learned query gathers all tokens.
+    # One learnt query gathers all tokens.
     return timm.models.VisionTransformer(
         img_size=16,
         patch_size=8,

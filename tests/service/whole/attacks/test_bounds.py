@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.service.whole.attacks import test_holds, test_surfaces
 from tests.service.whole.attacks.test_surfaces import ROWS
-from tests.service.whole.faults.catalog import ELSEWHERE
+from tests.service.whole.faults.catalogue import ELSEWHERE
 
 _ROOT = Path(__file__).parents[4]
 _TESTS = _ROOT / "tests" / "service"

@@ -1,5 +1,5 @@
 """Prints the table of faults."""
 
-from tests.service.whole.faults.catalog import table
+from tests.service.whole.faults.catalogue import table
 
 print(table(), end="")

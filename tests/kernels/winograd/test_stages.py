@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kernels.problems.conv import ConvProblem
 from kernels.winograd.filter import as_array, filter_transform, nested
 from kernels.winograd.matrices import Points, WinogradMatrices, winograd_matrices
-from kernels.winograd.reference import (
+from kernels.winograd.stages import (
     tiles,
     untiled,
     winograd_conv,

@@ -1,4 +1,3 @@
-# ruff: noqa: ARG002  (arguments of the interface)
 """Implements a Device that takes no time, so that only the engine's own time in a call remains.
 
 A replay sets the flags that the engine waits for, and does nothing else.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernels.winograd.matrices import Points, winograd_matrices
-from kernels.winograd.reference import winograd_conv, winograd_growth, winograd_roundings
+from kernels.winograd.stages import winograd_conv, winograd_growth, winograd_roundings
 from tests.support.kernels import reference
 from tests.support.kernels.windows import conv_problem, window
 
