@@ -1,4 +1,4 @@
-"""Fixtures of every folder."""
+"""Fixtures for all folders."""
 
 import contextlib
 import gc
@@ -48,7 +48,7 @@ with contextlib.suppress(ImportError):  # the tests that a GPU is wanted for do 
 
 @pytest.fixture(autouse=True)
 def same_noise() -> None:
-    """Have a test draw the same weights (`onnx_chains.noise`) whatever ran before it."""
+    """Let a test draw the same weights (`onnx_chains.noise`) independent of earlier tests."""
     if chains := sys.modules.get("tests.support.models.onnx_chains"):
         vars(chains)["RNG"] = np.random.default_rng(17)
 
@@ -61,7 +61,7 @@ def anyio_backend() -> str:
 
 @pytest.hookimpl(optionalhook=True)  # a GPU's machine need not have xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """Return one worker more than cores: tests of servers wait as long as they compute."""
+    """Return one worker more than cores, because tests of servers wait as long as they compute."""
     return available_cores() + 1
 
 
@@ -69,7 +69,7 @@ _WAITING = ("tests/service/whole/", "tests/deploy/")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the tests of this run: the same in each of xdist's workers."""
+    """Choose the tests of this run, which are the same in each of xdist's workers."""
     told = getattr(config, "workerinput", {})
     spares = config.getoption("--spare-proved")
     holding = told["holding"] if told else proved.holding() if spares else []
@@ -78,14 +78,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker of xdist which proofs hold: to look again takes a second."""
+    """Pass the matching proofs to a worker of xdist, because checking them again takes a second."""
     node.workerinput["holding"] = node.config.stash[CHOICE].holding
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let `make test` spare most of what passed with the same sources, and golden files be
-    written.
-    """
+    """Add options: `make test` skips most tests that passed with the same sources, and golden files
+    can be written."""
     parser.addoption(
         "--spare-proved",
         action="store_true",
@@ -98,7 +97,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """Collect without looking for garbage, and keep what it leaves out of every later look.
+    """Collect without garbage collection, and exclude the collected objects from later collections.
 
     It is half a million objects that live as long as the process. Each worker begins with other
     files than the rest, so that each file is compiled by one of them.
@@ -116,7 +115,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 
 
 def _import_tests(choice: Choice, begin: float) -> None:
-    """Import the test files that are collected, from this part of them on."""
+    """Import the test files from this part of the collection on."""
     every = sorted((ROOT / "tests").rglob("test_*.py"))
     files = [file for file in every if not choice.leaves(file)]
     first = int(begin * len(files))
@@ -128,7 +127,7 @@ def _import_tests(choice: Choice, begin: float) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the files all of whose cases are spared."""
+    """Leave out the files of which all cases are skipped."""
     choice = config.stash[CHOICE]
     if not collection_path.match("test_*.py") or not choice.leaves(collection_path):
         return None
@@ -138,9 +137,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(trylast=True)  # of the cases that markers leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the cases that are spared, and begin with those that wait for servers: the rest can
-    then be computed beside them.
-    """
+    """Leave out the skipped cases, and start with those that wait for servers: the rest can then be
+    computed meanwhile."""
     spared = config.stash[CHOICE].spared(items)
     left = set(map(id, spared))
     items[:] = [item for item in items if id(item) not in left]
@@ -151,14 +149,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Count what is left to `make test-all`, by folder."""
+    """Count the tests that are left to `make test-all`, by folder."""
     for item in items:
         if item.get_closest_marker("slow") or item.get_closest_marker("spared"):
             item.config.stash[CHOICE].count("tests", item.path)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Tell the process that shows the summary, in xdist's workers."""
+    """In xdist's workers, send the counts to the process that prints the summary."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["left"] = dict(session.config.stash[CHOICE].left)
@@ -166,13 +164,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take what a worker of xdist left out: the same in each."""
+    """Receive the counts of a worker of xdist, which are the same in each."""
     left = getattr(node, "workeroutput", {}).get("left", {})
     node.config.stash[CHOICE].left = Counter(left)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what tests recorded as their "summary"; it reaches here from xdist's workers too."""
+    """Print the "summary" that tests recorded, including those of xdist's workers."""
     for outcome in ("passed", "failed"):
         for report in terminalreporter.getreports(outcome):
             for name, text in report.user_properties:

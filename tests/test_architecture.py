@@ -1,4 +1,5 @@
-"""The rules of the layout, read from the syntax trees: which way imports run, what lies where."""
+"""The rules of the layout, checked with syntax trees: the direction of imports, and the place of
+each file."""
 
 import ast
 import os
@@ -88,18 +89,18 @@ FREE_TESTS = {"cusim", "deploy", "fuzz", "support", "whole"}
 
 
 def package_of(file: Path) -> str:
-    """The first folder below the root."""
+    """Return the first folder below the root."""
     return file.relative_to(ROOT).parts[0]
 
 
 def module_of(file: Path) -> str:
-    """The dotted name to import a file by."""
+    """Return the dotted name with which a file is imported."""
     parts = file.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Every module that is imported anywhere in a file; relative imports come with their dots."""
+    """Yield every module that a file imports anywhere; relative imports keep their dots."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -108,7 +109,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 
 def at_top_level(tree: ast.Module) -> Iterator[ast.stmt]:
-    """What runs when a module is imported: everything outside functions."""
+    """Yield the statements that run when a module is imported: everything outside functions."""
     waiting: list[ast.stmt] = list(tree.body)
     while waiting:
         node = waiting.pop()
@@ -119,13 +120,13 @@ def at_top_level(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def parse(file: Path) -> ast.Module:
-    """The syntax tree of a file."""
+    """Return the syntax tree of a file."""
     return ast.parse(file.read_text(encoding="utf-8"), str(file))
 
 
 @cache
 def imports_of(file: Path) -> ast.Module:
-    """The imports of a file, wherever they stand in it, as a tree that takes little memory."""
+    """Return a file's imports, wherever they are, as a tree that needs little memory."""
     nodes = [
         node for node in ast.walk(parse(file)) if isinstance(node, ast.Import | ast.ImportFrom)
     ]
@@ -133,7 +134,7 @@ def imports_of(file: Path) -> ast.Module:
 
 
 def naming(words: Collection[str]) -> Iterator[Path]:
-    """The files in which one of these words stands: it is quicker to look for it than to parse."""
+    """Return the files that contain one of these words, which is faster than parsing all files."""
     for file in FILES:
         text = file.read_text(encoding="utf-8")
         if any(word in text for word in words):
@@ -141,7 +142,7 @@ def naming(words: Collection[str]) -> Iterator[Path]:
 
 
 def breaches_of_the_one_way_rule(package: str, tree: ast.AST) -> list[str]:
-    """Imports that a file in `package` must not have."""
+    """Yield imports that a file in `package` must not have."""
     found = []
     for name in imports(tree):
         first = name.partition(".")[0]
@@ -155,7 +156,7 @@ def breaches_of_the_one_way_rule(package: str, tree: ast.AST) -> list[str]:
 
 
 def environment_readers(tree: ast.AST) -> list[str]:
-    """Uses of the process environment."""
+    """Yield uses of the process environment."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in ENVIRONMENT:
@@ -248,7 +249,7 @@ for name in modules:
 
 
 def test_onnx_runtime_reports_nothing_from_tests_and_benchmarks() -> None:
-    """It decides when it is imported, whoever imports it first."""
+    """ONNX Runtime decides this when it is imported first."""
     assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"
     without = {name: value for name, value in os.environ.items() if "TELEMETRY" not in name}
     script = "import os, benchmarks; print(os.environ['ORT_DISABLE_TELEMETRY'])"
@@ -258,7 +259,8 @@ def test_onnx_runtime_reports_nothing_from_tests_and_benchmarks() -> None:
 
 
 def test_no_cuda_hides_in_python() -> None:
-    """But in the reader of declarations, and in the writer of a header, which nothing imports."""
+    """Exceptions are the reader of declarations, and the writer of a header, which nothing
+    imports."""
     reader, writer = "kernels/device/signature.py", "kernels/winograd/codegen.py"
     marks = ("__global__", "__device__", "__shared__")
     hiding = [
@@ -277,13 +279,13 @@ def test_no_cuda_hides_in_python() -> None:
 
 
 def room_of(package: str, module: str) -> str:
-    """The folder or file directly inside the package that a module of it belongs to."""
+    """Return the folder or file directly inside the package to which a module belongs."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and parts[0] == package else ""
 
 
 def breaches_of_the_order(package: str, order: list[str], module: str, tree: ast.AST) -> list[str]:
-    """Imports that run against the order of rooms."""
+    """Yield imports that violate the order of rooms."""
     floor = {room: number for number, line in enumerate(order) for room in line.split()}
     mine = room_of(package, module)
     if not mine:
@@ -328,7 +330,8 @@ def test_the_order_itself(line: str, found: list[str]) -> None:
 
 
 def imported_modules(tree: ast.AST, modules: Collection[str]) -> Iterator[str]:
-    """Those of these modules that a file imports; `from package import module` is of the module."""
+    """Return the modules among these that a file imports; `from package import module` imports the
+    module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules)
@@ -339,7 +342,7 @@ def imported_modules(tree: ast.AST, modules: Collection[str]) -> Iterator[str]:
 
 
 def circle_of(modules: Mapping[str, ast.AST]) -> list[str]:
-    """A circle of imports among these modules, those for types alone included; none: empty."""
+    """Return a circle of imports among these modules, including imports for types; none: empty."""
     graph: dict[str, set[str]] = {}
     for module, tree in modules.items():
         graph[module] = {name for name in imported_modules(tree, modules) if name != module}
@@ -381,7 +384,7 @@ def test_every_room_says_what_it_is_for() -> None:
 
 
 def subject_of(test: Path) -> Path | None:
-    """The module or folder that a test file is named after; None: there is none."""
+    """Return the module or folder after which a test file is named; None: there is none."""
     folder, stem = ROOT / test.parent.relative_to(ROOT / "tests"), test.stem.removeprefix("test_")
     words = stem.split("_")
     for end in range(len(words), 0, -1):  # test_batcher_close.py tests batcher.py

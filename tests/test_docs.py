@@ -1,4 +1,4 @@
-"""The documentation: its commands print what it shows, its links lead somewhere."""
+"""The documentation: its commands print the output on the page, and its links lead to files."""
 
 import json
 import re
@@ -42,7 +42,7 @@ CONVOY = f"{shlex.quote(sys.executable)} -c 'from service.cli import main; main(
 
 
 def shown(text: str) -> Iterator[tuple[str, str]]:
-    """Each command after `$ `, and what is shown below it."""
+    """Yield each command after `$ `, and the output below it."""
     for block in re.findall(r"(?m)^    \$ .*\n(?:    .*\n)*", text):
         command, *output = block.splitlines()
         yield command.removeprefix("    $ "), "\n".join(line[4:] for line in output)
@@ -135,7 +135,7 @@ def test_documentation_openapi_and_errors_name_the_same_fields_and_priorities(ad
 def test_as_many_kernels_are_compiled_as_the_page_says(
     convoy: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of `convoy compile` but NVRTC, which takes half a minute for these."""
+    """Run all of `convoy compile` except NVRTC, which takes half a minute for these kernels."""
     monkeypatch.setattr(
         "models.tuning.precompile.compile_all", lambda wanted, archs, *_: [*product(wanted, archs)]
     )
@@ -177,7 +177,7 @@ PARTS_OF_A_RECORD = ["Context", "Decision", "Measurement", "When it may be chang
 
 
 def test_quantize_has_one_spelling() -> None:
-    """That of ONNX, of its libraries and of `convoy quantize`."""
+    """The spelling is that of ONNX, of its libraries and of `convoy quantize`."""
     command = ["git", "grep", "-iI", "quanti" + "s"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     assert found == ""
@@ -264,14 +264,14 @@ RUN = r"(?:convoy|curl|python3?|make|docker|kubectl|hey|wrk|ab|locust|nginx|cadd
 
 
 def files_of(command: str) -> list[str]:
-    """The files and folders that a command names, in their order."""
+    """Return the files and folders in a command, in order."""
     without_urls = re.sub(r"\w+://\S+|\$[A-Z]+/", "", command)
     name = rf"(?:[\w.*-]+/)*[\w.*-]+\.{NAMES}|(?:[\w.-]+/)+"
     return re.findall(rf"(?<![\w./*-])({name})(?![\w/.*])", without_urls)
 
 
 def commands_of(page: str) -> Iterator[str]:
-    """The commands of a page, each with the lines that continue it."""
+    """Yield the commands of a page, each with its continuation lines."""
     joined = re.sub(r"\\\n\s+", " ", page)
     for line in re.findall(rf"(?m)^    (?:\$ )?({RUN} .*)$", joined):
         yield re.split(r"\s#\s", line)[0]
@@ -282,7 +282,7 @@ WRITTEN = r"(?:-o|--output|--json|--plot|--report|--record|>) "
 
 @pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_an_example_needs_no_file_that_a_clone_lacks(page: Path) -> None:
-    """But those that are the reader's own, which docs/README.md lists."""
+    """The exceptions are the reader's own files, which docs/README.md lists."""
     text = page.read_text(encoding="utf-8")
     own = re.findall(r"`([^`]+)`", re.findall(r"(?s)The examples name (.*?)\n\n", INDEX)[0])
     missing = []

@@ -1,4 +1,4 @@
-"""The ten tasks of docs/tasks.md: each is run as a script, as a newcomer would type it."""
+"""The ten tasks of docs/tasks.md: each runs as a script, as a newcomer would type it."""
 
 import hashlib
 import importlib.util
@@ -61,7 +61,7 @@ PACKAGES = {
     **{name: name for name in ("httpx", "onnxscript", "tf2onnx", "torch", "torchvision")},
     "tensorflow-cpu": "tensorflow",
 }
-"""The modules of the packages that are installed."""
+"""The modules of the installed packages."""
 
 # A client as Triton's users have it: it normalises, and sends a tensor to the model's own input.
 CLIENT = """
@@ -77,7 +77,8 @@ print(client.infer("squeezenet", [tensor]).as_numpy("{}").shape)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What the tasks find: a model and its labels, photographs, Triton's models, programs."""
+    """Return a folder with a model and its labels, photographs, Triton's models, and programs for
+    the tasks."""
     for name in ("service", "models", "docker-compose.yml", "Dockerfile"):
         (tmp_path / name).symlink_to(ROOT / name)
     model = light_network("squeezenet")
@@ -105,7 +106,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def catalogue(folder: Path) -> Iterator[Path]:
-    """A catalogue whose squeezenet1.1 is at a server of this machine."""
+    """Yield a catalogue whose squeezenet1.1 is on a server of this machine."""
     data = (folder / "flowers.onnx").read_bytes()
     handler = partial(SimpleHTTPRequestHandler, directory=folder)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as listening:
@@ -123,7 +124,7 @@ def catalogue(folder: Path) -> Iterator[Path]:
 
 
 def code_of(page: str) -> str:
-    """The first Python example of a page."""
+    """Return the first Python example of a page."""
     text = (ROOT / page).read_text(encoding="utf-8")
     example = re.search(r"\n((?:    .*\n|\n)*    import (?:.*\n)(?:    .*\n|\n)*)", text)
     assert example
@@ -131,7 +132,8 @@ def code_of(page: str) -> str:
 
 
 def script(commands: list[str], port: int) -> str:
-    """The commands, shortened; after one in the background the next waits until it is ready."""
+    """Return the shortened commands; after a command in the background, the next waits until it is
+    ready."""
     lines = ["set -e", "trap 'kill $(jobs -p) 2> /dev/null || true; wait' EXIT"]
     for command in commands:
         if command.startswith("pip install "):
@@ -146,7 +148,7 @@ def script(commands: list[str], port: int) -> str:
 
 
 def docker_answers() -> bool:
-    """Whether a daemon is there to build and run the image."""
+    """Return whether a daemon can build and run the image."""
     docker = shutil.which("docker")
     if docker is None:
         return False
@@ -169,7 +171,8 @@ def test_every_command_of_a_task_is_explained_on_another_page(title: str) -> Non
 
 
 def run(commands: list[str], folder: Path, catalogue: Path) -> str:
-    """What the commands print; skips where they need a package or a program that is not there."""
+    """Return the output of the commands; skip the test if they need a missing package or
+    program."""
     if "docker" in " ".join(commands) and not docker_answers():
         pytest.skip("needs Docker, which is not running")
     packages = {word for each in commands if each.startswith("pip ") for word in each.split()[2:]}

@@ -1,4 +1,4 @@
-"""The main job on real input: `convoy serve` as people start it, asked over HTTP."""
+"""The main purpose with real input: `convoy serve` as users start it, with requests over HTTP."""
 
 import csv
 import io
@@ -43,7 +43,7 @@ class ServeProcess:
         return classify(self.client, data, top_k)
 
     def batches(self) -> dict[int, float]:
-        """How many batches of each size ran, from /metrics."""
+        """Return the number of batches of each size, from /metrics."""
         text = self.client.get("/metrics").text
         found = re.findall(
             r'convoy_batch_size_bucket\{le="([\d.]+)",model="digits"\} ([\d.]+)', text
@@ -52,7 +52,7 @@ class ServeProcess:
         return {size: count - upto.get(size - 1, 0.0) for size, count in upto.items()}
 
     def peak_bytes(self) -> int:
-        """The most memory that the process ever had."""
+        """Return the peak memory of the process."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024
 
@@ -66,7 +66,8 @@ def classify(client: httpx.Client, data: bytes, top_k: int = 1) -> dict[str, Any
 
 @contextmanager
 def served(*arguments: str) -> Iterator[ServeProcess]:
-    """`convoy serve` on a free loopback port, ready; it must end with status 0 on SIGTERM."""
+    """Yield a ready `convoy serve` on a free loopback port; it must exit with status 0 on
+    SIGTERM."""
     process = subprocess.Popen(
         [*CONVOY, "serve", "--port", "0", *arguments], stdout=subprocess.PIPE, text=True
     )
@@ -175,7 +176,7 @@ def _picture(kind: str, **options: Any) -> bytes:
 
 
 def _bomb() -> bytes:
-    """144 megapixels in less than 20 kB."""
+    """Return 144 megapixels in less than 20 kB."""
     buffer = io.BytesIO()
     Image.new("1", (12_000, 12_000)).save(buffer, "PNG")
     assert buffer.tell() < 20_000

@@ -1,4 +1,4 @@
-"""What `python -m tests.support.newest` installs and tells."""
+"""The installation and the report of `python -m tests.support.newest`."""
 
 import tomllib
 from pathlib import Path

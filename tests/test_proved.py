@@ -1,4 +1,5 @@
-"""What `make test` spares depends only on what the digest is of, and is a sample short of all."""
+"""The tests that `make test` skips depend only on the digest's inputs, and it runs a sample of
+them."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +17,7 @@ SMALL = CASES.with_name("test_bounds.py")
 
 
 def _items(file: Path, *tests: tuple[str, int]) -> list[pytest.Item]:
-    """Return stand-ins for so many cases of each test."""
+    """Return stand-ins for this many cases of each test."""
     return [
         cast(pytest.Item, SimpleNamespace(path=file, name=f"{name}[{i}]"))
         for name, cases in tests
@@ -96,7 +97,8 @@ def test_tests_that_read_what_the_digest_is_not_of_all_run(proof: Proof, file: s
 
 @pytest.mark.parametrize("proof", PROOFS, ids=lambda proof: proof.name)
 def test_nothing_else_that_the_digest_is_of_reads_more(proof: Proof) -> None:
-    """A test file that does is run whole; a source that did would make the digest untrue."""
+    """A test file that does this always runs entirely; a source that did would invalidate the
+    digest."""
     sources = [file for file in proof.files() if file.suffix == ".py"]
     assert len(sources) > 150
     more = {file for file in sources if proof.reads_more(file)}

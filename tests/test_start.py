@@ -1,4 +1,4 @@
-"""README's start: its commands, in a fresh folder, while every other host is unreachable."""
+"""README's first commands, in a fresh folder, while every other host is unreachable."""
 
 import os
 import re
@@ -44,7 +44,7 @@ main()
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A clone in which pip has been."""
+    """Return a clone in which pip has installed the packages."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     for name in ("models", "service"):
@@ -59,7 +59,8 @@ def folder(tmp_path: Path) -> Path:
 
 @contextmanager
 def begun(command: str, folder: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A command as a user types it, on any free port, with no proxy and nothing downloaded."""
+    """Return a command as a user types it, on any free port, with no proxy and without
+    downloads."""
     environ = {
         key: value
         for key, value in os.environ.items()

@@ -1,4 +1,4 @@
-"""The simulated device of the tests of benchmarks."""
+"""The simulated device for the tests of benchmarks."""
 
 from collections.abc import Iterator
 

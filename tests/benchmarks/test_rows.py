@@ -1,4 +1,4 @@
-"""Rows of results: which commit they are of where there is no git."""
+"""Rows of results state their commit, even without git."""
 
 import re
 import subprocess

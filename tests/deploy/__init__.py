@@ -1,1 +1,2 @@
-"""How Convoy is packaged and deployed: its files are data (Compose, Docker, hooks), not modules."""
+"""The packaging and deployment of Convoy: its files are data (Compose, Docker, hooks), not
+modules."""

@@ -1,4 +1,5 @@
-"""The container files as data: Dockerfile stages, Compose services, and what they refer to."""
+"""The container files as data: Dockerfile stages, Compose services, and the files that they
+name."""
 
 import json
 import re
@@ -14,18 +15,18 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Instruction:
-    """A Dockerfile instruction; `text` is all that follows its name, on one line."""
+    """A Dockerfile instruction; `text` is everything after its name, on one line."""
 
     name: str
     text: str
 
     def exec_form(self) -> list[str]:
-        """The words of the JSON form; ValueError for the shell form."""
+        """Return the words of the JSON form; ValueError for the shell form."""
         return cast("list[str]", json.loads(self.text))
 
 
 def dockerfile_stages() -> list[list[Instruction]]:
-    """The stages of the Dockerfile, the global ARGs first."""
+    """Return the stages of the Dockerfile, starting with the global ARGs."""
     source = (ROOT / "Dockerfile").read_text()
     lines = "\n".join(line for line in source.splitlines() if not line.lstrip().startswith("#"))
     stages: list[list[Instruction]] = [[]]
@@ -40,28 +41,28 @@ def dockerfile_stages() -> list[list[Instruction]]:
 
 
 def texts(stage: list[Instruction], name: str) -> list[str]:
-    """What follows each instruction of this name."""
+    """Return the text of each instruction with this name."""
     return [instruction.text for instruction in stage if instruction.name == name]
 
 
 def environment(stage: list[Instruction]) -> dict[str, str]:
-    """What the stage's ENV instructions set."""
+    """Return the variables that the stage's ENV instructions set."""
     return dict(pair.split("=", 1) for text in texts(stage, "ENV") for pair in text.split())
 
 
 def compose_services() -> dict[str, dict[str, Any]]:
-    """The Compose file's services, with its variables at their defaults."""
+    """Return the Compose file's services, with its variables at their defaults."""
     source = (ROOT / "docker-compose.yml").read_text()
     document = yaml.safe_load(re.sub(r"\$\{\w+:?-([^}]*)\}", r"\1", source))
     return cast("dict[str, dict[str, Any]]", document["services"])
 
 
 def pyproject() -> dict[str, Any]:
-    """pyproject.toml."""
+    """Return pyproject.toml."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def packages() -> list[str]:
-    """The folders at the top that are installed, with all they hold."""
+    """Return the installed top-level folders, with all their subfolders."""
     patterns = pyproject()["tool"]["setuptools"]["packages"]["find"]["include"]
     return [pattern.removesuffix("*") for pattern in patterns]

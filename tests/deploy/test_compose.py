@@ -1,4 +1,4 @@
-"""The Compose file: the CPU by default, the GPU when asked, few rights and a loopback port."""
+"""The Compose file: the CPU by default, the GPU on request, few rights and a loopback port."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The Dockerfile says what the deployment promises; building it is not a matter of this suite."""
+"""The Dockerfile contains what the deployment promises; this suite does not build it."""
 
 import json
 import os
@@ -132,7 +132,7 @@ def test_the_labels_say_what_the_image_holds(final: list[Instruction]) -> None:
 def test_the_sbom_lists_every_package_of_the_environment(
     build: list[Instruction], tmp_path: Path
 ) -> None:
-    """The build's own command, over the environment of this test instead of the image's."""
+    """Run the build's own command in the environment of this test instead of the image's."""
     cyclonedx = shutil.which("cyclonedx-py")
     if cyclonedx is None:
         pytest.skip("there is no cyclonedx-py; pip install -e '.[sbom]'")

@@ -1,4 +1,5 @@
-"""The Compose profile `fleet`: Debian's HAProxy with our configuration before two real servers."""
+"""The Compose profile `fleet`: Debian's HAProxy with Convoy's configuration in front of two real
+servers."""
 
 import itertools
 import json
@@ -53,7 +54,7 @@ needs_haproxy = pytest.mark.skipif(
 
 
 def replica_environment() -> dict[str, str]:
-    """What Compose sets for a replica."""
+    """Return the settings that Compose passes to a replica."""
     environ = compose_services()["replica"]["environment"]
     return {key: str(value) for key, value in environ.items() if value is not None}
 
@@ -75,7 +76,7 @@ def test_a_replica_gives_notice_for_longer_than_the_checks_take_and_stops_in_tim
 
 @dataclass
 class Replica:
-    """A server that can be stopped and started again on its port, and the logs of its runs."""
+    """A server that can be stopped and restarted on its port, and the logs of its runs."""
 
     folder: Path
     port: int
@@ -83,7 +84,7 @@ class Replica:
     runs: int = 0
 
     def start(self, **environ: str) -> None:
-        """Start, and wait until it is ready; `environ` overrides what Compose sets."""
+        """Start, and wait until it is ready; `environ` overrides Compose's settings."""
         settings = {
             **replica_environment(),
             "CONVOY_LOG_FORMAT": "json",
@@ -101,18 +102,18 @@ class Replica:
         assert self.process.poll() is None
 
     def kill(self) -> None:
-        """End it at once, if it was started."""
+        """Kill it, if it was started."""
         if self.runs:
             self.process.kill()
             self.process.wait()
 
     def stop(self) -> None:
-        """Stop as Compose does; it must end with status 0 within the grace period."""
+        """Stop as Compose does; it must exit with status 0 within the grace period."""
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(PATIENCE_S) == 0
 
     def status(self) -> int:
-        """The answer to a health check; 0: no connection."""
+        """Return the status of a health check; 0: no connection."""
         address = f"http://127.0.0.1:{self.port}/v2/health/ready"
         try:
             return httpx.get(address, verify=False, timeout=PATIENCE_S).status_code
@@ -120,7 +121,7 @@ class Replica:
             return 0
 
     def answered(self) -> Counter[int]:
-        """The statuses of all classifications that reached it, by its access logs."""
+        """Return the statuses of all classifications in its access logs."""
         lines = [
             json.loads(line)
             for log in self.folder.glob(f"{self.port}-*.log")
@@ -137,14 +138,15 @@ class Fleet:
     url: str
 
     def wait_until_up(self) -> None:
-        """Wait for HAProxy to check again that all replicas are ready."""
+        """Wait until HAProxy has checked again that all replicas are ready."""
         assert [replica.status() for replica in self.replicas] == [200] * len(self.replicas)
         time.sleep(1)
 
 
 @contextmanager
 def haproxy(folder: Path, ports: Sequence[int]) -> Iterator[str]:
-    """The address of HAProxy with our configuration, before these servers instead of Compose's."""
+    """Yield the address of HAProxy with Convoy's configuration, in front of these servers instead
+    of Compose's."""
     (port,) = free_ports(1)
     servers = "\n".join(f"    server r{p} 127.0.0.1:{p}" for p in ports)
     text, replaced = re.subn(r" +server-template .*", servers, CONFIGURATION.read_text())
@@ -177,14 +179,14 @@ def fleet(folder: Path) -> Iterator[Fleet]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free now."""
+    """Return ports that are free now."""
     with ExitStack() as stack:
         bound = [stack.enter_context(bind("127.0.0.1", 0)) for _ in range(count)]
         return [listener.getsockname()[1] for listener in bound]
 
 
 class Load:
-    """Clients that ask until told to stop; `pause_s` between two requests of one."""
+    """Clients that send requests until they are stopped, with pauses of `pause_s`."""
 
     def __init__(self, url: str, pause_s: float = 0.0) -> None:
         self._url = url
@@ -203,7 +205,7 @@ class Load:
         self._pool.shutdown()
 
     def outcomes(self) -> Counter[str]:
-        """How many requests ended how: `right`, or what went wrong."""
+        """Return the number of requests by outcome: `right`, or the error."""
         return sum((client.result() for client in self._clients), Counter())
 
     def _ask(self) -> Counter[str]:
@@ -232,7 +234,7 @@ class Load:
 
 
 def check(running: Fleet, outcomes: Counter[str]) -> None:
-    """Every request was answered, and computed once."""
+    """Check that every request was answered, and computed once."""
     assert list(outcomes) == ["right"]
     computed = sum((replica.answered() for replica in running.replicas), Counter())
     assert computed[200] == outcomes["right"]
@@ -255,7 +257,7 @@ def test_nothing_is_lost_or_computed_twice_where_a_server_stops_under_load(tmp_p
 
 @contextmanager
 def faulty_servers(fault: int) -> Iterator[tuple[list[int], list[int]]]:
-    """Ports of two ready servers, and the statuses of all their POSTs.
+    """Yield the ports of two ready servers, and the statuses of all their POSTs.
 
     The first, of either, is `fault`; 0: the server closes the connection without an answer.
     """
@@ -307,7 +309,7 @@ def test_only_what_was_refused_goes_to_another_server(
 
 
 def get(url: str, path: str) -> int:
-    """The status of a GET whose path is sent as it is written here."""
+    """Return the status of a GET whose path is sent without normalisation."""
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
         head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
@@ -318,7 +320,8 @@ def get(url: str, path: str) -> int:
 
 @needs_haproxy
 def test_metrics_of_a_replica_are_not_for_clients(tmp_path: Path) -> None:
-    """However the path is written: by the proxy's rule alone, and by a port of their own."""
+    """In every spelling of the path, both the proxy's rule and the separate port keep the metrics
+    from clients."""
     replica = Replica(tmp_path, *free_ports(1))
     direct = f"http://127.0.0.1:{replica.port}"
     try:
@@ -334,7 +337,7 @@ def test_metrics_of_a_replica_are_not_for_clients(tmp_path: Path) -> None:
 
 
 def found(url: str) -> list[str]:
-    """The paths that are answered with 200."""
+    """Return the paths that are answered with 200."""
     return [path for path in (*METRICS, *OTHERS) if get(url, path) == 200]
 
 
@@ -344,7 +347,7 @@ def found(url: str) -> list[str]:
 def test_rolling_restarts_at_70_percent_load_lose_nothing(
     tmp_path: Path, record_property: Callable[[str, object], None], most: int
 ) -> None:
-    """Its summary is a row of benchmarks/results/fleet.jsonl."""
+    """The summary of this test is a row of benchmarks/results/fleet.jsonl."""
     with fleet(tmp_path) as running:
         began = time.monotonic()
         with Load(running.url) as closed:

@@ -1,4 +1,4 @@
-"""deploy/healthcheck.py against a server that is ready, one that is not, and none."""
+"""deploy/healthcheck.py with a server that is ready, a server that is not, and no server."""
 
 import os
 import subprocess
@@ -16,7 +16,8 @@ from tests.support import PATIENCE_S
 
 @contextmanager
 def server(status: int) -> Iterator[int]:
-    """A server on a free port that answers readiness with `status`, all else with 404."""
+    """Yield a server on a free port that answers readiness with `status`, and everything else with
+    404."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""Other load generators: their profiles, and where one is installed its line of the page."""
+"""Other load generators: their profiles and, if one is installed, its command on the page."""
 
 import os
 import re
@@ -27,7 +27,7 @@ TOOLS = {
 
 
 def line_of(tool: str) -> str:
-    """Return the command of the page that runs a tool, which may go on in a second line."""
+    """Return the command of the page that runs a tool, which may continue on a second line."""
     lines = re.findall(r"(?m)^    \$ ((?:.*\\\n)*.*)$", PAGE)
     (line,) = [line for line in lines if re.match(rf"(deploy/loadtest/)?{tool}\b(?!\.lua)", line)]
     return str(line)
@@ -60,7 +60,7 @@ def test_a_load_generators_line_of_the_page_reports_no_failure(tool: str) -> Non
 
 @pytest.fixture
 def path_with_hey(tmp_path: Path) -> str:
-    """A PATH on which `hey` prints what it was called with."""
+    """Return a PATH on which `hey` prints its arguments."""
     hey = tmp_path / "hey"
     hey.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
     hey.chmod(0o755)

@@ -1,4 +1,5 @@
-"""The image's locks: what pyproject.toml asks for, in constraints.txt's versions, with hashes."""
+"""The image's locks: the requirements of pyproject.toml, in the versions of constraints.txt, with
+hashes."""
 
 import re
 from functools import cache
@@ -22,7 +23,8 @@ every_lock = pytest.mark.parametrize("name", NAMES)
 
 @cache
 def entries(name: str) -> dict[str, str]:
-    """The versions of a lock; AssertionError for a line that is not one version with hashes."""
+    """Return the versions of a lock; AssertionError for a line that is not one version with
+    hashes."""
     text = (LOCKS / f"{name}.txt").read_text()
     lines = re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", "").splitlines()
     found: dict[str, str] = {}
@@ -35,7 +37,7 @@ def entries(name: str) -> dict[str, str]:
 
 
 def wanted(name: str) -> list[Requirement]:
-    """What pyproject.toml asks for in this lock's place."""
+    """Return pyproject.toml's requirements for this lock."""
     project = pyproject()["project"]
     if name == "build":
         extras = pyproject()["project"]["optional-dependencies"]
@@ -52,7 +54,8 @@ def wanted(name: str) -> list[Requirement]:
 
 
 def applies(requirement: Requirement, extras: set[str]) -> bool:
-    """Whether the image needs it of a package of which these extras are wanted."""
+    """Return whether the image needs a requirement of a package that is installed with these
+    extras."""
     marker = requirement.marker
     return marker is None or any(marker.evaluate({**_IMAGE, "extra": e}) for e in {"", *extras})
 
@@ -106,7 +109,8 @@ def test_a_lock_has_all_that_is_needed_and_nothing_else(name: str) -> None:
 
 
 def parts_of(package: str, version: str) -> list[Requirement] | None:
-    """What this version asks for itself; None where another is installed here, or none."""
+    """Return the requirements of this version; None if another version or none is installed
+    here."""
     try:
         installed = distribution(package)
     except PackageNotFoundError:

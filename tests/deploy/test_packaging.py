@@ -1,4 +1,4 @@
-"""What is installed is all of Convoy, which an editable environment would not show."""
+"""The installed files are all of Convoy, which an editable environment would not show."""
 
 import ast
 import json
@@ -27,7 +27,7 @@ UV = Path(sys.executable).with_name("uv")
 
 
 def tracked() -> set[str]:
-    """What git has of the packages, by their paths in the wheel."""
+    """Return git's files of the packages, by their paths in the wheel."""
     command = ["git", "ls-files", "-z", *packages()]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
@@ -36,7 +36,7 @@ def tracked() -> set[str]:
 
 
 def in_wheel(name: str) -> str:
-    """The path of a checkout's file in the wheel."""
+    """Return the path of a checkout's file in the wheel."""
     return f"{ROOT_NAME}/{name}" if name.partition("/")[0] in PARTS else name
 
 
@@ -51,7 +51,7 @@ def test_no_message_names_the_other_distribution_that_is_called_convoy() -> None
 
 @pytest.fixture(scope="module")
 def inside(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what is at the wheel's top."""
+    """Return a folder with the wheel's top-level packages."""
     folder = tmp_path_factory.mktemp("inside")
     command = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True)
@@ -73,7 +73,7 @@ def test_in_a_wheel_only_the_imports_of_parts_differ(inside: Path) -> None:
 
 
 def test_no_string_names_a_module_of_a_part() -> None:
-    """Such a name would be another in the wheel."""
+    """Such a name would be different in the wheel."""
     part = f"(?:{'|'.join(PARTS)})"
     named = re.compile(rf"\A{part}(?:\.\w+)+(?::\w+)?\Z|^\s*(?:from|import) {part}\b", re.MULTILINE)
     assert named.search("service.cli.serve:serve")
@@ -111,7 +111,7 @@ def test_a_part_that_is_imported_by_its_own_name_is_refused() -> None:
 
 
 def users_modules(folder: Path) -> None:
-    """Write modules of a user, who calls them as Convoy calls its parts."""
+    """Write a user's modules, which have the same names as Convoy's packages."""
     for part in PARTS:
         (folder / f"{part}.py").write_text("raise RuntimeError('a module of the user')\n")
 
@@ -132,7 +132,7 @@ def test_beside_modules_of_a_user_it_imports_its_own(inside: Path, tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the source distribution and the wheel that was built of it, as by `make`."""
+    """Return a folder with the source distribution and the wheel built from it, as `make` does."""
     folder = tmp_path_factory.mktemp("dist")
     result = uv("build", "--quiet", "--out-dir", folder, ROOT)
     assert result.returncode == 0, result.stderr
@@ -140,7 +140,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def uv(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    """Run uv; without a network to its index the test is skipped."""
+    """Run uv; if its package index cannot be reached, the test is skipped."""
     environ = {**os.environ, "UV_PYTHON_DOWNLOADS": "never", "UV_LINK_MODE": "copy"}
     command = [UV, *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
@@ -165,7 +165,7 @@ def test_the_wheel_is_built_of_the_source_distribution_and_holds_all(built: Path
 
 
 def interpreter(version: str) -> Path:
-    """A Python of that version on this machine."""
+    """Return a Python of that version on this machine."""
     found = uv("python", "find", version)
     if found.returncode == 0:
         return Path(found.stdout.strip())
@@ -177,14 +177,14 @@ def interpreter(version: str) -> Path:
 
 @dataclass(frozen=True)
 class Installed:
-    """A wheel in an environment of its own, used from another folder."""
+    """A wheel in a separate environment, used from another folder."""
 
     environment: Path
     folder: Path
 
     @property
     def environ(self) -> dict[str, str]:
-        """Nothing of this process."""
+        """Return an environment without this process's variables."""
         return {"PATH": "/usr/bin:/bin", "HOME": str(self.folder), "COLUMNS": "200"}
 
     def install(self, *wanted: str) -> None:
@@ -212,7 +212,7 @@ def install(version: str, built: Path, place: Path, extra: str = "") -> Installe
 
 @contextmanager
 def served(convoy: Installed) -> Iterator[str]:
-    """`convoy serve`, ready for requests; its address."""
+    """Yield the address of a `convoy serve` that is ready for requests."""
     port = free_port()
     program = str(convoy.environment / "bin/convoy")
     command = [program, "serve", "--device", "cpu", "--port", str(port)]
@@ -291,7 +291,7 @@ from kernels import get_kernel
 def test_convoy_and_the_package_called_kernels_leave_each_other_whole(
     first: str, built: Path, tmp_path: Path
 ) -> None:
-    """Hugging Face's `kernels`, from which transformers takes kernels."""
+    """The package is Hugging Face's `kernels`, from which transformers loads kernels."""
     others = ["kernels==0.17.2", "transformers==5.24.0"]
     (tmp_path / "elsewhere").mkdir()
     installed = Installed(tmp_path / "environment", tmp_path / "elsewhere")

@@ -1,4 +1,4 @@
-"""pre-commit holds no rules of its own: it calls make."""
+"""pre-commit has no rules of its own, but calls make."""
 
 import yaml  # type: ignore[import-untyped]  # comes with pre-commit, its types do not
 

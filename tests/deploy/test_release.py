@@ -1,4 +1,4 @@
-"""A release: its steps, with programs that only note what they are asked, and its workflow."""
+"""A release: its steps, with programs that only record their calls, and its workflow."""
 
 import os
 import re
@@ -26,7 +26,7 @@ def git(place: Path, *words: str) -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout that may be released as 1.2.3."""
+    """Return a checkout that may be released as 1.2.3."""
     place = tmp_path / "checkout"
     (place / "deploy").mkdir(parents=True)
     shutil.copy(SCRIPT, place / "deploy")
@@ -52,7 +52,7 @@ def release(place: Path, *words: str, **environ: str) -> "subprocess.CompletedPr
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder of programs that note how they were called; Docker says a digest."""
+    """Return a folder of programs that record their calls; Docker prints a digest."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("docker", "cosign"):

@@ -14,7 +14,7 @@ from tests.support.servers.restarts import Client, pair
 def test_no_request_fails_while_servers_are_restarted_by_turns(
     restarts: int, notice_s: float
 ) -> None:
-    """Each client asks again within the notice, however busy the machine."""
+    """Each client sends its next request within the notice, however busy the machine is."""
     with pair("--notice-s", str(notice_s)) as servers, ExitStack() as stack:
         ports = [server.port for server in servers]
         kept = [Client(ports, 0.005, keep=True) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""The systemd unit: systemd finds it valid, and it leaves a server the time to stop."""
+"""The systemd unit is valid for systemd, and leaves a server enough time to stop."""
 
 import re
 import shutil

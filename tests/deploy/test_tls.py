@@ -1,4 +1,4 @@
-"""The proxies of docs/tls.md in front of a real server, where they are installed."""
+"""The proxies of docs/tls.md in front of a real server, if they are installed."""
 
 import re
 import shutil
@@ -30,7 +30,7 @@ SAMPLE = BUILT_IN_MODEL.parent / "samples" / "3_ink_on_paper.jpg"
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a certificate of localhost."""
+    """Return a folder with a certificate for localhost."""
     folder = tmp_path_factory.mktemp("tls")
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
     command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
@@ -43,8 +43,8 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def proxied(
     proxy_name: str, certificate: Path, folder: Path, models: Path, added: Mapping[str, str]
 ) -> Iterator[httpx.Client]:
-    """Yield a client of a proxy with its configuration, but for the ports and folders, and with
-    lines added before others."""
+    """Yield a client of a proxy with its configuration, except for the ports and folders, and with
+    additional lines."""
     name, port, arguments = PROGRAMS[proxy_name]
     program = shutil.which(proxy_name)
     if program is None or shutil.which("openssl") is None:
@@ -82,7 +82,7 @@ def proxied(
 def client(
     request: pytest.FixtureRequest, certificate: Path, tmp_path: Path
 ) -> Iterator[httpx.Client]:
-    """A client of each proxy in front of the built-in model."""
+    """Yield a client of each proxy in front of the built-in model."""
     with proxied(request.param, certificate, tmp_path, BUILT_IN_MODEL, {}) as made:
         yield made
 

@@ -1,4 +1,5 @@
-"""The Compose profile `watch`: rules by promtool, and every panel's query on a real Prometheus."""
+"""The Compose profile `watch`: rules with promtool, and every panel's query in a real
+Prometheus."""
 
 import json
 import re
@@ -108,7 +109,7 @@ class Prometheus:
         self.url = url
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The samples of an instant query."""
+        """Return the samples of an instant query."""
         answer = httpx.get(
             f"{self.url}/api/v1/query", params={"query": expression}, timeout=PATIENCE_S
         )
@@ -118,7 +119,7 @@ class Prometheus:
 
 @pytest.fixture(scope="module")
 def gpu_exporter() -> Iterator[str]:
-    """The address of a page with a GPU's metrics."""
+    """Yield the address of a page with a GPU's metrics."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -150,7 +151,7 @@ def server() -> Iterator[ServeProcess]:
 def prometheus(
     tmp_path_factory: pytest.TempPathFactory, server: ServeProcess, gpu_exporter: str
 ) -> Iterator[Prometheus]:
-    """Debian's Prometheus with our rules, over these targets instead of Compose's."""
+    """Yield Debian's Prometheus with Convoy's rules and these targets instead of Compose's."""
     folder = tmp_path_factory.mktemp("prometheus")
     config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "300ms", "evaluation_interval": "300ms"}
@@ -177,7 +178,7 @@ def prometheus(
 
 
 def address(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    """Where it listens, from its log once it is ready."""
+    """Return its address, from its log when it is ready."""
     deadline = time.monotonic() + PATIENCE_S
     while "Server is ready" not in log.read_text():
         assert process.poll() is None, log.read_text()
@@ -231,10 +232,10 @@ def test_what_is_scraped_is_what_was_served(prometheus: Prometheus, server: Serv
 
 
 def finite(samples: list[dict[str, Any]]) -> bool:
-    """Whether there is data, and all of it is numbers."""
+    """Return whether there is data, all of which is numbers."""
     return bool(samples) and not {s["value"][1] for s in samples} & {"NaN", "+Inf", "-Inf"}
 
 
 def value(samples: list[dict[str, Any]]) -> str:
-    """The value of the only sample; NaN: none yet."""
+    """Return the value of the only sample; NaN: none yet."""
     return str(samples[0]["value"][1]) if samples else "nan"

@@ -1,4 +1,4 @@
-"""python -m tests.fuzz TARGET [--seconds N] [--keep FOLDER]: look for inputs that break a parser.
+"""python -m tests.fuzz TARGET [--seconds N] [--keep FOLDER]: search for inputs that break a parser.
 
 Exit status 0: none was found. Otherwise the input is in the folder, by default the target's corpus.
 """
@@ -19,7 +19,7 @@ MOST_BYTES = 65_536
 
 
 def main() -> None:
-    """Fuzz until the time is over, or something is found."""
+    """Fuzz until the time is over, or an input is found."""
     parser = argparse.ArgumentParser()
     parser.add_argument("target", choices=TARGETS)
     parser.add_argument("--seconds", type=int, default=60)

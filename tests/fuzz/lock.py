@@ -1,4 +1,4 @@
-"""What holds the interpreter's lock: bodies of megabytes, grown from a few bytes.
+"""Searches for bodies of megabytes that hold the GIL, built from a few bytes.
 
     kind, first, unit and last ── first + unit · n + last ── its reader ── the longest hold
 
@@ -46,24 +46,24 @@ INFO = ModelInfo(
 
 
 class HeldTooLongError(AssertionError):
-    """A reader kept other threads from running."""
+    """Reports that a reader blocked other threads."""
 
 
 class Long(NamedTuple):
-    """A long body: what it begins with, what is repeated, and what it ends with."""
+    """A long body: its beginning, a repeated part, and its end."""
 
     first: bytes
     unit: bytes
     last: bytes = b""
 
     def body(self) -> bytes:
-        """All of it; no longer than clients may send."""
+        """Return the whole body, no longer than clients may send."""
         times = BYTES // len(self.unit) if self.unit else 0
         return (self.first + self.unit * times + self.last)[:MAX_JSON_BYTES]
 
 
 def _binary(body: bytes) -> object:
-    """The JSON up to the first line end, then a binary tensor."""
+    """Return the JSON up to the first line end, followed by a binary tensor."""
     return parse_request(body, body.find(b"\n") + 1, INFO, _IMAGES)
 
 
@@ -72,12 +72,13 @@ def _protobuf(body: bytes) -> object:
 
 
 def _field(number: int, value: bytes, more: int = 0) -> bytes:
-    """A field of a protobuf up to its last bytes, of which there are `more` than these."""
+    """Return a field of a protobuf up to its last bytes, of which there are `more` than these."""
     return bytes([number << 3 | 2]) + encoded_varint(len(value) + more) + value
 
 
 def _contents(datatype: bytes, name: bytes, shape: bytes, number: int, more: int) -> bytes:
-    """A request up to the values of a field of its input's contents, which are `more` bytes."""
+    """Return a request up to the values of a field of its input's contents, which have `more`
+    bytes."""
     contents = _field(5, _field(number, b"", more), more)
     inner = _field(1, name) + _field(2, datatype) + _field(3, shape) + contents
     return _field(5, inner, more)
@@ -219,12 +220,13 @@ KNOWN: Mapping[str, tuple[bytes, Long]] = {
 
 
 def written(kind: bytes, long: Long) -> bytes:
-    """The fuzzer's input from which `check` makes this body."""
+    """Return the fuzzer's input from which `check` builds this body."""
     return _BETWEEN.join((kind, *long))
 
 
 def check(data: bytes) -> None:
-    """HeldTooLongError if reading the body that is made from the input holds the lock for long."""
+    """Raise HeldTooLongError if reading the body that is built from the input holds the GIL for
+    long."""
     kind, *parts = data.split(_BETWEEN, 3)
     read = READERS.get(kind)
     if read is None or len(parts) < 2:

@@ -1,4 +1,4 @@
-"""python -m tests.fuzz.seeds: write what fuzzing begins with, a few bytes of every kind."""
+"""python -m tests.fuzz.seeds: write the initial inputs of fuzzing, a few bytes of every kind."""
 
 import io
 import zipfile
@@ -18,7 +18,7 @@ _MOST = 2000  # bytes: longer seeds are cut, which is a kind of their own
 
 
 def seeds() -> Iterator[tuple[str, bytes]]:
-    """Target and input."""
+    """Pairs of a target and an input."""
     for data in worst.JSON.values():
         yield "json", b"\0" + data.replace(b"[1,224,224,3]", b"[1,2,3,1]")
     yield "json", b"\xc8" + worst.infer_json(b"[1,2,3,4,5,6]", shape=b"[1,2,3,1]")
@@ -98,7 +98,7 @@ def seeds() -> Iterator[tuple[str, bytes]]:
 
 
 def main() -> None:
-    """Write them, named by their content."""
+    """Write the inputs, named after their content."""
     for target, data in seeds():
         folder = CORPUS / target
         folder.mkdir(parents=True, exist_ok=True)

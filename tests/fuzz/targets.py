@@ -1,4 +1,5 @@
-"""What is fuzzed: each takes bytes, and raises what no client's bytes may bring about."""
+"""The fuzz targets: each takes bytes, and raises an error for behaviour that no client may
+cause."""
 
 import asyncio
 import time
@@ -46,17 +47,17 @@ _MOST_INFLATED = 1_000_000
 
 
 class TooSlowError(AssertionError):
-    """An input took more time than its length allows."""
+    """Reports that an input took more time than its length allows."""
 
 
 def _json(data: bytes) -> None:
-    """The first byte says whether a header tells how long the JSON is."""
+    """Parse JSON with data; the first byte states whether a header gives the length of the JSON."""
     length = None if not data or data[0] < 128 else data[0] - 128
     parse_request(data[1:], length, INFO, _MOST_IMAGES)
 
 
 def _form(data: bytes) -> None:
-    """A Content-Type up to the first line end, then the body."""
+    """Parse a form; the Content-Type comes before the first line end, and then the body."""
     content_type, _, body = data.partition(b"\n")
     boundary = form_boundary({b"content-type": content_type})
     files = images_of(body, boundary, _MOST_IMAGES)
@@ -74,7 +75,7 @@ def _header(data: bytes) -> None:
 
 
 def _headers(data: bytes) -> None:
-    """Header lines, as the parser gives them to those who read them."""
+    """Read header lines, in the form in which the parser passes them on."""
     lines = (line.partition(b":") for line in data.split(b"\n"))
     headers = {name.lower(): value for name, _, value in lines}
     urgency_from(headers, 0.0)
@@ -82,7 +83,7 @@ def _headers(data: bytes) -> None:
 
 
 def _protocol(data: bytes) -> None:
-    """What a connection reads, in pieces of a length that the first byte says."""
+    """Let a connection read the bytes, in pieces of the length in the first byte."""
     asyncio.run(_connection(data))
 
 
@@ -140,7 +141,7 @@ TARGETS: Mapping[str, Callable[[bytes], None]] = {
 
 
 def try_input(target: str, data: bytes) -> None:
-    """Raise unless the input is taken or refused, in time."""
+    """Raise unless the input is accepted or refused in time."""
     if target == LOCK:  # where the time that counts is another
         TARGETS[target](data)
         return

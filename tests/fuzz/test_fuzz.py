@@ -1,4 +1,4 @@
-"""Every input in the corpus is taken or refused in time; the longer run looks for others."""
+"""Every input in the corpus is accepted or refused in time; the longer run searches for others."""
 
 import re
 import subprocess
@@ -55,7 +55,7 @@ def _in_pieces(body: bytes) -> object:
 
 
 def _waiting(body: bytes) -> object:
-    """Lets others run: it waits, and compresses.
+    """A reader that lets other threads run: it waits, and compresses.
 
     Not all of it: the more two threads compute, the more often a busy machine keeps the heartbeat
     from a core in each of the tries.

@@ -18,7 +18,8 @@ SHORT = ("--duration", "400ms", "--warmup", "100ms")
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """A folder with a image of each digit, as the fake engine and the scripted server see it."""
+    """Return a folder with an image of each digit, as the fake engine and the scripted server read
+    it."""
     folder = tmp_path / "images"
     folder.mkdir()
     for digit in range(10):
@@ -43,5 +44,5 @@ def loadtest(convoy: Run, images: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many requests closed loops send does not depend on the machine."""
+    """The number of requests of closed loops does not depend on the machine."""
     monkeypatch.setattr(runs, "precise_clock", lambda: nullcontext(CountedClock()))

@@ -1,4 +1,4 @@
-"""Answers: which are valid, and which may belong to the same image."""
+"""Answers: valid answers, and answers that may belong to the same image."""
 
 import json
 from typing import Any

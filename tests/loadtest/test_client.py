@@ -1,4 +1,4 @@
-"""What the client sends, and how it reports each answer."""
+"""The client's requests, and its report of each answer."""
 
 import asyncio
 import json

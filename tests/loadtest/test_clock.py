@@ -1,4 +1,4 @@
-"""The clocks that load tests wait with."""
+"""The clocks with which load tests wait."""
 
 import asyncio
 import sys
@@ -19,7 +19,7 @@ Runner = Callable[..., list[float]]
 
 
 def lateness_s(make: Maker, run: Runner, waits_s: list[float]) -> list[float]:
-    """How much later than asked each wait returned."""
+    """Return how late each wait returned."""
 
     async def main() -> list[float]:
         late = []

@@ -1,4 +1,4 @@
-"""Open and closed loops in virtual time: when they send, and what they record."""
+"""Open and closed loops in virtual time: their send times and their records."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,7 +14,7 @@ from tests.support.service.virtual_time import now, run
 
 
 class VirtualClock(Clock):
-    """The clock of the loop that runs."""
+    """The clock of the running event loop."""
 
     def now(self) -> float:
         return now()
@@ -24,7 +24,7 @@ class VirtualClock(Clock):
 
 
 class OneAtATime:
-    """A server that takes 1 ms a request, in order, and stands still for a second at 5 s."""
+    """A server that takes 1 ms per request, in order, and stops for a second at 5 s."""
 
     def __init__(self) -> None:
         self._free = 0.0

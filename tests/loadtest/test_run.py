@@ -121,7 +121,8 @@ def test_a_stall_shows_in_an_open_loop_over_http(loadtest: Run, tmp_path: Path) 
 
 
 def interrupted(images: Path, warmup: str) -> tuple[int, str, str]:
-    """Exit status, output and errors of a test of 60 s that is ended after 30 requests."""
+    """Return exit status, output and errors of a test of 60 s that is interrupted after 30
+    requests."""
     with scripted() as seen:
         process = Forked(
             CONVOY,
@@ -155,7 +156,7 @@ def test_ctrl_c_in_the_warm_up_shows_an_empty_window(images: Path) -> None:
 
 
 class Drawn(Progress):
-    """Is drawn at each update, whether or not it is time."""
+    """A display that is drawn at each update, without regard to the time."""
 
     def update(self, *arguments: Any, **options: Any) -> None:
         super().update(*arguments, **{**options, "refresh": True})

@@ -1,4 +1,4 @@
-"""Numbers out of a journal."""
+"""The numbers that are computed from a journal."""
 
 from math import nan
 

@@ -1,4 +1,4 @@
-"""The search for a rate, over servers that are functions."""
+"""The search for a rate, with servers that are functions."""
 
 import asyncio
 from collections.abc import Callable
@@ -44,7 +44,8 @@ def search(server: Callable[[float], Summary], start: float = 10, bound: float =
 
 
 def queue(capacity: float) -> Callable[[float], Summary]:
-    """A server whose p99 grows like a queue's: 10 ms when idle, 50 ms at 80% of its capacity."""
+    """Return a server whose p99 grows like a queue's: 10 ms when idle, 50 ms at 80% of its
+    capacity."""
 
     def server(rate: float) -> Summary:
         if rate >= capacity:

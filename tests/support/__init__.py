@@ -1,4 +1,4 @@
-"""Contains what tests share: fakes, servers, files, cases; no tests."""
+"""Contains the shared parts of tests: fakes, servers, files, cases; no tests."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Lets Python use the libraries' bytecode where it looks for bytecode in another folder."""
+"""Lets Python use the libraries' bytecode if it looks for bytecode in another folder."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def link_libraries(prefix: Path) -> None:
-    """Link the bytecode that the libraries were installed with into an empty `prefix`.
+    """Link the bytecode with which the libraries were installed into an empty `prefix`.
 
     With sys.pycache_prefix Python looks nowhere else, and would compile 3,000 files again.
     """

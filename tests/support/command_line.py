@@ -1,4 +1,4 @@
-"""Runs `convoy` in this process, by a fixture to import into a conftest."""
+"""Runs `convoy` in this process, with a fixture to import into a conftest."""
 
 import os
 import sys

@@ -8,7 +8,7 @@ from loadtest.clock import Clock
 
 
 class CountedClock(Clock):
-    """Goes on by a millisecond whenever it is read, so that no load makes a request late."""
+    """Advances by a millisecond whenever it is read, so no request is late on a busy machine."""
 
     def __init__(self) -> None:
         self._now = 0.0

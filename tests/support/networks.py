@@ -15,24 +15,24 @@ from tests.support import ROOT
 __all__ = ["EACH_NETWORK", "LIGHT", "LIGHT_NETWORKS"]
 
 QUICK = ("inception_v1", "shufflenet", "squeezenet")
-"""Of most kinds of network one that takes little time and memory: branches, groups, a chain."""
+"""One network for most kinds that needs little time and memory: branches, groups, a chain."""
 
 EACH_NETWORK = pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in LIGHT_NETWORKS],
 )
-"""Sweeps over all networks; `make test` runs those of QUICK."""
+"""Networks for sweeps; `make test` runs those in QUICK."""
 
 
 def light_network(name: str) -> onnx.ModelProto:
-    """Return one of the nine, with narrow fully connected layers, which hold most of the
-    weights.
-    """
+    """Return one of the nine networks, with narrow fully connected layers, which have most of the
+    weights."""
     return light.light_network(name, head=256)
 
 
 def random_images(n: int, shape: tuple[int, int, int], seed: int = 0) -> np.ndarray:
-    """Return n float32 images of `shape` that differ as images do: in colour and coarse pattern.
+    """Return n float32 images of `shape` that differ like real images: in colour and coarse
+    pattern.
 
     White noise would not do: to a network every such image looks the same.
     """
@@ -47,7 +47,7 @@ def random_images(n: int, shape: tuple[int, int, int], seed: int = 0) -> np.ndar
 
 SHARED = ROOT.resolve().parent / "shared"
 DATA = CARRIED / "data" if (CARRIED / "data").is_dir() and not SHARED.is_dir() else SHARED / "data"
-"""SqueezeNet, photographs and their labels: all of them, or what `carry` took along."""
+"""SqueezeNet, photographs and their labels: all of them, or those that `carry` copied."""
 
 SQUEEZENET = DATA / "squeezenet1.1-fp16.onnx"
 
@@ -57,7 +57,7 @@ needs_shared = pytest.mark.skipif(
 
 
 def photographs(every: int) -> list[Path]:
-    """Return one in so many of the 200 photographs with labels, as far as they are here.
+    """Return one in this many of the 200 photographs with labels, as far as they are available.
 
     Where photographs were carried, every tenth is.
     """

@@ -1,4 +1,4 @@
-"""Runs the suite with the newest of every package, and says what is newer and what breaks.
+"""Runs the suite with the newest release of every package, and reports new releases and failures.
 
     python -m tests.support.newest [PYTEST'S ARGUMENTS]
 
@@ -27,7 +27,7 @@ SUITE = ("-m", "not slow", "--spare-proved", "-n", "auto", f"--deselect={PINS}")
 
 
 def unbounded(requirements: Sequence[str]) -> list[str]:
-    """Return the requirements that have an upper bound, without it."""
+    """Return the requirements with an upper bound, without the bound."""
     found = []
     for requirement in map(Requirement, requirements):
         lower = [str(each) for each in requirement.specifier if each.operator in {">=", ">"}]
@@ -44,7 +44,7 @@ def pinned(constraints: str) -> dict[str, str]:
 
 
 def newer(pins: Mapping[str, str], installed: Mapping[str, str]) -> list[str]:
-    """Return a line for each package that is not the one that is pinned."""
+    """Return a line for each package whose version differs from the pinned one."""
     return [
         f"{name} {pins[name]} -> {version}"
         for name, version in sorted(installed.items())
@@ -53,7 +53,7 @@ def newer(pins: Mapping[str, str], installed: Mapping[str, str]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Install, tell, and run the suite; return its exit status."""
+    """Install, report, and run the suite; return its exit status."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     needs = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
     pins = pinned((ROOT / "constraints.txt").read_text(encoding="utf-8"))
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _uv(*arguments: str) -> str:
-    """Return what uv prints; what it says of an error goes to standard error."""
+    """Return uv's output; its error messages go to standard error."""
     command = [UV, *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 

@@ -1,4 +1,4 @@
-"""Builds small ONNX models, and runs them by ONNX Runtime."""
+"""Builds small ONNX models, and runs them with ONNX Runtime."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -48,7 +48,7 @@ def run_onnxruntime(model: onnx.ModelProto, inputs: Tensors) -> dict[str, NDArra
 
 
 def onnxruntime_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """Return a session that computes node by node, as the model is written, on one thread."""
+    """Return a session that runs the model unchanged, node by node, on one thread."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
@@ -61,6 +61,6 @@ def onnxruntime_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 def onnxruntime_answer(
     op: str, inputs: Tensors, opset: int = 22, *, weights: Tensors | None = None, **attributes: Any
 ) -> NDArray[Any]:
-    """Return what ONNX Runtime computes for one node with one output."""
+    """Return ONNX Runtime's result for one node with one output."""
     model = single_node(op, inputs, attributes, opset, weights=weights)
     return run_onnxruntime(model, inputs)["y"]

@@ -1,4 +1,4 @@
-"""Which tests `make test` spares: most of those that passed with the same sources.
+"""Chooses the tests that `make test` skips: most tests that passed with the same sources.
 
 To simulate and compile every kernel and network, to compute figures of them, and to send the
 batching policy hours of requests in virtual time takes most of the suite's time, and gives the same
@@ -50,7 +50,7 @@ _IMPORT = re.compile(
 
 @dataclass(frozen=True)
 class Proof:
-    """Names tests whose results depend only on sources, libraries, and the compilers."""
+    """Holds tests whose results depend only on sources, libraries, and the compilers."""
 
     name: str
     tests: tuple[str, ...]
@@ -76,23 +76,23 @@ class Proof:
         return whole.hexdigest()
 
     def holds(self) -> bool:
-        """Tell whether all its tests passed with what is here now."""
+        """Return whether all its tests passed with the current sources."""
         lines = PROVED.read_text(encoding="utf-8").splitlines() if PROVED.exists() else []
         return f"{self.name} {self.digest()}" in lines
 
     def reads_more(self, file: Path) -> bool:
-        """Tell whether a module imports one of the project's that is none of the sources."""
+        """Return whether a module imports a module of the project that is not among the sources."""
         names = (source.removesuffix(".py").replace("/", ".") for source in self.sources)
         places = tuple(f"{name}." for name in names)
         return any(not f"{name}.".startswith(places) for name in _imports(file))
 
     def proves(self, file: Path) -> bool:
-        """Tell whether the results of a file's tests depend only on what the digest is of."""
+        """Return whether the results of a file's tests depend only on the digest's inputs."""
         where = file.relative_to(ROOT).as_posix()
         return where.startswith(self.tests) and not self.reads_more(file)
 
     def kept(self, file: Path, run: str) -> range:
-        """Return which tests of a file that it proves a run takes, by their places in the file.
+        """Return the tests of a proved file that a run includes, by their positions in the file.
 
         They depend on the run's name alone, for all its workers to take the same.
         """
@@ -103,7 +103,7 @@ class Proof:
         return range(turn // files % step, sys.maxsize, step) if turn % files == 0 else range(0)
 
     def spared(self, items: Iterable[pytest.Item], run: str) -> list[pytest.Item]:
-        """Return the tests that need not run again while it holds: 63 in 64.
+        """Return the tests that need not run again while the digest matches: 63 in 64.
 
         A large file makes only its share (`Choice.of_cases`).
         """
@@ -126,8 +126,8 @@ def _gpp() -> str:
 
 @cache
 def _imports(file: Path) -> tuple[str, ...]:
-    """Return what a file imports, with the names of each module that stand on the same line: a
-    package's may be its modules, or else are in its `__init__`."""
+    """Return a file's imports, with the imported names of each module: a package's names are its
+    modules or are defined in its `__init__`."""
     lines = file.read_text(encoding="utf-8").splitlines()
     return tuple(
         _with_name(found[1], name.split()[0]) if name else found[1]
@@ -358,27 +358,26 @@ PROOFS = (
 
 
 class Choice:
-    """Chooses the tests of a run, and counts those it leaves out, by folder."""
+    """Chooses the tests of a run, and counts the tests that it leaves out, by folder."""
 
     def __init__(self, holding: Iterable[str], run: str) -> None:
-        """Spare most of what the proofs of these names prove; runs of other names run other
-        tests.
-        """
+        """Skip most tests of the proofs with these names; runs with other names include other
+        tests."""
         self.holding = list(holding)
         self._proofs = [proof for proof in PROOFS if proof.name in self.holding]
         self._run = run
         self.left: Counter[str] = Counter()
 
     def leaves(self, file: Path) -> bool:
-        """Tell whether no test of a file is in the run."""
+        """Return whether the run includes no test of a file."""
         return any(proof.proves(file) and not proof.kept(file, self._run) for proof in self._proofs)
 
     def spared(self, items: Iterable[pytest.Item]) -> list[pytest.Item]:
-        """Return the tests that are not in the run."""
+        """Return the tests that the run leaves out."""
         return [item for proof in self._proofs for item in proof.spared(items, self._run)]
 
     def of_cases(self, file: Path, cases: Sequence[_Case]) -> Sequence[_Case]:
-        """Return the cases of a large file that are in the run, for tests to be made of them.
+        """Return the cases of a large file that the run includes, for the creation of tests.
 
         To make tests of all, and leave 63 in 64 out, took each worker more than a second.
         """
@@ -391,21 +390,21 @@ class Choice:
         return cases
 
     def count(self, kind: str, file: Path, number: int = 1) -> None:
-        """Count what of a file is left to `make test-all`."""
+        """Count the tests of a file that are left to `make test-all`."""
         self.left[f"{kind} of {'/'.join(file.relative_to(ROOT).parts[:2])}"] += number
 
 
 CHOICE = pytest.StashKey[Choice]()
-"""Where pytest's configuration has it."""
+"""The place of this object in pytest's configuration."""
 
 
 def holding() -> list[str]:
-    """Return the names of the proofs that hold."""
+    """Return the names of the proofs whose digests match."""
     return [proof.name for proof in PROOFS if proof.holds()]
 
 
 def write(names: Iterable[str]) -> None:
-    """Write the digests of these proofs, and leave those of others as they are."""
+    """Write the digests of these proofs, and keep those of others."""
     lines = PROVED.read_text(encoding="utf-8").splitlines() if PROVED.exists() else []
     digests = dict(line.split() for line in lines)
     digests |= {proof.name: proof.digest() for proof in PROOFS if proof.name in names}
@@ -415,7 +414,7 @@ def write(names: Iterable[str]) -> None:
 
 
 def main() -> None:
-    """Write the digests of the proofs that the command line names, or print their tests."""
+    """Write the digests of the proofs on the command line, or print their tests."""
     every = [proof.name for proof in PROOFS]
     parser = argparse.ArgumentParser(prog="python -m tests.support.proved")
     parser.add_argument("--tests", action="store_true", help="print the tests, write nothing")

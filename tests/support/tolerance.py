@@ -1,4 +1,4 @@
-"""Compares two right answers within a bound that the arithmetic gives.
+"""Compares two right answers within a bound that follows from the arithmetic.
 
 A sum of L products errs by at most about (L + 1)·u·Σ|terms|, u = eps / 2 (Higham, Accuracy and
 Stability of Numerical Algorithms, section 3.1). When both sides of a comparison are rounded, their

@@ -1,4 +1,5 @@
-"""Recorded exports are answered as their exporters' pipelines answer, or refused with a remedy."""
+"""Recorded exports get the same answers as from their exporters' pipelines, or are refused with a
+remedy."""
 
 import json
 import shutil
@@ -18,11 +19,11 @@ REMEDIES = {
     "scikit-learn-class-and-scores": "image",
     "scikit-learn-columns": "image",
 }
-"""The models that are refused, with a word of the reason."""
+"""The models that are refused, each with a word of the reason."""
 
 UNTOLD = ("pytorch-old-bytes", "pytorch-old-parts-of-1")
-"""The models of which neither file nor network tells the numbers of their pixels: the answers are
-wrong, and a warning says so."""
+"""Models whose file and network do not show their preprocessing: the answers are wrong, and a
+warning says so."""
 
 
 @pytest.mark.parametrize("model", RECORDED, ids=lambda model: model.name)
@@ -44,7 +45,7 @@ def test_every_exception_is_recorded() -> None:
 
 @pytest.fixture
 def spoilt(tmp_path: Path) -> Path:
-    """A copy of one recording whose pipeline would have answered otherwise."""
+    """Copy a recording, with other answers from the pipeline."""
     model = tmp_path / "pytorch-old-logits"
     shutil.copytree(RECORDINGS / model.name, model)
     expected = json.loads((model / EXPECTED).read_text())

@@ -1,4 +1,4 @@
-"""The page of exporters counts honestly, and shows no path of the machine that wrote it."""
+"""The page of exporters counts every outcome, and shows no path of the machine that wrote it."""
 
 from benchmarks.exporters.check import PIXELS, REFUSED, RIGHT, WARNED, WRONG, Verdict
 from benchmarks.exporters.table import table

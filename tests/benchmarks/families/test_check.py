@@ -1,4 +1,4 @@
-"""What is found of an export, on a small network as PyTorch would write it."""
+"""The findings for an export, with a small network as PyTorch would write it."""
 
 from pathlib import Path
 

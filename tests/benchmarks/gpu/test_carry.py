@@ -1,4 +1,4 @@
-"""What travels: which packages, and how the machine uses them."""
+"""The files that are copied to the machine: the packages, and their use there."""
 
 import io
 import subprocess

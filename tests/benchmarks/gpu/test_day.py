@@ -1,4 +1,4 @@
-"""A day with a GPU: its stages as data, and what is left of them whatever happens."""
+"""A day with a GPU: its stages as data, and the results that remain after every kind of failure."""
 
 import sys
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ EVERY = [stage for stages in PARTS.values() for stage in stages]
 
 
 def told(stage: Stage) -> list[str]:
-    """The words of its command."""
+    """Return the words of its command."""
     return [word.format(out="out", seconds=9) for word in (*stage.program, *stage.arguments)]
 
 
@@ -32,7 +32,7 @@ def python(name: str, program: str, limit: int = 60, *before: str) -> Stage:
 def spent(
     out: Path, monkeypatch: pytest.MonkeyPatch, *stages: Stage, seconds: float = 600
 ) -> list[str]:
-    """How each stage ended."""
+    """Return how each stage ended."""
     monkeypatch.setitem(PARTS, "made up", stages)
     monkeypatch.setattr("benchmarks.gpu.carried.python", lambda: [sys.executable])
     day.spend("made up", out, seconds)

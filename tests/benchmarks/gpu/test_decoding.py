@@ -1,4 +1,4 @@
-"""Decoding is timed on the simulator: photographs of a sampling, up to some kernels."""
+"""Decoding is timed on the simulator: photographs of one sampling, up to some of the kernels."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.support.images.files import encode, noise, scene
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with photographs of two samplings, and one of a rare kind."""
+    """Return a folder with photographs of two samplings, and one of a rare kind."""
     (tmp_path / "images").mkdir()
     picture = scene(50, 40)
     for name, options in {

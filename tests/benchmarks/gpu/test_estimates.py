@@ -1,4 +1,4 @@
-"""The check of the cost model, on made-up measurements."""
+"""The check of the cost model with made-up measurements."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ LAYERS = CUCONV[:24]
 
 
 def row(index: int, **changes: object) -> Row:
-    """A layer's, twice as long as the model says and a µs more."""
+    """Return a layer's measurement: twice the model's time plus one µs."""
     problem = LAYERS[index].problem
     choice = heuristic(H200)(problem)
     us = 1e6 * estimated_cycles(problem, choice, H200, warm=True) / CLOCK_HZ

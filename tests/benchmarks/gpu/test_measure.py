@@ -1,4 +1,4 @@
-"""How units become rows: layers and networks on the simulator."""
+"""Units become rows: layers and networks on the simulator."""
 
 import io
 import json

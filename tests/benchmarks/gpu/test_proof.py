@@ -1,4 +1,4 @@
-"""The proof: what it says of tests that pass, fail, are skipped, hang or die."""
+"""The proof's result for tests that pass, fail, are skipped, hang or crash."""
 
 import os
 import signal
@@ -23,8 +23,8 @@ PYTEST = (sys.executable, "-m", "pytest", *OPTIONS)
 
 
 def command_of(folder: Path, *bodies: str, hang_s: int = 5) -> list[str]:
-    """The command for a file of tests with these bodies: test_0, test_1, ...; how long one may take
-    is longer than a busy machine does."""
+    """Return the command for a file of tests with these bodies: test_0, test_1, ...; the time limit
+    of a test is longer than a busy machine needs."""
     tests = (f"def test_{number}(): {body}\n" for number, body in enumerate(bodies))
     file = folder / "test_made_up.py"
     file.write_text(f"import os, time, pytest\n{''.join(tests)}")
@@ -33,7 +33,7 @@ def command_of(folder: Path, *bodies: str, hang_s: int = 5) -> list[str]:
 
 
 def ends(out: Path) -> list[str]:
-    """How each test ended, in order of the tests."""
+    """Return how each test ended, in the order of the tests."""
     lines = read(out / proof.OUTCOMES)
     found = {
         test: end
@@ -131,7 +131,7 @@ def test_what_takes_too_long_is_killed_with_all_that_it_started() -> None:
 
 
 def test_what_had_passed_outlives_the_proof_itself(tmp_path: Path) -> None:
-    """Killed by a signal that no process can catch, with all that it started."""
+    """The process is killed with all processes that it started, by a signal that none can catch."""
     tests = command_of(tmp_path, "pass", "pass", "time.sleep(600)", "pass", hang_s=600)
     program = (
         "import sys; from pathlib import Path; from benchmarks.gpu.proof import prove;"

@@ -1,4 +1,4 @@
-"""The report from made-up lines, none of which is ever committed."""
+"""The report from made-up rows, which are never committed."""
 
 from pathlib import Path
 from typing import Any

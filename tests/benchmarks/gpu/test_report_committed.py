@@ -1,4 +1,4 @@
-"""The committed report, and the README's part of it, are those of the committed lines."""
+"""The committed report, and the README's section, are made from the committed rows."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Runs that are killed, crashed and hung: every unit has one line, whatever happened."""
+"""Runs that are killed, crash or hang: every unit has exactly one row."""
 
 import os
 import random
@@ -30,7 +30,7 @@ _ANSWER = "print(json.dumps({'outcome': 'measured', 'rows': []}), flush=True)\n"
 
 
 def worker(on_line: str = _ANSWER, hello: str = _HELLO) -> list[str]:
-    """A worker that does this with every unit."""
+    """Return a worker that does this with every unit."""
     loop = f"sys.stdout.flush()\nfor line in sys.stdin:\n    {on_line}"
     return [sys.executable, "-c", hello + loop]
 

@@ -1,4 +1,4 @@
-"""Errors of the kernels on the simulated device, and what is said of them."""
+"""Errors of the kernels on the simulated device, and the report of them."""
 
 import io
 import re

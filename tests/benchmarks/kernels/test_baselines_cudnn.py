@@ -1,4 +1,4 @@
-"""cuDNN as a baseline: a stand-in that computes with PyTorch on the CPU."""
+"""cuDNN as a baseline, with a stand-in that computes with PyTorch on the CPU."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace

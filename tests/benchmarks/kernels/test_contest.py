@@ -12,7 +12,7 @@ from kernels.tuning.timing import Timing
 
 @dataclass
 class MadeUp:
-    """A candidate that takes `us` with what is cold or warm, and says how often it was timed."""
+    """A candidate that takes `us` with cold or warm caches, and counts how often it was timed."""
 
     name: str
     us: Mapping[Cache, float]

@@ -1,4 +1,4 @@
-"""Products, workspace and bytes by way to compute, and the page that shows them."""
+"""Products, workspace and bytes of each algorithm, and the page that shows them."""
 
 import io
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Convoy's side of a comparison, on the simulated device; and what rows say that they depend on."""
+"""Convoy's side of a comparison, on the simulated device, and the conditions that rows state."""
 
 from pathlib import Path
 

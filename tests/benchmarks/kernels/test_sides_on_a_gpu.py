@@ -1,4 +1,4 @@
-"""The benchmarks' own ways through a GPU, PyTorch and cuDNN, each once and quickly."""
+"""The benchmarks' own code for a GPU, PyTorch and cuDNN; each part runs once and quickly."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The suites against the papers' tables, and against networks read by the loader."""
+"""The suites compared with the papers' tables, and with networks that the loader reads."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -21,14 +21,15 @@ CUCONV_TEXT = SHARED / "seeds" / "cuconv-2021-coalesced-direct.txt"
 
 
 def convolutions(model: onnx.ModelProto) -> tuple[ConvProblem, ...]:
-    """Every convolution that the loader reads."""
+    """Return every convolution that the loader reads."""
     nodes = load_proto("network", model).graph.nodes
     return tuple(node.problem for node in nodes if isinstance(node, Conv))
 
 
 @cache
 def of_light(name: str) -> tuple[ConvProblem, ...]:
-    """Of the onnx package's network as its authors had it, its weights constants as they are."""
+    """Return the convolutions of the onnx package's network as its authors published it, with
+    constant weights."""
     model = onnx.load(LIGHT / f"light_{name}.onnx")
     model.ir_version = 4  # from 4 on an initializer need not be a graph input too
     change = CHANGES.get(name)
@@ -36,7 +37,7 @@ def of_light(name: str) -> tuple[ConvProblem, ...]:
 
 
 def up_to_the_last_convolution(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without its fully connected layers, which have most of its weights."""
+    """Return the model without its fully connected layers, which have most of its weights."""
     outputs = [node.output[0] for node in model.graph.node if node.op_type == "Conv"]
     constants = {tensor.name for tensor in model.graph.initializer}
     (image,) = (each.name for each in model.graph.input if each.name not in constants)
@@ -47,7 +48,8 @@ def up_to_the_last_convolution(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def labels_of(name: str) -> set[str]:
-    """Every convolution at stride 1 of 1×1, 3×3 or 5×5, as cuConv labels it, groups left out."""
+    """Return every convolution with stride 1 of 1×1, 3×3 or 5×5, with cuConv's labels, without
+    groups."""
     found = set()
     for problem in of_light(name):
         if set(problem.window.strides) != {1}:
@@ -60,7 +62,7 @@ def labels_of(name: str) -> set[str]:
 
 
 def with_pooling_windows_that_end_outside(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model as its authors had it: Caffe's pooling rounds sizes up."""
+    """Return the model as its authors published it: Caffe's pooling rounds sizes up."""
     model.opset_import[0].version = 10  # the first with ceil_mode
     for node in model.graph.node:
         if node.op_type == "MaxPool":

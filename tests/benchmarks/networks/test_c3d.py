@@ -1,4 +1,4 @@
-"""C3D as the repository builds it is the network of the paper's table."""
+"""The C3D that the repository builds is the network in the paper's table."""
 
 from pathlib import Path
 

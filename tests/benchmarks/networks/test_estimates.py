@@ -1,4 +1,4 @@
-"""What the model of time says of whole networks: an estimate, not a measurement."""
+"""Estimates of the model of time for whole networks, which are not measurements."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whole networks beside sides that are made up; Convoy's on the simulated device."""
+"""Whole networks compared with made-up sides; Convoy runs on the simulated device."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def digits() -> Classifier:
 
 
 class MadeUp:
-    """Gives these scores, and takes this long on the device."""
+    """A side that returns these scores, and takes this time on the device."""
 
     def __init__(self, name: str, us: float = 1.0, scores: tuple[float, ...] = (1.0, 0.5)) -> None:
         self.name, self.us, self.scores = name, us, scores

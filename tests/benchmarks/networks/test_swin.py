@@ -1,4 +1,4 @@
-"""Swin-T at reduced size: moved windows, and all of it on the kernels."""
+"""Swin-T at reduced size: shifted windows, with all nodes on the kernels."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ def test_every_block_is_one_attention_with_its_bias() -> None:
 
 
 def test_tokens_that_were_not_side_by_side_do_not_see_each_other() -> None:
-    """Of 4 × 4 tokens moved by 1 the last window of a row has the first column, too."""
+    """With 4 × 4 tokens shifted by 1, the last window of a row also contains the first column."""
     whole, by_row, by_column, corner = _mask(4, 2, 1) == 0
     assert whole.all()
     assert np.array_equal(by_row[0], [True, False, True, False])

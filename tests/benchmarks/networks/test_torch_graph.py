@@ -1,4 +1,4 @@
-"""Graphs as PyTorch modules, against ONNX Runtime."""
+"""Graphs as PyTorch modules, compared with ONNX Runtime."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""YOLO11n-cls at reduced size: the nodes of its exported file, all on the kernels."""
+"""YOLO11n-cls at reduced size: it has the nodes of the exported file, and all run on the
+kernels."""
 
 from math import prod
 
@@ -21,6 +22,6 @@ def test_its_attention_is_one_node_among_convolutions() -> None:
 
 
 def test_it_has_as_many_weights_as_the_file_that_ultralytics_exports() -> None:
-    """Of yolo11n-cls for 1000 classes, its normalisations folded."""
+    """The parameters of yolo11n-cls for 1000 classes, with folded normalisations."""
     weights = [each for each in yolo(NANO).graph.initializer if each.data_type == TensorProto.FLOAT]
     assert sum(prod(each.dims) for each in weights if each.dims) == 2_807_024

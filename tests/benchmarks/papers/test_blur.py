@@ -1,4 +1,4 @@
-"""Soutar's worked example, by the fused kernel on the simulator."""
+"""Soutar's worked example, computed with the fused kernel on the simulator."""
 
 import numpy as np
 from PIL import Image

@@ -1,4 +1,4 @@
-"""Arithmetic counted as Lavin & Gray count it, against their tables, number by number."""
+"""Arithmetic counted as Lavin & Gray count it, compared with their tables, number by number."""
 
 import re
 
@@ -55,7 +55,7 @@ def test_the_papers_instructions_are_those_of_pairs_and_ours_are_never_more() ->
 
 @pytest.mark.parametrize(("alpha", "index"), [(a, i) for a in TABLE_1 for i in range(4)])
 def test_every_number_of_table_1_is_a_whole_count(alpha: int, index: int) -> None:
-    """Of instructions in one dimension; α′ follows from the tile."""
+    """Count the instructions in one dimension; α′ follows from the tile."""
     theirs, m = TABLE_1[alpha][index], alpha - 2
     along = (None, 2 * alpha, 3 + alpha, alpha + m)[index]
     if along is None:

@@ -1,4 +1,4 @@
-"""The recorded errors of table 4, some of them measured again."""
+"""The recorded errors of table 4, of which some are measured again."""
 
 from dataclasses import replace
 

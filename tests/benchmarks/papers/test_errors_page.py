@@ -1,4 +1,4 @@
-"""docs/kernels.md says of the papers' errors what was recorded."""
+"""docs/kernels.md has the recorded errors of the papers."""
 
 from benchmarks.papers.errors import HALF_2, HALF_DIRECT, errors, ratios
 from tests.support import ROOT

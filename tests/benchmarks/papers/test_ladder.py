@@ -1,4 +1,4 @@
-"""The ladder's kernels: right, short, and as costly as its page says."""
+"""The ladder's kernels are right and short, and have the costs on their page."""
 
 import re
 
@@ -21,7 +21,7 @@ from cusim.build import ORDERED, PLAIN, PROFILE, Build
 from kernels.problems.conv import same_padded
 
 SMALL = same_padded((9, 9), 3, 64, 32)
-"""An odd size, whose last tiles reach outside the image."""
+"""Return an odd size, whose last tiles extend beyond the image."""
 
 
 @pytest.mark.parametrize("step", steps(SMALL), ids=lambda step: step.source)

@@ -1,4 +1,4 @@
-"""F(9×9, 5×5): what points and scaling do to its error."""
+"""F(9×9, 5×5): the effect of points and scaling on its error."""
 
 from math import isfinite, isinf
 

@@ -1,4 +1,4 @@
-"""What moves through memory, counted by hand on small cases."""
+"""The bytes moved through memory, counted by hand in small cases."""
 
 import pytest
 

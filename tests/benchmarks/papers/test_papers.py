@@ -1,4 +1,4 @@
-"""docs/papers.md: every row has its command, and is what a fresh run prints."""
+"""docs/papers.md equals the output of a fresh run, and every row has its command."""
 
 import io
 import re
@@ -29,7 +29,7 @@ Every = Mapping[str, Sequence[Result]]
 
 @pytest.fixture(scope="module")
 def every() -> Every:
-    """All rows, which take seconds to make."""
+    """Return all rows, which take seconds to compute."""
     return {paper: of() for paper, of in PAPERS.items()}
 
 
@@ -118,7 +118,7 @@ def test_what_a_gpu_measured_takes_the_place_of_waiting(monkeypatch: pytest.Monk
 
 
 def every_row(batches: Sequence[int] | None = None) -> list[Row]:
-    """Return rows of all layers that the papers time, at these N or at all of the papers'."""
+    """Return rows of all layers that the papers time, at these N or at all N of the papers."""
     rows: list[Row] = []
     for suite, layers in MEASURED.items():
         for n in PAPERS_BATCHES[suite]:
@@ -133,7 +133,8 @@ def every_row(batches: Sequence[int] | None = None) -> list[Row]:
 
 
 def gpus(monkeypatch: pytest.MonkeyPatch, rows: list[Row]) -> dict[tuple[str, str], Result]:
-    """Return the rows of the page that wait, as they are where these rows were recorded."""
+    """Return the page's rows that wait for a GPU, with the values that they would have after these
+    measurements."""
     monkeypatch.setattr(measured, "_rows", list)
     waiting = [
         (each.where, each.what)
@@ -230,7 +231,7 @@ DERIVED = {
     *("1.83", "0.61", "0.85", "0.50", "3.32", "0.66"),  # one time over another
     *("25", "216", "3.375"),  # of 50 pixels by tiles of 2; 6 × 6 × 6 over 4 × 4 × 4
 }
-"""Numbers of rows that follow from others that are printed."""
+"""Numbers of rows that are computed from other printed numbers."""
 
 
 @pytest.mark.skipif(not (SHARED / "seeds").is_dir(), reason="needs the papers' texts")

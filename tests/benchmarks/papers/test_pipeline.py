@@ -1,4 +1,4 @@
-"""What Convoy's own launches of 3-D Winograd move, counted on the simulator."""
+"""The bytes that Convoy's own launches of 3-D Winograd move, counted on the simulator."""
 
 from math import ceil
 

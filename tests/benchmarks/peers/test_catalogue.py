@@ -1,4 +1,4 @@
-"""The table of servers: pins, programs, settings, and the requests that they are sent."""
+"""The table of servers: pins, programs, settings, and their requests."""
 
 import email
 import json
@@ -59,7 +59,8 @@ def test_no_peer_reports_home() -> None:
 
 
 def test_ray_serve_runs_at_its_best() -> None:
-    """By HAProxy and with its own options for throughput: see deploy/ray/README.md."""
+    """Ray Serve runs with HAProxy and with its own options for throughput: see
+    deploy/ray/README.md."""
     first, *others = RAY_SERVE.settings
     assert first.environment["RAY_SERVE_ENABLE_HA_PROXY"] == "1"
     assert first.environment["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "1"

@@ -1,4 +1,4 @@
-"""The comparison with other servers, with a peer of the standard library's."""
+"""The comparison with other servers, using a peer from the standard library."""
 
 import json
 import subprocess
@@ -171,8 +171,8 @@ def test_every_other_round_runs_backwards_and_who_failed_is_not_asked_again(
 def test_each_number_of_connections_has_the_best_setting_and_only_its_server_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rates are made up: "fast" is best with one connection, "wide" with more. Each is once
-    slower than the others."""
+    """The rates are made up: "fast" is best with one connection, "wide" with more. Each is slower
+    than the others once."""
     settings = (Setting("slow"), Setting("fast"), Setting("wide"), Setting("ends"))
     rates = {"slow": (1, 1, 1), "fast": (9, 2, 2), "wide": (2, 9, 9)}
     turns: list[list[tuple[str, int]]] = []

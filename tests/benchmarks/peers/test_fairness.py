@@ -1,4 +1,4 @@
-"""Each way to make the comparison unfair, done on purpose to one side."""
+"""Each way to make the comparison unfair, applied on purpose to one side."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,7 +19,7 @@ from tests.support.benchmarks.stand_in import COMMAND, HERE, NOTHING, row
 
 
 def errors(setting: Setting, work: str, task: Task, folder: Path) -> set[str | None]:
-    """What the rows of one server in one setting say is wrong."""
+    """Return the complaints about the rows of one server with one setting."""
     peer = Peer("Stand-in", "stand-in", (), COMMAND, (setting,))
     effort = Effort(1, 0.1)
     rows = measure([Contender(peer, HERE)], work, task, effort, folder, lambda _: None)

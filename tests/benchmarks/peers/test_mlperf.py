@@ -1,4 +1,5 @@
-"""What MLPerf's load generator drives, with a stand-in for it, and with the real one."""
+"""The code that MLPerf's load generator calls, with a stand-in for the generator and with the real
+one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ Min latency (ns)                : 19970650
 
 
 def stand_in(completed: list[int]) -> Any:
-    """Stands in for the load generator: it sends one query, and writes a summary."""
+    """Replaces the load generator: it sends one query, and writes a summary."""
 
     def start(issue: Any, images: int, settings: Any, log: Any) -> None:
         issue([SimpleNamespace(id=100 + n, index=n % images) for n in range(settings.scenario)])
@@ -79,7 +80,8 @@ def test_each_side_answers_one_image_and_eight(tmp_path: Path, side: str) -> Non
 
 
 def first(answered: Any) -> int:
-    """The best class of the first image: of an answer's classes, or of a row of scores."""
+    """Return the best class of the first image, from an answer's classes or from a row of
+    scores."""
     if isinstance(answered, list) and isinstance(answered[0], tuple):
         return int(answered[0][0])
     rows = answered[0] if isinstance(answered, list) else answered.scores
@@ -101,7 +103,7 @@ def test_the_table_has_the_last_record_and_the_published_results() -> None:
 def test_the_real_load_generator_writes_its_logs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is installed from the package index."""
+    """The load generator is installed from the package index."""
     arguments = ["--seconds", "0.1", "--queries", "5", "--device", "cpu", "--out", str(tmp_path)]
     mlperf.main(arguments)
     logs = sorted(file.parent.name for file in tmp_path.rglob("mlperf_log_detail.txt"))

@@ -1,4 +1,5 @@
-"""A server's processes, from their start to their end, and what the kernel counts of them."""
+"""A server's processes, from their start to their end, and the operating system's counters for
+them."""
 
 import os
 import sys

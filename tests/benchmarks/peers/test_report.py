@@ -1,4 +1,4 @@
-"""What is printed and written of measurements: medians with their spread, and losses first."""
+"""The printed and written results: medians with their spread, and losses first."""
 
 from pathlib import Path
 from typing import Any

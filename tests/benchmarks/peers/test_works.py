@@ -1,4 +1,4 @@
-"""What all servers are given, and that peers do with it what Convoy does."""
+"""The inputs of all servers, and the equal results of peers and Convoy."""
 
 import io
 from dataclasses import asdict

@@ -35,7 +35,7 @@ def test_every_server_is_measured_side_by_side(
 
 
 def row(target: str, p50_ms: float, requests_a_second: float) -> service.Measurement:
-    """What counts of a server."""
+    """Return the part of a server's result that is compared."""
     latency = service.Latency(9, p50_ms, p50_ms, p50_ms, p50_ms)
     throughput = service.Throughput(8, 9, requests_a_second, 1, 1)
     return service.Measurement(target, 10_000, latency, throughput)
@@ -79,7 +79,7 @@ def test_another_checkout_is_measured_beside_this_one(
 
 
 def test_another_checkout_runs_its_own_code(tmp_path: Path) -> None:
-    """A checkout whose server says in its answer where its code is."""
+    """Return a checkout whose server states the location of its code in its answer."""
     package = tmp_path / "benchmarks" / "serving"
     package.mkdir(parents=True)
     for folder in (package, package.parent):
@@ -101,7 +101,7 @@ def test_another_checkout_runs_its_own_code(tmp_path: Path) -> None:
 
 
 def test_stock_uvicorn_is_not_convoys_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As each would begin to serve: Convoy's server does not name itself, and uvicorn does."""
+    """Each starts as usual: Convoy's server does not name itself, and uvicorn does."""
     begun = []
 
     def begin(server: uvicorn.Server, sockets: object = None) -> None:

@@ -1,4 +1,4 @@
-"""The soak: a healthy server passes it, and each thing that can be wrong is found."""
+"""The soak: a healthy server passes it, and each possible failure is found."""
 
 import asyncio
 from collections import Counter
@@ -25,7 +25,7 @@ SWAPPED = {"swap_every_s": 1.0, "embeddings": 9}
 
 
 def healthy() -> Run:
-    """What a run comes to in which nothing is wrong."""
+    """Return the result of a run without failures."""
     return Run(
         seconds=10.0,
         outcomes=Counter({OK: 900, LEFT: 80, NOISE_REFUSED: 20}),
@@ -78,7 +78,7 @@ def test_whatever_is_wrong_is_named(changes: dict[str, Any], message: str) -> No
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Soaks go by such a clock: how many requests they send does not depend on the machine."""
+    """A clock for soaks: the number of requests does not depend on the machine."""
     monkeypatch.setattr(soak, "precise_clock", lambda: nullcontext(CountedClock()))
 
 

@@ -1,4 +1,5 @@
-"""Versions differ in every score and in no label, and the real server changes them without loss."""
+"""Versions differ in every score but in no label, and the real server swaps them without losing a
+request."""
 
 import asyncio
 from pathlib import Path
@@ -51,7 +52,7 @@ def test_an_embedding_of_another_image_is_found_out(tmp_path: Path) -> None:
 
 
 class Answering:
-    """Loads what it is told to, or refuses it."""
+    """Loads the given version, or refuses it."""
 
     def __init__(self, *answers: Exception | None) -> None:
         self._answers = list(answers)

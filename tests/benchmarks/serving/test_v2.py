@@ -1,4 +1,4 @@
-"""Both protocols are asked the same."""
+"""Both protocols send the same requests."""
 
 from benchmarks.serving.v2 import v2_body, v2_message
 from models import OutputKind

@@ -1,4 +1,4 @@
-"""The bounds against brute force and each other, and the policy beside them."""
+"""The bounds compared with brute force, with each other and with the policy."""
 
 from itertools import combinations
 from math import inf
@@ -16,7 +16,7 @@ ONE_TO_FOUR = (1.0, 1.5, 2.0, 2.5)
 
 
 def mean_of(sizes: tuple[int, ...], seconds: tuple[float, ...], rate: float) -> float:
-    """The mean latency of arrivals at a rate, simulated without noise."""
+    """Return the mean latency of arrivals at a rate, simulated without noise."""
     scheduler = Planned(seconds, rate)
     scheduler._sizes = sizes
     workload = poisson(rate, 20_000, 0)
@@ -71,7 +71,7 @@ def test_a_clairvoyant_answers_as_many_as_the_best_of_all_ways(seed: int) -> Non
 
 
 def feasible(arrivals: tuple[float, ...], timeout_s: float, free: float = -inf) -> bool:
-    """Whether all can be answered in time, in some way to cut them into batches."""
+    """Return whether all can be answered in time with some division into batches."""
     if not arrivals:
         return True
     for size, took in enumerate(ONE_TO_FOUR[: len(arrivals)], 1):

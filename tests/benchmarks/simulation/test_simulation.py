@@ -1,4 +1,4 @@
-"""The simulator: its server, its workloads, and that the policy it runs is the one that serves."""
+"""The simulator: its server, its workloads, and its use of the served policy."""
 
 import asyncio
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def arriving(*moments: float, timeout: float = inf) -> Workload:
 
 
 def bursts(rate: float, count: int, within_s: float) -> Workload:
-    """Bursts of about 8 arrivals within some seconds, which begin at Poisson times."""
+    """Return bursts of about 8 arrivals within some seconds, which begin at Poisson times."""
     draw = np.random.default_rng(0)
     moments: list[float] = []
     now = 0.0
@@ -88,7 +88,7 @@ def test_noise_changes_how_long_batches_take_but_not_who_comes_when() -> None:
 def test_the_policy_simulated_is_the_one_that_serves(
     load: float, timeout: float, engines: int
 ) -> None:
-    """The batcher in virtual time dispatches the same batches and refuses the same requests."""
+    """In virtual time, the batcher dispatches the same batches and refuses the same requests."""
     seconds = PROFILES["steps"]
     rate = load * capacity(seconds) * engines
     workload = poisson(rate, 400, 3, timeout * seconds[-1])
@@ -125,7 +125,7 @@ def test_the_policy_simulated_is_the_one_that_serves(
 
 
 def test_the_rest_of_a_burst_is_waited_for() -> None:
-    """Batches at once send the first of a burst alone, and all others wait for it."""
+    """Without a wait, the first image of a burst forms a batch, and all others wait for it."""
     seconds = PROFILES["flat"]
     burst = bursts(0.3 * capacity(seconds), 3000, within_s=0.2 * seconds[0])
     ours, at_once = (

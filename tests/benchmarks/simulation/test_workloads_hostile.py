@@ -1,4 +1,4 @@
-"""Floods in the simulator of policies: what an honest client keeps of the engine and of its p50."""
+"""Floods in the simulator of policies: an honest client's share of the engine and its p50."""
 
 import pytest
 

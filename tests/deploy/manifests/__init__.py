@@ -1,1 +1,1 @@
-"""deploy/kubernetes: what it renders to, and the container that it describes."""
+"""deploy/kubernetes: the rendered resources, and the container that they describe."""

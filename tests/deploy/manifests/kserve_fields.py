@@ -1,4 +1,5 @@
-"""Checks KServe's resources by the models of its SDK, which it makes from its published schemas.
+"""Checks KServe's resources with the models of its SDK, which are generated from its published
+schemas.
 
     PYTHON kserve_fields.py < RESOURCES.json
 
@@ -20,7 +21,7 @@ _SIMPLE: dict[str, Any] = {"str": str, "int": int, "bool": bool, "object": objec
 
 
 def wrong(value: Any, kind: str, place: str) -> Iterator[str]:
-    """Yield what is wrong with a value of this type, in the words of the models."""
+    """Yield the errors in a value of this type, in the wording of the models."""
     inner = re.fullmatch(r"([Ll]ist|[Dd]ict)[\[(](?:str, )?(.*)[\])]", kind)
     if inner and inner[1].lower() == "list":
         if not isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What `kubectl kustomize` makes of deploy/kubernetes, and the container that it describes."""
+"""The output of `kubectl kustomize` for deploy/kubernetes, and the container that it describes."""
 
 import re
 import shutil
@@ -25,7 +25,7 @@ needs_kubectl = pytest.mark.skipif(
 
 @cache
 def rendered(overlay: str, *components: str) -> dict[str, Resource]:
-    """The resources of an overlay with these components, by kind; AssertionError: an error.
+    """Return the resources of an overlay with these components, by kind; AssertionError: an error.
 
     ConfigMaps and Secrets are under their names without the hash, because there are several.
     """
@@ -41,7 +41,8 @@ def rendered(overlay: str, *components: str) -> dict[str, Resource]:
 
 
 def kustomized(kustomization: str, **files: str) -> dict[str, Resource]:
-    """The resources of a Kustomization in a folder with these files, beside a clone of Convoy."""
+    """Return the resources of a Kustomization in a folder with these files, next to a clone of
+    Convoy."""
     with tempfile.TemporaryDirectory() as parent:
         Path(parent, "convoy").symlink_to(ROOT)
         folder = Path(parent, "mine")
@@ -66,12 +67,12 @@ def _key(resource: Resource) -> str:
 
 
 def _unhashed(name: str) -> str:
-    """The name that a generator was given; a name that it was not given ends in no hash."""
+    """Return the name that a generator was given; other names do not end in a hash."""
     return re.sub(r"-[2-9bcdfghkmt]{10}$", "", name)
 
 
 def pod_spec(resources: dict[str, Resource]) -> dict[str, Any]:
-    """The pod of the Deployment, or of KServe's runtime."""
+    """Return the pod of the Deployment, or of KServe's runtime."""
     if "Deployment" in resources:
         return cast("dict[str, Any]", resources["Deployment"]["spec"]["template"]["spec"])
     runtime = resources["ServingRuntime"]["spec"]
@@ -79,7 +80,8 @@ def pod_spec(resources: dict[str, Resource]) -> dict[str, Any]:
 
 
 def container_environment(resources: dict[str, Resource], name: str = "") -> dict[str, str]:
-    """What the manifest sets for the init container of this name, or for the server."""
+    """Return the manifest's environment for the init container with this name, or for the
+    server."""
     spec = pod_spec(resources)
     (container,) = (
         (each for each in spec["initContainers"] if each["name"] == name)

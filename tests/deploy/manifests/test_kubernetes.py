@@ -1,4 +1,5 @@
-"""deploy/kubernetes: valid by the schemas, few rights, and settings that Convoy has."""
+"""deploy/kubernetes is valid according to the schemas, has few rights, and uses existing
+settings."""
 
 import base64
 import copy
@@ -68,7 +69,7 @@ KSERVE_PYTHON = os.environ.get("KSERVE_PYTHON", "")
 
 
 def check(resource: Resource) -> None:
-    """Raise what the schema of its kind refuses."""
+    """Raise the errors that the schema of its kind reports."""
     validate = pytest.importorskip(
         "kubernetes_validate", reason="kubernetes-validate is not installed (extra `dev`)"
     )
@@ -99,7 +100,8 @@ def check(resource: Resource) -> None:
 
 
 def _model(kind: str) -> Any:
-    """The model of a published kind: one of a thousand, each of which is made when first used."""
+    """Return the model of a published kind; there are a thousand, which are created when first
+    used."""
     why = "cloudcoil's models are not installed (extra `dev`)"
     pydantic = pytest.importorskip("cloudcoil.pydantic", reason=why)
     for base in (pydantic.BaseModel, pydantic.BaseBuilder):
@@ -171,7 +173,7 @@ def test_processor_and_memory_are_bounded_and_guaranteed(overlay: str) -> None:
 
 
 def mebibytes(quantity: str) -> int:
-    """What `256Mi` or `2Gi` says."""
+    """Return the number of bytes in `256Mi` or `2Gi`."""
     return int(quantity[:-2]) * {"Mi": 1, "Gi": 1024}[quantity[-2:]]
 
 
@@ -242,7 +244,7 @@ def test_ports_are_named_as_the_container_names_them() -> None:
 
 
 def test_the_servers_of_the_page_get_the_model_and_the_image_that_it_names() -> None:
-    """`kubectl kustomize` of the page's own YAML, as it stands there."""
+    """Render the page's own YAML with `kubectl kustomize`, unchanged."""
     volume, url, image = (kustomized(text, keys="secret\n") for text in EXAMPLES)
     for resources in (volume, url, image):
         for resource in resources.values():
@@ -299,7 +301,7 @@ def test_the_download_runs_in_the_image_of_the_server() -> None:
 
 
 def open_ports(*variant: str) -> set[tuple[int, str]]:
-    """The ports that the pods may reach, and where."""
+    """Return the ports that the pods may reach, and the destinations."""
     rules = rendered(*variant)["NetworkPolicy"]["spec"]["egress"]
     return {
         (port["port"], next(iter(to), ""))
@@ -412,7 +414,7 @@ def _wrong_by_kserve(resources: list[Resource]) -> list[str]:
 
 @pytest.fixture
 def origin(tmp_path: Path) -> Iterator[str]:
-    """The address of a server of the files in `tmp_path`."""
+    """Yield the address of a server of the files in `tmp_path`."""
     (tmp_path / "model.onnx").write_bytes(b"weights")
     handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -54,7 +54,7 @@ exec setpriv --reuid "$user" --regid "$group" --clear-groups --no-new-privs \
 
 
 def confinable() -> bool:
-    """Whether this process may make a read-only root for another."""
+    """Return whether this process may create a read-only root for another."""
     if os.geteuid() or not (shutil.which("unshare") and shutil.which("setpriv")):
         return False
     trial = ["unshare", "--mount", "mount", "-o", "remount,bind,ro", "/"]
@@ -71,7 +71,7 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Container:
-    """A running container, and what the manifest says of it."""
+    """A running container, and its manifest."""
 
     process: "subprocess.Popen[bytes]"
     spec: dict[str, object]
@@ -80,7 +80,7 @@ class Container:
     writable: Path
 
     def probe(self, name: str) -> int:
-        """The status that the kubelet would get; 0: no connection."""
+        """Return the status that the kubelet would get; 0: no connection."""
         probe = self.spec[f"{name}Probe"]
         assert isinstance(probe, dict)
         try:
@@ -91,22 +91,23 @@ class Container:
             return 0
 
     def facts(self, name: str) -> str:
-        """A file of the process under /proc."""
+        """Return a file of the process under /proc."""
         return Path(f"/proc/{self.process.pid}/{name}").read_text()
 
 
 def enterable(folder: Path) -> bool:
-    """Whether users who do not own the folder may use what they know to be in it."""
+    """Return whether users who do not own the folder may use files in it whose names they know."""
     return bool(folder.stat().st_mode & stat.S_IXOTH)
 
 
 def closed_around(folder: Path) -> list[Path]:
-    """The folders around this one that other users may not enter, the outermost first."""
+    """Return the folders around this one that other users may not enter, from the outside in."""
     return [parent for parent in reversed(folder.parents) if not enterable(parent)]
 
 
 def opened(folders: Iterable[Path], stage: Path) -> str:
-    """Shell commands after which every user may enter these folders; `stage` is an empty one."""
+    """Return shell commands after which every user may enter these folders; `stage` is an empty
+    one."""
     needed: dict[Path, list[Path]] = {}
     for folder in sorted(set(folders)):
         for outermost in closed_around(folder)[:1]:
@@ -122,13 +123,13 @@ def opened(folders: Iterable[Path], stage: Path) -> str:
 
 
 def interpreter() -> set[Path]:
-    """The folders of the running Python, its packages included."""
+    """Return the folders of the running Python, including its packages."""
     return {Path(place).resolve() for place in (sys.prefix, sys.base_prefix)}
 
 
 @pytest.fixture(scope="module")
 def outside() -> Iterator[Path]:
-    """A folder that every user may enter."""
+    """Return a folder that every user may enter."""
     place = next(p for p in (Path("/tmp"), Path("/var/tmp")) if p.is_dir() and enterable(p))
     with tempfile.TemporaryDirectory(prefix="convoy-container-", dir=place) as folder:
         Path(folder).chmod(0o755)
@@ -137,7 +138,7 @@ def outside() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def code(outside: Path) -> Path:
-    """A copy of what the image installs of Convoy, which every user can read."""
+    """Return a copy of Convoy's files in the image, which every user can read."""
     if closed := [str(each) for each in interpreter() if not enterable(each)]:
         pytest.skip(f"other users may not enter {' and '.join(closed)}, which holds this Python")
     folder = outside / "code"
@@ -153,7 +154,7 @@ def code(outside: Path) -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free now."""
+    """Return ports that are free now."""
     with ExitStack() as stack:
         bound = [stack.enter_context(bind("127.0.0.1", 0)) for _ in range(count)]
         return [listener.getsockname()[1] for listener in bound]
@@ -161,7 +162,8 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def container(overlay: str, code: Path, *arguments: str, **environ: str) -> Iterator[Container]:
-    """The overlay's container, ready by its start-up probe; stopped if it still runs."""
+    """Yield the overlay's container, ready according to its startup probe; it is stopped if it
+    still runs."""
     resources = rendered(overlay)
     pod = pod_spec(resources)
     (spec,) = pod["containers"]
@@ -199,7 +201,7 @@ def container(overlay: str, code: Path, *arguments: str, **environ: str) -> Iter
 
 
 def ready(running: Container) -> Container:
-    """Wait as long as the start-up probe allows."""
+    """Wait as long as the startup probe allows."""
     probe = running.spec.get("startupProbe") or running.spec["readinessProbe"]
     assert isinstance(probe, dict)
     deadline = time.monotonic() + probe["periodSeconds"] * probe.get("failureThreshold", 30)
@@ -231,7 +233,7 @@ def test_it_serves_confined_logs_json_and_drains_on_sigterm(code: Path) -> None:
         image = SAMPLE.read_bytes()
 
         def classify(client: httpx.Client) -> list[tuple[int, str]]:
-            """Ask until the server refuses or is gone."""
+            """Send requests until the server refuses them or is gone."""
             answers: list[tuple[int, str]] = []
             while not answers or answers[-1][0] == 200:
                 time.sleep(0.01)
@@ -269,7 +271,7 @@ def test_it_serves_confined_logs_json_and_drains_on_sigterm(code: Path) -> None:
 def test_kserve_clients_see_the_model_by_the_name_of_the_inference_service(
     code: Path, place: str
 ) -> None:
-    """Over a folder as storageUri leaves it, with {{.Name}} replaced as by KServe."""
+    """Use a folder as storageUri creates it, with {{.Name}} replaced as KServe does."""
     resources = rendered("kserve")
     name = resources["InferenceService"]["metadata"]["name"]
     environ = container_environment(resources)

@@ -1,4 +1,4 @@
-"""A load as it is measured, for the tests."""
+"""A measured load, for the tests."""
 
 from loadtest.report.record import Run
 from loadtest.subject import Subject
@@ -25,5 +25,5 @@ SUBJECT = Subject("digits", "cpu (ONNX Runtime 1.23)", "EPYC, 2 cores")
 
 
 def run(name: str, *steps: Summary, subject: Subject = SUBJECT) -> Run:
-    """A run of these loads."""
+    """Return a run of these loads."""
     return Run(name, subject, SweepResult(list(steps)))

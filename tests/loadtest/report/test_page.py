@@ -13,7 +13,7 @@ FULL = replace(GOOD, phases_ms={name: {"p50": 1.0, "p99": 2.0} for name in PHASE
 
 
 class Tags(HTMLParser):
-    """The tags of a page, and where they lead."""
+    """The tags of a page, and the targets of its links."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Packs the compiled kernels of a day on a GPU: those of all tests, and of all that it measures.
+"""Packs the compiled kernels for a day on a GPU: those of all tests and of all measurements.
 
     python -m tests.support.benchmarks.carried RELEASE ARCHITECTURE FILE
 
@@ -41,36 +41,38 @@ from tests.support.networks import SQUEEZENET
 
 TUNED = "SqueezeNet", "ResNet-50"
 SUITE = "vgg-e"
-"""What is tuned first where time is left: its candidates are carried with every trigger."""
+"""The convolutions that are tuned first if time is left: their candidates are carried with every
+trigger."""
 
 
 class _Slow(NullEvent):
-    """Takes the place of an event after which all has taken long enough to be measured."""
+    """Replaces an event, and makes every run look long enough to be measured."""
 
     def elapsed_ms(self, since: Event) -> float:
-        """Return more than any warming up takes."""
+        """Return more time than any warm-up takes."""
         return 1e6
 
 
 class Recorder(NullDevice):
-    """Notes what is loaded."""
+    """Records the loaded kernels."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loaded: dict[Instantiation, None] = {}
 
     def event(self) -> NullEvent:
-        """Return an event by which measurements end at once."""
+        """Return an event with which measurements end at once."""
         return _Slow()
 
     def load(self, instantiation: Instantiation) -> Kernel:
-        """Note it."""
+        """Record the kernel."""
         self.loaded[instantiation] = None
         return super().load(instantiation)
 
 
 def wanted() -> dict[Instantiation, None]:
-    """Return the kernels, each once: of tests, engines, the model's constants, and candidates."""
+    """Return the kernels without repetitions: of tests, engines, the model's constants, and
+    candidates."""
     device = Recorder()
     for model, most in _served():
         choose = heuristic(device)
@@ -86,7 +88,8 @@ def wanted() -> dict[Instantiation, None]:
 
 
 def _served() -> Iterator[tuple[Classifier, int]]:
-    """Yield what tests and servers run, with the largest batch; others' kernels are the cases'."""
+    """Yield the networks that tests and servers run, with the largest batch; all other kernels are
+    in cases."""
     yield load_classifier(BUILT_IN_MODEL), 8
     yield load_classifier(SQUEEZENET, overrides={"preset": "caffe", "precision": "fp32"}), 8
 
@@ -107,7 +110,7 @@ def _candidates(device: NullDevice) -> dict[Instantiation, None]:
 
 
 def pack(kernels: Iterable[Instantiation], arch: str, file: Path) -> None:
-    """Compile what the cache lacks, and pack the cubins that `arch` has."""
+    """Compile the kernels that the cache lacks, and pack the cubins for `arch`."""
     with Progress() as bar:
         task = bar.add_task(f"{compiler()}, sm_{arch}")
         show = partial(_show, bar, task)
@@ -123,7 +126,8 @@ def _show(bar: Progress, task: TaskID, done: int, total: int) -> None:
 
 
 def main(release: str, arch: str, file: str) -> None:
-    """Pack the kernels, in a process with that compiler. Raises SystemExit for an unknown one."""
+    """Pack the kernels in a process with that compiler. Raises SystemExit for an unknown
+    compiler."""
     releases = {each.release: each for each in COMPARED}
     if release not in releases:
         raise SystemExit(f"no NVRTC {release} was compared; there are {', '.join(releases)}")

@@ -1,4 +1,4 @@
-"""Runs PyTorch on the CPU in place of a GPU, on problems small enough for that."""
+"""Runs PyTorch on the CPU in place of a GPU, for small problems."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -23,7 +23,7 @@ HANDLE = 99
 
 @dataclass
 class CpuRuntime:
-    """Runs PyTorch where there is no GPU."""
+    """Runs PyTorch without a GPU."""
 
     torch: Any = torch
     where: str = "cpu"
@@ -40,9 +40,8 @@ class CpuRuntime:
 
 
 def opened_device() -> CusimDevice:
-    """Return the simulated device; its streams have the handle 99 where a library asks for
-    CuPy's.
-    """
+    """Return the simulated device; its streams have the handle 99 for libraries that need
+    CuPy's."""
     device = CusimDevice()
     device_stream = device.stream
 

@@ -1,4 +1,4 @@
-"""Stands in for cuDNN: computes on the CPU, through PyTorch, at the addresses that it is given.
+"""Replaces cuDNN: computes on the CPU with PyTorch, at the given addresses.
 
 It has as much of nvidia-cudnn-frontend as benchmarks/kernels/baselines_cudnn.py uses, and is as
 strict.
@@ -19,7 +19,7 @@ class KnobType(Enum):
 
 
 class NotSupportedError(Exception):
-    """Is no RuntimeError, as the real one is none."""
+    """An error that is not a RuntimeError, like the real one."""
 
 
 @dataclass(eq=False)
@@ -48,8 +48,8 @@ class FakeTensor:
 
 @dataclass
 class FakeCudnn:
-    """Has four engines: 0 is right, 1 computes in TF32, 2 fails when built, 3 supports no graph
-    here.
+    """A graph with four engines: 0 is right, 1 computes in TF32, 2 fails when built, 3 supports no
+    graph here.
 
     In the layouts of `unsupported`, "NCHW" or "NHWC", it does nothing.
     """

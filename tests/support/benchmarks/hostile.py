@@ -1,4 +1,4 @@
-"""Simulates an honest client beside floods, for CHANGELOG's promise that clients take turns.
+"""Simulates an honest client during floods, for CHANGELOG's promise that clients take turns.
 
 The queue, its turns and the policy are the code that serves; engine and clock are simulated. A
 flood keeps 128 images waiting, in two requests of 64. With k of them an honest client's p50 may
@@ -34,7 +34,7 @@ _BATCHES = 400  # about, a run
 
 
 class Habit(NamedTuple):
-    """Says how a client sends requests."""
+    """Describes how a client sends requests."""
 
     connections: int
     images: int = 1  # a request
@@ -57,7 +57,7 @@ class Result(NamedTuple):
 
 
 def simulate(seconds: Sequence[float], habit: Habit, floods: int, *, fair: bool = True) -> Result:
-    """Return the result of an honest client beside `floods` floods.
+    """Return the result of an honest client during `floods` floods.
 
     If not `fair`, the queue treats all clients as one.
     """
@@ -116,7 +116,7 @@ def simulate(seconds: Sequence[float], habit: Habit, floods: int, *, fair: bool 
 
 
 def bound(seconds: Sequence[float], floods: int) -> float:
-    """Return the factor by which p50 may grow beside `floods` floods."""
+    """Return the factor by which the p50 may grow during `floods` floods."""
     rates = [n / second for n, second in enumerate(seconds, 1)]
     enough = next(n for n, rate in enumerate(rates) if rate >= max(rates) / (floods + 1))
     return max(floods + 1.0, 2 * seconds[enough] / seconds[0])

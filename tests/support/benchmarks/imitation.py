@@ -1,4 +1,4 @@
-"""Imitates the machine of a day on a GPU, but for the GPU: its packages, and what is carried.
+"""Imitates the machine of a day on a GPU without its GPU: its packages, and the carried files.
 
 folder/convoy/        the checkout's files, without git, and .gpu as `carry` fills it
 folder/environment/   Python with the packages of `carry.MACHINE` except PyTorch (2 GB)
@@ -36,7 +36,7 @@ class Imitation:
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """Return nothing of this process but where programs are."""
+        """Return an environment of which only the paths of programs come from this process."""
         programs = (self.folder / "programs", self.python.parent, "/usr/bin", "/bin")
         return {"PATH": ":".join(map(str, programs)), "HOME": str(self.folder / "home")}
 

@@ -1,4 +1,4 @@
-"""Starts the peer of the standard library's that stands in for others."""
+"""Starts the peer from the standard library that replaces other servers."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ def run(
 
 
 def ask(server: Running) -> bytes:
-    """Return what a peer answers to an image."""
+    """Return a peer's answer to an image."""
     connection = Connection(server.address)
     try:
         return connection.exchange(post_request("/predict", b"1", "image/jpeg"))
@@ -49,7 +49,7 @@ HERE = Environment(Path(sys.prefix), {})
 
 
 def row(server: str, rate: float, p99_ms: float = 3, **changes: Any) -> dict[str, Any]:
-    """Return a made-up measurement of two rounds, the second of which is a tenth slower."""
+    """Return a made-up measurement of two rounds, of which the second is a tenth slower."""
     numbers = {
         "requests_a_second": rate,
         "p50_ms": p99_ms / 2,

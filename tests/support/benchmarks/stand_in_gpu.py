@@ -1,4 +1,4 @@
-"""Runs measurements whose worker makes up its numbers: python -m ... OUT [worker].
+"""Runs measurements with a worker that makes up its numbers: python -m ... OUT [worker].
 
 One unit of each side crashes its worker.
 """
@@ -24,7 +24,7 @@ COMMIT = "0"
 
 
 def measure(unit: Unit) -> list[Row]:
-    """Return numbers that nothing measured, or crash."""
+    """Return made-up numbers, or crash."""
     time.sleep(random.uniform(0.005, 0.03))
     if unit.subject == CRASHING:
         os._exit(11)

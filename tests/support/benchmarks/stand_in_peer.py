@@ -1,4 +1,4 @@
-"""Stands in for a peer: does the work behind an http.server, and can misbehave."""
+"""Replaces a peer: does the work in an http.server, and can misbehave."""
 
 import json
 import os
@@ -50,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Accepts all the connections that are opened at once; the default is 5."""
+    """Accepts all connections that are opened at the same time; the default is 5."""
 
     request_queue_size = 64
 

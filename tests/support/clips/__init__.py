@@ -1,4 +1,4 @@
-"""Has a model of clips, which says how a handwritten digit moves, and makes such clips."""
+"""Contains a model that recognises how a handwritten digit moves, and creates such clips."""
 
 from pathlib import Path
 

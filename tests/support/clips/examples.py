@@ -22,7 +22,7 @@ def _save(path: Path, frames: list[Image.Image]) -> None:
 
 
 def main() -> None:
-    """Write two moving digits, and a way over a photograph."""
+    """Write two moving digits, and a camera pan over a photograph."""
     digits, _ = handwriting()
     for seed, motion in ((3, "growing"), (5, "right")):
         clip = moving(digits.images[seed], motion, np.random.default_rng(seed))

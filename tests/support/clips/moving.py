@@ -1,4 +1,4 @@
-"""Makes clips of moving digits, and writes the network that tells their motions apart."""
+"""Creates clips of moving digits, and writes the network that classifies their motions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,8 @@ _STEP = 1.5  # pixels a frame, at least
 
 @dataclass(frozen=True, slots=True)
 class Clips:
-    """Holds n clips N×D×H×W, light on dark or dark on light, and the number of each's motion."""
+    """Holds n clips N×D×H×W, light on dark or dark on light, and the number of each clip's
+    motion."""
 
     pixels: NDArray[np.uint8]
     motions: NDArray[np.int64]
@@ -39,7 +40,7 @@ def clips_of(digits: Handwriting, count: int, seed: int) -> Clips:
 
 
 def moving(digit: NDArray[np.uint8], motion: str, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Return a clip of a digit, D×H×W, on a noisy ground."""
+    """Return a clip of a digit, D×H×W, on a noisy background."""
     times = np.linspace(-1, 1, FRAMES)
     side = np.full(FRAMES, rng.uniform(_SMALL, _LARGE))
     x, y = np.full((2, FRAMES), SIDE / 2) + rng.uniform(-4, 4, (2, 1))

@@ -33,7 +33,7 @@ def _scores(layers: nn.ModuleDict, x: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    """Train on digits that others do not show, measure on those, and write the ONNX file."""
+    """Train on some digits, measure on other digits, and write the ONNX file."""
     torch.manual_seed(_SEED)
     torch.set_num_threads(1)
     learnt, held_out = handwriting()

@@ -1,4 +1,4 @@
-"""Makes video files, by FFmpeg."""
+"""Creates video files with FFmpeg."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from PIL import Image
 
 
 class _Stream(io.RawIOBase):
-    """A file that cannot go back, as a recorder writes it."""
+    """A file without seeking, as a recorder writes it."""
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -47,7 +47,8 @@ def video(
     streamed: bool = False,
     **options: str,
 ) -> bytes:
-    """Return a video of frames; `written` are options of the container, the others the encoder's.
+    """Return a video of frames; `written` are options of the container, the others are the
+    encoder's.
 
     A `streamed` one is written without going back.
     """

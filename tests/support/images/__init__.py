@@ -1,1 +1,1 @@
-"""Makes image files: good, damaged and hostile."""
+"""Creates image files: good, damaged and hostile."""

@@ -1,4 +1,4 @@
-"""Damages image files as an attacker or a bad cable would: strategies for hypothesis."""
+"""Damages image files like an attacker or a bad cable: strategies for hypothesis."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ _WEBP_KINDS = (
 
 @cache
 def good_files(width: int = 60, height: int = 45) -> Sequence[tuple[str, bytes]]:
-    """Return (format, file) of every kind that the decoders know."""
+    """Return (format, file) for every kind of file that the decoders support."""
     picture = scene(width, height)
     grey, cmyk = picture.convert("L"), picture.convert("CMYK")
     clear = picture.convert("RGBA")
@@ -124,7 +124,7 @@ def _splice(place: float, other: bytes, source: float, length: int, *, over: boo
 
 
 def _places() -> st.SearchStrategy[float]:
-    """Draw a place anywhere, more often in headers than in pixels."""
+    """Draw a position anywhere, preferably in headers."""
     whole = st.floats(0, 1, exclude_max=True)
     return whole | whole.map(lambda place: place**4)
 
@@ -148,8 +148,8 @@ def _byte_damage() -> st.SearchStrategy[Damage]:
 
 
 def pieces(kind: str, data: bytes) -> list[bytes]:
-    """Return a file's segments or chunks, each with its own header, and what follows the last; of
-    other formats all of it."""
+    """Return a file's segments or chunks, each with its header, and the rest of the file; for other
+    formats, the whole file."""
     if kind not in ("JPEG", "PNG", "WebP"):
         return [data]
     found = []
@@ -188,7 +188,7 @@ def _payloads() -> st.SearchStrategy[bytes]:
 
 @st.composite
 def _strange_exif(draw: st.DrawFn) -> bytes:
-    """Draw an almost valid TIFF directory: odd offsets, counts, types and orientations."""
+    """Draw an almost valid TIFF directory: unusual offsets, counts, types and orientations."""
     order, mark = draw(st.sampled_from([("<", b"II*\0"), (">", b"MM\0*"), (">", b"II*\0")]))
     edges = st.sampled_from(_WIDE_EDGES)
     entries = draw(
@@ -218,7 +218,7 @@ def _new_piece(kind: str) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def rearranged(draw: st.DrawFn, kind: str, data: bytes) -> bytes:
-    """Draw the file with segments lost, repeated, moved, made up, or damaged inside."""
+    """Draw the file with segments lost, repeated, moved, invented, or damaged inside."""
     parts = pieces(kind, data)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(0, len(parts) - 1)))
@@ -239,7 +239,7 @@ def rearranged(draw: st.DrawFn, kind: str, data: bytes) -> bytes:
 
 @st.composite
 def resized(draw: st.DrawFn, kind: str, data: bytes) -> bytes:
-    """Draw the file with another declared size, everything else unchanged."""
+    """Draw the file with another declared size, and no other change."""
     sides = st.sampled_from(_WIDE_EDGES) | st.integers(1, 3000)
     width, height = draw(sides), draw(sides)
     parts = pieces(kind, data)
@@ -277,7 +277,7 @@ def damaged(draw: st.DrawFn, files: Sequence[tuple[str, bytes]] | None = None) -
 
 
 def pretended() -> st.SearchStrategy[bytes]:
-    """Draw any bytes after a beginning that promises an image, or after none."""
+    """Draw any bytes, optionally after the beginning of an image format."""
     beginnings = st.sampled_from(
         [
             *(b"", b"\xff\xd8\xff", b"\xff\xd8\xff\xc0\0\x11\x08\0\x10\0\x10\x03"),

@@ -1,4 +1,4 @@
-"""Makes image files for the tests, valid and broken, in memory."""
+"""Creates image files for the tests, valid and broken, in memory."""
 
 import io
 import struct
@@ -13,8 +13,8 @@ ORIENTATION = 0x0112
 
 
 def heic(name: str = "scene") -> bytes:
-    """Return a file of `scene(64, 64)`, as "scenergba" with its own grey as alpha, and as "odd" one
-    of `scene(61, 45)`, which is padded to whole blocks. "grey" is one colour, 256×256.
+    """Return a file of `scene(64, 64)`; "scenergba" uses the image's grey as alpha, and "odd" is
+    `scene(61, 45)`, which is padded to whole blocks. "grey" is one colour, 256×256.
 
     pillow-heif 1.8.1 wrote them, with quality=60: what decodes them here writes none.
     """
@@ -29,7 +29,7 @@ def encode(picture: Image.Image, image_format: str, **options: Any) -> bytes:
 
 
 def exif(orientation: int) -> Image.Exif:
-    """Return EXIF data with the camera's orientation, 1..8, among other things."""
+    """Return EXIF data with the camera's orientation, 1..8, and other fields."""
     data = Image.Exif()
     data[0x010F] = "a camera's maker"
     data[ORIENTATION] = orientation
@@ -37,16 +37,15 @@ def exif(orientation: int) -> Image.Exif:
 
 
 def scene(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Return a colourful image with smooth parts and edges, as JPEG suits; no two places are
-    alike.
-    """
+    """Return a colourful image with smooth parts and edges, as JPEG suits; no two parts are
+    equal."""
     rng = np.random.default_rng(seed)
     small = rng.integers(0, 256, (max(2, height // 12), max(2, width // 12), 3), np.uint8)
     return Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Return an image of random pixels, the strictest test of a resample."""
+    """Return an image of random pixels, the strictest test of resampling."""
     rng = np.random.default_rng(seed)
     return Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))
 
@@ -57,7 +56,7 @@ def png_chunk(kind: bytes, payload: bytes) -> bytes:
 
 
 def png_checksum(data: bytes) -> bytes:
-    """Return the CRC-32 as PNG writes it."""
+    """Return the CRC-32 as PNG stores it."""
     return struct.pack(">I", zlib.crc32(data))
 
 
@@ -69,7 +68,7 @@ def png(width: int, height: int, depth: int, colour: int, *chunks: bytes) -> byt
 
 
 def png_with(data: bytes, *chunks: bytes) -> bytes:
-    """Return a PNG with more chunks right after its header."""
+    """Return a PNG with additional chunks directly after its header."""
     return data[:33] + b"".join(chunks) + data[33:]
 
 
@@ -79,10 +78,10 @@ def jpeg_segment(marker: int, payload: bytes) -> bytes:
 
 
 def jpeg_with(data: bytes, *segments: bytes) -> bytes:
-    """Return a JPEG with more segments right after its start."""
+    """Return a JPEG with additional segments directly after its start."""
     return data[:2] + b"".join(segments) + data[2:]
 
 
 def webp_with(data: bytes, chunks: bytes) -> bytes:
-    """Return a WebP with more chunks at its end."""
+    """Return a WebP with additional chunks at its end."""
     return b"RIFF" + struct.pack("<I", len(data) - 8 + len(chunks)) + data[8:] + chunks

@@ -1,4 +1,5 @@
-"""Lists the inputs known to cost parsers most, for each kind of bytes that clients send.
+"""Lists the inputs with the highest known cost for parsers, for each kind of bytes that clients
+send.
 
 `test_parser_budget` measures what they take, `test_worst_inputs` what a server makes of them. A new
 way to make a parser work is a new row here.
@@ -31,7 +32,7 @@ MB = 1_000_000
 
 
 def infer_json(data: bytes, datatype: bytes = b"UINT8", shape: bytes = b"[1,224,224,3]") -> bytes:
-    """Return a request for inference whose tensor has this `data`."""
+    """Return an inference request whose tensor has this `data`."""
     return (b'{"inputs":[{"name":"image","datatype":"%b","shape":%b,"data":%b}]}') % (
         datatype,
         shape,
@@ -158,7 +159,7 @@ SIDE = 5000
 
 
 def images() -> Mapping[str, bytes]:
-    """Return files that take most memory or time to decode; making them takes seconds."""
+    """Return the files that need the most memory or time to decode; creating them takes seconds."""
     flat = Image.new("RGBA", (SIDE, SIDE), (1, 2, 3, 4))
     opaque = flat.convert("RGB")
     deep = zlib.compressobj(9)
@@ -189,4 +190,4 @@ COMPRESSED: Mapping[str, Callable[[], bytes]] = {
     ),
     "20 MB of zeros": lambda: gzip.compress(bytes(20 * MB), 9),
 }
-"""Functions that make bodies, which takes a second."""
+"""Functions that create bodies, which takes a second."""

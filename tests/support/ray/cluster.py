@@ -1,4 +1,4 @@
-"""Runs Convoy by deploy/ray/serve.yaml, on a Ray cluster whose nodes are all this machine.
+"""Runs Convoy with deploy/ray/serve.yaml on a Ray cluster whose nodes are all on this machine.
 
 Needs the extra `ray`. Each node has a loopback address of its own.
 """
@@ -35,7 +35,7 @@ _LOOK_S = 0.2
 
 
 class Proxy(StrEnum):
-    """Names the process that receives the requests on a node."""
+    """Returns the process that receives the requests on a node."""
 
     PYTHON = "python"
     """Ray's default."""
@@ -76,7 +76,7 @@ class Replica:
 
 @dataclass
 class RayConvoy:
-    """Runs a cluster that serves; nodes have one CPU each, and so has a replica."""
+    """Runs a cluster that serves; each node and each replica has one CPU."""
 
     url: str
     cluster: Cluster
@@ -84,7 +84,7 @@ class RayConvoy:
     _numbers: Iterator[int] = field(default_factory=lambda: count(2))
 
     def add_node(self) -> Any:
-        """Start a node, the head first."""
+        """Start a node, beginning with the head."""
         return self.cluster.add_node(
             num_cpus=1,
             node_ip_address=f"127.0.0.{next(self._numbers)}",
@@ -93,11 +93,11 @@ class RayConvoy:
         )
 
     def remove_node(self, node: Any) -> None:
-        """Kill all processes of a node, as a power cut would."""
+        """Kill all processes of a node, as a power failure would."""
         self.cluster.remove_node(node, allow_graceful=False)
 
     def deploy(self, config: Mapping[str, Any]) -> None:
-        """Deploy as `serve run` does. Raises RuntimeError where Ray refuses."""
+        """Deploy as `serve run` does. Raises RuntimeError if Ray refuses."""
         with TemporaryDirectory() as folder:
             file = Path(folder) / "serve.yaml"
             file.write_text(yaml.safe_dump(dict(config)))
@@ -109,15 +109,14 @@ class RayConvoy:
             raise RuntimeError(f"{shlex.join(command)}\n{done.stdout}{done.stderr}")
 
     def replicas(self) -> list[Replica]:
-        """Return the replicas that Ray sends requests to."""
+        """Return the replicas to which Ray sends requests."""
         deployment = self._application()["deployments"].get(DEPLOYMENT, {"replicas": []})
         running = [each for each in deployment["replicas"] if each["state"] == "RUNNING"]
         return [Replica(each["pid"], each["node_ip"]) for each in running]
 
     def wait_for(self, replicas: int) -> None:
-        """Wait for so many replicas. Raises RuntimeError if the deployment fails, or takes too
-        long.
-        """
+        """Wait for this many replicas. Raises RuntimeError if the deployment fails, or takes too
+        long."""
         deadline = time.monotonic() + _READY_S
         while len(self.replicas()) != replicas:
             told = self._application()
@@ -158,7 +157,7 @@ def ray_convoy(
     proxy: Proxy = Proxy.PYTHON,
     autoscaling: Mapping[str, Any] | None = None,
 ) -> Iterator[RayConvoy]:
-    """Yield a cluster with a proxy on its head, once the least number of replicas is ready."""
+    """Yield a cluster with a proxy on its head, when the least number of replicas is ready."""
     with bind("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
     config = configuration(port, arguments or {}, replicas)

@@ -1,4 +1,4 @@
-"""Loads a Convoy on Ray Serve, and injects faults meanwhile. Needs the extra `ray`."""
+"""Injects faults into Convoy on Ray Serve under load. Needs the extra `ray`."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ Load = dict[str, Any]
 
 @contextmanager
 def load(url: str, seconds: float) -> Iterator[list[Load]]:
-    """Run clients for that long; the list has their results at the end of the block."""
+    """Run clients for this time; the list contains their results at the end of the block."""
     results: list[Load] = []
     with TemporaryDirectory() as folder:
         file = Path(folder) / "loadtest.json"
@@ -44,7 +44,7 @@ def load(url: str, seconds: float) -> Iterator[list[Load]]:
 
 
 def faults(running: RayConvoy, seconds: float) -> Load:
-    """Return the results of clients during which a replica dies, a node is lost and another joins.
+    """Return the results of clients while a replica dies, a node is lost and another joins.
 
     It begins with two nodes with a replica each, and ends with two replicas again.
     """

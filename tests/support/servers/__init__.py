@@ -1,1 +1,1 @@
-"""Contains servers that tests run, in this process or in one of their own."""
+"""Contains servers that tests run, in this process or in a separate process."""

@@ -1,4 +1,4 @@
-"""Sends blocking requests to a server in another process, which other tests do by asyncio."""
+"""Sends blocking requests to a server in another process; other tests use asyncio."""
 
 import http.client
 import json
@@ -17,14 +17,14 @@ ServerProcess = subprocess.Popen[str] | Forked
 
 
 class Answer(NamedTuple):
-    """Holds a status, headers by their names in lower case, and a body."""
+    """Holds a status, headers by their lower-case names, and a body."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def content(self) -> Any:
-        """Return what the JSON is of, or the text."""
+        """Return the content of the JSON, or the text."""
         is_json = self.headers.get("content-type") == "application/json"
         return json.loads(self.body) if is_json else self.body.decode()
 
@@ -43,7 +43,7 @@ class AskedServer:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Return the answer to a request on a connection of its own."""
+        """Return the answer to a request on a separate connection."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         with closing(connection):
             connection.request(method, path, body, headers or {})
@@ -70,6 +70,6 @@ class AskedServer:
         return connection
 
     def resident_bytes(self) -> int:
-        """Return how much memory the process has now."""
+        """Return the current memory of the process."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")

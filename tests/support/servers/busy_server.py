@@ -1,4 +1,4 @@
-"""Runs `convoy` as on a machine without an idle core: no trial of a model waits 3 s for one.
+"""Runs `convoy` as on a machine without an idle core: no test of a model waits 3 s for one.
 
 What else runs beside a test would decide how long it takes.
 """

@@ -1,4 +1,4 @@
-"""Tells the engine of a server in another process to keep its batches, or to fail.
+"""Lets the engine of a server in another process hold its batches, or fail.
 
 Files in a folder say so. What is inside the server is therefore known, however busy the machine.
 """
@@ -14,20 +14,20 @@ from tests.support import PATIENCE_S
 
 
 class Control:
-    """Holds the folder: a test writes what it wants, and the engine does it with each batch."""
+    """Holds the folder in which a test writes a command, which the engine obeys with each batch."""
 
     def __init__(self, folder: Path) -> None:
         self._hold, self._held, self._fail = (folder / name for name in ("hold", "held", "fail"))
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Keep batches from ending within this block."""
+        """Hold batches within this block."""
         self._held.unlink(missing_ok=True)
         with _present(self._hold):
             yield
 
     def until_held(self) -> None:
-        """Wait for a batch to begin that is kept: what comes before that would be in it."""
+        """Wait until a batch begins and is held; earlier images would be in it."""
         until(self._held.exists)
 
     @contextmanager
@@ -37,7 +37,7 @@ class Control:
             yield
 
     def obey(self) -> None:
-        """Keep the batch, or raise EngineError, in the engine's process."""
+        """Hold the batch, or raise EngineError, in the engine's process."""
         while self._hold.exists():
             self._held.touch()
             time.sleep(0.005)
@@ -55,7 +55,7 @@ def _present(file: Path) -> Iterator[None]:
 
 
 def until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-    """Wait until another process has made the condition true; a busy machine takes its time."""
+    """Wait until another process has made the condition true, even on a busy machine."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
@@ -63,6 +63,6 @@ def until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
 
 
 def processor_s(process: int) -> float:
-    """Return the processor seconds that a process has used, in its own code and in the kernel's."""
+    """Return the CPU seconds that a process has used, in its own code and in the kernel."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,5 @@
-"""Imitates a hub of models on a loopback port: one repository, its list of files, the files."""
+"""Imitates a hub of models on a loopback port, with one repository, its list of files, and the
+files."""
 
 import hashlib
 import json
@@ -16,17 +17,17 @@ COMMIT = "c0ffee" + "0" * 34
 REPOSITORY = "maker/flowers"
 
 Answer = Callable[[BaseHTTPRequestHandler, bytes, int], None]
-"""Answers with (a part of) a file from where a range begins."""
+"""A function that answers with (a part of) a file from the beginning of a range."""
 
 
 def send(handler: BaseHTTPRequestHandler, data: bytes, begin: int) -> None:
-    """Answer as it should be."""
+    """Answer correctly."""
     send_part(handler, data, begin, len(data))
 
 
 @dataclass
 class FakeHub:
-    """Holds the repository, what was asked for, and how the next requests are answered."""
+    """Holds the repository, the received requests, and the answers to the next requests."""
 
     files: dict[str, bytes]
     url: str = ""
@@ -38,12 +39,13 @@ class FakeHub:
 
     @property
     def paths(self) -> list[str]:
-        """Return the paths that were asked for, of the files those in the repository."""
+        """Return the requested paths; for files, the paths in the repository."""
         paths = [unquote(path.partition("?")[0]) for path, _ in self.asked]
         return [path.rpartition(f"/resolve/{self.commit}/")[2] for path in paths]
 
     def listing(self) -> dict[str, Any]:
-        """Return what the hub says of the repository; models are files that git has pointers to."""
+        """Return the hub's description of the repository; models are files to which git has
+        pointers."""
         return {
             "id": REPOSITORY,
             "sha": self.commit,
@@ -60,7 +62,7 @@ class FakeHub:
         return entry
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        """Answer a request, and keep what it was."""
+        """Answer a request, and record it."""
         headers = {name.lower(): value for name, value in handler.headers.items()}
         self.asked.append((handler.path, headers))
         path = unquote(urlsplit(handler.path).path)

@@ -1,4 +1,4 @@
-"""Runs a real server over a fake engine: python -m tests.support.servers.fake_server.
+"""Runs a real server with a fake engine: python -m tests.support.servers.fake_server.
 
 Prints its port once it takes requests. The exit status is 0 if everything accepted was answered.
 """
@@ -112,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def spoil_log(how: str) -> None:
-    """Make standard error a full pipe without a reader, or a closed one."""
+    """Make standard error a full pipe without a reader, or a closed pipe."""
     if how == "read":
         return
     reading, writing = os.pipe()

@@ -1,4 +1,4 @@
-"""Runs programs of Convoy in processes that are forked from one that has imported them.
+"""Runs Convoy's programs in processes that are forked from a process that has imported them.
 
 A start takes 0.1 s where a fresh interpreter takes 1.2 s of a core.
 """
@@ -33,7 +33,7 @@ _FORKS.set_forkserver_preload(
 
 
 class Forked:
-    """Runs a module's `main()` in a process of its own, with the methods of subprocess.Popen.
+    """Runs a module's `main()` in a separate process, with the methods of subprocess.Popen.
 
     Its output is read from `stdout` and `stderr`, unless it goes to a file or the null device.
     """
@@ -69,7 +69,7 @@ class Forked:
                 os.close(passed)
 
     def poll(self) -> int | None:
-        """Return the process's status if it has ended, -N where signal N ended it."""
+        """Return the process's status if it has ended; -N if signal N ended it."""
         self.returncode = self._process.exitcode
         return self.returncode
 
@@ -82,7 +82,7 @@ class Forked:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Wait for the process to end; return the output that is not read yet."""
+        """Wait for the process to end; return the output that has not been read yet."""
         outputs = [output for output in (self.stdout, self.stderr) if output and not output.closed]
         with ThreadPoolExecutor(2) as pool:  # a full pipe would keep it from ending
             reading = {output: pool.submit(output.read) for output in outputs}
@@ -110,7 +110,7 @@ class Forked:
 
 
 class _Passed:
-    """Holds a file descriptor that the process gets."""
+    """Holds a file descriptor that the process receives."""
 
     def __init__(self, number: int) -> None:
         self._number = number

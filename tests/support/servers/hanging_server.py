@@ -21,7 +21,7 @@ BOUND_S = 2.5  # longer than a busy machine takes to run a batch
 
 
 class HangingEngine(FakeEngine):
-    """Hangs on a 9."""
+    """An engine that hangs on a 9."""
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         """Return the scores, or never return."""

@@ -1,4 +1,4 @@
-"""Runs a `convoy serve` that gets SIGHUP while it opens its models."""
+"""Runs a `convoy serve` that receives SIGHUP while it opens its models."""
 
 import os
 import signal

@@ -1,6 +1,5 @@
 """Runs `convoy` as on an idle machine, where one thread computes a small model as fast as several:
-its batches run in processes, whatever a busy machine would measure.
-"""
+its batches run in processes, independent of measurements on a busy machine."""
 
 from importlib import import_module
 from unittest.mock import patch

@@ -1,4 +1,4 @@
-"""Runs `convoy` whose trials of models share one process, which imports their libraries once.
+"""Runs `convoy` with one process for all tests of models, which imports their libraries once.
 
 No trial waits for an idle core, as in busy_server.py.
 """

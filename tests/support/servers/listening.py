@@ -28,7 +28,7 @@ PATIENT = Limits(
     refused_s=_LONG_S,
     idle_s=_LONG_S,
 )
-"""Cuts no client: on a busy machine those of tests are slow."""
+"""Limits that disconnect no client, because the tests' clients are slow on a busy machine."""
 
 
 class OpenPort:
@@ -45,7 +45,7 @@ class OpenPort:
         self._clients: list[asyncio.StreamWriter] = []
 
     async def connect(self, *, limit: int = 2**16) -> "Client":
-        """Open a connection, of which at most about 2 × `limit` is read ahead."""
+        """Open a connection, which reads at most about 2 × `limit` ahead."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=limit)
         self._clients.append(writer)
         return Client(reader, writer)
@@ -57,7 +57,7 @@ class OpenPort:
         return client
 
     async def ask(self, data: bytes) -> "Reply":
-        """Return the answer to a request on a connection of its own."""
+        """Return the answer to a request on a separate connection."""
         return await (await self.send(data)).reply()
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Reply:
         self.body = body
 
     def error(self, status: int) -> str:
-        """Return the message of an error with this status, in the one format of errors."""
+        """Return the message of an error with this status, in the common error format."""
         assert self.status == status, self
         assert self.headers["content-type"] == "application/json"
         body = json.loads(self.body)
@@ -123,7 +123,7 @@ async def listening(
     endpoints: Mapping[str, AnyEndpoint] | None = None,
     room: ByteRoom | None = None,
 ) -> AsyncIterator[OpenPort]:
-    """Serve within these limits, PATIENT unless given, with unread answers in `room`; in the end no
+    """Serve with these limits (by default PATIENT), with unread answers in `room`; at the end, no
     request may be in progress."""
     entries: list[RequestRecord] = []
     edge = Edge(limits or PATIENT, keys, [entries.append, ended])

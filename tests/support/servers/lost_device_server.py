@@ -1,4 +1,4 @@
-"""Runs `convoy` on a simulated GPU that is lost once a file, its first argument, exists."""
+"""Runs `convoy` on a simulated GPU that is lost as soon as a file, its first argument, exists."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ from service.cli import main as convoy
 
 
 def lose_once_there(file: Path) -> None:
-    """Make every call that waits fail once the file exists, as after an illegal access."""
+    """Make every call that waits fail after the file exists, as after an illegal access."""
     for kind in (CusimStream, CusimDevice):
         synchronize = kind.synchronize
 

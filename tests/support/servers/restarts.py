@@ -1,4 +1,4 @@
-"""Restarts two servers by turns, under clients that follow HTTP.
+"""Restarts two servers in turn, under the load of clients that follow HTTP.
 
 A client may send a POST again only where it surely was not computed: its connection was refused, or
 the answer is 503. It obeys `connection: close`, and takes its next request to the other server.
@@ -41,7 +41,7 @@ class RestartableServer:
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """Stop the server as a process manager does; it must end with status 0."""
+        """Stop the server as a process manager does; it must exit with status 0."""
         assert self._process is not None
         self._process.terminate()
         assert self._process.wait(PATIENCE_S) == 0
@@ -77,7 +77,7 @@ def pair(*options: str) -> Iterator[list[RestartableServer]]:
 
 
 def _ports_to_keep(count: int) -> list[int]:
-    """Return free ports below the range from which the system gives any free port.
+    """Return free ports below the range from which the system assigns ports.
 
     From that range it might give one to another test while the server that has it is stopped.
     """
@@ -91,12 +91,11 @@ def _ports_to_keep(count: int) -> list[int]:
 
 
 class Client:
-    """Sends requests until stopped, and counts how they ended: `right`, or what was wrong."""
+    """Sends requests until stopped, and counts their outcomes: `right`, or the error."""
 
     def __init__(self, ports: Sequence[int], pause_s: float, *, keep: bool) -> None:
-        """If `keep`, keep the connection as long as the server does; else open one for each
-        request.
-        """
+        """If `keep`, keep the connection as long as the server does; otherwise open one per
+        request."""
         self._ports = itertools.cycle(ports)
         self._pause_s = pause_s
         self._keep = keep
@@ -148,9 +147,7 @@ class Client:
         return answer.status, body
 
     def _connect(self) -> http.client.HTTPConnection:
-        """Return the open connection, unless the server has ended it meanwhile, or else a new
-        one.
-        """
+        """Return the open connection, or a new one if the server has closed it."""
         if self._connection is not None:
             ended = select.poll()  # not select, whose files are numbered below 1024
             ended.register(self._connection.sock, select.POLLIN)

@@ -1,4 +1,4 @@
-"""Lists an application's routes, for tests that must know each."""
+"""Lists an application's routes, for tests that need all of them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,12 +7,12 @@ from starlette.routing import Route
 
 
 def posts_of(app: Any) -> set[str]:
-    """The paths that take a POST."""
+    """Return the paths that accept a POST."""
     return {route.path for route in routes_of(app) if "POST" in (route.methods or ())}
 
 
 def routes_of(router: Any) -> Iterator[Route]:
-    """All routes, those of included routers too."""
+    """Return all routes, including those of included routers."""
     for route in router.routes:
         if isinstance(route, Route):
             yield route

@@ -1,4 +1,4 @@
-"""Runs a server on a loopback port, in a thread, that answers as the test says."""
+"""Runs a server on a loopback port, in a thread, with answers that the test chooses."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from tests.support import PATIENCE_S
 
 @dataclass
 class ReceivedRequests:
-    """Holds the bodies and headers that arrived, in order."""
+    """Holds the received bodies and headers, in order."""
 
     url: str = ""
     bodies: list[bytes] = field(default_factory=list)
@@ -23,11 +23,11 @@ class ReceivedRequests:
 
 
 Script = Callable[[bytes, int], Awaitable[web.Response]]
-"""The answer to a body, the n-th that arrived."""
+"""A function that returns the answer to the n-th body."""
 
 
 def answer(index: int, status: int = 200) -> web.Response:
-    """Return a good answer: that the image shows class `index`."""
+    """Return a good answer with the class `index`."""
     predictions = [
         {"index": index, "label": str(index), "probability": 0.9},
         {"index": (index + 1) % 10, "label": "", "probability": 0.05},
@@ -51,7 +51,7 @@ async def honest(body: bytes, _: int) -> web.Response:
 def scripted(
     script: Script = honest, path: str = "/v1/classify", metrics: str | None = None
 ) -> Iterator[ReceivedRequests]:
-    """Run the server, and yield what it has received so far."""
+    """Run the server, and yield the requests that it has received so far."""
     seen = ReceivedRequests()
     ready = threading.Event()
     loop = asyncio.new_event_loop()

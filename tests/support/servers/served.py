@@ -1,4 +1,4 @@
-"""Runs a server in the event loop of a test, and a client that sends bytes."""
+"""Runs a server in the event loop of a test, with a client that sends bytes."""
 
 import asyncio
 import json
@@ -23,10 +23,10 @@ PATH = "/v1/classify"
 
 
 class Http(Client):
-    """Connects to the server, whose answers are JSON."""
+    """A connection to the server, whose answers are JSON."""
 
     async def head(self) -> bytes:
-        """Return the head of the next answer."""
+        """Return the headers of the next answer."""
         return await self.reader.readuntil(b"\r\n\r\n")
 
     async def answer(self) -> tuple[int, dict[str, str], Any]:
@@ -42,7 +42,7 @@ class Http(Client):
         return index
 
     async def ended(self) -> bool:
-        """Return whether the server closed without another answer."""
+        """Return whether the server closed the connection without another answer."""
         return await self.rest() == b""
 
     def abort(self) -> None:
@@ -51,7 +51,7 @@ class Http(Client):
 
 
 class LiveServer:
-    """Holds a running server, and the paths that its application was asked for over ASGI."""
+    """Holds a running server, and the paths that its application received over ASGI."""
 
     def __init__(
         self, repository: Repository, port: int, asked: list[str], connections: set[Any]
@@ -70,9 +70,8 @@ class LiveServer:
 async def served(
     engine: FakeEngine | None = None, *, stock: bool = False, direct: bool = True, **options: Any
 ) -> AsyncIterator[LiveServer]:
-    """Serve fakes over Convoy's own connections, `direct` or not, or by `stock` uvicorn
-    unchanged.
-    """
+    """Serve fakes on Convoy's own connections, `direct` or not, or with `stock` uvicorn
+    unchanged."""
     repository = make_repository(engine, **options)
     app = create_app(repository)
     await repository.warm_up()

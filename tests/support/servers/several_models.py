@@ -1,4 +1,4 @@
-"""Makes a folder of two models, and runs a real `convoy serve` of it in a process of its own."""
+"""Creates a folder of two models, and runs a real `convoy serve` with it in a separate process."""
 
 import re
 import shutil
@@ -51,7 +51,7 @@ def make_models(folder: Path) -> Path:
 
 
 def save_channels(path: Path, height: int = 4, width: int = 6) -> None:
-    """Save a network that gives the mean of each channel of an image of N×3×height×width."""
+    """Save a network that returns the mean of each channel of an image of N×3×height×width."""
     weights = numpy_helper.from_array(np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1), "w")
     graph = helper.make_graph(
         [
@@ -70,7 +70,8 @@ def save_channels(path: Path, height: int = 4, width: int = 6) -> None:
 
 @contextmanager
 def convoy_serve(*arguments: str | Path) -> Iterator[int]:
-    """Yield the port of a running `convoy serve`, which is killed if it outlives the block."""
+    """Yield the port of a running `convoy serve`, which is killed if it still runs after the
+    block."""
     with announced(*arguments) as line:
         port = re.search(r" at http://127\.0\.0\.1:(\d+) ", line)
         assert port, line
@@ -79,7 +80,7 @@ def convoy_serve(*arguments: str | Path) -> Iterator[int]:
 
 @contextmanager
 def announced(*arguments: str | Path, program: str = CONVOY) -> Iterator[str]:
-    """Yield the first line of `convoy serve`, which is killed if it outlives the block."""
+    """Yield the first line of `convoy serve`, which is killed if it still runs after the block."""
     process = Forked(program, "serve", *arguments, "--port", "0", "--threads", "1")
     try:
         assert process.stdout is not None

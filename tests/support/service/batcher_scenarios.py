@@ -1,4 +1,4 @@
-"""Lists what may happen to a batcher, for Hypothesis to combine."""
+"""Lists the events of a batcher, for Hypothesis to combine."""
 
 import asyncio
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 
 class Ending(Enum):
-    """Says how a call of `run` ends."""
+    """The end of a call of `run`."""
 
     RESULTS = auto()
     TOO_FEW = auto()
@@ -21,7 +21,7 @@ class Ending(Enum):
 
 
 class Panic(BaseException):
-    """Stands for what a native library may raise past `except Exception`."""
+    """Replaces an exception of a native library that `except Exception` does not catch."""
 
 
 RAISES = {
@@ -33,7 +33,7 @@ RAISES = {
 
 @dataclass(frozen=True)
 class Moment:
-    """A second, and turns of the event loop within it: ties are what breaks schedulers."""
+    """A second, and turns of the event loop within it: simultaneous events break schedulers."""
 
     second: int
     turns: int
@@ -41,7 +41,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Visit:
-    """Describes one submit; its client may leave at some moment."""
+    """Describes one submit; its client may leave at some time."""
 
     arrives: Moment
     count: int
@@ -53,7 +53,7 @@ class Visit:
 
 @dataclass(frozen=True)
 class Pace:
-    """Describes one call of `run`; 0 seconds and 0 turns never give up control."""
+    """Describes one call of `run`; 0 seconds and 0 turns never yield control."""
 
     takes: Moment
     ending: Ending
@@ -67,7 +67,7 @@ class Closing:
 
 @dataclass(frozen=True)
 class Rival:
-    """Describes another model that wants the device at some moment, and how long it keeps it."""
+    """Describes another model that wants the device at some time, and for how long it keeps it."""
 
     comes: Moment
     stays_s: int

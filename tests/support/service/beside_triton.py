@@ -1,4 +1,4 @@
-"""Requests that are sent to Triton and to Convoy alike; a program records Triton's answers.
+"""Lists requests that are sent to both Triton and Convoy; a program records Triton's answers.
 
     python -m tests.support.service.beside_triton    # writes triton_2_51.json beside the test
 
@@ -62,7 +62,8 @@ _LABELS = {MODEL: "red\ngreen\nblue\n", SHORT: "red\ngreen\n"}
 
 
 def make_repository(folder: Path, *, for_triton: bool = False) -> Path:
-    """Make a model repository as Triton has it: two models, one with a label file too short."""
+    """Create a model repository for Triton with two models, of which one has a label file that is
+    too short."""
     for name, labels in _LABELS.items():
         place = folder / name
         (place / "1").mkdir(parents=True)
@@ -79,7 +80,7 @@ def make_repository(folder: Path, *, for_triton: bool = False) -> Path:
 
 
 def _save(path: Path) -> None:
-    """Save a network that gives the mean of each channel, and mixes none with another."""
+    """Save a network that returns the mean of each channel and keeps images independent."""
     pooled = helper.make_node("GlobalAveragePool", ["x"], ["m"])
     graph = helper.make_graph(
         [pooled, helper.make_node("Flatten", ["m"], ["amount"])],
@@ -113,13 +114,13 @@ _NUMBERS = _ONE.tolist()
 
 
 def _input(**changed: Any) -> dict[str, Any]:
-    """Return the input of one image in JSON, with fields changed; None takes one away."""
+    """Return the input of one image in JSON, with fields changed; None removes a field."""
     usual = {"name": "x", "datatype": "FP32", "shape": [1, 3, 4, 6], "data": _NUMBERS}
     return {key: value for key, value in (usual | changed).items() if value is not None}
 
 
 def _json(*inputs: dict[str, Any], path: str = _INFER, **fields: Any) -> Sent:
-    """Return a request with all of it in JSON; without inputs it has one image."""
+    """Return a request entirely in JSON; without inputs, it has one image."""
     return Sent("POST", path, json.dumps({"inputs": inputs or [_input()], **fields}).encode())
 
 
@@ -268,7 +269,7 @@ REQUESTS: dict[str, Sent] = {
 
 
 def seen(answer: httpx.Response, path: str) -> dict[str, Any]:
-    """Return the status of an answer, and where it is no error what clients read of the rest."""
+    """Return the status of an answer and, if it is not an error, the parts that clients read."""
     found: dict[str, Any] = {"status": answer.status_code}
     if answer.status_code != 200 or path.endswith(("/ready", "/live")):
         return found
@@ -300,7 +301,7 @@ def _of_others(value: Any, path: str) -> Any:
 
 
 def ask(address: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Send every request to a server; yield its name and what is seen of the answer."""
+    """Send every request to a server; yield its name and the relevant parts of the answer."""
     with httpx.Client(base_url=f"http://{address}", timeout=PATIENCE_S) as client:
         for name, (method, path, body, headers) in REQUESTS.items():
             answer = client.request(method, path, content=body, headers=headers)
@@ -345,7 +346,7 @@ def _triton() -> Iterator[str]:
 
 
 def _give_numpy(models: Path, packages: Path) -> None:
-    """Let the backend's Python, which knows no environment, find NumPy."""
+    """Let the backend's Python, which uses no environment, find NumPy."""
     for file in models.glob("*/1/model.py"):
         found = f"import sys\nsys.path.insert(0, {str(packages)!r})\n"
         file.write_text(found + file.read_text())

@@ -1,4 +1,4 @@
-"""Opens a page of a real server in Chromium, by fixtures to import into a conftest."""
+"""Opens a page of a real server in Chromium, with fixtures to import into a conftest."""
 
 import importlib
 import re
@@ -88,14 +88,14 @@ VIEWS = [
     for width, height in ((1024, 768), (390, 844), (1600, 1000))
     for scheme in ("light", "dark")
 ]
-"""Those of a phone, a tablet and a large screen. Only the first is no slow test."""
+"""The views of a phone, a tablet and a large screen. Tests with all but the first are slow."""
 
 
 @contextmanager
 def opened(
     browser: "Browser", address: str, view: View = VIEWS[0], **options: Any
 ) -> Iterator["Page"]:
-    """Yield a page in a window of its own.
+    """Yield a page in a separate window.
 
     Fails where a script fails, requests another host, or violates the policy.
     """
@@ -113,7 +113,7 @@ def opened(
 
 
 def said_by(page: "Page", script: str, files: Any) -> Any:
-    """Return what a script logs on a page whose first field for files has these."""
+    """Return a script's log on a page whose first file field has these files."""
     page.evaluate(
         "() => document.body.prepend(Object.assign(document.createElement('input'),"
         " { type: 'file', multiple: true, ariaLabel: 'Own' }))"

@@ -1,4 +1,4 @@
-"""Sends HTTP requests to an application over fakes, in process, and checks its answers."""
+"""Sends HTTP requests to an application with fakes, in process, and checks its answers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -18,7 +18,7 @@ PATH = "/v1/classify"
 
 
 class AppClient(httpx.AsyncClient):
-    """Sends requests to an application in this process, which tests may also call themselves."""
+    """Sends requests to an application in this process; tests may also call the application."""
 
     def __init__(self, app: FastAPI) -> None:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
@@ -30,9 +30,8 @@ class AppClient(httpx.AsyncClient):
 async def serving(
     engine: FakeEngine | None = None, *, warm: bool = True, **options: Any
 ) -> AsyncIterator[tuple[AppClient, Pipeline]]:
-    """Yield a client of an application over fakes, and its pipeline; nothing may be left
-    inside it.
-    """
+    """Yield a client of an application with fakes, and its pipeline; no request may remain in
+    it."""
     repository = make_repository(engine, **options)
     (pipeline,) = repository.models.values()
     if warm:
@@ -52,7 +51,7 @@ def digits(answer: httpx.Response) -> list[int]:
 
 
 def error_of(answer: httpx.Response, status: int) -> str:
-    """Return the message of an error, which must have this status and the one format."""
+    """Return the message of an error, which must have this status and the common format."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/json"
     body = answer.json()
@@ -71,12 +70,12 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def metric(client: httpx.AsyncClient, sample: str) -> float:
-    """Return the value of a sample of /metrics, summed over all labels that it does not name."""
+    """Return the value of a sample of /metrics, summed over all labels that are not given."""
     return metric_in((await client.get("/metrics")).text, sample)
 
 
 def metric_in(text: str, sample: str) -> float:
-    """Return what `metric` does, from the text that /metrics answered."""
+    """Return the value of `metric`, from the text of /metrics."""
     (wanted,) = samples_in(f"{sample} 0\n")
     values = [
         value
@@ -88,7 +87,7 @@ def metric_in(text: str, sample: str) -> float:
 
 
 def samples_in(text: str) -> list[tuple[str, dict[str, str], float]]:
-    """Return name, labels and value of every sample in the text that /metrics answered."""
+    """Return name, labels and value of every sample in the text of /metrics."""
     families = text_string_to_metric_families(text)
     return [(s.name, s.labels, s.value) for family in families for s in family.samples]
 

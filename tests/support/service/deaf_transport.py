@@ -1,11 +1,11 @@
-"""Makes a connection without a client: what is written goes nowhere."""
+"""Creates a connection without a client, which discards everything that is written."""
 
 import asyncio
 from typing import Any
 
 
 class ServerState:
-    """Holds what the connections of a uvicorn server share."""
+    """Holds the shared state of the connections of a uvicorn server."""
 
     def __init__(self) -> None:
         self.connections: set[Any] = set()
@@ -15,7 +15,7 @@ class ServerState:
 
 
 class DeafTransport(asyncio.Transport):
-    """Takes everything that is written, and remembers it."""
+    """Accepts and records everything that is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class DeafTransport(asyncio.Transport):
         self._closing = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Remember the data."""
+        """Record the data."""
         self.written += data
 
     def write_eof(self) -> None:

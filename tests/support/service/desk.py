@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class Desk:
-    """Batches letters, whose results are capitals; each batch takes one second."""
+    """Batches letters, whose results are capital letters; each batch takes one second."""
 
     def __init__(self, run: Run | None = None, max_batch: int = 4) -> None:
         self.batches: list[str] = []
@@ -45,7 +45,8 @@ class Desk:
         return [item.upper() for item in items]
 
     async def submit(self, letters: str) -> asyncio.Task[BatchResult[str]]:
-        """Submit letters, and return the task once it has got as far as it can at this moment."""
+        """Submit letters, and return the task as soon as it has proceeded as far as it can at this
+        time."""
         task = asyncio.create_task(self.ask(letters))
         await turns(3)
         return task
@@ -56,7 +57,7 @@ class Desk:
 
 
 class Poster(Protocol[T_contra, R]):
-    """A batcher, or a runner."""
+    """A batcher or a runner."""
 
     def post(
         self, items: Sequence[T_contra], then: OnOutcome[R], urgency: Urgency, client: Client, /

@@ -1,6 +1,5 @@
-"""Fakes an engine and a decoder without a model: an image is a digit, and its class is the
-digit.
-"""
+"""Provides a fake engine and decoder without a model: an image is a digit, and its class is the
+digit."""
 
 import threading
 import time
@@ -42,7 +41,8 @@ LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 
 class FakeEngine:
-    """Scores each image's own digit highest; a batch takes `delay_s`, or until `gate` opens."""
+    """Scores each image's own digit highest; a batch takes `delay_s`, or waits until `gate`
+    opens."""
 
     ranked = None
 
@@ -74,7 +74,7 @@ class FakeEngine:
         self._scores = scores or one_hot
 
     def warm_up(self) -> Engine:
-        """Do what the test wants."""
+        """Run the test's function."""
         self._warm_up()
         return self
 
@@ -93,24 +93,24 @@ class FakeEngine:
         return Results(self._scores(stacked), inner=dict.fromkeys(inner, digits.astype(np.float32)))
 
     def close(self) -> None:
-        """Remember that the engine was closed."""
+        """Record that the engine was closed."""
         self.closed = True
 
 
 class FakeFile(DeferredImage):
-    """A digit as a file that a device decodes: `b"7"`; one with an f is flagged."""
+    """A digit as a file that a device decodes: `b"7"`; a file with an f is flagged."""
 
     kind = Kind.JPEG
     shape = (1, 1, 1)
 
     def __init__(self, data: bytes) -> None:
-        """Raise NotForDeviceError for a file with an h, whose header is not for a device."""
+        """Raise NotForDeviceError for a file with an h, whose header a device does not support."""
         if b"h" in data:
             raise NotForDeviceError(Reason.PROGRESSIVE.value)
         self.data = data
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Pixels:
-        """Return what the device makes of it, which is nothing of a flagged file."""
+        """Return the device's pixels of it, which are nothing for a flagged file."""
         digit = 0 if b"f" in self.data else int(self.data[:1])
         return np.full(self.shape, digit, np.uint8)
 
@@ -124,7 +124,7 @@ class FakeDecoder(FakeEngine):
         self.kinds: list[list[Kind]] = []  # of each batch
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
-        """Return the logits, of flagged files not finite ones."""
+        """Return the logits, which are not finite for flagged files."""
         self.kinds.append([kind_of(image) for image in images])
         results = super().run(images, inner)
         flagged = [isinstance(image, FakeFile) and b"f" in image.data for image in images]
@@ -134,7 +134,7 @@ class FakeDecoder(FakeEngine):
 
 
 def prepare_file(data: bytes) -> Decoding:
-    """Return how `decode_digit` decodes a file, and, unless it has an n, how a device does."""
+    """Return how `decode_digit` decodes a file and, unless it contains an n, how a device does."""
     file = None if b"n" in data else partial(FakeFile, data)
     return Decoding(Cost(), partial(decode_digit, data), file=file)
 
@@ -145,7 +145,8 @@ def one_hot(images: Images) -> Scores:
 
 
 def decode_digit(data: bytes) -> Pixels:
-    """Decode `b"7"` as an image of a 7, ignoring more bytes. Raises ImageError for other images."""
+    """Decode `b"7"` as an image of a 7, ignoring further bytes. Raises ImageError for other
+    images."""
     if not data[:1].isdigit():
         raise ImageError("the picture is no digit; send a digit")
     return np.full((1, 1, 1), int(data[:1]), np.uint8)
@@ -161,7 +162,7 @@ def _free(decode: Callable[[bytes], Pixels], data: bytes) -> Decoding:
 
 
 USUAL_FILE = b"0, the usual file"
-"""Takes long to decode, so that jobs that run images decode them, too."""
+"""A decoder that takes long, so that the jobs that run images also decode them."""
 
 
 def _slowly_the_usual(prepare: Callable[[bytes], Decoding], data: bytes) -> Decoding:
@@ -191,7 +192,7 @@ def make_repository(
     swaps: bool = False,
     decodes: bool = False,
 ) -> Repository:
-    """Return a repository of one model over fakes, not yet warm.
+    """Return a repository of one model with fakes, not yet warm.
 
     `prepare` replaces a `decode` that costs nothing. `others` are engines beside the first. With
     `decodes` the jobs that run images decode them. No time is too long unless `bounds` or

@@ -1,4 +1,4 @@
-"""Does five tasks on the page, each of two clicks at most, and takes a picture after each.
+"""Does five tasks on the page, each with at most two clicks, and takes a screenshot after each.
 
     python -m tests.support.service.film FOLDER MODEL [FLAG...]
 
@@ -33,7 +33,7 @@ def first_answer(page: "Page") -> None:
 
 
 def camera(page: "Page") -> None:
-    """One click classifies what the camera sees; one more ends it."""
+    """One click classifies the camera's image; another click stops it."""
     page.get_by_role("button", name="Use the camera").click()
     expect(page.locator("#camera-label")).to_contain_text("%", timeout=30_000)
     expect(page.locator("#camera-time")).to_contain_text("in the server")
@@ -45,7 +45,7 @@ def camera(page: "Page") -> None:
 
 
 def two_presets(page: "Page") -> None:
-    """One choice shows the answer by a second preset beside the first."""
+    """One choice shows the answer with a second preset next to the first answer."""
     page.get_by_label("Beside").select_option(index=page.locator("#beside option").count() - 1)
     expect(page.locator("#agreement")).to_contain_text("gree", timeout=30_000)
     names = page.locator(".answer .name").all_inner_texts()
@@ -63,7 +63,7 @@ def batches_grow(page: "Page") -> None:
 
 
 def where_it_looked(page: "Page") -> None:
-    """One click draws what the label rests on."""
+    """One click draws the basis of the label."""
     page.get_by_role("button", name="Map by covering").click()
     expect(page.locator("#looked")).to_contain_text("rests on it", timeout=60_000)
     expect(page.locator("#batches-run .done")).to_have_count(7)
@@ -79,7 +79,7 @@ TASKS: tuple[Callable[["Page"], None], ...] = (
 
 
 def film(page: "Page") -> Iterator[tuple[str, int]]:
-    """Do the tasks one after another; yield the name of each that is done, and its clicks."""
+    """Do the tasks one after another; yield the name of each finished task, and its clicks."""
     page.evaluate(_COUNT)
     done = 0
     for task in TASKS:
@@ -90,7 +90,7 @@ def film(page: "Page") -> Iterator[tuple[str, int]]:
 
 
 def main(folder: Path, *flags: str) -> None:
-    """Take the pictures."""
+    """Take the screenshots."""
     view = View(1024, 1180, "dark")
     with (
         convoy_at(*flags) as address,

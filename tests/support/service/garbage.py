@@ -1,4 +1,4 @@
-"""Measures what calls leave in memory until the garbage collector runs."""
+"""Measures the memory that calls leave until the garbage collector runs."""
 
 import gc
 import tracemalloc
@@ -8,7 +8,8 @@ CALLS = 10
 
 
 async def bytes_left(call: Callable[[], Awaitable[None]]) -> int:
-    """Return the bytes that so many calls leave, after one that may leave what later ones use."""
+    """Return the bytes that this many calls leave, after one call that may leave data for later
+    ones."""
     await call()
     gc.collect()
     gc.disable()

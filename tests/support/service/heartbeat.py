@@ -1,4 +1,4 @@
-"""Measures for how long one call keeps every other thread of the interpreter from running.
+"""Measures for how long one call blocks every other thread of the interpreter.
 
 It does not matter which thread makes the call. Not seen: a call that sleeps with the lock held, as
 it uses no CPU; and what is shorter than the pause between two beats.
@@ -31,7 +31,7 @@ _pread = ctypes.PyDLL(None).pread
 
 
 class _CoreClock:
-    """Counts how long the thread that makes it could have run, and had no core."""
+    """Measures for how long the thread that creates it could have run but had no core."""
 
     def __init__(self) -> None:
         self._text = ctypes.create_string_buffer(64)
@@ -53,7 +53,7 @@ class _CoreClock:
 
 
 class Heartbeat(threading.Thread):
-    """Takes the GIL repeatedly, and sees how much the process computed in between.
+    """Takes the GIL repeatedly, and measures the process's computing time in between.
 
     The CPU time of all threads is what counts, not the time of day: it stands still while a thread,
     asked to let go of the GIL, waits until this one has had it, and while others use the core. Two
@@ -100,7 +100,7 @@ def _now(clock: _CoreClock) -> tuple[float, float, float]:
 
 @contextmanager
 def heartbeat() -> Iterator[Heartbeat]:
-    """Yield a heartbeat beside the block; afterwards its `longest_s` is the longest hold."""
+    """Yield a heartbeat during the block; afterwards its `longest_s` is the longest hold."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
     beats = Heartbeat()
@@ -113,7 +113,7 @@ def heartbeat() -> Iterator[Heartbeat]:
 
 
 def longest_hold_s(call: Callable[[], object], tries: int, enough_s: float) -> float:
-    """Return the longest that `call` held the GIL, in the try in which that was shortest.
+    """Return the longest time for which `call` held the GIL, in the best of several tries.
 
     In seconds of a quiet core, whatever else the machine does. Noise only adds, so a try within
     `enough_s` is the last. Objects that are there already, of other tests, are not collected: that
@@ -137,7 +137,7 @@ def longest_hold_s(call: Callable[[], object], tries: int, enough_s: float) -> f
 
 
 def slowness() -> float:
-    """Return how many times as long as a quiet core this one takes now; at least 1."""
+    """Return how many times slower than an idle core this core is now; at least 1."""
     began = time.thread_time()
     re.search(rb"a$", _SEARCHED)
     return max(1.0, (time.thread_time() - began) / _SEARCH_S)

@@ -33,13 +33,13 @@ def file(path: Path) -> InferInput:
 
 
 class Grpc:
-    """Asks by gRPC."""
+    """Makes calls over gRPC."""
 
     def __init__(self, address: str) -> None:
         self._client = InferenceGRPCClient(url=address)
 
     async def health(self) -> list[Any]:
-        """Return what the server says of itself and of a model."""
+        """Return the server's description of itself and of a model."""
         client = self._client
         model = await client.is_model_ready("digits")
         return [await client.is_server_live(), await client.is_server_ready(), model]
@@ -54,14 +54,14 @@ class Grpc:
 
 
 class Http:
-    """Asks the same by HTTP."""
+    """Makes the same calls over HTTP."""
 
     def __init__(self, address: str) -> None:
         self._url = f"http://{address}"
         self._client = InferenceRESTClient(RESTConfig(protocol="v2"))
 
     async def health(self) -> list[Any]:
-        """Return what the server says of itself and of a model."""
+        """Return the server's description of itself and of a model."""
         client, url = self._client, self._url
         model = await client.is_model_ready(url, "digits")
         return [await client.is_server_live(url), await client.is_server_ready(url), model]
@@ -98,7 +98,7 @@ async def answers(client: Grpc | Http, jpeg: Path) -> dict[str, Any]:
 
 
 async def main() -> None:
-    """Print the answers by each protocol."""
+    """Print the answers over each protocol."""
     http, grpc, jpeg = sys.argv[1:]
     by: dict[str, Grpc | Http] = {"http": Http(http), "grpc": Grpc(grpc)}
     print(json.dumps({name: await answers(each, Path(jpeg)) for name, each in by.items()}))

@@ -1,4 +1,4 @@
-"""Has MLPerf's load generator ask for the digits' samples over V2, and counts wrong answers.
+"""Lets MLPerf's load generator request the digits' samples over V2, and counts wrong answers.
 
     PYTHON mlperf_calls.py ADDRESS SCENARIO LOGS IMAGE...
 
@@ -18,7 +18,7 @@ SECONDS = 2
 
 
 def _flushed() -> None:
-    """Hold nothing back that would have to be sent now."""
+    """Do nothing, because no request is held back."""
 
 
 def scores_of(address: str, file: Path) -> tuple[float, ...]:
@@ -33,7 +33,7 @@ def scores_of(address: str, file: Path) -> tuple[float, ...]:
 
 
 def main() -> None:
-    """Run one scenario, and print how many answers were wrong."""
+    """Run one scenario, and print the number of wrong answers."""
     address, scenario, logs, *names = sys.argv[1:]
     files = [Path(name) for name in names]
     wrong: list[str] = []

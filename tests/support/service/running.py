@@ -1,4 +1,4 @@
-"""Counts what a batcher runs."""
+"""Counts the items that a batcher runs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Files of shared memory, each of a name of its own."""
+"""Creates files of shared memory with unique names."""
 
 import os
 import tempfile
@@ -11,7 +11,7 @@ FOLDER = Path("/dev/shm")
 
 @contextmanager
 def shared_memory(content: bytes) -> Iterator[Path]:
-    """Yield a file with this content; it may be gone at the end."""
+    """Yield a file with this content; the test may remove it."""
     number, name = tempfile.mkstemp(prefix="convoy-test-", dir=FOLDER)
     os.close(number)
     file = Path(name)

@@ -28,7 +28,7 @@ _STATUSES = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """Holds an input, without elements where there is no array."""
+    """Holds an input, without elements if there is no array."""
 
     name: str
     datatype: str
@@ -37,7 +37,7 @@ class Tensor:
     binary: bool = True  # by HTTP
 
     def by(self, protocol: str) -> Any:
-        """Return it as the client of a protocol takes it."""
+        """Return the input for the client of a protocol."""
         kind = triton_grpc if protocol == "grpc" else triton_http
         tensor = kind.InferInput(self.name, list(self.shape), self.datatype)
         if self.array is not None:
@@ -48,14 +48,14 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Names an output, and its form."""
+    """Holds the name and the format of an output."""
 
     name: str
     classes: int = 0
     binary: bool = True  # by HTTP
 
     def by(self, protocol: str) -> Any:
-        """Return it as the client of a protocol takes it."""
+        """Return the output for the client of a protocol."""
         if protocol == "grpc":
             return triton_grpc.InferRequestedOutput(self.name, class_count=self.classes)
         return triton_http.InferRequestedOutput(
@@ -64,7 +64,7 @@ class Wanted:
 
 
 class TritonClient:
-    """Makes every call of a protocol's client; answers are as those by HTTP."""
+    """Makes every call of a protocol's client; answers have the form of HTTP's."""
 
     def __init__(self, protocol: str, address: str) -> None:
         self.protocol = protocol
@@ -105,7 +105,7 @@ class TritonClient:
         return [each.by(self.protocol) for each in inputs]
 
     def __getattr__(self, name: str) -> Any:
-        """Return any other call, whose answer is made what it is by HTTP."""
+        """Return any other call, whose answer is converted to HTTP's form."""
         method = getattr(self.own, name)
 
         def call(*arguments: Any, **options: Any) -> Any:
@@ -118,7 +118,7 @@ class TritonClient:
 
 @contextmanager
 def triton_client(protocol: str, address: str) -> Iterator[TritonClient]:
-    """Yield a client, which is closed in the end."""
+    """Yield a client, which is closed at the end."""
     client = TritonClient(protocol, address)
     try:
         yield client
@@ -127,7 +127,7 @@ def triton_client(protocol: str, address: str) -> Iterator[TritonClient]:
 
 
 def plain(message: Any) -> dict[str, Any]:
-    """Return a message as JSON would have it, with the fields that are not set."""
+    """Return a message as JSON would contain it, including the fields that are not set."""
     return {
         field.name: _value(field, getattr(message, field.name))
         for field in message.DESCRIPTOR.fields
@@ -173,7 +173,7 @@ def response_of(answer: Any) -> Any:
 
 
 def has_status(error: InferenceServerException, status: str) -> bool:
-    """Return whether a refusal has this status of HTTP, or gRPC's for it."""
+    """Return whether a refusal has this HTTP status, or the corresponding gRPC status."""
     return error.status() in (status, f"StatusCode.{_STATUSES[status]}")
 
 
@@ -184,7 +184,7 @@ def files_input(*files: bytes, shape: list[int] | None = None) -> Tensor:
 
 
 def pixels_input(pixels: Any, *, binary: bool = True) -> Tensor:
-    """Return an input of pixels as the engine takes them."""
+    """Return an input of pixels in the engine's form."""
     return Tensor("image", "UINT8", pixels.shape, pixels, binary)
 
 

@@ -1,4 +1,5 @@
-"""Runs an asyncio event loop whose clock jumps: sleeping takes no time, and a hang is an error."""
+"""Runs an asyncio event loop with a virtual clock: sleeping takes no time, and a hang is an
+error."""
 
 import asyncio
 import selectors
@@ -9,11 +10,11 @@ T = TypeVar("T")
 
 
 class HangError(Exception):
-    """Says that every task waits for something that will never happen."""
+    """Reports that every task waits for an event that will never happen."""
 
 
 class _Jump(selectors.SelectSelector):
-    """Makes the clock jump to the next timer where the loop would wait for it."""
+    """Advances the clock to the next timer when the loop would wait for it."""
 
     def __init__(self, jump: Callable[[float], None]) -> None:
         super().__init__()
@@ -28,7 +29,8 @@ class _Jump(selectors.SelectSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Starts at second 0; calls `before_jump` whenever nothing is left to do at a moment."""
+    """A loop that starts at second 0 and calls `before_jump` whenever nothing remains to be done at
+    a time."""
 
     def __init__(self, before_jump: Callable[[], None] = lambda: None) -> None:
         self._now = 0.0
@@ -55,14 +57,14 @@ async def turns(count: int) -> None:
 
 
 async def until(moment: float, then_turns: int = 0) -> None:
-    """Sleep to an absolute moment, and a few turns of the loop further."""
+    """Sleep until an absolute time, and some further turns of the loop."""
     if moment > now():
         await asyncio.sleep(moment - now())
     await turns(then_turns)
 
 
 def run(main: Coroutine[Any, Any, T], before_jump: Callable[[], None] = lambda: None) -> T:
-    """Run `main` in virtual time, and raise what the loop would only have logged."""
+    """Run `main` in virtual time, and raise errors that the loop would only have logged."""
     logged: list[dict[str, Any]] = []
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(before_jump)) as runner:
         runner.get_loop().set_exception_handler(lambda _, context: logged.append(context))

@@ -1,1 +1,1 @@
-"""Every exporter, from its installation to what Convoy answers."""
+"""Every exporter, from its installation to Convoy's answers."""

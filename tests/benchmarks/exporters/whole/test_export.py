@@ -1,4 +1,5 @@
-"""Pinned exporters are installed, and what they write is never answered wrong without a word."""
+"""Pinned exporters are installed, and answers for their models are never wrong without a
+warning."""
 
 import shutil
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""A day with a GPU, as far as it goes without one."""
+"""A day with a GPU, as far as it is possible without one."""

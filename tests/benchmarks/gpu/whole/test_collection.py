@@ -1,4 +1,5 @@
-"""The proof's tests are found with what is on the machine and what is carried, and nothing else."""
+"""The proof's tests are collected with only the packages that the machine has or that are
+carried."""
 
 import subprocess
 import sys
@@ -30,7 +31,8 @@ _PLUGINS = ("--disable-plugin-autoload", "-p", "anyio", "-p", "hypothesispytest"
 
 
 def absent() -> set[str]:
-    """The modules that are installed here and, by `carry`'s lists, are missing there."""
+    """Return the modules that are installed here and, according to `carry`, are missing on the
+    machine."""
     carried = {pin.partition("==")[0] for pin in (*pins(DISTRIBUTION, *TESTS), *EXTRAS)}
     there = ON_THE_MACHINE | carried | {DISTRIBUTION}
     return {

@@ -1,4 +1,4 @@
-"""A whole day on a machine like that with the GPU, without it: all of it runs, and says so."""
+"""A whole day on an imitation of the machine without a GPU: all stages run, and report it."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a unit of requests becomes a row: they are sent to a server on the CPU."""
+"""A unit of requests becomes a row: the requests are sent to a server on the CPU."""
 
 import pytest
 

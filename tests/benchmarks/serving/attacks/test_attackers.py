@@ -1,4 +1,4 @@
-"""The worst requests are accepted, and what they do to an honest client is judged."""
+"""The worst requests are accepted, and their effect on an honest client is evaluated."""
 
 import gzip
 import sys
