@@ -35,7 +35,7 @@ _LOOK_S = 0.2
 
 
 class Proxy(StrEnum):
-    """Returns the process that receives the requests on a node."""
+    """Names the process that receives the requests on a node."""
 
     PYTHON = "python"
     """Ray's default."""

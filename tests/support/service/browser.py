@@ -88,7 +88,7 @@ VIEWS = [
     for width, height in ((1024, 768), (390, 844), (1600, 1000))
     for scheme in ("light", "dark")
 ]
-"""The views of a phone, a tablet and a large screen. Tests with all but the first are slow."""
+"""The views of a tablet, a phone and a large screen. Only tests with the first are not slow."""
 
 
 @contextmanager
