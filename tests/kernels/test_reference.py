@@ -1,8 +1,8 @@
 """The reference's sums over windows and channels, and properties of all of its functions.
 
 ONNX Runtime computes in float32 (it has no float64 kernel for most of these operations), so both
-types are compared with it under float32's bound. What float64 adds is shown apart: against onnx's
-own evaluator, or with integers, whose sums are exact.
+types are compared with it within float32's bound. The additional accuracy of float64 is tested
+separately: with onnx's own evaluator, or with integers, whose sums are exact.
 """
 
 from collections.abc import Callable, Mapping

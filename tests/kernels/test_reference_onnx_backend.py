@@ -1,10 +1,10 @@
 """ONNX's node tests with the loader and the reference: passes, refusals and their reasons.
 
 Every test of a single supported operator is loaded with its first input as the image batch and the
-rest as constants, which is how a classifier meets these operators; only where two feature maps
-meet (Add, Concat, ...) are operands of one batch size computed too. Axis 0 is the batch, so the
-many node tests that work along axis 0 are refused. The table in the terminal summary says all of
-it; a refusal is an answer, a wrong result never is.
+rest as constants, because this is how a classifier uses these operators. Only operators that
+combine two feature maps (Add, Concat, ...) get several computed operands of the same batch size.
+Axis 0 is the batch, so the many node tests that work along axis 0 are refused. The table in the
+terminal summary shows all results. A refusal is permitted; a wrong result is not.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Measures the simulator's speed on one core: `python -m tests.cusim.selftest.speed`.
 
-A thread-step is one thread beginning, or going on after a barrier or an operation of its warp:
-as often as it would be switched to.
+A thread-step is counted when a thread begins, or continues after a barrier or an operation of its
+warp: it is the number of times that a thread is switched to.
 """
 
 import numpy as np

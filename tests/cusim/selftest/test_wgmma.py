@@ -65,7 +65,7 @@ def _laid_out(matrix: NDArray[np.float16], swizzle: int) -> tuple[NDArray[np.uin
     """Return rows of 32 bytes as they are stored, and the offsets along K and between groups of 8
     rows.
 
-    Of a swizzled row the 32 bytes are the second of those that it has, where it has more.
+    In a swizzled row with more than 32 bytes, these are the second 32 bytes.
     """
     rows = matrix.view(np.uint8).reshape(len(matrix), 2, 16)
     count = len(rows)

@@ -82,8 +82,8 @@ def test_three_tf32_products_err_as_float32_does_though_tensor_cores_truncate(
 ) -> None:
     """Sums of up to 4608 products with the chosen kernel, the best fp32 kernel, and a single chain.
 
-    Such a chain in float32 (SGEMM) has the error that Ootomo & Yokota published for theirs. A bias
-    would add up layer by layer.
+    A single chain in float32 (SGEMM) has the error that Ootomo & Yokota published for it. A bias
+    would accumulate from layer to layer.
     """
     problem = conv_problem(1, channels, 32, _3x3)
     rng = np.random.default_rng(3)

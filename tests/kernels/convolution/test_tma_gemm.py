@@ -266,8 +266,9 @@ def _notices(
 ) -> bool:
     """Return whether a run fails in one of two builds; one of them shows plain stores.
 
-    Layers have more chunks than a block holds, and fewer than parts; two blocks share either one.
-    Those that project have a part that begins with x's chunks, and one in those behind.
+    Layers have more chunks than a block holds, and fewer chunks than parts; two blocks share either
+    factor. In layers with a projection, one part begins with x's chunks, and another is among the
+    chunks after them.
     """
     files = ("tma_gemm.cu", "tensor_gemm.cuh", "cluster_sum.cuh")
     texts = ((SOURCE_ROOT / file).read_text(encoding="utf-8") for file in files)

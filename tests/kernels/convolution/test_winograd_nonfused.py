@@ -126,9 +126,10 @@ def test_errors_in_fp16_are_those_of_the_papers_table_4(
     """Compare fewer elements than the paper, so the largest error is smaller, but with sums of the
     same length.
 
-    There all algorithms err alike: data and filters are halves, all else is float32. So it is in
-    F(4x4,3x3) here, but for y: stored as halves, it decides the largest error. F(2x2,3x3) also
-    rounds the transformed data and filter to 11 bits, and errs more.
+    In the paper, all algorithms have the same error, because data and filters are float16 and
+    everything else is float32. This also holds here for F(4x4,3x3), except for y, which is stored
+    as float16 and determines the largest error. F(2x2,3x3) also rounds the transformed data and
+    filter to 11 bits, so its error is larger.
     """
     half = replace(square(layer.problem.c, 32, 12, 12), precision=Precision.FP16)
     x, weight, truth = _uniform(half)

@@ -1,7 +1,7 @@
 """The behaviour that the engine requires from any Device: the simulator, and a GPU if one is
 available.
 
-Where none does, CudaDevice at least runs, over a stand-in for CuPy.
+Without a GPU, CudaDevice at least runs with a stand-in for CuPy.
 """
 
 import contextlib

@@ -1,8 +1,9 @@
 """Every kernel compiles for every architecture, with the registers and memory of the committed
 tables.
 
-With each compiler that a user can have (kernels/device/compilers.py): the pinned one compiles every
-kernel, the others one of each source, and all for one architecture with two of them.
+All compilers that a user can have are tested (kernels/device/compilers.py). The pinned compiler
+compiles every kernel. The others compile one kernel per source, and two of them compile all kernels
+for one architecture.
 """
 
 import pytest

@@ -93,10 +93,10 @@ def _counts_in_order(
 ) -> bool:
     """Return whether a split's counter is ordered, with exactly the necessary strength.
 
-    A fence ahead of it, and behind it, until the block's next barrier, nothing that was in the L1
-    cache; sequential consistency (MEMBAR.SC) would do it twice. A block's own fences are not
-    counted, as Hopper's asynchronous copies and products need them, nor is one that a cluster's
-    barrier has ahead of its arrival.
+    There must be a fence before it. After it, and until the block's next barrier, no data from the
+    L1 cache may be used; sequential consistency (MEMBAR.SC) would add a second fence. The block's
+    other fences, which Hopper's asynchronous copies and products need, are not counted, and neither
+    is the fence before the arrival at a cluster's barrier.
     """
     opcodes = _opcodes(instantiation, root, cache)
     (counter,) = (i for i, opcode in enumerate(opcodes) if opcode.startswith("ATOMG"))
@@ -152,8 +152,8 @@ TOP_K = [each for each in INSTANTIATIONS if each.kernel == "top_k"]
 def _fenced(instantiation: Instantiation, root: Path = SOURCE_ROOT, cache: Path = CACHE) -> bool:
     """Return whether a fence precedes the last store, which the whole system sees.
 
-    The fence is behind the last barrier, and all other stores are ahead of that: it is of what the
-    whole block wrote.
+    The fence comes after the last barrier, and all other stores come before that barrier, so the
+    fence covers the stores of the whole block.
     """
     opcodes = _opcodes(instantiation, root, cache)
     (store,) = (i for i, opcode in enumerate(opcodes) if opcode.startswith("STG.E.STRONG.SYS"))

@@ -1,6 +1,7 @@
 """In PTX, no instruction accesses a register of a wgmma between it and the wait for it.
 
-The simulator cannot show what a compiler moves: g++ makes its kernels, not NVRTC.
+The simulator cannot show the instructions that a compiler moves, because g++ and not NVRTC compiles
+its kernels.
 """
 
 import json

@@ -221,8 +221,8 @@ LARGE = 3e3  # so that rounding a logit to float32 moves it by some 0.0003
 def sensitive() -> onnx.ModelProto:
     """Return a network whose logits are large and nearly alike, before a softmax.
 
-    BatchNormalization is folded into the convolution by ONNX Runtime's optimisations, which rounds
-    otherwise.
+    ONNX Runtime's optimisations fold the BatchNormalization into the convolution, which rounds
+    differently.
     """
     channels = 64
     rng = np.random.default_rng(3)

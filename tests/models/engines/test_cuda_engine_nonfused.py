@@ -43,7 +43,7 @@ def nonfused(problem: ConvProblem) -> ConvChoice:
     """Choose non-fused Winograd wherever possible, F(4, 3) if there are several, in chunks that end
     in the middle of an image.
 
-    Of its configurations one of the last, whose products are split if any are.
+    Choose one of its last configurations, whose products are split if any are.
     """
     for algorithm in (F4, F2_3D):
         if algorithm.supports(problem) is None:

@@ -1,7 +1,7 @@
 """One node for each operator that changed its form or meaning, in each old opset.
 
-The normal form, and the typed graph where kernels run it, compute what ONNX Runtime does of the
-file as it is.
+The normalised model, and the typed graph if kernels run it, compute the same as ONNX Runtime with
+the original file.
 """
 
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
 """Blocks that compute within windows keep their pixels in the windows' order.
 
-gather_ahead, sum_of_gathered and sink_gather do this together.
+The rules gather_ahead, sum_of_gathered and sink_gather achieve this together.
 """
 
 from kernels.problems.activation import RELU

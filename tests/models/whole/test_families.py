@@ -1,7 +1,7 @@
 """In each family of benchmarks/results/families.md, images of a batch stay independent, and the
 rewritten graph has PyTorch's scores.
 
-The files are those of `python -m benchmarks.families export`, which needs torch and timm.
+The files come from `python -m benchmarks.families export`, which needs torch and timm.
 """
 
 import logging

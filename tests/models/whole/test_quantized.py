@@ -203,7 +203,7 @@ def test_a_quantized_network_has_the_scores_of_onnx_runtime_to_the_bit(
 def exact(tmp_path: Path) -> tuple[Path, Classifier]:
     """Return a quantized file and its classifier, with an input of multiples of 1/64.
 
-    No order of rounding changes those.
+    With such inputs, the order of rounding does not matter.
     """
     onnx.save(residual(), tmp_path / "float.onnx")
     path = quantized(tmp_path / "float.onnx", tmp_path / "quantized.onnx", _images(40))

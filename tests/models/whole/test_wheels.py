@@ -1,6 +1,7 @@
 """Classifiers in packages from PyPI, as other projects exported them.
 
-None is in the dev extra: `pip install --no-deps rapidocr-onnxruntime`, 15 MB, then `make test-all`.
+None of the packages is in the dev extra: run `pip install --no-deps rapidocr-onnxruntime` (15 MB)
+and then `make test-all`.
 """
 
 from importlib.util import find_spec

@@ -41,9 +41,9 @@ def attention_case(
 ) -> KernelCase:
     """Return a case in which `shift` is added to all scores, which changes no share.
 
-    exp turns a score's error, eps · (depth + 4) · its terms, which is more than the rounding of its
-    argument, into a relative error of a share; a sum of shares errs by a rounding a key. Products
-    by 3×TF32 lack a part of each.
+    exp converts the error of a score, eps · (depth + 4) · its terms, which is larger than the
+    rounding of its argument, into a relative error of a share. A sum of shares has one rounding per
+    key. Products in 3×TF32 omit a part of each product.
     """
     q, k, v, y = (replace(each, stored=precision.stored) for each in (q, k, v, y))
     launched = attention_launch(q, k, v, y, bias, scale, precision=precision)

@@ -106,8 +106,8 @@ def _after_prologue(
 ) -> tuple[Array, Array]:
     """Return the input of the convolution, and its allowed error.
 
-    The mean is off by a rounding a term of its sum, and so are each difference from it, and the
-    divisor.
+    The error of the mean is one rounding per term of its sum. The differences from the mean, and
+    the divisor, have the same error.
     """
     if prologue is None:
         return x, np.zeros_like(x)
@@ -193,7 +193,7 @@ def size(numbers: Array) -> Array:
 def activated_bound(sum_: Array, error: Array, activation: Activation | None) -> Array:
     """Return a bound on the error of activation(sum), if the error of the sum is at most `error`.
 
-    No activation is steeper than 1.5, or its own a.
+    No activation has a slope larger than 1.5, or than its parameter a.
     """
     steepest = max(1.5, abs(activation.a)) if activation else 1.0
     y = reference.activate(sum_, activation)

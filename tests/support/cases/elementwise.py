@@ -66,8 +66,8 @@ def activation_error(x: Array, y: Array, activation: Activation | None) -> Array
     """Return the allowed error of y = activation(x) for exact x: CUDA's documented errors, and one
     rounding per step.
 
-    CUDA C++ Programming Guide, mathematical functions: expf and tanhf err by 2 units in the last
-    place at most, erff by 2, erfcf by 4.
+    CUDA C++ Programming Guide, mathematical functions: the largest errors are 2 units in the last
+    place for expf and tanhf, 2 for erff and 4 for erfcf.
     """
     size = np.abs(y)
     if activation is None:

@@ -45,7 +45,7 @@ def in_bytes(layer: Layer, row: int = 0) -> Layer:
     """Return the layer for bytes, with the zero points and scales of a row, which also states
     whether it rounds before a residual.
 
-    Sums have about the size that a byte of y has room for.
+    The sums are about as large as the bytes of y can represent.
     """
     problem = replace(layer.problem, precision=Precision.INT8)
     zeros = [_ZERO_POINTS[(row + place) % len(_ZERO_POINTS)] for place in range(4)]
@@ -247,7 +247,7 @@ def _cancelling() -> Iterator[KernelCase]:
     """Return a layer whose sums are too large for floats; only sum and offset together are exact as
     integers.
 
-    A unit of the sum is about one of y.
+    One unit of the sum corresponds to about one unit of y.
     """
     unit = float(np.float32(_SCALES["x"] * _SCALES["weight"]))
     made = in_bytes(_CANCELLING)

@@ -126,7 +126,7 @@ def _whole(
 ) -> KernelCase:
     """Return a case of all kernels, from places to the network's input.
 
-    Pixels are multiplied by 1/4, which is exact. Bytes are of blocks of `side` × `side` pixels.
+    Pixels are multiplied by 1/4, which is exact. Bytes form blocks of `side` × `side` pixels.
     """
     n, (width, height), kind = len(images), frame, kind_of_batch(images)
     first = kind_of(images[0]) is Kind.TENSOR and not channels_last

@@ -35,7 +35,7 @@ def pool_case(
 ) -> KernelCase:
     """Return a case of pooling; with `nan`, some numbers are NaN.
 
-    An average errs by a rounding a tap and one for the quotient.
+    The error of an average is one rounding per tap and one for the quotient.
     """
     problem = PoolProblem(kind, x.channels, seen)
     x_layout, y_layout = x.strided(n, seen.input), y.strided(n, seen.output)
@@ -90,7 +90,7 @@ def softmax_case(
 ) -> KernelCase:
     """Return a case of softmax.
 
-    exp turns the rounding of its argument, eps · |x - max|, into a relative error.
+    exp converts the rounding of its argument, eps · |x - max|, into a relative error.
     """
 
     def check() -> Check:
@@ -117,7 +117,7 @@ def top_k_case(
     """Return a case of scores with their ranking; one element of x is `one`, and images have
     `flags`.
 
-    If `few`, many scores are equal, -0 among them.
+    With `few`, many scores are equal, including -0.
     """
     n, classes = x.shape
     results = ResultLayout(n, classes)

@@ -158,7 +158,7 @@ def _on_tensor_cores(
 ) -> Iterator[KernelCase]:
     """Yield each layer at a precision, with the tiles of tensor cores in turn, split or not.
 
-    Seven tiles, so that ten layers take each, and three precisions of three layers.
+    There are seven tiles, so that ten layers use each tile, and three layers use three precisions.
     """
     points = algorithm.configs(layers[0].problem)[0].points
     first = len(layers) * PRECISIONS.index(precision)

@@ -25,10 +25,10 @@ def quantized_conv(
 ) -> NDArray[np.uint8]:
     """Return the bytes of activation(conv(x, numbers · scale) + residual), exactly.
 
-    `stored` says how x and y are stored; the filter's `scale` has one entry or K, and the bias is
-    in units of x's scale and the filter's. The sum is exact. It is a float32 from there on, in
-    units of y's scale; or of that of `ahead`, if it is given: the sum is rounded to that before the
-    residual is added. The activation clamps.
+    `stored` states how x and y are stored. The filter's `scale` has one entry or K entries, and the
+    bias has the unit of x's scale times the filter's scale. The sum is exact. It is then converted
+    to float32 in units of y's scale or, if `ahead` is given, in units of its scale: the sum is
+    rounded to this unit before the residual is added. The activation clamps.
     """
     of_x, of_y = stored
     centred = x.astype(np.float64) - of_x.zero_point

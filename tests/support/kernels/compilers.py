@@ -1,6 +1,7 @@
 """Runs programs with an NVRTC other than the environment's: each release has a folder in the cache.
 
-The first library of that name in a process stays, so the release is loaded before Python begins.
+The first library with this name stays loaded in a process, so the release is loaded before Python
+starts.
 """
 
 import os

@@ -1,9 +1,9 @@
 """Replaces CuPy, so that CudaDevice runs without a GPU.
 
-Its device memory is the host's, and a stream's work is done at once, or kept where the stream is
-being captured. It knows one kernel: the sum of two vectors. Names and signatures are CuPy's, to
-which tests/kernels/device/test_cuda_device_cupy.py holds them; whether CuPy itself behaves so, only
-a GPU shows.
+Its device memory is the host's. A stream's work is done at once, or recorded if the stream is being
+captured. It has one kernel: the sum of two vectors. tests/kernels/device/test_cuda_device_cupy.py
+checks that its names and signatures are CuPy's; only a GPU can show whether CuPy itself behaves
+like this.
 """
 
 import ctypes

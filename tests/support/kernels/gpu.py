@@ -9,7 +9,8 @@ from kernels.device.device import DeviceError
 def open_gpu(config: pytest.Config) -> CudaDevice:
     """Return the GPU. Without a GPU, the test is skipped, or fails if `-m gpu` requested one.
 
-    Its kernels are where the server's are: what one compiles, or `carry` brought, all have.
+    It uses the server's cache of kernels, so kernels that one program compiles, or that `carry`
+    copied, are available to all.
     """
     try:
         return CudaDevice()

@@ -1,8 +1,8 @@
 """Computes a place's memory after each kernel of huffman.cu and jpeg.cu, step by step and symbol by
 symbol, without regard to speed.
 
-A stage takes a place's entry and the scratch memory before it, and returns that after it. Numbers
-lie where the entry says (kernels/image/jpeg.py).
+A stage takes a place's entry and the scratch memory before the stage, and returns the scratch
+memory after it. The positions of numbers are in the entry (kernels/image/jpeg.py).
 """
 
 from collections.abc import Iterator, Sequence

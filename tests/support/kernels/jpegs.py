@@ -118,7 +118,7 @@ def coded(
 ) -> bytes:
     """Return a JPEG with these coefficients, N×64 in zigzag order, and with random Huffman tables.
 
-    `luma` is the sampling of the first component of three; None: the image is grey.
+    `luma` is the sampling of the first of three components; None: the image is grey.
     """
     factors = [(1, 1)] if luma is None else [luma, (1, 1), (1, 1)]
     owners = [c for c, (h, v) in enumerate(factors) for _ in range(h * v)]

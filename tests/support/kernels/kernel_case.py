@@ -1,7 +1,7 @@
 """Defines cases: launches with inputs, the right answer, and its allowed error.
 
-Cases are data. They lay out memory as a device sees it: the tensors' elements, and between and
-before them floats that no kernel may use or touch.
+Cases are data. They describe memory as a device sees it: the tensors' elements, with floats before
+and between them that no kernel may read or write.
 """
 
 import os
@@ -59,9 +59,9 @@ class Check:
     """Holds inputs by operand, and the answer: `expected` in float64, with an error of at most
     `bound`.
 
-    The answer is written where `layout` says. An operand that `y` is computed in place of is named
-    in `in_place`; its memory is y's. What a kernel leaves in operands of `scratch` is its own.
-    `bound` leaves out that y is rounded to the type it is stored in.
+    The answer is written at the places of `layout`. `in_place` names the operand whose memory y
+    replaces. The contents of `scratch` operands after the launch are not checked. `bound` does not
+    include the rounding of y to its stored type.
     """
 
     inputs: Mapping[str, PlacedArray]
@@ -96,8 +96,8 @@ def placed(array: NDArray[Any], layout: StridedTensor) -> PlacedArray:
 def poisoned(layout: StridedTensor) -> Array:
     """Return poisoned memory for a tensor, from a 16-byte boundary to its last element.
 
-    Where its pixels lie at vectors, it goes to the end of the last one's last vector: kernels may
-    read that (kernels/layout/operands.py, `vectors_in`).
+    If its pixels are aligned to vectors, the memory extends to the end of the last vector, because
+    kernels may read that far (kernels/layout/operands.py, `vectors_in`).
     """
     end = layout.offset + layout.reach + 1
     apart = [stride for stride in layout.strides if stride > 1]
@@ -118,8 +118,8 @@ def view(memory: Array, layout: StridedTensor) -> Array:
 def run(case: KernelCase, device: Device, *, times: int = 1) -> Array:
     """Run the case, check the answer, and return the memory of y.
 
-    Fails where y is out of bounds, and where anything but y was written. Where it runs several
-    `times`, only y is cleared in between, and every run must give the same bits.
+    Fails if y is outside its bound, or if anything other than y was written. If it runs several
+    `times`, only y is cleared between the runs, and every run must give bit-identical results.
     """
     check = case.check()
     memories = {name: operand.memory for name, operand in check.inputs.items()}

@@ -1,6 +1,6 @@
 """Plants one defect in kernels, to check whether the tests notice it.
 
-The table of those that are tried was chosen at random, and stays while kernels change around them:
+The mutations in the table were chosen at random; the table does not change when kernels change:
 
     python -m tests.support.kernels.mutations    # chooses anew
 """
@@ -141,7 +141,7 @@ def concerned(mutation: Mutation, cases: Iterable[KernelCase], each: int) -> lis
     """Return the cases of the kernels that include the mutated file.
 
     There are `each` instantiations of every kernel, spread over all of them, and one that has a
-    case with padding in 3-D, without which no depth is out of bounds.
+    case with 3-D padding, without which no depth is out of bounds.
     """
     affected = [case for case in cases if _includes(case, mutation.file)]
     by_kernel: dict[tuple[str, ...], dict[tuple[str, ...], list[KernelCase]]] = {}

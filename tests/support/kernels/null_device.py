@@ -1,6 +1,6 @@
 """Implements a Device that takes no time, so that only the engine's own time in a call remains.
 
-A replay sets the flags that the engine waits for, and does nothing else.
+A replay only sets the flags for which the engine waits.
 """
 
 import ctypes

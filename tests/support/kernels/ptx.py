@@ -2,14 +2,14 @@
 
     python -m tests.support.kernels.ptx    # the compiler's version, and what is found by kernel
 
-PTX ISA, 9.7.15: until a wgmma is waited for, no other instruction may access its sums, nor the
-registers of A; other wgmma may add to the same sums. A compiler knows none of that: an add that the
-source has behind a wait depends on the sums alone, and could move ahead of it.
+PTX ISA, 9.7.15: before the wait for a wgmma, no other instruction may access its sums or the
+registers of A, but another wgmma may add to the same sums. A compiler does not know this rule: an
+addition after a wait in the source depends only on the sums, and could move before the wait.
 
-How far a wgmma may have come is its age: 0 until it is committed, then the groups committed since,
-its own among them. A wait for all but N groups ends those that are older than N. Each register has
-the least age that it may have by any path to an instruction; where paths meet, the lesser one. Ages
-stop growing above the largest N, so the walk around loops ends.
+The progress of a wgmma is its age: 0 until it is committed, and then the number of groups committed
+since, including its own. A wait for all but N groups ends those that are older than N. Each
+register has the smallest age that it may have on any path to an instruction; where paths meet, the
+smaller age counts. Ages stop growing above the largest N, so the analysis of loops ends.
 """
 
 import json
@@ -150,7 +150,7 @@ class _Scope:
 def instructions(ptx: str) -> list[Instruction]:
     """Return the instructions of the only function, with the possible successors of each.
 
-    Raises ValueError for what it does not know: calls, tables of branches, guarded wgmma.
+    Raises ValueError for unsupported instructions: calls, branch tables, guarded wgmma.
     """
     statements: list[tuple[str, _Scope]] = []
     labels: dict[tuple[int, str], int] = {}

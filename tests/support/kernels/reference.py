@@ -1,10 +1,11 @@
 """Defines every operation as a function in plain NumPy, as a reference for the kernels.
 
-Convolution itself is in kernels/reference.py, as the tuner checks candidates by it.
+The reference for convolutions is in kernels/reference.py, because the tuner also checks candidates
+with it.
 
-Arrays have ONNX's logical order with the batch axis first: N×C×H×W, N×C×D×H×W in 3-D. A function
-computes in the type of its input (float64 to check a kernel, float32 to see the effect of rounding
-alone) and refuses to mix types. Axes count without the batch axis: axis 0 is C.
+Arrays have ONNX's logical order with the batch axis first: N×C×H×W, in 3-D N×C×D×H×W. A function
+computes in the type of its input (float64 to check a kernel, float32 to see only the effect of
+rounding) and refuses to mix types. Axes are counted without the batch axis: axis 0 is C.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -67,9 +68,9 @@ def attention(q: Array, k: Array, v: Array, bias: Array, scale: float) -> Array:
 def pool(x: Array, problem: PoolProblem) -> Array:
     """Return the maximum or average of each window, N×C×H×W → N×C×P×Q.
 
-    Padding never wins a maximum. An average divides by the window's positions inside the image, or
-    inside the explicitly padded image (AVERAGE_PADDED), never by those beyond it that a last window
-    of `ceil_mode` covers.
+    Padding never wins a maximum. An average divides by the number of the window's positions inside
+    the image, or inside the explicitly padded image (AVERAGE_PADDED). Positions outside it, which
+    the last windows of `ceil_mode` cover, never count.
     """
     window = problem.window
     require_shape("x", x, (len(x), problem.c, *window.input))
@@ -279,8 +280,8 @@ def top_k(scores: Array, k: int, *, logits: bool) -> Array:
     """Return rows of all scores, the indices of the k largest, their probabilities, and a 1;
     `scores` is N×classes.
 
-    The largest comes first, and of equals the lower index. Probabilities are softmax of `logits`,
-    or the scores; all NaN where one of the row's scores is NaN or infinite.
+    The largest score comes first, and among equal scores the lowest index. Probabilities are the
+    softmax of `logits`, or the scores; all are NaN if one of the row's scores is NaN or infinite.
     """
     indices = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     probabilities = softmax(scores, 0) if logits else scores
@@ -344,7 +345,8 @@ def quantized(x: Array, stored: Storage) -> Array:
 def in_blocks(x: Array, block: int) -> Array:
     """Return N×C×H×W as N × 4·block² × H/block × W/block, with one pixel per block of pixels.
 
-    Its channels are those of the block's pixels, row by row, with 0 for a missing fourth.
+    Its channels are the channels of the block's pixels, row by row, with 0 for a missing fourth
+    channel.
     """
     if block == 1:
         return x

@@ -5,15 +5,15 @@ compiler.
     tests/kernels/resources/NVRTC-13.0.tsv   of another, one kernel of each source, or more (WHOLE)
     tests/kernels/resources/sources.tsv      the digests of the sources that the rows are from
 
-A change of the kernels or of `kernels.device.compilers.COMPARED` changes them; look at the
+A change of the kernels or of `kernels.device.compilers.COMPARED` changes these files; check the
 difference and commit it:
 
     python -m tests.support.kernels.resources            # all rows
     python -m tests.support.kernels.resources changed    # those of the sources that changed
     python -m tests.support.kernels.resources linear.cu  # those of some sources
 
-Each compiler runs in a process of its own; the package registry has those that are not in .cache.
-With `--compiler "NVRTC 13.0"` only that one's table is written.
+Each compiler runs in a separate process, and is downloaded from the package registry if it is not
+in .cache. With `--compiler "NVRTC 13.0"`, only the table of this compiler is written.
 """
 
 import argparse
@@ -77,7 +77,7 @@ Table = dict[str, dict[str, str]]
 def instantiations(arch: str) -> tuple[Instantiation, ...]:
     """Return the kernels for an architecture; some architectures have no tensor cores for TF32.
 
-    Kernels for rarer activations are compiled for data-centre GPUs alone, to save a minute.
+    Kernels for rare activations are compiled only for data-centre GPUs, to save a minute.
     """
     able = [each for each in INSTANTIATIONS if each.architectures.includes(arch)]
     return tuple(each for each in able if arch in WITHOUT_SPILLS or each == commonest(each))

@@ -25,7 +25,7 @@ def of_drawn(
     """Return two tests that compare cases with their reference: few cases, and many in the long
     suite.
 
-    They have the fixture `device`; `make` gets what is drawn.
+    The tests have the fixture `device`; `make` receives the drawn values.
     """
 
     def of(examples: int) -> Test:

@@ -48,10 +48,10 @@ _RANDOM = {"fp16": (np.float16, 1), "int8": (np.int8, 32)}
 class Clock:
     """A Timer that returns `us(name, cold)` for each candidate of the problems, and runs nothing.
 
-    `asked` records the problem and candidate of every measurement, and whether it was cold; `runs`
-    records its sets of operands, copies and replays. Operands are checked: what is read must be
-    ordinary floats, and counters zero. Launches that overlap take `trigger_us`, the earliest
-    trigger the least by default, and are recorded in `triggers`.
+    `asked` records the problem and the candidate of every measurement, and whether it was cold.
+    `runs` records the sets of operands, the copies and the replays. Operands are checked: inputs
+    must be ordinary floats, and counters must be zero. Overlapping launches take `trigger_us`, by
+    default the shortest for the earliest trigger, and are recorded in `triggers`.
     """
 
     candidates: Mapping[tuple[Launch, ...], tuple[str, str]]

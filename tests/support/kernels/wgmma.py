@@ -33,8 +33,8 @@ def machine_code(
 ) -> tuple[Cubin, tuple[Instruction, ...], Counter[str]]:
     """Return a kernel for Hopper, its instructions, and the count of each opcode.
 
-    Fails unless its products wait for those before them as `waiting` says, one by one, and nothing
-    else multiplies. Where ptxas makes each product wait it says so: C7510 to C7515.
+    Fails unless its products wait for earlier products as `waiting` states, one by one, and no
+    other instruction multiplies. If ptxas makes each product wait, it reports C7510 to C7515.
     """
     ((_, cubin),) = compile_all([kernel], [ptx.ARCHITECTURE], CACHE).items()
     assert cubin.resources.spill_stores == cubin.resources.spill_loads == 0

@@ -39,7 +39,7 @@ def matrix_of(computed: Program) -> Matrix:
 def magnitudes(computed: Program) -> Matrix:
     """Return the matrix of the terms' sizes: |matrix|, or more if shared values partly cancel.
 
-    It bounds the share of each input in the output's sums, which their rounding depends on.
+    It bounds the share of each input in the output's sums, on which their rounding depends.
     """
     return _expanded(computed, absolute=True)
 

@@ -20,7 +20,7 @@ def attention(
     """Return a ViT with one layer, as timm's is exported: patches, q, k and v from one product,
     attention, and the mean of the tokens. Each 4 × 4 pixels of an image are a token.
 
-    If it has something `unknown`, typed nodes cannot express it.
+    With `unknown`, it contains an operator that typed nodes cannot express.
     """
     kind = helper.tensor_dtype_to_np_dtype(element)
     last = [node("Gemm", "mean h", "y" if head == "Gemm" else "logits")]

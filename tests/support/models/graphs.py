@@ -1,6 +1,7 @@
 """Builds small typed graphs by hand, and compares a graph with its rewritten form.
 
-A value called "c" that a Conv writes is written by the node "conv_c", a sum "s" by "binary_s".
+If a Conv writes a value "c", the node is called "conv_c"; if an addition writes "s", the node is
+called "binary_s".
 """
 
 from typing import Any
@@ -40,8 +41,8 @@ from tests.support.tolerance import EPS32, EPS64, assert_within
 class GraphBuilder:
     """Collects nodes; every method returns the name of the value that it adds.
 
-    Filters are seeded noise whose absolute values sum to at most 1 an output, so that no layer
-    makes an error larger, and errors of rounding are known.
+    Filters are seeded noise. The absolute values for each output sum to at most 1, so no layer
+    enlarges an error, and rounding errors are known.
     """
 
     def __init__(self, seed: int = 0, **inputs: Shape) -> None:
@@ -211,8 +212,9 @@ def _window(
 def rewritten(graph: Graph, *, rounds: bool = False, n: int = 2, seed: int = 0) -> RewriteResult:
     """Return the rewritten graph, after checking in float64 that it computes the same.
 
-    Without `rounds` no weight was computed anew and both graphs do the same sums, if in another
-    order; with it each node of the original may have rounded its weights to float32 once.
+    Without `rounds`, no weight was computed again, and both graphs compute the same sums, possibly
+    in another order. With `rounds`, each node of the original may have rounded its weights to
+    float32 once.
     """
     result = rewrite(graph)
     rng = np.random.default_rng(seed)

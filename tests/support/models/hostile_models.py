@@ -1,6 +1,6 @@
 """Creates models that need too many resources, from small files or files that are cheap to write.
 
-What onnx's helpers would refuse to write is assembled from protobuf's wire format.
+Models that onnx's helpers would refuse to write are assembled from protobuf's wire format.
 """
 
 from collections.abc import Sequence
@@ -122,7 +122,7 @@ def recursion(*names: str) -> ModelProto:
 def circle_through_call() -> ModelProto:
     """Return a model with a function that computes y from y, which only its caller defines.
 
-    onnx.checker looks into no function of a model from before there were any.
+    onnx.checker does not check functions in models from before functions existed.
     """
     functions = [
         function("f0", [node("Relu", "a", "b")]),

@@ -1,8 +1,8 @@
 """Loads a model in a separate process and prints the time and memory: python -m ... FILE.
 
-`convoy inspect` does the same. Memory is the peak above what the imports take; the process may not
-take more than 4 GiB of addresses and two minutes of a processor, so that a test that fails cannot
-hurt the machine.
+`convoy inspect` loads a file in the same way. Memory is the peak in addition to the imports'
+memory. The process may use at most 4 GiB of addresses and two minutes of CPU time, so a failing
+test cannot harm the machine.
 """
 
 import json

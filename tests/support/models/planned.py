@@ -2,8 +2,9 @@
 
     python -m tests.support.models.planned    # writes the table anew
 
-A digest tells launches apart by their machine code (the instantiation), geometry and numbers, and
-by where their operands lie. Names of nodes and weights, which libraries choose, are not in it.
+A digest distinguishes launches by their machine code (the instantiation), geometry and numbers, and
+by the positions of their operands. It does not include names of nodes and weights, which libraries
+choose.
 """
 
 import csv

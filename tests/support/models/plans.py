@@ -33,7 +33,8 @@ def in_turn(plan: Plan) -> Callable[[Collection[int], Collection[int]], bool]:
     """Return a function that tells whether all steps of one buffer end before any step of the other
     begins.
 
-    It may be either one. Two buffers of which that does not hold may be in use at the same time.
+    Either buffer may be the first. Two buffers for which this does not hold may be in use at the
+    same time.
     """
     before: list[set[int]] = []
     for after in plan.after:
@@ -71,8 +72,8 @@ def least_arena(plan: Plan) -> int:
 def _users(plan: Plan) -> dict[str, list[int]]:
     """Return the steps that read or write each buffer of the arena.
 
-    Where steps run in parallel, buffers do not have a run of steps and bytes to themselves, so the
-    plan says which steps use them; a test of random graphs asks the tape instead.
+    If steps run concurrently, a buffer's steps and bytes do not form one range, so the plan states
+    the steps that use each buffer. A test of random graphs compares this with the tape.
     """
     return {
         life.name: [

@@ -71,9 +71,9 @@ def quantized(
 def run_on_integers(model: ModelProto | Path, images: NDArray[Any]) -> NDArray[np.float32]:
     """Return the scores of each image alone, with ONNX Runtime's integer kernels.
 
-    Their sums are exact on every CPU: where pairs of products would saturate, ONNX Runtime's option
-    makes the filters of a file uint8, and Convoy those of a model that shares its zero points, of
-    which the option makes no session.
+    Their sums are exact on every CPU. Where pairs of products would saturate, ONNX Runtime's option
+    converts the filters of a file to uint8. For models with shared zero points, for which the
+    option cannot create a session, Convoy converts them.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

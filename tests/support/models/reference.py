@@ -65,9 +65,9 @@ def run_reference(
 ) -> dict[str, Array]:
     """Return the graph's outputs by name, each n×(its shape), for inputs that are n×(their shape).
 
-    Weights and inputs are converted to `dtype` and every node computes in it. With `all_values`
-    every value is returned, inputs included; otherwise each is freed after its last reader. Values
-    are rounded to the type they are stored in, and factors as tensor cores round them.
+    Weights and inputs are converted to `dtype`, in which every node computes. With `all_values`,
+    every value is returned, including inputs; otherwise each value is freed after its last reader.
+    Values are rounded to their stored type, and factors are rounded as in tensor cores.
 
     Raises ValueError for inputs that are missing, unknown or misshapen, and GraphError when a node
     does not compute the shape that the graph says.
@@ -172,7 +172,7 @@ class _Memory:
         """Return a value with axes of size 1 inserted after the batch, so that an image has `rank`
         axes.
 
-        So operands of different rank broadcast within an image, never across the batch.
+        Operands of different rank therefore broadcast within an image, but never across the batch.
         """
         shape = self.graph.shape(name)
         batch = 1 if name in self.graph.weights else self.n

@@ -3,10 +3,10 @@ folder.
 
     python -m tests.support.models.small_timm NAME ...    # anew
 
-They are torch 2.11's and timm 1.0.31's, those from mobilevit on torch 2.15's.
+They come from torch 2.11 and timm 1.0.31, and those from mobilevit on from torch 2.15.
 
-Widths and depths are the least that show each network's form; weights are random, and so are the
-normalisations, as if they had seen data.
+Widths and depths are the smallest that keep each network's structure. Weights and normalisations
+are random, as if the networks were trained.
 """
 
 import io
