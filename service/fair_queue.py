@@ -1,17 +1,17 @@
-"""Lets clients take turns in a queue, by start-time fair queueing between their lines.
+"""Lets clients take turns in a queue, with start-time fair queueing between the clients' lines.
 
     client ── its line ─┐
-    client ── its line ─┴─ the line that has had the least service, by its weight, goes next
+    client ── its line ─┴─ the line with the least service divided by its weight is next
 
-The owner of the queue orders each line. Service is counted on a clock that all lines share, which
-shows the service of the line that went last (Goyal, Vin and Cheng 1996, section 2). A line that
-forms begins at the clock: a client that was away has no claim, and one that was just served waits
-for the others. What a line gets in its first turn advances the clock by a part for each line, so
-that clients who come once, however many, do not hold up a line that has had its turn.
+The owner of the queue orders each line. All lines share a virtual clock, which shows the service of
+the line that was served last (Goyal, Vin and Cheng 1996, section 2). A new line begins at the
+clock, so a client that was away has no claim, and a client that was just served waits for the
+others. The service of a line's first turn advances the clock, divided among the waiting lines.
+Therefore clients that come only once, however many, do not hold up a line that has had its turn.
 
-- While two clients wait all the time, their service over their weight differs by at most the
-  largest cost of each over its weight.
-- A client's line that forms is behind at most one entry of each other client.
+- While two clients wait all the time, their service divided by their weight differs by at most the
+  largest cost of an entry of each client, divided by its weight.
+- A new line waits for at most one entry of each other client.
 """
 
 from bisect import bisect_left, insort
@@ -28,14 +28,14 @@ _FEW_LINES = 16
 
 
 class Right(Enum):
-    """Names the changes of the server's state by the words of the key file."""
+    """Names the rights to change the server's state, with the words used in the key file."""
 
     REPOSITORY = "repository"
     SHARED_MEMORY = "shared-memory"
 
 
 class Client(NamedTuple):
-    """Identifies a client of any protocol, by its API key or else by its address."""
+    """Identifies a client of any protocol, by its API key or, without one, by its address."""
 
     name: str = ""
     weight: float = 1.0  # its share beside other clients
@@ -66,11 +66,12 @@ _Place = tuple[float, bool, int, Line[E]]  # of equal service, those that just f
 
 
 class FairQueue(Generic[E]):
-    """Holds one line for each client; levels, lowest first, are priorities that the owner sets."""
+    """Holds one line per client. The owner sets each line's level, a priority; the lowest level
+    goes first."""
 
     def __init__(self, due: Callable[[Line[E]], float] = lambda line: line.level) -> None:
-        """Set `due`, which gives when a line's first entry is due; of several levels the earliest
-        due goes first."""
+        """Take `due`, which returns when a line's first entry is due. Among lines of several
+        levels, the one due first is next."""
         self._due = due
         self._lines: dict[str, Line[E]] = {}
         self._levels: dict[int, list[_Place[E]]] = {}  # each by service
@@ -83,7 +84,7 @@ class FairQueue(Generic[E]):
         return bool(self._levels)
 
     def size(self, client: Client) -> float:
-        """Return the cost of a client's line, or 0 if it has none."""
+        """Return the cost of a client's waiting entries, or 0 if the client has no line."""
         line = self._lines.get(client.name)
         return line.size if line else 0.0
 
@@ -94,7 +95,8 @@ class FairQueue(Generic[E]):
                 yield line
 
     def line(self, client: Client) -> Line[E]:
-        """Return a client's line, which the owner adds to and then gives to `place`."""
+        """Return a client's line. The owner adds entries to the line and then passes it to
+        `place`."""
         line = self._lines.get(client.name)
         if line is None:
             if len(self._lines) >= self._most_lines:
@@ -103,11 +105,11 @@ class FairQueue(Generic[E]):
         return line
 
     def ahead(self, client: Client, own: float) -> Iterator[tuple[Line[E], float]]:
-        """Yield the lines that go before a client's new entry, which comes behind `own` of its
-        cost.
+        """Yield the lines that are served before a client's new entry, which has entries of cost
+        `own` of the same client before it.
 
-        With each line comes the part of its cost that goes first, assuming that the line has that
-        much and that its entries are small.
+        Each line comes with the cost of its entries that are served first, assuming that the line
+        has that much waiting and that its entries are small.
         """
         known = self._lines.get(client.name)
         begins = max(known.service, self._clock) if known else self._clock
@@ -117,7 +119,8 @@ class FairQueue(Generic[E]):
                 yield line, share
 
     def place(self, line: Line[E], level: int = 0) -> None:
-        """Put a line into the queue; its `level` is that of its first entry, if it has any."""
+        """Put a line into the queue, or remove it if it is empty; `level` is the level of its first
+        entry."""
         waited = line.key is not None
         if line.key is not None:
             places = self._levels[line.level]
@@ -141,8 +144,8 @@ class FairQueue(Generic[E]):
     def next(self) -> tuple[Line[E], float]:
         """Return the line whose turn it is, and how much service this turn allows.
 
-        For the only line the service is infinite; where there are several levels it is 1; else it
-        brings the line level with the next one by their weights, and is at least 1.
+        The service is infinite for the only line, and 1 if there are several levels. Otherwise it
+        brings the line level with the next line by their weights, and is at least 1.
         """
         if len(self._levels) == 1:
             (places,) = self._levels.values()
@@ -153,10 +156,10 @@ class FairQueue(Generic[E]):
         return min((places[0][-1] for places in self._levels.values()), key=self._due), 1.0
 
     def served(self, line: Line[E], cost: float, entries: int = 1) -> None:
-        """Count service to the line whose turn it was; the owner must then call `place`.
+        """Add service to the line whose turn it was; the owner must call `place` afterwards.
 
-        Of several entries of equal cost the clock shows the service at which the last one began: a
-        line that forms then is not owed the service that this line got before.
+        After several entries of equal cost, the clock shows the service at which the last of them
+        began, so that a new line is not owed the service that this line got before.
         """
         passed = cost / (self._weight + 1.0) if line.fresh else 0.0
         last = cost / entries
@@ -165,7 +168,7 @@ class FairQueue(Generic[E]):
         line.service += cost / line.client.weight
 
     def copy(self) -> "FairQueue[E]":
-        """Return a queue with the same lines, to find out who would go when."""
+        """Return a queue with the same lines, to find out in which order they would be served."""
         other: FairQueue[E] = FairQueue(self._due)
         other._clock, other._weight, other._numbers = self._clock, self._weight, self._numbers
         for line in self.lines():
@@ -180,7 +183,7 @@ class FairQueue(Generic[E]):
         return other
 
     def _forget(self) -> None:
-        """Delete lines that neither wait nor have had more service than others."""
+        """Delete lines that are not waiting and whose service is not above the clock."""
         lines = self._lines.values()
         kept = [line for line in lines if line.key is not None or line.service > self._clock]
         self._lines = {line.client.name: line for line in kept}

@@ -1,1 +1,1 @@
-"""Forms batches by a queue and a policy, which know neither HTTP nor devices."""
+"""Forms batches with a queue and a policy; both are independent of HTTP and devices."""

@@ -1,4 +1,4 @@
-"""Calls back at a given moment as exactly as an event loop can."""
+"""Calls a function at a given moment, as precisely as an event loop can."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,21 +8,21 @@ _SOON_S = 1e-6
 
 
 class Alarm:
-    """Calls back once, at the moment that was set last; used from one event loop."""
+    """Calls a function once, at the moment that was set last; used from one event loop."""
 
     def __init__(
         self, ring: Callable[[float], None], clock: Callable[[], float], error_s: float
     ) -> None:
-        """Set the function `ring` to call with the time; the loop's timers are off by at most
-        `error_s`."""
+        """Take the function `ring`, which is called with the time. The loop's timers are at most
+        `error_s` seconds late or early."""
         self._ring = ring
         self._clock = clock
         self._error_s = error_s
         self.timer: asyncio.Handle | None = None  # while it is set
 
     def set(self, moment: float, *, exact: bool) -> None:
-        """Ring at about `moment`; if `exact`, poll the clock once per loop iteration shortly before
-        it."""
+        """Ring at about `moment`. If `exact`, shortly before that moment poll the clock in each
+        iteration of the loop."""
         loop = asyncio.get_running_loop()
         delay = moment - self._clock()
         delay = delay - self._error_s if exact else max(delay, self._error_s)
@@ -32,7 +32,7 @@ class Alarm:
             self.timer = loop.call_soon(self._look, moment, exact)
 
     def cancel(self) -> None:
-        """Stop the alarm from ringing."""
+        """Cancel the alarm, so that it does not ring."""
         if self.timer:
             self.timer.cancel()
             self.timer = None

@@ -1,18 +1,19 @@
-"""Combines items of separate requests into batches, and knows neither HTTP nor devices.
+"""Combines items of separate requests into batches, independently of HTTP and devices.
 
     post ── waiting (in turns) ── policy ─┬─ run on engine 0 ─┬─ outcomes
                            refuse ┘  └ look │        ...        │
                                       again └─ run on engine k ─┘
 
 Each engine has a consumer, a task that runs one batch at a time. An idle consumer asks the policy
-(`service/batching/policy.py`) what to dispatch when and which requests cannot meet their deadlines,
-and carries that out; an arrival wakes the consumer that has been idle longest.
+(`service/batching/policy.py`) when to dispatch how many items, and which requests cannot meet their
+deadlines. It then does as the policy decides. An arrival wakes the consumer that has been idle
+longest.
 
 Each posted request gets exactly one outcome: its results; EngineFailedError if a batch with one of
-its items failed; DeadlineError once it cannot be in time; or ShuttingDownError if `close` ran out
-of time. Outcomes are callbacks, not futures: waking a task costs more than everything else here. A
-withdrawn request leaves the queue at once; results of its running items are discarded. The items of
-one request may run on several engines at once.
+its items failed; DeadlineError once it cannot meet its deadline; or ShuttingDownError if `close`
+ran out of time. Outcomes are passed to callbacks instead of futures, because waking a task costs
+more than everything else here. A withdrawn request leaves the queue at once, and the results of its
+running items are discarded. The items of one request may run on several engines at once.
 """
 
 import asyncio
@@ -58,7 +59,7 @@ Run = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
 
 @dataclass(eq=False, slots=True)
 class _Consumer(Generic[T, R]):
-    """Takes batches from the queue and runs them on one engine, in a task of its own."""
+    """Takes batches from the queue and runs them on one engine, in a separate task."""
 
     number: int
     run: Run[T, R]
@@ -76,7 +77,7 @@ class _Consumer(Generic[T, R]):
 
     @property
     def free(self) -> bool:
-        """Return whether it serves, runs nothing, and is not waiting for its device."""
+        """Return whether the consumer serves, runs no batch, and is not waiting for its device."""
         return self.serves and not self.batch and not (self.turn and self.turn.waits)
 
     @property
@@ -85,8 +86,8 @@ class _Consumer(Generic[T, R]):
         return self.task is not None and self.task.cancelling() > 0
 
     def ends_by(self, error: BaseException) -> bool:
-        """Return whether an error from `run` should end the consumer or the process, not only the
-        batch."""
+        """Return whether an error from `run` should end the consumer or the process rather than
+        only the batch."""
         if isinstance(error, asyncio.CancelledError):
             return self.cancelled
         return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
@@ -96,11 +97,11 @@ class Batcher(Generic[T, R]):
     """Collects items into batches of at most `max_batch` for engines numbered from 0.
 
     Each of `runs` is an engine, called with one batch at a time: it takes items in the order in
-    which they are due and returns one result for each, in the same order. The caller bounds how
-    many items wait. `latency` is each engine's known L(n), which `learn` replaces, also by one with
-    another largest n. `turns` has the turns of each engine's device, which it shares with batchers
-    of other models in proportion to `weight`. `on_batch` is called with every ended batch. `clock`
-    returns seconds. Used from one event loop.
+    which they are due, and returns one result per item, in the same order. The caller bounds how
+    many items wait. `latency` is each engine's known L(n); `learn` replaces it, and the new table
+    may have another largest n. `turns` has the turns of each engine's device, which the batchers of
+    several models share in proportion to `weight`. `on_batch` is called with every batch that has
+    ended. `clock` returns seconds. Used from one event loop.
     """
 
     def __init__(
@@ -141,14 +142,15 @@ class Batcher(Generic[T, R]):
 
     @property
     def busy_until(self) -> float:
-        """Return when an engine should be free, in clock seconds, or 0 if one is free now."""
+        """Return when an engine is expected to be free, in clock seconds, or 0 if one is free
+        now."""
         if self._any_free():
             return 0.0
         return self._dispatcher.ends(self._dispatcher.first_free(self._clock()))
 
     def ran(self, engine: int = 0) -> tuple[int, int, float]:
-        """Return the number of batches that an engine has ended, of their items and of their
-        seconds."""
+        """Return the number of batches that an engine has ended, the number of their items, and the
+        seconds that they took."""
         return self._consumers[engine].ran
 
     def latency(self, engine: int = 0) -> Latency:
@@ -156,18 +158,18 @@ class Batcher(Generic[T, R]):
         return self._dispatcher.latency(engine)
 
     def learn(self, latency: Latency, engine: int = 0, short_s: float = SHORT_S) -> None:
-        """Replace what is known of an engine's latency; batches whose L(1) is below `short_s` never
-        wait."""
+        """Replace an engine's known latency. Batches never wait if L(1) is below `short_s`."""
         self._dispatcher.short_s = short_s
         self._dispatcher.learn(latency, engine)
 
     def spread(self, turns: Sequence[DeviceTurns]) -> None:
-        """Let the only engine run a further batch at a time for each of `turns`, elsewhere.
+        """Let the only engine run one more batch at a time for each of `turns`, in other processes.
 
-        Called before the first item arrives. Such batches have numbers like those of engines.
+        Must be called before the first item arrives. Each additional batch has a number, as if it
+        ran on another engine.
         """
         if self._working or len(self._consumers) > 1:
-            raise RuntimeError("batches can be spread once, before they begin")
+            raise RuntimeError("call `spread` once, with one engine, before the first item arrives")
         first, self._elsewhere = self._consumers[0], True
         for number, device_turns in enumerate(turns, 1):
             consumer = _Consumer(number, first.run)
@@ -176,7 +178,8 @@ class Batcher(Generic[T, R]):
             self._dispatcher.add(self._dispatcher.latency())
 
     def serve(self, engine: int, *, serves: bool) -> None:
-        """Let an engine take batches, or else none after the one that it runs."""
+        """Let an engine take batches if `serves`; otherwise let it take none after the batch that
+        it runs."""
         self._dispatcher.serve(engine, serves=serves)
         consumer = self._consumers[engine]
         consumer.serves = serves
@@ -194,12 +197,12 @@ class Batcher(Generic[T, R]):
         client: Client = ANYONE,
         cost: float = 1.0,
     ) -> Posted[T, R]:
-        """Queue `items`, all or none; `then` is called once with the outcome, after `post` has
-        returned. In its client's turns each item counts as `cost` usual ones.
+        """Queue `items`, all or none. `then` is called once with the outcome, after `post` has
+        returned. In the client's turns each item counts as `cost` usual items.
 
-        Raises DeadlineError if they cannot be expected to meet their deadline, and
-        ShuttingDownError after `close`. If a batch with some of the items fails, the rest is not
-        run.
+        Raises DeadlineError if the items are not expected to meet their deadline, and
+        ShuttingDownError after `close`. If a batch with some of the items fails, the other items
+        are not run.
         """
         count = len(items)
         if self._closing:
@@ -228,7 +231,7 @@ class Batcher(Generic[T, R]):
         return request
 
     def fail_waiting(self, failure: Callable[[], ServiceError]) -> None:
-        """Fail the waiting requests, except those with items in a running batch."""
+        """Fail the waiting requests, except requests with items in a running batch."""
         running = {request for request, _, _ in self._running()}
         for request in self._waiting.all():
             if request not in running:
@@ -237,8 +240,9 @@ class Batcher(Generic[T, R]):
     async def close(self, timeout_s: float | None = None) -> None:
         """Refuse new requests, finish the accepted ones, and stop.
 
-        After `timeout_s` seconds (None: no limit) the rest fails with ShuttingDownError, and `run`
-        is cancelled. A second call may shorten the wait of the first.
+        After `timeout_s` seconds (None: no limit) the remaining requests fail with
+        ShuttingDownError, and `run` is cancelled. A second call may shorten the wait of the first
+        call.
         """
         self._closing = True
         if not self._working:
@@ -265,8 +269,8 @@ class Batcher(Generic[T, R]):
     def check_deadline(self, count: int, urgency: Urgency, client: Client = ANYONE) -> None:
         """Raise DeadlineError if `count` items that arrive now could not meet their deadline.
 
-        Some of their client's earlier items may yet be refused in their favour: the plan by which
-        most are in time is only known when a batch begins.
+        Some earlier items of the same client may later be refused in favour of the new items: the
+        plan that serves the most items in time is only known when a batch begins.
         """
         if urgency.deadline == inf:
             return
@@ -296,7 +300,7 @@ class Batcher(Generic[T, R]):
             consumer.task.add_done_callback(partial(self._end, consumer))
 
     async def _work(self, consumer: _Consumer[T, R]) -> None:
-        """Run batches until the batcher is closed and the queue empty."""
+        """Run batches until the batcher is closed and the queue is empty."""
         ahead = False
         # `run` may have swallowed a cancellation, so check for one.
         while not consumer.cancelled:
@@ -326,12 +330,13 @@ class Batcher(Generic[T, R]):
                     del self._idle[self._idle.index(consumer)]
 
     async def _gather(self, engine: int) -> None:
-        """Let the event loop read what has arrived before an engine begins a batch that is not as
-        large as it may be.
+        """Let the event loop read requests that have arrived, before an engine begins a batch that
+        is not full.
 
-        During the batch it would compete with the engine's thread for the GIL, at a multiple of the
-        cost. It runs at least once: short batches may otherwise leave the event loop no turn. Where
-        requests follow each other in steps, it runs until none has arrived for a few turns.
+        During the batch the event loop would compete with the engine's thread for the GIL, and
+        reading requests would cost several times as much. The event loop gets at least one turn,
+        because short batches may otherwise leave it none. If requests arrive in several steps, it
+        gets turns until no new request has arrived for a few turns.
         """
         most = self.latency(engine).max_batch
         depth, expected = 0, most if self._company.inside and self._company.look() else 0
@@ -372,7 +377,7 @@ class Batcher(Generic[T, R]):
         return self._dispatcher.decide(now, waiting.depth, waiting.claims(now), consumer.number)
 
     def _obey(self, now: float, decision: Decision, size: int = 0) -> None:
-        """Refuse what the policy refuses, and set a timer if nothing is dispatched."""
+        """Refuse the requests that the policy refuses, and set a timer if nothing is dispatched."""
         stretches = self._waiting.in_order(now) if decision.refused else ()
         for request in dict.fromkeys(stretches[index][0] for index in decision.refused):
             done = self._dispatcher.completion(now, 0, request.left)
@@ -397,7 +402,7 @@ class Batcher(Generic[T, R]):
             self._obey(now, self._decide(now, self._first_free(now)))
 
     def _first_free(self, now: float) -> _Consumer[T, R]:
-        """Return the consumer whose engine should be free first."""
+        """Return the consumer whose engine is expected to be free first."""
         return self._consumers[self._dispatcher.first_free(now)]
 
     def _any_free(self) -> bool:
@@ -405,12 +410,13 @@ class Batcher(Generic[T, R]):
         return any(consumer.free for consumer in self._consumers)
 
     def _wake(self) -> None:
-        """Make the consumer that has been idle longest check the queue."""
+        """Wake the consumer that has been idle longest, so that it checks the queue."""
         if self._idle:
             self._idle[0].changed.set()
 
     async def _carry(self, consumer: _Consumer[T, R], batch: Batch[T, R]) -> bool:
-        """Run one batch and deliver its outcome; return whether the next may begin at once."""
+        """Run one batch and deliver its outcome. Return whether the next batch may begin at
+        once."""
         consumer.batch = batch
         clients = (request.client.name for request, _, _ in batch.parts)
         self._dispatcher.dispatched(batch.dispatched, len(batch.items), consumer.number, clients)
@@ -425,7 +431,9 @@ class Batcher(Generic[T, R]):
         try:
             results = list(await consumer.run(batch.items))
             if len(results) != len(batch.items):
-                raise ValueError(f"{len(results)} results for a batch of {len(batch.items)}")
+                raise ValueError(
+                    f"the engine returned {len(results)} results for {len(batch.items)} items"
+                )
         # BaseException: a stray CancelledError or a native library's panic must not stop the
         # consumer. Errors meant for the consumer or the process propagate.
         except BaseException as raised:
@@ -462,7 +470,7 @@ class Batcher(Generic[T, R]):
             batch.tell(results, compute_s)
 
     def _fail_all(self, batch: Batch[T, R], error: BaseException) -> None:
-        """Fail the requests of a batch, each with an exception of its own."""
+        """Fail the requests of a batch, each with a new exception."""
         known = isinstance(error, EngineFailedError)
         message = str(error) if known else "the engine failed on this batch; try again"
         for request, _, _ in batch.parts:
@@ -471,16 +479,17 @@ class Batcher(Generic[T, R]):
             request.fail(failure)
 
     def _running(self) -> Iterator[Part[T, R]]:
-        """Return, for requests in running batches, their parts there."""
+        """Return the parts of requests that the running batches consist of."""
         return chain.from_iterable(
             consumer.batch.parts for consumer in self._consumers if consumer.batch
         )
 
     def _stop(self) -> None:
-        """Refuse new requests, and fail all that wait or run, each with an exception of its own."""
+        """Refuse new requests, and fail all waiting and running requests, each with a new
+        exception."""
         self._closing = True
         for request in [*self._waiting.all(), *(part[0] for part in self._running())]:
-            request.fail(ShuttingDownError("the server shut down before this was done"))
+            request.fail(ShuttingDownError("the server shut down before the request was done"))
         for consumer in self._consumers:
             consumer.batch = None
         self._alarm.cancel()
@@ -489,7 +498,7 @@ class Batcher(Generic[T, R]):
     def _end(self, consumer: _Consumer[T, R], _: asyncio.Task[None]) -> None:
         """Note that a consumer and its last `run` have ended, which frees the engine's device.
 
-        The last one, or one that did not end because of `close`, ends the batcher.
+        The batcher ends with its last consumer, or with any consumer that `close` did not end.
         """
         self._working -= 1
         if not self._working or self._waiting or not self._closing:

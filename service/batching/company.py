@@ -1,13 +1,14 @@
 """Counts concurrent requests of a transport that receives each request in several steps.
 
-One read of a connection by HTTP usually has a whole request, and one turn of the event loop reads
-all connections. By gRPC a request takes several turns, in which others follow it: a short batch
-that begins at once finds only the first of them, and blocks the event loop for the next.
+With HTTP, one read of a connection usually returns a whole request, and one turn of the event loop
+reads all connections. With gRPC, receiving a request takes several turns, and other requests arrive
+meanwhile. A short batch that begins at once would take only the first request, and delay the others
+because it blocks the event loop.
 """
 
 
 class Company:
-    """Counts requests, from their heads to their answers."""
+    """Counts requests in progress, from the arrival of their heads to their answers."""
 
     def __init__(self) -> None:
         self.inside = 0  # now
@@ -24,7 +25,8 @@ class Company:
         self.inside -= 1
 
     def look(self) -> bool:
-        """Return whether two requests were in progress at once since the second last call."""
+        """Return whether two requests were in progress at once since the call before the last
+        one."""
         most = max(self._before, self._most)
         self._before, self._most = self._most, self.inside
         return most > 1

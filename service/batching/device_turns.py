@@ -1,12 +1,13 @@
 """Decides which model may run next on a shared device, by start-time fair queueing.
 
-Each model's finish tag is its service over its weight, on a clock that all share. When it wants the
-device it gets a start tag: its finish tag or the clock, whichever is later. The device goes to the
-earliest start tag, and the clock advances to that tag (Goyal, Vin and Cheng 1996, section 2).
+All models share one virtual clock. A model's finish tag is its service divided by its weight. A
+model that wants the device gets a start tag: its finish tag or the clock, whichever is later. The
+model with the earliest start tag gets the device, and the clock advances to that tag (Goyal, Vin
+and Cheng 1996, section 2).
 
-- While two models want the device all the time, their service over their weight differs by at most
-  one batch of each over its weight.
-- A model that returns after a pause has accumulated no claim.
+- While two models want the device all the time, their service divided by their weight differs by at
+  most one batch of each model, divided by its weight.
+- A model that pauses accumulates no claim to the device.
 """
 
 from collections.abc import Callable
@@ -22,15 +23,16 @@ class DeviceTurns:
         self.waiting: list[DeviceTurn] = []
 
     def join(self, on_granted: Callable[[], None], weight: float = 1.0) -> "DeviceTurn":
-        """Return a new model's turn; `on_granted` is called when its wait for the device ends."""
+        """Return a turn for a new model; `on_granted` is called when the model has waited and gets
+        the device."""
         if not weight > 0:
-            raise ValueError(f"a weight must be above 0, not {weight}")
+            raise ValueError(f"weight {weight} must be above 0")
         self.members += 1
         return DeviceTurn(self, on_granted, weight)
 
 
 class DeviceTurn:
-    """Gives one model access to the device: call `take` until it is True, run a batch, call
+    """Gives one model access to the device: call `take` until it returns True, run a batch, call
     `spent`.
 
     `let_go` gives the device back.
@@ -48,12 +50,12 @@ class DeviceTurn:
 
     @property
     def alone(self) -> bool:
-        """Return whether no other model uses the device, so that asking for it is unnecessary."""
+        """Return whether no other model uses the device; then no turn is needed."""
         return self._turns.members == 1
 
     @property
     def busy_until(self) -> float | None:
-        """Return when another model's batch should end, or None if no other model has the
+        """Return when another model's batch is expected to end, or None if no other model has the
         device.
         """
         holder = self._turns.holder
@@ -61,7 +63,8 @@ class DeviceTurn:
 
     @property
     def share(self) -> float:
-        """Return the model's part of the device's time if the models that want it now still do."""
+        """Return the model's share of the device's time while the same models use the device as
+        now."""
         holder, others = self._turns.holder, self._turns.waiting
         if not others and (holder is None or holder is self):
             return 1.0
@@ -92,7 +95,7 @@ class DeviceTurn:
         return False
 
     def spent(self, seconds: float) -> None:
-        """Count the seconds of a batch that ran."""
+        """Add the seconds that a batch took to the model's service."""
         self._finish = self._start + seconds / self.weight
         self._used = True
 
@@ -114,8 +117,8 @@ class DeviceTurn:
             turns.holder = None
 
     def _grant(self) -> None:
-        """Give the device to the waiting model with the earliest start tag, or the first of
-        equals."""
+        """Give the device to the waiting model with the earliest start tag; the first of equal tags
+        wins."""
         turns = self._turns
         turns.holder = None
         if turns.waiting:

@@ -1,4 +1,4 @@
-"""Applies the policy, given recent arrivals and batches.
+"""Applies the policy to recent arrivals and batches.
 
 The batcher reports events and asks for decisions; the simulator does the same with its own clock.
 """
@@ -33,7 +33,7 @@ _ONE = Decision(dispatch=1)
 
 
 class _Engine:
-    """Holds what is known about one engine."""
+    """Holds the dispatcher's knowledge of one engine."""
 
     __slots__ = ("held", "items", "latency", "least", "pause", "serves", "short", "started")
 
@@ -49,20 +49,20 @@ class _Engine:
 
     @property
     def ends(self) -> float | None:
-        """Return when the running batch, of this or another model, should end, or None if none
+        """Return when the running batch, of this or another model, is expected to end; None if none
         runs."""
         return self.started + self.latency.of(self.items) if self.items else self.held
 
     def free(self, now: float) -> float:
-        """Return when the engine should be free; a late batch is expected to take as long again as
-        it is late."""
+        """Return when the engine is expected to be free. A batch that is t seconds late is expected
+        to end in t seconds."""
         ends = self.ends
         return now if ends is None else max(ends, 2 * now - ends)
 
     def learn(self, latency: Latency, short_s: float) -> bool:
-        """Replace L(n), and return whether that changes if batches count as short.
+        """Replace L(n), and return whether this changes if batches count as short.
 
-        The shortest time decides: a busy event loop adds to the time of most batches.
+        The shortest time decides, because a busy event loop lengthens most batches.
         """
         before, self.latency = self.short, latency
         self.short = latency.known and min(latency.seconds[0], self.least) < short_s
@@ -70,12 +70,12 @@ class _Engine:
 
 
 class Dispatcher:
-    """Decides for the engines of one queue, by number; times are seconds of one clock."""
+    """Decides for the engines of one queue, which are numbered; times are seconds of one clock."""
 
     __slots__ = ("_batches", "_engines", "_rivalry", "_traffic", "short", "short_s")
 
     def __init__(self, *latencies: Latency) -> None:
-        """Take each engine's known latency."""
+        """Take the known latency of each engine."""
         self._engines = [_Engine(latency) for latency in latencies]
         self._traffic = Traffic(len(latencies))
         self._rivalry = Rivalry()
@@ -89,9 +89,12 @@ class Dispatcher:
 
     @property
     def spare(self) -> int:
-        """Return how many items with deadlines may be let in beyond those that can be in time: a
-        full batch, for a plan to choose from. Where batches are short it does not know what will
-        come, and chooses worse."""
+        """Return how many items with deadlines may be admitted in addition to those that can be in
+        time.
+
+        The number is a full batch, so that a plan can choose among items. It is 0 if batches are
+        short: arrivals are not tracked then, and a plan would choose worse.
+        """
         return 0 if self.short else self._engines[0].latency.max_batch
 
     def latency(self, engine: int = 0) -> Latency:
@@ -99,7 +102,7 @@ class Dispatcher:
         return self._engines[engine].latency
 
     def learn(self, latency: Latency, engine: int = 0) -> None:
-        """Replace what is known of an engine's latency."""
+        """Replace an engine's known latency."""
         if self._engines[engine].learn(latency, self.short_s):
             # All run the same model: the shortest time decides among them, too.
             short = any(state.short for state in self._engines)
@@ -114,23 +117,24 @@ class Dispatcher:
         self.learn(latency, len(self._engines) - 1)
 
     def share(self, inside: int, engine: int) -> int:
-        """Return the most items of this engine's next batch, if batches are short; `inside` are
-        those that the others do not run."""
+        """Return the most items that this engine's next batch may have if batches are short;
+        `inside` counts the items that no other engine runs."""
         state, most = self._engines[engine], self._engines[engine].latency.max_batch
         others = [other for _, other in self._counted() if other is not state]
         return min(most, share(inside + sum(other.items for other in others), 1 + len(others)))
 
     def serve(self, engine: int, *, serves: bool) -> None:
-        """Note whether an engine takes batches; one that restarts does not."""
+        """Note whether an engine takes batches; an engine that restarts does not."""
         self._engines[engine].serves = serves
 
     def hold(self, engine: int, until: float | None) -> None:
-        """Note until when another model's batch occupies the engine's device, or None if none
+        """Note until when another model's batch occupies the engine's device; None if no batch
         does."""
         self._engines[engine].held = until
 
     def arrived(self, now: float, items: int, client: str = "", inside: int = 0) -> None:
-        """Note that a client's items arrived; `inside` of that client's items now wait or run."""
+        """Note that items of a client arrived; `inside` is the number of its items that now wait or
+        run."""
         if not self.short:
             self._traffic.arrived(now, items, self._engines[0].latency.seconds[0])
             self._rivalry.asked(now, client, inside)
@@ -147,7 +151,7 @@ class Dispatcher:
             self._rivalry.served(now, clients)
 
     def answered(self, now: float, depth: int, engine: int = 0, *, failed: bool = False) -> None:
-        """Note that the batch ended while `depth` items wait; failed batches do not count for
+        """Note that the engine's batch ended while `depth` items wait; failed batches do not change
         L(n)."""
         state = self._engines[engine]
         items, took_s = state.items, now - state.started
@@ -169,11 +173,11 @@ class Dispatcher:
         self._traffic.answered(now, items, took_s, shortest_s, alone=not depth, engine=engine)
 
     def ends(self, engine: int = 0) -> float:
-        """Return when the engine's batch should end, or 0 if none runs."""
+        """Return when the engine's batch is expected to end, or 0 if none runs."""
         return self._engines[engine].ends or 0.0
 
     def first_free(self, now: float) -> int:
-        """Return the engine that should be free first."""
+        """Return the engine that is expected to be free first."""
         if len(self._engines) == 1:
             return 0
         _, engine = min((engine.free(now), number) for number, engine in self._counted())
@@ -182,9 +186,9 @@ class Dispatcher:
     def decide(
         self, now: float, depth: int, claims: Sequence[Claim] = (), engine: int = 0
     ) -> Decision:
-        """Return what this engine, which is the first to be free, does with `depth` waiting items.
+        """Return the decision for this engine, which is free first, with `depth` waiting items.
 
-        `claims` is empty if none has a deadline.
+        `claims` is empty if no item has a deadline.
         """
         state = self._engines[engine]
         if not claims:
@@ -203,14 +207,15 @@ class Dispatcher:
         return decision
 
     def completion(self, now: float, ahead: int, items: int) -> float:
-        """Return when `items` that arrive now would be done, with `ahead` items before them."""
+        """Return when `items` that arrive now would be done if `ahead` items are served before
+        them."""
         return completion(self._view(now, ahead, (), self.first_free(now)), ahead, items)
 
     def wait_s(self, now: float, depth: int) -> float:
         """Return the estimated seconds until running batches and `depth` waiting items are done.
 
-        An overdue batch is assumed to take as long again as it has taken, and so are those after it
-        on its engine.
+        An overdue batch is assumed to take as long again as it has taken. The next batches on its
+        engine are assumed to take at least as long as it has taken.
         """
         slots = []
         for _, engine in self._counted():
@@ -223,7 +228,8 @@ class Dispatcher:
         return max(slots[0].free + seconds_of(slots, depth), slots[-1].free) - now
 
     def _counted(self) -> Iterator[tuple[int, _Engine]]:
-        """Return the engines that serve, or all if none does, because they will serve again."""
+        """Return the engines that serve, or all engines if none serves, because they will serve
+        again."""
         none = not any(engine.serves for engine in self._engines)
         return ((n, engine) for n, engine in enumerate(self._engines) if engine.serves or none)
 

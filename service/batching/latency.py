@@ -46,9 +46,10 @@ class Latency(NamedTuple):
 
     @staticmethod
     def measured(seconds: Mapping[int, float], max_batch: int) -> "Latency":
-        """Return a table made of the times of some sizes, with linear interpolation between them.
+        """Return a table made from the times of some batch sizes, with linear interpolation between
+        them.
 
-        A single known size gives its time to all.
+        If only one size is known, its time is used for all sizes.
         """
         if not seconds:
             return Latency.unknown(max_batch)
@@ -67,9 +68,10 @@ class Latency(NamedTuple):
 
     @property
     def most_rivals(self) -> float:
-        """Return two largest batches' time divided by L(1), or 0 if that is unknown.
+        """Return 2 L(max_batch) / L(1), or 0 if the latency is unknown.
 
-        With at least so many clients, each can bear to wait for the largest batch.
+        With at least this many clients, the wait for the largest batch is acceptable to every
+        client.
         """
         return 2 * self.seconds[-1] / self.seconds[0] if self.known else 0.0
 
@@ -81,12 +83,13 @@ class Latency(NamedTuple):
         return full * self.seconds[-1] + self.of(rest)
 
     def within(self, items: int) -> float:
-        """Return seconds in which `items` are nearly always done, given earlier errors of the
-        estimate."""
+        """Return the seconds within which `items` are nearly always done, given earlier errors of
+        the estimate."""
         return self.of(items) * (1 + _MARGIN * self.error)
 
     def after(self, each_s: float) -> "Latency":
-        """Return the table for batches ahead of which each item takes `each_s` seconds more."""
+        """Return the table for batches that take `each_s` seconds more per item, such as for
+        decoding."""
         return Latency(tuple(took + n * each_s for n, took in enumerate(self.seconds, 1)))
 
     def observed(self, n: int, took_s: float) -> "Latency":
@@ -115,8 +118,8 @@ def measure(
     """Return L(n) as the median of `rounds` calls of `run(n)`, which runs a batch and returns its
     seconds.
 
-    The sizes that tell most (1, max_batch, their middle, ...) come first; a run that would exceed
-    `budget_s` in all is skipped.
+    The most informative sizes (1, max_batch, the middle between them, ...) come first. A run is
+    skipped if it would make the total exceed `budget_s`.
     """
     times: dict[int, list[float]] = {}
     spent = 0.0
@@ -133,8 +136,8 @@ def measure(
 
 
 def _spread(max_batch: int) -> list[int]:
-    """Return sizes in the order to measure, ends first, then middles of gaps: 1, 8, 4, 2, 6, 3, 5,
-    7."""
+    """Return sizes in the order to measure them: both ends, then the middles of gaps, as 1, 8, 4,
+    2, 6, 3, 5, 7."""
     order = [1, max_batch] if max_batch > 1 else [1]
     gaps = [(1, max_batch)]
     for low, high in gaps:  # a breadth-first search, as the list grows while it is iterated
@@ -146,7 +149,8 @@ def _spread(max_batch: int) -> list[int]:
 
 
 def _on_line(known: Sequence[int], seconds: Mapping[int, float], n: int) -> float:
-    """Return the time of n on the line between its neighbours in `known`, which is sorted."""
+    """Return the time of size n, interpolated between its neighbours in `known`, which is
+    sorted."""
     if len(known) == 1:
         return seconds[known[0]]
     above = min(max(bisect_left(known, n), 1), len(known) - 1)
@@ -156,15 +160,15 @@ def _on_line(known: Sequence[int], seconds: Mapping[int, float], n: int) -> floa
 
 
 def _around(seconds: Sequence[float], n: int) -> tuple[float, ...]:
-    """Return `seconds` made non-decreasing without changing the entry of n."""
+    """Return a non-decreasing version of `seconds` in which the entry of size n is unchanged."""
     below = list(accumulate(reversed(seconds[:n]), min))
     _, *above = accumulate(seconds[n - 1 :], max)
     return (*reversed(below), *above)
 
 
 def _rising(seconds: Sequence[float]) -> tuple[float, ...]:
-    """Return `seconds` made non-decreasing, as the mean of running maximum and remaining
-    minimum."""
+    """Return a non-decreasing version of `seconds`: each entry is the mean of the maximum up to it
+    and the minimum from it on."""
     most = accumulate(seconds, max)
     least = reversed(list(accumulate(reversed(seconds), min)))
     return tuple((high + low) / 2 for high, low in zip(most, least, strict=True))

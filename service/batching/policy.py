@@ -1,34 +1,37 @@
-"""Decides when to dispatch how many items and which to refuse, by pure functions of a batcher's
+"""Decides when to dispatch how many items and which to refuse, with pure functions of a batcher's
 state.
 
     View ── decide ── Decision: dispatch n now | look again at a time | refuse these
 
 L(n) is the measured latency of a batch of n items.
 
-- **Order.** Clients take turns, and the items of one go by their due times, the earliest first: its
-  arrival plus `PATIENCE_S`, or its deadline if that is sooner, plus `PATIENCE_S` for each priority
-  below the default. So a client's higher priorities go first, then near deadlines, then order of
-  arrival; and none of its items is overtaken by one that arrives much later.
-- **Size.** All that wait and fit, or fewer where that pays (`_size`): what the first of them and
-  the rest after them save by it, while the engine has time to spare, must exceed what the engine's
-  lost time costs all that wait. This lowers latency where L jumps or is linear.
-- **Company.** A request that comes while a batch runs waits for that batch, and for its own. So
-  where m clients share the engines, two batches last no longer than m times what the lightest
-  client's items take alone (then its latency grows m times at most), unless the engines would do
-  less than an m-th of what they can: then batches are as large as that takes, or one image per
-  second of one client would cost the others more than its share.
-- **Time.** At once, unless expected arrivals (`service/batching/traffic.py`) make waiting pay:
-  items per second with them must exceed items per second without, for this batch alone and for this
-  and the next together. This breaks up cohorts: of eight steady clients in two batches of four, the
-  other four are about to send, and L(8) is less than 2 L(4). Batches under `SHORT_S` never wait
-  here: the batcher lets the event loop read what has come, and no more.
+- **Order.** Clients take turns. The items of one client are served by their due times, the earliest
+  first. An item is due at its arrival plus `PATIENCE_S`, or at its deadline if that is sooner, plus
+  `PATIENCE_S` for each priority below the default. So a client's higher priorities go first, then
+  near deadlines, then earlier arrivals, and an item is never overtaken by a much later one.
+- **Size.** A batch takes all waiting items that fit, or fewer if that pays (`_size`). A smaller
+  batch pays if the time that it saves the items, while the engine has time to spare, exceeds the
+  time that the engine's lower throughput costs all waiting items. This lowers latency where L jumps
+  or is linear.
+- **Company.** A request that arrives while a batch runs waits for that batch and for the next one.
+  So if m clients share the engines, two batches last at most m times as long as the lightest
+  client's items take alone, which multiplies that client's latency by at most m. Batches are larger
+  if the engines would otherwise reach less than 1/m of their highest throughput: a client with one
+  image per second would otherwise cost the others more than its share.
+- **Time.** A batch is dispatched at once, unless expected arrivals (`service/batching/traffic.py`)
+  make waiting pay. The throughput in items per second must be higher with the arrivals than
+  without, both for this batch alone and for this batch and the next together. This merges cohorts:
+  if eight steady clients form two batches of four, four clients are about to send while the other
+  four wait, and L(8) is less than 2 L(4). Batches with L(1) under `SHORT_S` never wait here: the
+  batcher only lets the event loop read requests that have arrived.
 - **Deadlines.** An item that cannot meet its deadline is refused as soon as that is known. Batches
-  are no larger than their deadlines allow. Where the nearest deadline is within a full batch, the
-  batch is the first of the plan by which the most items are in time (`_plan`), of those that wait
-  and those that come at the recent rate. It may drop items in front, as Nexus' early drop does
-  (Shen et al. 2019, section 6.3). An item counts less the more its client has waiting, and more the
-  higher its priority (`Claim.weight`). So that a plan can choose, a client that is alone may have a
-  full batch waiting beyond what can be in time.
+  are no larger than their deadlines allow. If the nearest deadline is closer than a full batch
+  takes, a plan decides (`_plan`): the one that serves the most items in time, counting the waiting
+  items and the arrivals expected at the recent rate. A plan may drop items at the front, like the
+  early drop of Nexus (Shen et al. 2019, section 6.3). An item has less weight if its client has
+  more items waiting, and more weight if its priority is higher (`Claim.weight`). A client that is
+  alone may have a full batch of items waiting in addition to those that can be in time, so that a
+  plan can choose.
 """
 
 from collections.abc import Sequence, Set
@@ -86,7 +89,7 @@ class Urgency(NamedTuple):
 
     @property
     def level(self) -> int:
-        """Return the priority; 0 gives the default, and numbers below the lowest give the
+        """Return the priority: the default for 0, and the lowest for any number beyond the
         lowest."""
         return min(self.priority or DEFAULT_PRIORITY, LOWEST_PRIORITY)
 
@@ -105,14 +108,14 @@ class Claim(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """Describes one engine; slots are in the order in which their engines are free."""
+    """Describes one engine; slots are in the order in which their engines become free."""
 
     free: float  # clock seconds when its batch should end; not before now
     latency: Latency
 
 
 class Rivals(NamedTuple):
-    """Describes the clients that share the engines at present."""
+    """Describes the clients that currently share the engines."""
 
     clients: int = 1
     lightest: int = 1  # images that the lightest has inside at most
@@ -122,7 +125,7 @@ ALONE = Rivals()
 
 
 class View(NamedTuple):
-    """Shows the state of a batcher to the engine that is free first; times are seconds of its
+    """Describes a batcher's state for the engine that is free first; times are seconds of its
     clock."""
 
     now: float
@@ -145,7 +148,7 @@ class View(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Says what to do now; `refused` are indices of `View.claims`."""
+    """Describes the next action of a batcher; `refused` has indices of `View.claims`."""
 
     dispatch: int = 0  # items, the first that are not refused
     look_again: float = inf
@@ -154,8 +157,8 @@ class Decision(NamedTuple):
 
 
 def urgency_of(started: float, timeout_s: float | None, priority: int) -> Urgency:
-    """Return the urgency of a request that began to arrive at `started`; None or 0 means not
-    given."""
+    """Return the urgency of a request that began to arrive at `started`. None or 0 means that the
+    client gave no timeout or priority."""
     if timeout_s is None and not priority:
         return NO_HURRY
     return Urgency(inf if timeout_s is None else started + timeout_s, priority)
@@ -170,21 +173,22 @@ def due(now: float, urgency: Urgency = NO_HURRY) -> float:
 
 
 def completion(view: View, ahead: int, items: int) -> float:
-    """Return when `items` that arrive now would be done, with `ahead` items before them."""
+    """Return when `items` that arrive now would be done if `ahead` items are served before them."""
     return _free(view) + seconds_of(view.slots, ahead + items)
 
 
 def share(inside: int, engines: int) -> int:
-    """Return the most items of a short batch, where so many wait or run on so many engines.
+    """Return the most items that a short batch may have if `inside` items wait or run on `engines`.
 
-    A larger batch would leave another engine without work: clients that wait for its answers send
-    nothing meanwhile.
+    A larger batch would leave another engine idle, because clients send nothing while they wait for
+    the batch's answers.
     """
     return -(-inside // engines)
 
 
 def seconds_of(slots: Sequence[Slot], items: int) -> float:
-    """Return the seconds until `items` are done, counted from when the first of `slots` is free.
+    """Return the seconds until `items` are done, counted from the moment the first of `slots` is
+    free.
 
     Each batch goes to the engine that is free first.
     """
@@ -204,7 +208,7 @@ def seconds_of(slots: Sequence[Slot], items: int) -> float:
 
 
 def decide(view: View) -> Decision:
-    """Return what happens to the waiting items."""
+    """Return the decision for the waiting items."""
     if view.claims:
         return _by_deadlines(view)
     if view.busy_until is not None or not view.depth:
@@ -220,7 +224,8 @@ def _free(view: View) -> float:
 
 
 def _bearable(view: View) -> int:
-    """Return the largest batch for which the client with the fewest images can be made to wait."""
+    """Return the size of the largest batch, limited by the wait of the client with the fewest
+    images."""
     latency, (clients, lightest) = view.latency, view.rivals
     seconds = latency.seconds
     if clients == 1 or latency.most_rivals <= clients:
@@ -237,7 +242,7 @@ def _bearable(view: View) -> int:
 def _size(view: View, most: int) -> int:
     """Return the best size of a batch of at most `most` items.
 
-    A smaller first batch is compared with the largest by what it saves and loses.
+    Each smaller first batch is compared with the largest by the time that it saves and loses.
     """
     seconds = view.latency.seconds
     most = min(most, _bearable(view))
@@ -268,8 +273,8 @@ def _size(view: View, most: int) -> int:
 
 
 def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
-    """Return until when it pays to wait (None if it does not), and how many items should wait
-    then."""
+    """Return the moment until which waiting pays, or None if it does not pay, and how many items
+    should wait by then."""
     latency = view.latency
     most = _bearable(view)
     best, moment, enough = _GAIN, None, 0
@@ -295,7 +300,7 @@ def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
 
 
 def _by_deadlines(view: View) -> Decision:
-    """Return the decision of `decide` if an item has a deadline."""
+    """Return the decision for waiting items of which at least one has a deadline."""
     slots, latency = view.slots, view.latency
     free, busy = slots[0].free, view.busy_until is not None
     claims = [
@@ -332,11 +337,11 @@ def _indices_of(requests: Set[int], claims: Sequence[Claim]) -> tuple[int, ...]:
 
 
 def _plan(view: View, claims: Sequence[Claim]) -> tuple[Set[int], int]:
-    """Return which of the first requests to refuse, and the size of the batch that then follows.
+    """Return which of the first requests to refuse, and the size of the batch to dispatch then.
 
-    It begins the plan by which the most items, by weight, meet their deadlines, of those that wait
-    and those that are expected at the recent rate. Each of these weighs as little as any that
-    waits, and has as much time as the most patient has left.
+    The batch is the first of the plan that serves the most items in time, by weight, counting the
+    waiting items and the arrivals expected at the recent rate. An expected item has the lowest
+    weight of all waiting items, and as much time as the waiting item with the most time left.
     """
     now, latency = view.now, view.latency
     part = -(-latency.max_batch // _PARTS)  # items that are planned as one
@@ -367,7 +372,7 @@ def _plan(view: View, claims: Sequence[Claim]) -> tuple[Set[int], int]:
 
 
 class _Plan(NamedTuple):
-    """Describes a way to serve the first of several parts."""
+    """Describes one way to serve the first few parts."""
 
     free: tuple[float, ...]  # clock seconds at which each engine can begin, the earliest first
     first: tuple[int, int] | None = None  # dropped, and in the first batch
@@ -382,9 +387,11 @@ def _first_batch(
 ) -> tuple[int, int]:
     """Return how many of the first parts to drop, and how many make the first batch.
 
-    A part is so many items, with the moment the last comes, the nearest deadline, and their weight.
-    A plan serves the parts in order, each batch on the engine that is free first, as the fastest
-    would. The one returned has the most weight in time; of equal plans it leaves the most time.
+    A part is a group of `part` items. `comes` has the moment the last of them arrives, `deadlines`
+    their nearest deadline, and `weights` their total weight. A plan serves the parts in order, each
+    batch on the engine that is free first, in the time of the fastest engine. The best plan serves
+    the most weight in time; among equal plans it is the one that keeps the engines busy the
+    shortest.
     """
     largest = slots[0].latency.max_batch
     seconds = [
@@ -423,7 +430,8 @@ def _first_batch(
 
 
 def _fitting(latency: Latency, deadlines: Sequence[float], start: float) -> int:
-    """Return how many of the first items fit into one batch that begins at `start`, all in time."""
+    """Return how many of the first items can run in one batch from `start` on, so that all are in
+    time."""
     earliest = inf
     for n, deadline in enumerate(deadlines[: latency.max_batch], 1):
         earliest = min(earliest, deadline)

@@ -1,9 +1,10 @@
-"""Queues requests; clients take turns, and each client's requests go in the order they are due.
+"""Queues requests: clients take turns, and each client's requests are served in the order they are
+due.
 
-Among clients whose next requests have the same priority, the client that has had the least service,
-its items by what each costs, goes next (`service/fair_queue.py`). Among priorities the request that
-is due first goes next; it counts as if it had arrived when its client last had a turn, so that the
-age of its other requests gives a client that is being served no precedence.
+Among clients whose next requests have the same priority, the client with the least service is next;
+service is the total cost of its items (`service/fair_queue.py`). Among different priorities, the
+request that is due first is next. A request is treated as if it had arrived no earlier than its
+client's last turn, so that old requests do not put a client that is being served before others.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ _LEVEL = 1e6
 
 
 class BatchResult(NamedTuple, Generic[R]):
-    """Holds a request's results in the order of its items, and the times of its last batch."""
+    """Holds a request's results in the order of its items, and the times for its last batch."""
 
     results: list[R]
     batch_size: int  # items in that batch, of all requests
@@ -64,10 +65,10 @@ class Posted(Generic[T, R]):
     parts: dict[int, list[R]] = field(default_factory=dict)  # see `gather`
 
     def gather(self, first: int, results: list[R]) -> list[R]:
-        """Keep results from item `first` on, and return all results if they are complete, else
-        none.
+        """Store the results of the items from `first` on. Return all results once they are
+        complete; until then an empty list.
 
-        Parts that run on several engines may end in any order.
+        The parts of a request may run on several engines, and end in any order.
         """
         self.parts[first] = results
         if sum(map(len, self.parts.values())) < len(self.items):
@@ -80,12 +81,13 @@ class Posted(Generic[T, R]):
         self.waiting.leave(self)
 
     def fail(self, failure: ServiceError) -> None:
-        """Drop the items that still wait, and tell of a failure."""
+        """Drop the items that still wait, and call `then` with a failure."""
         self.waiting.leave(self)
         self.tell(failure)
 
     def tell(self, outcome: BatchResult[R] | ServiceError) -> None:
-        """Call `then`, unless it was called before, or the request is withdrawn."""
+        """Call `then` with the outcome, unless it was called before or the request was
+        withdrawn."""
         then, self.then = self.then, None
         if then is not None:
             call_safely(then, outcome)
@@ -104,7 +106,8 @@ class Batch(Generic[T, R]):
     parts: list[Part[T, R]]
 
     def tell(self, results: list[R], compute_s: float) -> None:
-        """Give their results to the requests that are complete with this batch's."""
+        """Add the results to their requests, and call `then` of the requests that are now
+        complete."""
         begins, size = 0, len(self.items)
         for request, first, count in self.parts:
             own = results[begins : begins + count]
@@ -139,10 +142,11 @@ class Backlog(Generic[T, R]):
         return [request for line in self._queue.lines() for request in line.entries]
 
     def ahead_of(self, items: int, client: Client, due: float, urgency: Urgency, spare: int) -> int:
-        """Return how many items would go before the last item of a request that comes now and is
-        due then.
+        """Return how many items would be served before the last of `items` that arrive now and are
+        due at `due`.
 
-        Where no other client waits, up to `spare` of its items that have a deadline do not count.
+        If no other client waits, up to `spare` of the client's own items with a deadline are not
+        counted.
         """
         if not self.depth:
             return 0
@@ -167,9 +171,9 @@ class Backlog(Generic[T, R]):
         return int(own + better + alike)
 
     def enter(self, request: Posted[T, R]) -> int:
-        """Insert a request behind its client's requests that are due no later.
+        """Insert a request after those of its client's requests that are due no later.
 
-        Returns how many items of its client wait.
+        Returns how many items of the client now wait.
         """
         alone = self._alone
         if not self.depth or (alone and _goes_behind(alone[-1], request)):
@@ -183,7 +187,7 @@ class Backlog(Generic[T, R]):
         return self._add(request)
 
     def _join(self) -> None:
-        """Move the requests of a client that was the only one into the queue."""
+        """Move the requests of the only client, which are kept apart, into the queue."""
         if self._alone:
             requests, self._alone = self._alone, []
             for request in requests:
@@ -206,7 +210,7 @@ class Backlog(Generic[T, R]):
         return int(line.size)
 
     def leave(self, request: Posted[T, R]) -> None:
-        """Remove those items of a request that still wait."""
+        """Remove the items of a request that still wait."""
         if request.left:
             self._join()
             line = self._queue.line(request.client)
@@ -220,7 +224,7 @@ class Backlog(Generic[T, R]):
                 self._queue.place(line, _level(line))
 
     def take(self, limit: int, now: float) -> Batch[T, R]:
-        """Take up to `limit` items in order of turns, and return them as a batch."""
+        """Take up to `limit` items in the order of turns, and return them as a batch."""
         items: list[T] = []
         parts: list[Part[T, R]] = []
         counts = self._counts(min(limit, self.depth), now)
@@ -235,7 +239,7 @@ class Backlog(Generic[T, R]):
         return Batch(now, items, parts)
 
     def _counts(self, limit: int, now: float) -> dict[Posted[T, R], int]:
-        """Take `limit` items, and return each request with its number of these."""
+        """Take `limit` items, and return how many of them each request has."""
         counts: dict[Posted[T, R], int] = {}
         if alone := self._alone:
             for request in alone:
@@ -256,10 +260,11 @@ class Backlog(Generic[T, R]):
         return list(_stretches(self._queue.copy(), self.depth, now))
 
     def claims(self, now: float) -> Sequence[Claim]:
-        """Return the requests' claims in order, or nothing if no request has a deadline.
+        """Return the claims of the waiting requests in order; empty if no request has a deadline.
 
-        All that one client has waiting weighs as much as all that another has, so that one that
-        asks for more gains nothing by it; a higher priority weighs more than all lower ones.
+        The waiting items of each client have the same total weight, so that a client gains nothing
+        by sending more. An item of a higher priority weighs more than all items of lower
+        priorities.
         """
         if not self.deadlines:
             return ()
@@ -277,8 +282,7 @@ class Backlog(Generic[T, R]):
 
 
 def call_safely(then: Callable[[Any], None], outcome: Any) -> None:
-    """Call a callback, and log its exception instead of raising it, so that it ends nothing
-    else."""
+    """Call a callback, and log its exception instead of raising it, so that the caller goes on."""
     try:
         then(outcome)
     except Exception as error:  # noqa: BLE001  the event loop logs it
@@ -287,8 +291,8 @@ def call_safely(then: Callable[[Any], None], outcome: Any) -> None:
 
 
 def _goes_behind(last: Posted[T, R], request: Posted[T, R]) -> bool:
-    """Return whether a request without urgency may follow `last`, of the same client and due no
-    later."""
+    """Return whether a request has no urgency, comes from the client of `last`, and is due no
+    earlier."""
     return (
         request.urgency is NO_HURRY
         and request.client.name == last.client.name
@@ -297,9 +301,9 @@ def _goes_behind(last: Posted[T, R], request: Posted[T, R]) -> bool:
 
 
 def _stretches(queue: FairQueue[Posted[T, R]], limit: int, now: float) -> Iterator[Stretch[T, R]]:
-    """Yield each request with how many of its items go next, in the order of service.
+    """Yield requests in the order of service, each with the number of its items that are next.
 
-    They are `limit` items in all, which are taken off `queue`; no request is changed.
+    The numbers add up to `limit`. The items are removed from `queue`, but no request is changed.
     """
     left: dict[Posted[T, R], int] = {}  # of those that are served in part
     while limit > 0:
@@ -329,6 +333,7 @@ def _level(line: Line[Posted[T, R]]) -> int:
 
 
 def _due_by_turns(line: Line[Posted[T, R]]) -> float:
-    """Return when a line's first request is due, counted from the line's last turn."""
+    """Return when a line's first request is due, as if it had arrived no earlier than the line's
+    last turn."""
     head = line.entries[0]
     return due(max(head.submitted, line.since), head.urgency)

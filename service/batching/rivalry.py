@@ -1,6 +1,6 @@
-"""Tracks the clients of the last second, and how much the client that asks for least asks for.
+"""Tracks the clients of the last second, and how many images the lightest of them has in progress.
 
-A batch that has begun holds up the next requests, so the clients that are known bound how long a
+A running batch delays the requests that arrive meanwhile. So the known clients limit how long a
 batch may last (`service/batching/policy.py`).
 """
 
@@ -11,8 +11,8 @@ from service.batching.policy import ALONE, PATIENCE_S, Rivals
 
 
 class Rivalry:
-    """Remembers clients until PATIENCE_S after their last request, or the last batch that had an
-    image of theirs; callers pass the time.
+    """Remembers each client until PATIENCE_S after its last request or after the last batch with
+    one of its images. Callers pass the time.
     """
 
     def __init__(self) -> None:
@@ -20,21 +20,21 @@ class Rivalry:
         self._clients: OrderedDict[str, tuple[float, int, float]] = OrderedDict()
 
     def asked(self, now: float, client: str, inside: int) -> None:
-        """Note that a client has asked, and how many of its images wait or run now."""
+        """Note that a client sent a request; `inside` is the number of its images that wait or run
+        now."""
         _, most, since = self._clients.pop(client, (0.0, 0, now))
         if inside >= most or now - since > PATIENCE_S:
             most, since = inside, now
         self._clients[client] = now, most, since
 
     def served(self, now: float, clients: Iterable[str]) -> None:
-        """Note that a batch has images of these clients."""
+        """Note that a batch with images of these clients began."""
         for client in clients:
             if client in self._clients:
                 self._clients[client] = (now, *self._clients.pop(client)[1:])
 
     def rivals(self, now: float, most: float) -> Rivals:
-        """Return the clients of the last second, or only their number if they are `most` or
-        more."""
+        """Return the clients of the last second; only their number if there are `most` or more."""
         clients = self._clients
         while clients and next(iter(clients.values()))[0] < now - PATIENCE_S:
             clients.popitem(last=False)

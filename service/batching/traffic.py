@@ -1,12 +1,12 @@
-"""Predicts arrivals, by which the policy decides whether waiting pays.
+"""Predicts arrivals, so that the policy can decide whether waiting pays.
 
-Arrivals follow two events: answers, whose clients send their next request, and the first arrival of
-a burst. After each event, arrivals are counted over one window (a little less than L(1), the
-shortest batch) in 16 bins. Two moving averages are learnt for each bin's end: how many arrivals
-come by then, and how many more than if they were spread evenly over the window.
+Arrivals follow two kinds of events: answers, after which clients send their next requests, and the
+first arrival of a burst. After each event, arrivals are counted in 16 bins over one window, which
+is a little shorter than L(1), the time of the shortest batch. For the end of each bin two moving
+averages are learnt: the number of arrivals by then, and their excess over an even spread.
 
-Poisson arrivals of any rate are spread evenly, so their excess is noise. Only a sizeable excess
-beyond three standard errors counts as evidence, and without evidence no batch waits.
+Poisson arrivals of any rate are spread evenly, so their excess is noise. An excess counts as
+evidence only if it is sizeable and above three standard errors. Without evidence no batch waits.
 """
 
 from collections.abc import Sequence
@@ -67,12 +67,12 @@ class Echo:
         return bool(self._sure)
 
     def is_open(self, now: float) -> bool:
-        """Return whether the last window is still open."""
+        """Return whether the window of the last event is still open."""
         return now < self._opened + self._window
 
     def happened(self, now: float, weight: int, window_s: float) -> None:
-        """Begin a window after an event, in which `weight` arrivals would come if each answer of it
-        caused one."""
+        """Begin a window of `window_s` seconds after an event. `weight` arrivals would follow if
+        each answer of the event caused one."""
         self._learn()
         self._opened, self._weight, self._window = now, weight, window_s
 
@@ -88,7 +88,7 @@ class Echo:
         self._counts = [0] * _BINS
 
     def prospect(self, now: float) -> Prospect | None:
-        """Return the arrivals to expect, or None if there is no evidence of any."""
+        """Return the expected arrivals, or None if there is no evidence of any."""
         if not self._sure or not self.is_open(now):
             return None
         passed = int((now - self._opened) / self._window * _BINS)
@@ -133,7 +133,8 @@ class Echo:
 class Traffic:
     """Tracks the arrivals and batches that the dispatcher reports; callers pass the time.
 
-    Each engine has its own echo of answers: windows after answers of several would overlap.
+    Each engine has its own `Echo` of answers, because windows after answers of several engines
+    would overlap.
     """
 
     def __init__(self, engines: int = 1) -> None:
@@ -191,9 +192,10 @@ class Traffic:
         alone: bool,
         engine: int = 0,
     ) -> None:
-        """Note that a batch of `items` ended; `alone` says that no other item waits.
+        """Note that a batch of `items` ended; `alone` means that no other item waits.
 
-        What follows a single item that was alone does not matter: no other item could wait for it.
+        Arrivals after a single item that was alone are not learnt, because no other item could
+        have waited for them.
         """
         self._busy_s += _NEWEST_BATCH * (took_s - self._busy_s)
         self._items += _NEWEST_BATCH * (self._came - self._items)
@@ -203,14 +205,14 @@ class Traffic:
             self._answers[engine].happened(now, items, _WINDOW * shortest_s)
 
     def failed(self, now: float, engine: int = 0) -> None:
-        """Note that a batch failed, because retries are neither a burst nor the clients' usual
-        pace."""
+        """Note that a batch failed. Arrivals after it are not learnt, because retries are neither
+        a burst nor the clients' usual pace."""
         self._free_since[engine] = now
         for answers in self._answers:
             answers.forget()
         self._bursts.forget()
 
     def prospects(self, now: float, engine: int = 0) -> Sequence[Prospect]:
-        """Return the arrivals that a batch of this engine may expect."""
+        """Return the arrivals that this engine's next batch may expect."""
         both = (self._answers[engine].prospect(now), self._bursts.prospect(now))
         return [prospect for prospect in both if prospect is not None]

@@ -1,16 +1,16 @@
-"""Decodes and runs a model's batches in other processes, each with an engine and an interpreter's
-lock of its own.
+"""Decodes and runs a model's batches in other processes, each with its own engine and its own
+interpreter lock.
 
-    event loop ─┬─ files and arrays, in memory that both have ─┬─ a job process: decodes, runs
-                └─ what else is asked, and the results ─ socket ┘
-                └─ start one, end one ─ the parent of all, which forks them
+    event loop ─┬─ files and arrays ─── shared memory ─┬─ a job process: decodes, runs
+                └─ other arguments, results ── socket ─┘
+                └─ start or end a process ── socket ── the parent process, which forks them
 
-The parent is this program as it was before it had threads or models, so that all of them share the
-pages of its code and libraries: a further process takes few megabytes. It ends with the server, for
-whatever reason, and so do they.
+The parent process is forked from the server before the server has threads or models. Job processes
+share the parent's memory pages with code and libraries, so each takes only a few megabytes more.
+The parent and the job processes end when the server ends, for whatever reason.
 
-A process starts when a batch finds none idle, and serves from then on. One that crashes, or does
-not answer within its batch's bound, is ended; it has noted which image it was decoding.
+A process starts when a batch finds no idle process, and serves from then on. A process that
+crashes, or exceeds the time limit of its batch, is ended. It has noted which image it was decoding.
 """
 
 import asyncio
@@ -65,11 +65,12 @@ _GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _log = logging.getLogger("convoy")
 
 Setup = tuple[Callable[[], Engine], Callable[[bytes], Undecoded]]
-"""Opens a warm-up's engine, and makes of a file what the job decodes; both are picklable."""
+"""Two picklable functions: one opens an engine; the other turns a file into an `Undecoded`."""
 
 
 class JobParent:
-    """Forks and ends processes for the server, which is its own parent."""
+    """Controls the parent of the job processes: a process that forks and ends them for the
+    server."""
 
     def __init__(self, control: socket.socket, process: int) -> None:
         self._control, self.process = control, process
@@ -77,9 +78,9 @@ class JobParent:
 
     @staticmethod
     def fork() -> "JobParent | None":
-        """Fork the parent of job processes, while this process has neither threads nor models.
+        """Fork the parent of the job processes. Call it before this process has threads or models.
 
-        Returns None but on Linux, which alone has all that is needed.
+        Returns None on systems other than Linux, which lack the system calls for it.
         """
         if sys.platform != "linux":
             return None
@@ -93,21 +94,21 @@ class JobParent:
         return JobParent(ours, process)
 
     def start(self, connection: socket.socket, memory: int, setup: int) -> int:
-        """Fork a process that has these files, and return its number. Raises OSError."""
+        """Fork a process that inherits these open files, and return its number. Raises OSError."""
         number = next(self._numbers)
         files = [connection.fileno(), memory, setup]
         socket.send_fds(self._control, [_NUMBER.pack(number)], files)
         return number
 
     def end(self, number: int) -> None:
-        """Kill a process, if it is there."""
+        """Kill a process, if it still runs."""
         try:
             self._control.send(_NUMBER.pack(number))
         except OSError as error:  # and with it all that it forked
             _log.error("the parent of job processes is gone: %s", error.strerror)
 
     def close(self) -> None:
-        """End the parent and all that it forked."""
+        """End the parent and all processes that it forked."""
         self._control.close()
 
 
@@ -130,11 +131,11 @@ class JobProcesses:
         return sum(process.is_open for process in tuple(self._all))  # any thread may ask
 
     def post(self, items: Sequence[Item], bound_s: float) -> "asyncio.Future[JobResult] | None":
-        """Run a batch in a process that is idle; return None where there is none, or where the
-        batch is too large for one.
+        """Run a batch in an idle process. Return None if no process is idle, or if the batch is too
+        large.
 
-        Where the process is lost, or takes longer than `bound_s`, the future has JobLostError, else
-        what the job raised.
+        The future raises the job's error, or JobLostError if the process is lost or takes longer
+        than `bound_s`.
         """
         if not self._idle:
             self._start()
@@ -143,7 +144,7 @@ class JobProcesses:
         return None if asked is None else self._idle.pop().ask(*asked, bound_s)
 
     def renew(self) -> None:
-        """End all processes, because their engines fail; others take their place."""
+        """End all processes, because their engines fail; new processes replace them."""
         for process in tuple(self._all):
             process.lose("was ended, as its engine failed")
 
@@ -187,7 +188,7 @@ class JobProcesses:
 
 
 class _JobProcess:
-    """Asks one process, which answers one batch at a time."""
+    """Sends batches to one process, one at a time, and receives the results."""
 
     def __init__(
         self,
@@ -196,8 +197,8 @@ class _JobProcess:
         on_free: Callable[["_JobProcess"], None],
         on_lost: Callable[["_JobProcess", str], None],
     ) -> None:
-        """Start the process; `on_free` is called whenever it can take a batch, and `on_lost` once,
-        with how it ended. Raises OSError."""
+        """Start the process. `on_free` is called whenever the process can take a batch; `on_lost`
+        is called once when the process is lost, with a phrase that says how. Raises OSError."""
         self._parent, self._on_free, self._on_lost = parent, on_free, on_lost
         self._loop = asyncio.get_running_loop()
         self._connection, theirs = socket.socketpair()
@@ -225,7 +226,7 @@ class _JobProcess:
     def ask(
         self, data: bytes, buffers: Sequence[memoryview], bound_s: float
     ) -> "asyncio.Future[JobResult]":
-        """Send the process a batch, and return its outcome once it is there."""
+        """Send the process a batch, and return a future of its outcome."""
         self._answer = answer = self._loop.create_future()
         end = _FIRST
         for buffer in buffers:
@@ -243,7 +244,7 @@ class _JobProcess:
         return answer
 
     def lose(self, how: str) -> None:
-        """End the process, and with it the batch that it runs."""
+        """End the process, which fails the batch that it runs."""
         if self._lost:
             return
         self._lost = True
@@ -288,7 +289,8 @@ class _JobProcess:
             self._end(*pickle.loads(memoryview(received)[_LENGTH.size :]))  # noqa: S301  (this program)
 
     def _end(self, result: JobResult | None, error: Exception | None) -> None:
-        """Give a batch's outcome, or go on after the engine was opened."""
+        """Handle a message from the process: the outcome of a batch, or the news that its engine is
+        open."""
         self._timer.cancel()
         answer, self._answer = self._answer, None
         if answer is None and error is not None:
@@ -308,7 +310,8 @@ _CLOSED = -1
 
 
 def _file_of(setup: Setup) -> int:
-    """Return a file in memory that has the pickled setup; processes share its pages."""
+    """Return the descriptor of an in-memory file with the pickled setup; processes share its
+    pages."""
     file = os.memfd_create("convoy-setup")
     with os.fdopen(os.dup(file), "wb") as writing:
         pickle.dump(setup, writing, 5)
@@ -316,7 +319,8 @@ def _file_of(setup: Setup) -> int:
 
 
 def _packed(items: Sequence[Item]) -> tuple[bytes, Sequence[memoryview]] | None:
-    """Return a batch as a pickle and its buffers, None if it is too large or of another kind."""
+    """Return a batch as a pickle and its buffers, or None if the batch is too large or cannot be
+    sent."""
     buffers: list[pickle.PickleBuffer] = []
     asked: list[tuple[Any, list[str]]] = []
     for item in items:
@@ -435,7 +439,7 @@ def _setup_in(file: int) -> Setup:
 
 
 def _asked(connection: socket.socket, memory: memoryview) -> Any:
-    """Return what is asked next. Raises EOFError where the server has ended."""
+    """Return the next batch that the server sends. Raises EOFError if the server has ended."""
     length, buffers = _ASKED.unpack(_read(connection, _ASKED.size))
     each = _read(connection, buffers * _NUMBER.size)
     ends = [*accumulate((size for (size,) in _NUMBER.iter_unpack(each)), initial=_FIRST)]
@@ -457,7 +461,8 @@ def _answer(connection: socket.socket, result: JobResult | None, error: Exceptio
 
 
 def _portable(error: Exception) -> Exception:
-    """Return an error that can be raised in the server, which logs where a defect was."""
+    """Return an error that can be raised in the server, with the traceback of a defect for the
+    log."""
     if not isinstance(error, ServiceError | NotHereError):
         error.add_note("".join(traceback.format_exception(error)))
     try:

@@ -2,8 +2,8 @@
 
     post ── its client's line ── its turn, and room ── a thread ── then
 
-A turn is counted by the seconds that work is expected to take. The work of one client begins in the
-order in which it comes (`service/fair_queue.py`).
+Each client's share is counted in the seconds that its work is expected to take. The work of one
+client begins in the order in which it was posted (`service/fair_queue.py`).
 """
 
 import asyncio
@@ -25,8 +25,8 @@ _LEAST_S = 0.0001
 
 
 class Cost(NamedTuple):
-    """Estimates the most memory and time that work takes, such as decoding an image; without the
-    bytes that it is given."""
+    """Estimates the most memory and time that a piece of work takes, such as decoding an image. The
+    memory of its input is not included."""
 
     bytes: int = 0
     seconds: float = 0.0  # of one core
@@ -44,7 +44,7 @@ class Work:
     begun: bool = False  # or out of its line
 
     def withdraw(self) -> None:
-        """Discard the result, and do not begin if that is still possible."""
+        """Discard the result, and do not begin the work if it has not begun."""
         self.then = None
         if not self.begun:
             self.begun = True
@@ -58,11 +58,11 @@ class Work:
 
 
 Call = Callable[[Callable[[], Any], int], Any]
-"""Does work by a function that takes at most so many bytes of memory."""
+"""Calls a function that takes at most the given number of bytes of memory."""
 
 
 def here(function: Callable[[], Any], _: int) -> Any:
-    """Do work in the thread that was told to."""
+    """Do the work in the calling thread."""
     return function()
 
 
@@ -87,7 +87,8 @@ class Lane:
         self, cost: Cost, function: Callable[[], R], then: OnDone[R], client: Client = ANYONE
     ) -> Work | None:
         """Call the function in a thread when the client's turn comes, then `then` with the outcome
-        in the event loop; return None if both calls have been made, as there are no threads."""
+        in the event loop. Return None if both calls have been made already, because the pool has no
+        threads."""
         if not self.threads:
             self.pool.post(call, function, then)
             return None
@@ -104,7 +105,7 @@ class Lane:
         return work
 
     def run(self, cost: Cost, function: Callable[[], R], client: Client) -> "asyncio.Future[R]":
-        """Post like `post`, but return a future; cancelling it withdraws the work."""
+        """Post work like `post`, but return a future; cancelling the future withdraws the work."""
         return promised(lambda then: self.post(cost, function, then, client))
 
     def leave(self, work: Work) -> None:
@@ -116,7 +117,7 @@ class Lane:
         self.go_on()
 
     def ahead_s(self, client: Client) -> float:
-        """Return the expected seconds on one core of the work before this client's next."""
+        """Return how long this client's next work is expected to wait, in seconds of one core."""
         own = self.waiting.size(client)
         others = sum(
             min(line.size, share + line.entries[0].cost.seconds)
@@ -125,7 +126,7 @@ class Lane:
         return self.seconds + own + others
 
     def go_on(self) -> None:
-        """Begin the work whose turn has come, as far as there is room."""
+        """Begin the work whose turn has come, until the pool has no room for more."""
         while self.waiting:
             line, _ = self.waiting.next()
             if not self._may_begin(line.entries[0]):

@@ -1,13 +1,13 @@
 """Calls functions in other processes, so that the server's threads need not wait.
 
-    a thread ── pickle protocol 5, by a pipe ── function() ── result or error, log ── back
+    a thread ── function, arguments ── pipe ── process: function() ── result or error, log ── pipe
 
-Pillow holds the interpreter's lock while it copies a decoded WebP: 60 ms for 25 megapixels, in
-which the server answers no request. In a process of its own it holds another lock. A decoder that
-crashes fails only its own image, and one that takes more memory than was reserved gets no more.
+Pillow holds the interpreter's lock while it copies a decoded WebP image: 60 ms for 25 megapixels,
+during which the server answers no request. Another process has another lock. A decoder that crashes
+there fails only its own image, and a decoder that needs more memory than was reserved gets no more.
 
-A model's new version is tried there, too: that takes 0.1 s of Python, and all cores for longer, at
-a priority that leaves them to requests.
+A model's new version is also tried in such a process. The trial takes 0.1 s of Python and then
+keeps all cores busy, at a priority that lets requests go first.
 """
 
 import logging
@@ -47,7 +47,7 @@ Line = tuple[str, int, str]
 
 
 class LogSender(logging.Handler):
-    """Sends the log's lines to another process, which logs them by `log_again`."""
+    """Sends log records to another process, which logs them with `log_again`."""
 
     def __init__(self, send: Callable[[Line], None]) -> None:
         super().__init__()
@@ -59,31 +59,30 @@ class LogSender(logging.Handler):
 
 
 def log_again(line: Line) -> None:
-    """Log a line that another process logged."""
+    """Log a record that another process sent."""
     name, level, message = line
     logging.getLogger(name).log(level, "%s", message)
 
 
 def how_ended(status: int) -> str:
-    """Say how a process ended that has this status, negative if a signal ended it."""
+    """Return how a process with this exit status ended; the status is negative after a signal."""
     return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
 
 
 class ProcessPool:
-    """Runs as many processes as threads call `run` at once; each starts when first needed.
+    """Runs one process for each thread that is calling `run`; processes start when first needed.
 
     A process has the niceness of the thread that starts it. It ends when this process ends, for
-    whatever reason, because a pipe that it reads closes then. Its log lines are logged by this
-    process after the call.
+    whatever reason, because the pipe that it reads is closed then. After each call, this process
+    logs the records that the other process logged.
     """
 
     def __init__(
         self, lost: Callable[[str], Exception], bound_s: float = inf, *, idle: bool = False
     ) -> None:
-        """Limit the time of one call to `bound_s` seconds. Where a process was lost, raise
-        `lost(how)`, with `how` such as "was ended by signal 11". If `idle`, processes run on cores
-        that nothing else wants; where there are next to none, the call begins anew in a process of
-        low priority.
+        """Limit the time of one call to `bound_s` seconds. If a process is lost, raise `lost(how)`,
+        with `how` such as "was ended by signal 11". If `idle`, processes run only on idle cores;
+        where hardly any core is idle, the call begins again in a process of low priority.
         """
         self._lost, self._bound_s, self._is_idle = lost, bound_s, idle
         self._idle: list[_Process] = []
@@ -93,9 +92,9 @@ class ProcessPool:
     def run(self, function: Callable[[], R], most_bytes: int | None = None) -> R:
         """Return the result of a picklable function called in another process, or raise its error.
 
-        Raises what `lost` returns where the process crashed, was killed, or took longer than the
-        bound, and MemoryError where it needs more than `most_bytes` of memory, which Linux alone
-        limits.
+        Raises the error that `lost` returns if the process crashed, was killed, or took longer than
+        the bound. Raises MemoryError if the call needs more than `most_bytes` of memory; only Linux
+        enforces this limit.
         """
         asked = function, most_bytes
         try:
@@ -138,7 +137,7 @@ class ProcessPool:
         self.end_idle()
 
     def kill(self) -> None:
-        """End every process now; their calls raise what `lost` returns."""
+        """End every process now; their calls raise the error that `lost` returns."""
         self.close()
         for process in tuple(self._busy):
             process.end()
@@ -155,7 +154,7 @@ class _LostError(Exception):
 
 
 class _StarvedError(Exception):
-    """Says that a process that may use only idle cores gets no time on any."""
+    """Says that a process restricted to idle cores gets no time on any core."""
 
 
 _Asked = tuple[Callable[[], Any], int | None]
@@ -200,7 +199,7 @@ class _Process:
         return False
 
     def _used_s(self) -> float:
-        """Return the seconds that the process has used on cores, or inf if they are unknown."""
+        """Return the processor seconds that the process has used, or inf if they are unknown."""
         try:
             stat = Path(f"/proc/{self._process.pid}/stat").read_text()
         except OSError:
@@ -209,7 +208,7 @@ class _Process:
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def end(self) -> None:
-        """Make a call in another thread fail."""
+        """End the process. A call that another thread is waiting for then fails."""
         self._process.kill()
 
     def kill(self) -> None:
@@ -217,7 +216,7 @@ class _Process:
         self.close()
 
     def close(self) -> None:
-        """Close the process's input, by which it ends, and wait for its end."""
+        """Close the process's input, which ends the process, and wait until it has ended."""
         with suppress(BrokenPipeError):  # what was being sent is lost
             self._input.close()
         self._output.close()
@@ -262,10 +261,10 @@ main({nice}, idle={idle})
 
 
 def main(nice: int, *, idle: bool) -> None:
-    """Call functions read from standard input until it ends, because the parent closed or died.
+    """Call functions read from standard input until the parent closes it or ends.
 
-    Signals to a whole group of processes, Ctrl-C say, are for the parent, which finishes what it
-    has accepted.
+    Ignores signals sent to the whole process group, such as Ctrl-C: the parent handles them, and
+    finishes the requests that it has accepted.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -288,7 +287,7 @@ def main(nice: int, *, idle: bool) -> None:
 
 
 def _yield_cores() -> None:
-    """Use only cores that no other process wants."""
+    """Let this process run only on idle cores."""
     os.nice(19)
     if hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -308,8 +307,8 @@ def _outcome(function: Callable[[], Any], most_bytes: int | None) -> tuple[Any, 
 
 @contextmanager
 def _memory_limited(more_bytes: int) -> Iterator[None]:
-    """Let this process allocate only `more_bytes` more within this block; further allocations
-    fail."""
+    """Limit this process to `more_bytes` of additional memory within this block; further
+    allocations fail."""
     if sys.platform != "linux":  # no other system says how much it has, or limits all of it
         yield
         return

@@ -1,4 +1,4 @@
-"""Ranks scores into the k likeliest classes of an image, with their probabilities."""
+"""Finds the k likeliest classes of an image and their probabilities from its scores."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,9 @@ class Prediction(TypedDict):
     """Holds a class that the image may show, with its probability."""
 
     index: Annotated[int, Field(ge=0, description="the class, counted from 0", examples=[3])]
-    label: Annotated[str, Field(description="its name; the index if it has none", examples=["3"])]
+    label: Annotated[
+        str, Field(description="name of the class; its index if it has no name", examples=["3"])
+    ]
     probability: Annotated[float, Field(ge=0, le=1, examples=[0.97])]
 
 
@@ -44,8 +46,8 @@ _MOST_EXP = 600.0
 RANKED = 5
 
 DEFAULT_THRESHOLD = 0.5
-"""The least probability of a label that a multi-label model answers, unless the request sets
-another."""
+"""The default threshold of a multi-label model: its answer has the labels with at least this
+probability."""
 
 NOT_DECODED = -1
 
@@ -64,9 +66,11 @@ class _Batch:
 
     @cached_property
     def rankings(self) -> Sequence[Ranking] | None:
-        """Return each image's likeliest classes as ranked by the engine, or else RANKED of them.
+        """Return each image's likeliest classes: those that the engine ranked, or RANKED classes if
+        it did not.
 
-        None where scores are unusual, so that each image has to be ranked alone.
+        Returns None if each image must be ranked alone: for a yes/no model, or if a score or its
+        exponential is not finite.
         """
         scores, output = self._scores, self._output
         if self._ranked is not None and scores.shape[1] > 1 and output is not OutputKind.SHARES:
@@ -75,13 +79,14 @@ class _Batch:
 
     @cached_property
     def is_finite(self) -> bool:
-        """Return whether every score is finite, which costs less to find than a ranking."""
+        """Return whether every score is finite; this check costs less than a ranking."""
         return bool(np.isfinite(self._scores).all())
 
 
 @dataclass(eq=False, slots=True)
 class ScoreRow:
-    """Holds one image's scores, one for each class; it is row `index` of `batch`, if it has one."""
+    """Holds one image's scores, one per class. If the row has a `batch`, it is row `index` of the
+    batch."""
 
     scores: NDArray[np.float32]
     batch: _Batch | None = None
@@ -99,7 +104,7 @@ class ScoreRow:
     def inner(self) -> Mapping[str, NDArray[np.float32]]:
         """Return the requested values inside the network for this image, by name.
 
-        The same batch may have more, for other requests.
+        The batch may hold further values for other requests.
         """
         if self.batch is None:
             return {}
@@ -107,30 +112,31 @@ class ScoreRow:
 
     @property
     def flags(self) -> int:
-        """Return why the engine left the file to the CPU, so that these scores mean nothing; 0 if
-        it did not, NOT_DECODED if it decodes no files."""
+        """Return why the engine left the file to the CPU, which makes these scores meaningless; 0
+        if the engine decoded the file, NOT_DECODED if it decodes no files."""
         flags = None if self.batch is None else self.batch.flags
         return NOT_DECODED if flags is None else int(flags[self.index])
 
     @property
     def is_known_finite(self) -> bool:
-        """Return whether all of the batch's scores are finite; if not, this row's may still be."""
+        """Return whether all scores of the batch are finite. If False, this row's scores may still
+        be finite."""
         return self.batch is not None and self.batch.is_finite
 
 
 def unscored(error: Exception) -> ScoreRow:
-    """Return the row of an image that was not scored, with the reason."""
+    """Return a row with the reason why its image was not scored."""
     return ScoreRow(_NO_SCORES, error=error)
 
 
 def rank(results: Results, output: OutputKind, decode_s: float = 0.0) -> list[ScoreRow]:
-    """Return a batch's rows, all of which are ranked when the first is asked for its ranking.
+    """Return a batch's rows. The first request for a ranking ranks all rows of the batch.
 
-    An engine's own ranking is only read then, and more classes than it has are ranked here.
+    If the engine has ranked classes, its ranking is used, and a longer ranking is computed here.
 
-    That is several times as fast as one by one. It happens on the event loop, after the next batch
-    has started: in the engine's thread NumPy would release the GIL in each call, and an event loop
-    that competes for the GIL waits for it every time.
+    Ranking a whole batch is several times as fast as ranking its images one by one. It happens on
+    the event loop, after the next batch has started. In the engine's thread, NumPy would release
+    the GIL in each call, and the event loop would wait for the GIL every time.
     """
     batch = _Batch(results, output)
     return [
@@ -139,8 +145,8 @@ def rank(results: Results, output: OutputKind, decode_s: float = 0.0) -> list[Sc
 
 
 def most_of(rows: Sequence[ScoreRow], output: OutputKind, least: float) -> int:
-    """Return an upper estimate of how many classes of all images have a probability of at least
-    `least`, which is above 0. It takes a microsecond for a thousand classes.
+    """Return an upper estimate of the number of classes, over all images, whose probability is at
+    least `least`, which is above 0. Takes a microsecond for a thousand classes.
     """
     least = max(least - 10.0**-_DECIMALS, 1e-9)  # as probabilities are rounded
     if not output.is_independent:  # their sum is 1, or little more by rounding
@@ -157,17 +163,17 @@ def most_of(rows: Sequence[ScoreRow], output: OutputKind, least: float) -> int:
 def top_k(
     row: ScoreRow, k: int, output: OutputKind, labels: Sequence[str], least: float = 0.0
 ) -> list[Prediction]:
-    """Return the k likeliest classes, likeliest first, equals in order of their index, without
-    those whose probability is below `least`.
+    """Return the k likeliest classes, likeliest first, without classes whose probability is below
+    `least`. Classes with equal scores are in order of their index.
 
-    1 <= k <= classes. Scores become probabilities in float64. A class without a label is named by
-    its index. Raises EngineFailedError where a score is NaN or infinite.
+    1 <= k <= classes. Probabilities are computed in float64. A class without a label is named by
+    its index. Raises EngineFailedError if a score is NaN or infinite.
     """
     return named(likeliest(row, k, output, least), labels)
 
 
 def likeliest(row: ScoreRow, k: int, output: OutputKind, least: float = 0.0) -> Ranking:
-    """Return what `top_k` returns, without labels."""
+    """Return the indices and probabilities of the classes that `top_k` would return."""
     ranking = row.ranking
     if ranking is None or k > len(ranking[0]):
         ranking = _ranking(row.scores, k, output)
@@ -191,7 +197,8 @@ def named(ranking: Ranking, labels: Sequence[str]) -> list[Prediction]:
 
 
 def _rankings(scores: Scores, output: OutputKind) -> Sequence[Ranking] | None:
-    """Return a batch's rankings, or None if a score or its exponential is not finite."""
+    """Return a batch's rankings, or None for a yes/no model or if a score or its exponential is not
+    finite."""
     n, classes = scores.shape
     if classes == 1:
         return None  # of a yes/no model each is ranked alone: two classes are no work
@@ -233,7 +240,7 @@ def _read(ranked: TopClasses, output: OutputKind) -> Sequence[Ranking] | None:
 
 
 def _ranking(scores: NDArray[np.float32], k: int, output: OutputKind) -> Ranking:
-    """Return the ranking of one image. Raises EngineFailedError where a score is not finite."""
+    """Return the ranking of one image. Raises EngineFailedError if a score is not finite."""
     row = finite(scores)
     every = probabilities(scores, output)
     first = largest(every if len(row) == 1 else row, k)
@@ -241,35 +248,33 @@ def _ranking(scores: NDArray[np.float32], k: int, output: OutputKind) -> Ranking
 
 
 def probabilities(scores: NDArray[np.float32], output: OutputKind) -> NDArray[np.float64]:
-    """Return every class's probability. Raises EngineFailedError where a score is not finite."""
+    """Return every class's probability. Raises EngineFailedError if a score is not finite."""
     every: NDArray[np.float64] = probabilities_of(finite(scores)[np.newaxis], output)[0]
     return every
 
 
 def _rounded(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the nearest multiples of a power of ten, as Python's `round` computes them."""
+    """Return numbers rounded to a power of ten, with the same results as Python's `round`."""
     scale = 10.0**_DECIMALS
     rounded: NDArray[np.float64] = np.rint(probabilities * scale) / scale
     return rounded
 
 
 def finite(scores: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return one image's scores in float64. Raises EngineFailedError where one is NaN or
-    infinite.
-    """
+    """Return one image's scores in float64. Raises EngineFailedError if one is NaN or infinite."""
     row = scores.astype(np.float64)
     # A NaN or infinity makes the sum one too; finite float32 cannot overflow a float64.
     if not math.isfinite(np.add.reduce(row)):
         raise EngineFailedError(
-            "the model gave scores that are not finite numbers for this image; "
+            "the model computed scores that are not finite numbers for this image; "
             "check the image, the model and its preprocessing"
         )
     return row
 
 
 def largest(row: NDArray[np.float64], k: int) -> NDArray[np.intp]:
-    """Return the indices of the k largest numbers, largest first, equals in order of their
-    index."""
+    """Return the indices of the k largest numbers, largest first; equal numbers are in order of
+    their index."""
     if len(row) <= _FEW or k == len(row):
         return np.argsort(-row, kind="stable")[:k]
     # A partition picks arbitrarily among equals: take them all, and sort those few.

@@ -1,14 +1,14 @@
 """Runs one model's engines, from decoded images to scores, with one queue and a thread per engine.
 
-A batch goes to an idle engine. While one restarts (`service/engine/supervised_engine.py`), the
-others serve:
+A batch goes to an idle engine. While one engine restarts (`service/engine/supervised_engine.py`),
+the others serve. The states of the engines decide the state of the runner:
 
     engines  one is READY   none is, one is RESTARTING   all are FAILED
     runner   READY          RESTARTING                   FAILED
              the batch      the batch fails with 500, waiting requests with 503
              fails with 500
 
-FAILED is final, and reported so that the process can end.
+FAILED is final. The runner reports it so that the process can end.
 """
 
 import asyncio
@@ -54,19 +54,19 @@ class EngineStatus(NamedTuple):
 
 
 def layers_of(engines: Sequence[EngineStatus]) -> str:
-    """Return what engines say of a quantized model's layers, without repetition."""
+    """Return the engines' descriptions of a quantized model's layers, without repetition."""
     return ". ".join(dict.fromkeys(engine.layers for engine in engines if engine.layers))
 
 
 class Elsewhere(NamedTuple):
-    """Says how an engine's jobs may run in other processes, too."""
+    """Describes how an engine's jobs may also run in other processes."""
 
     start: Callable[[Engine], Jobs | None]  # of a warm engine; None: it cannot
     turns: Sequence[DeviceTurns]  # of each further batch that runs at a time
 
 
 class EngineRunner:
-    """Batches requests for the engines of one model, and restarts these."""
+    """Batches requests for the engines of one model, and restarts engines that fail."""
 
     def __init__(
         self,
@@ -85,11 +85,11 @@ class EngineRunner:
         elsewhere: Elsewhere | None = None,
         on_failure: Callable[[EngineError], None] = lambda _: None,
     ) -> None:
-        """Take the `turns` of each engine's device, which all models on it share.
+        """Take the `turns` of each engine's device, which all models on the device share.
 
-        `measure_s`, `known`, `sample` and `bounds` as in SupervisedEngine; `reopen` takes the
-        number of the engine to replace. Where one engine's jobs decode, they may run `elsewhere`.
-        `on_failure` is called when the runner is FAILED.
+        `measure_s`, `known`, `sample` and `bounds` are those of SupervisedEngine. `reopen` takes
+        the number of the engine to replace. If there is one engine and its jobs decode images, they
+        may also run `elsewhere`. `on_failure` is called when the runner is FAILED.
         """
         self.classes = engines[0].classes
         self.state = State.WARMING
@@ -141,7 +141,7 @@ class EngineRunner:
 
     @property
     def layers(self) -> str:
-        """Return what the engines say of a quantized model's layers, without repetition."""
+        """Return the engines' descriptions of a quantized model's layers, without repetition."""
         return layers_of(self.engines)
 
     @property
@@ -151,18 +151,19 @@ class EngineRunner:
 
     @property
     def decoding_jobs(self) -> int:
-        """Return how many images its threads and processes may decode at a time."""
+        """Return how many images the engines' threads and processes may decode at a time."""
         return sum(map(len, self._numbers)) if self.decodes else 0
 
     @property
     def lost_to_decoders(self) -> int:
-        """Return how many of its threads and processes were lost so far, mostly by a decoder."""
+        """Return how many threads and processes of the engines were lost so far, mostly because of
+        a decoder."""
         jobs = (engine.jobs.lost for engine in self._engines if engine.jobs is not None)
         return sum(engine.lost_to_decoders for engine in self._engines) + sum(jobs)
 
     @property
     def ready_processes(self) -> int:
-        """Return how many other processes can take its batches."""
+        """Return how many other processes can run the engines' batches."""
         return sum(engine.jobs.ready for engine in self._engines if engine.jobs is not None)
 
     @property
@@ -183,8 +184,9 @@ class EngineRunner:
         ]
 
     def _ran(self, number: int) -> tuple[int, int, float]:
-        """Return the batches that an engine ended, their images, and their seconds divided by the
-        number of batches that it runs at a time."""
+        """Return the number of batches that an engine has ended, the number of their images, and
+        the seconds that they took, divided by the number of batches that the engine runs at a
+        time."""
         numbers = self._numbers[number]
         batches, images, seconds = zip(*map(self.batcher.ran, numbers), strict=True)
         return sum(batches), sum(images), sum(seconds) / len(numbers)
@@ -197,10 +199,11 @@ class EngineRunner:
         client: Client = ANYONE,
         inner: Collection[str] = (),
     ) -> Posted[Item, ScoreRow]:
-        """Queue images for scoring like `Batcher.post`, and ask for those `inner` values as well.
+        """Queue images for scoring like `Batcher.post`, and request the `inner` values with the
+        scores.
 
-        Images that are still to be decoded count in their client's turns by how long that takes.
-        Raises NotReadyError where no engine serves.
+        Images that are not yet decoded count in their client's turns by their expected decoding
+        time. Raises NotReadyError if no engine serves.
         """
         if not self._serving:  # refuses requests that were admitted earlier, too
             self.state.check_ready()
@@ -211,13 +214,13 @@ class EngineRunner:
         return self.batcher.post(items, then, urgency, client, cost)
 
     async def try_out(self, image: Image) -> ScoreRow:
-        """Return the first engine's scores of an image without queueing it, even if no engine
-        serves."""
+        """Return the first engine's scores of an image. The image skips the queue, and runs even if
+        no engine serves."""
         (row,) = await self._engines[0].run([image])
         return row
 
     async def warm_up(self) -> None:
-        """Warm up the engines and measure them one after another. Raises what they raise."""
+        """Warm up the engines and measure them, one after another. Raises the engines' errors."""
         for engine in self._engines:
             try:
                 await engine.warm_up()
@@ -234,7 +237,7 @@ class EngineRunner:
             self.state = State.READY
 
     def _spread(self, engine: SupervisedEngine) -> None:
-        """Let other processes run the engine's batches, too."""
+        """Let other processes also run the engine's batches."""
         where = self._elsewhere
         if where is None or not where.turns or (jobs := where.start(engine.engine)) is None:
             return
@@ -254,10 +257,11 @@ class EngineRunner:
         await self.batcher.close(timeout_s=0)
 
     async def close(self, timeout_s: float) -> bool:
-        """Fail all requests and close the engines; return False if an engine's call does not return
-        in time.
+        """Fail all requests and close the engines. Return False if a call of an engine does not
+        return in time.
 
-        The thread of that call cannot be ended, so the process has to exit without it.
+        The thread of such a call cannot be ended, so the process has to exit without waiting for
+        it.
         """
         await self.give_up()
         closings = [closing for engine in self._engines for closing in engine.close()]
@@ -270,7 +274,7 @@ class EngineRunner:
         return not stuck
 
     def _learn(self, number: int) -> None:
-        """Expect batches to take what an engine's warm-up measured."""
+        """Expect batches to take as long as an engine's warm-up measured."""
         engine = self._engines[number]
         latency, short_s = engine.measured, SHORT_S
         if self.decodes:
@@ -279,10 +283,10 @@ class EngineRunner:
             self.batcher.learn(latency, each, short_s)
 
     def _follow(self, engine: SupervisedEngine) -> None:
-        """React to an engine that stopped serving or serves again.
+        """Update the runner when an engine stops serving or serves again.
 
-        While none serves, waiting requests fail at once and can go elsewhere, since a restart may
-        take any time.
+        While no engine serves, waiting requests fail at once, so that clients can use another
+        server: a restart may take any time.
         """
         ready = engine.state is State.READY
         number = self._engines.index(engine)

@@ -1,17 +1,17 @@
-"""Supervises one engine by a thread that calls it and a watchdog.
+"""Supervises one engine with a thread that calls it and a watchdog.
 
     WARMING ── READY ── RESTARTING ── READY, or FAILED
 
-Only the thread calls the engine: it opens it, warms it up, runs batches and closes it. It decodes
-the files of a batch before it runs them (`service/engine/undecoded.py`): a file that cannot be
-decoded has its own error, and a file on which the decoder hangs costs the batch's time limit.
-Another thread then takes the engine, and the batch's other images go to the decode pool.
+Only the thread calls the engine: to open it, warm it up, run batches and close it. The thread
+decodes the files of a batch before it runs the batch (`service/engine/undecoded.py`). A file that
+cannot be decoded fails alone. A file on which the decoder hangs holds the batch until its time
+limit; then another thread takes the engine, and the batch's other images go to the decode pool.
 
-A model whose engine did not warm up is BROKEN where others are served without it.
+A model whose engine did not warm up is BROKEN if the server serves other models without it.
 
-An engine that hangs is abandoned with its thread, and one that keeps failing, or keeps giving
-scores that are not finite, is closed; another takes its place. FAILED is final. After a lost device
-no other engine is tried: only a new process helps.
+An engine that hangs is abandoned with its thread. An engine that keeps failing, or keeps returning
+scores that are not finite, is closed. In both cases a new engine replaces it. FAILED is final.
+After the device is lost no new engine is opened, because only a new process can use the device.
 """
 
 import asyncio
@@ -68,7 +68,8 @@ _log = logging.getLogger("convoy")
 
 
 class Probe(NamedTuple):
-    """Names the values inside the network that are requested of an image beside its scores."""
+    """Holds an image, and names the values inside the network that are requested in addition to its
+    scores."""
 
     image: Image | Undecoded
     inner: Collection[str]
@@ -79,7 +80,7 @@ Item = Image | Undecoded | Probe
 
 
 class JobResult(NamedTuple):
-    """Holds the outcome of a job for each image of its batch."""
+    """Holds the outcome of a job for each image of the batch."""
 
     results: Results | None  # of the images that were decoded; None: there is none
     failures: Mapping[int, Exception]  # of the others, by their place in the batch
@@ -90,8 +91,8 @@ class JobLostError(Exception):
     """Says that a process was lost with its job."""
 
     def __init__(self, how: str, index: int | None) -> None:
-        """Take `how` it ended, such as "ended", and which of the batch's images it was decoding, or
-        None."""
+        """Take `how` the process was lost, such as "ended", and the index in the batch of the image
+        that it was decoding, or None."""
         super().__init__(f"the process that ran this batch {how}")
         self.how, self.index = how, index
 
@@ -107,11 +108,11 @@ class Jobs(Protocol):
         """Return how many processes have an engine."""
 
     def post(self, items: Sequence[Item], bound_s: float) -> "asyncio.Future[JobResult] | None":
-        """Run a batch elsewhere, or return None where it is to run here. The future may have
-        JobLostError."""
+        """Run a batch in another process, or return None if the caller has to run it. The future
+        may raise JobLostError."""
 
     def renew(self) -> None:
-        """End all processes, because their engines fail."""
+        """End all processes, because their engines fail; new processes replace them."""
 
     def close(self) -> None:
         """End all processes."""
@@ -119,7 +120,8 @@ class Jobs(Protocol):
 
 @unique
 class State(Enum):
-    """Says whether a model or an engine takes requests and why not, for error messages."""
+    """Says whether a model or an engine takes requests, and if not, why; values are for error
+    messages."""
 
     WARMING = "warming up"
     READY = "ready"
@@ -133,8 +135,8 @@ class State(Enum):
         if self is State.READY:
             return
         if self is State.DRAINING:
-            raise ShuttingDownError("the server is shutting down; send the request again elsewhere")
-        advice = "the log says why" if self is State.BROKEN else "try again in a second"
+            raise ShuttingDownError("the server is shutting down; try again on another server")
+        advice = "see the server's log" if self is State.BROKEN else "try again in a second"
         raise NotReadyError(f"the model is {self.value}; {advice}")
 
 
@@ -155,13 +157,13 @@ class SupervisedEngine:
         bounds: Bounds | None = None,
         reopen: Callable[[], Engine] | None = None,
     ) -> None:
-        """Log as `name`.
+        """Supervise `engine`, which log lines call `name`.
 
-        Warming up measures L(n) for about `measure_s` seconds, unless it is `known`, and on a CPU
-        how long decoding the `sample` takes, unless that is None. `reopen`
-        opens a new engine after one that exceeds the `bounds` or fails repeatedly; without it the
-        former is FAILED, and the latter is kept. `on_change` is called when the state changes after
-        the first warm-up.
+        Warming up measures L(n) for about `measure_s` seconds, unless L(n) is `known`. On a CPU it
+        also measures how long decoding the `sample` takes, unless that is None. `reopen` opens a
+        new engine after one exceeds the `bounds` or fails repeatedly. Without `reopen`, an engine
+        that exceeds the bounds is FAILED, and an engine that fails repeatedly is kept. `on_change`
+        is called when the state changes after the first warm-up.
         """
         self.engine = engine  # that serves, or did last
         self.state = State.WARMING
@@ -194,7 +196,8 @@ class SupervisedEngine:
         self._expect(self.measured)
 
     async def warm_up(self) -> None:
-        """Warm up the engine and measure it. Raises what the engine raises."""
+        """Warm up the engine and measure it. Raises the engine's errors, and EngineError after the
+        time limit."""
         bound_s, started = self._bounds.warm_up_s or inf, monotonic()
         opened = self.engine
         try:
@@ -208,9 +211,10 @@ class SupervisedEngine:
         self.state = State.READY
 
     async def run(self, images: Sequence[Item]) -> Sequence[ScoreRow]:
-        """Return a batch's scores, with the inner values that any of its images asks for.
+        """Return a batch's scores, with the inner values requested for any of its images.
 
-        An image that is alone here is run by the thread, which takes less time to hand it to.
+        An image that runs alone is run by the thread, because the handover takes less time than one
+        to a process.
         """
         if self.state in (State.RESTARTING, State.FAILED):
             raise EngineError(f"{self._name} is {self.state.value}")
@@ -269,27 +273,27 @@ class SupervisedEngine:
             error = DecoderLostError(lost.how)
             return await self._without_one(images, lost.index, error, bound_s)
         except Exception as failure:
-            _log.exception("the engine of another process failed on a batch of %d", len(images))
+            _log.exception("the engine in another process failed on a batch of %d", len(images))
             self._failures += 1
             if self._failures == _FAILURES and self.jobs is not None:
                 self._failures = 0
-                _log.error("it failed on %d batches in a row: %s", _FAILURES, failure)
+                _log.error("other processes failed on %d batches in a row: %s", _FAILURES, failure)
                 self.jobs.renew()
             raise
 
     def _leave(self, stuck: "_Thread", engine: Engine) -> None:
-        """Go on with another thread after a decoder hung in one."""
+        """Continue with a new thread after a decoder hung in the current one."""
         stuck.close()
         self._thread = _Thread(self._output, engine)
         self._threads = [other for other in self._threads if other is not stuck] + [self._thread]
         self.lost_to_decoders += 1
-        _log.error("%s left a decoder that hung, and goes on in another thread", self._name)
+        _log.error("%s continues in a new thread: a decoder hung in the old one", self._name)
 
     async def _without_one(
         self, images: Sequence[Item], index: int, error: Exception, bound_s: float
     ) -> Sequence[ScoreRow]:
-        """Return the rows of a batch whose image `index` has an error: the other files are left to
-        the decode pool, and what is no file is run."""
+        """Return the rows of a batch whose image `index` has an error. The other files are left to
+        the decode pool, and images that are already decoded are run."""
         rows = [unscored(NotHereError()) for _ in images]
         rows[index] = unscored(error)
         others = [place for place, image in enumerate(images) if _undecoded(image) is None]
@@ -300,7 +304,7 @@ class SupervisedEngine:
         return rows
 
     async def _examine(self, thread: "_Thread") -> None:
-        """Replace the engine if it fails on random pixels, too."""
+        """Replace the engine if it also fails on random pixels."""
         bound_s = self._batch_s[0]
         try:
             (row,) = await thread.pool.run(thread.run, [self._probe], bound_s)
@@ -332,8 +336,8 @@ class SupervisedEngine:
         bound_s: float,
         known: Latency | None = None,
     ) -> None:
-        """Have a thread open an engine, warm it up and measure L(n), unless that is known. Raises
-        what these raise."""
+        """Let a thread open an engine, warm it up and measure L(n) unless L(n) is known. Raises the
+        errors of these steps."""
         start = partial(thread.start, self._probe, self._measure_s, known, self._sample)
         starting = thread.pool.run(start, opened, bound_s)
         started = monotonic()
@@ -343,12 +347,13 @@ class SupervisedEngine:
         self._expect(self.measured.after(self.decode_s))
 
     def _expect(self, latency: Latency) -> None:
-        """Take batches that take many times longer than this for hung."""
+        """Set the time limits of batches to a multiple of `latency`."""
         sizes = range(1, self.engine.max_batch + 1)
         self._batch_s = [self._bounds.batch(latency, size) for size in sizes]
 
     def _replace(self, thread: "_Thread", why: str, *, lost: bool = False) -> None:
-        """Abandon a thread, which will close its engine; start another thread unless `lost`."""
+        """Abandon a thread, which will close its engine. Start another thread with a new engine,
+        unless the device is `lost`."""
         thread.close()
         if self.given_up:
             self._fail(EngineError(f"{self._name} is given up: {why}"))
@@ -406,14 +411,14 @@ def _ignore(_: SupervisedEngine) -> None:
 
 
 class _Thread:
-    """Calls an engine from the only thread that does, which runs `start`, `run` and `_close`.
+    """Owns the only thread that calls an engine. The thread runs `start`, `run` and `_close`.
 
-    A call that exceeds its bound, or whose thread dies, raises ThreadLostError. Later calls wait
+    A call raises ThreadLostError if it exceeds its time limit or its thread dies. Later calls wait
     until the thread is free, which may be never.
     """
 
     def __init__(self, output: OutputKind, engine: Engine | None = None) -> None:
-        """Take over an engine that is warm, if one is given."""
+        """Start the thread, which takes over `engine` if it is given; that engine is warm."""
         self.pool = ThreadPool("engine", 1, replaced=False)
         self.took_s = inf  # the last batch
         self._output = output
@@ -430,11 +435,12 @@ class _Thread:
         sample: Sample | None,
         opened: Callable[[], Engine],
     ) -> tuple[Engine, Latency, float, float]:
-        """Open and warm up an engine; return the one to serve with, L(n) measured on `probe`,
-        and the seconds of decoding a `sample` and of running one image, both 0 if not compared.
+        """Open and warm up an engine. Return the engine to serve with, L(n) measured on `probe`,
+        and the seconds that decoding a `sample` and running one image take, both 0 if they were not
+        compared.
 
-        Where L(n) is known only one image is run: the version that still serves needs the device.
-        Raises what the engine raises, and EngineError where its scores are not finite.
+        If L(n) is known, only one image is run, because the version that still serves needs the
+        device. Raises the engine's errors, and EngineError if the scores are not finite.
         """
         self._engine = opened()
         self._engine = engine = self._engine.warm_up()
@@ -444,7 +450,7 @@ class _Thread:
             rows = self.run([probe] * n)
             took_s = perf_counter() - started
             if not _is_finite(rows[0]):
-                raise EngineError(f"{_NOT_FINITE}; are the model's weights?")
+                raise EngineError(f"{_NOT_FINITE}; check that the model's weights are finite")
             return took_s
 
         latency = known
@@ -461,8 +467,8 @@ class _Thread:
         return engine, latency, decode_s, min(seconds(1) for _ in range(_TRIES))
 
     def run(self, items: Sequence[Item]) -> Sequence[ScoreRow]:
-        """Return the rows of a batch; a row of an image that was not decoded has its error. Raises
-        what the engine raises."""
+        """Return the rows of a batch. The row of an image that could not be decoded has an error.
+        Raises the engine's errors."""
         started = perf_counter()
         try:
             done = do_job(items, self._begin, self._begin_running)
@@ -476,7 +482,7 @@ class _Thread:
         return rows
 
     def _begin(self, index: int) -> bool:
-        """Note which image is decoded next; return False once the engine was taken away."""
+        """Note which image is decoded next; return False if the engine has been taken away."""
         self._decoding = index
         return self._engine is not None
 
@@ -489,8 +495,8 @@ class _Thread:
         return engine
 
     def leave_decoder(self) -> tuple[Engine, int] | None:
-        """Take the engine away while the thread decodes; return it and the image's place in its
-        batch, or None where it does not decode."""
+        """Take the engine away while the thread decodes an image. Return the engine and the image's
+        index in the batch, or None if the thread does not decode."""
         with self._handover:
             engine, index = self._engine, self._decoding
             if engine is None or index is None:
@@ -521,13 +527,13 @@ class _Thread:
 def do_job(
     items: Sequence[Item], begin: Callable[[int], bool], begin_running: Callable[[], Engine]
 ) -> JobResult:
-    """Decode the files of a batch, and run it.
+    """Decode the files of a batch, and run the batch.
 
-    `begin` gets the place of the image that is decoded next, and says whether to go on;
-    `begin_running` returns the engine. Raises what these and the engine raise.
+    `begin` takes the index of the image that is decoded next, and returns whether to continue.
+    `begin_running` returns the engine. Raises the errors of both functions and of the engine.
 
-    All headers are read first: for all but the first of them the code that does it is in the
-    processor's cache, and takes a quarter of the time.
+    All headers are read before any image is decoded: after the first header, the code that reads
+    headers is in the processor's cache and takes a quarter of the time.
     """
     started = perf_counter()
     failures: dict[int, Exception] = {}
@@ -548,7 +554,8 @@ def do_job(
     results, n = _run(engine, items), len(items)
     if results.scores.shape != (n, engine.classes):
         raise EngineError(
-            f"scores of shape {results.scores.shape} for {n} images of {engine.classes} classes"
+            f"the engine returned scores of shape {results.scores.shape}, but {n} images and"
+            f" {engine.classes} classes need ({n}, {engine.classes})"
         )
     return JobResult(results, failures, decode_s)
 
@@ -558,8 +565,9 @@ def _each(
     failures: dict[int, Exception],
     begin: Callable[[int], bool],
 ) -> dict[int, T]:
-    """Return the results of calls, by their images' index, and add to `failures` what they raise;
-    stop where `begin` says so, as a call took too long."""
+    """Call the functions, whose keys are image indices. Return their results by index, and add
+    their errors to `failures`. Stop when `begin` returns False, which means that a call took too
+    long."""
     results = {}
     for index, function in calls.items():
         if not begin(index):

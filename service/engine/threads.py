@@ -1,11 +1,12 @@
 """Provides threads that call functions for an event loop.
 
-They cost less than half of `loop.run_in_executor`, with a callback or one future instead of two:
-with a model that takes a millisecond, two handovers per request are most of what a server adds. The
-threads are daemons: one that is stuck in a device driver cannot keep the process alive.
+A call costs less than half as much as `loop.run_in_executor`, because it needs a callback or one
+future instead of two futures. This matters: with a model that takes a millisecond, two handovers
+per request are most of the time that a server adds. The threads are daemons, so a thread that is
+stuck in a device driver cannot keep the process alive.
 
-A thread cannot be ended from outside. A job that exceeds its bound fails with ThreadLostError, its
-result is discarded, and a new thread replaces the stuck one, which ends when its call returns.
+A thread cannot be ended from outside. A job that exceeds its time limit fails with ThreadLostError,
+and its result is discarded. A new thread replaces the stuck one, which ends when its call returns.
 """
 
 import asyncio
@@ -43,14 +44,15 @@ _log = logging.getLogger("convoy")
 
 
 class StrayError(Exception):
-    """Says that a job raised an exception meant to end a process, a task or an iteration."""
+    """Says that a job raised an exception that is meant to end a process, a task or an
+    iteration."""
 
 
 class Withdrawable(Protocol):
     """Work that can be withdrawn."""
 
     def withdraw(self) -> None:
-        """Discard the result, and do not begin if that is still possible."""
+        """Discard the result, and do not begin the work if it has not begun."""
 
 
 @dataclass(eq=False, slots=True)
@@ -68,15 +70,15 @@ class Job:
     ended: LockType | None = None  # released at its end, while the event loop blocks on it
 
     def withdraw(self) -> None:
-        """Never call `then`, nor the function if it has not begun."""
+        """Never call `then`. If the function has not begun, never call it either."""
         self.then = None
 
 
 class _Jobs:
     """Queues jobs, and wakes a thread faster than SimpleQueue.
 
-    SimpleQueue wakes a thread while the caller holds the GIL, for which the thread has to sleep
-    again. Writing to an eventfd releases the GIL first.
+    SimpleQueue wakes a thread while the caller holds the GIL, so the thread has to sleep again
+    until the GIL is free. Writing to an eventfd releases the GIL first.
     """
 
     def __init__(self) -> None:
@@ -133,16 +135,16 @@ class _Thread(threading.Thread):
 class ThreadPool:
     """Runs a fixed number of threads that start jobs in order; used from one event loop.
 
-    With no threads `post` does each job itself: for jobs shorter than a handover. A job may take
-    `bound_s` seconds from when a thread starts it.
+    A pool without threads runs each job inside `post`, for jobs that are shorter than a handover. A
+    job may take `bound_s` seconds from the moment a thread starts it.
     """
 
     def __init__(
         self, name: str, threads: int, *, bound_s: float = inf, replaced: bool = True, nice: int = 0
     ) -> None:
-        """Start the threads; `nice` lowers their priority like nice(1).
+        """Start the threads; `nice` lowers their priority as nice(1) does.
 
-        Unless `replaced`, jobs wait until a stuck thread is free.
+        Stuck threads are replaced if `replaced`; otherwise jobs wait until a stuck thread is free.
         """
         self.name = name
         self.nice = nice
@@ -168,10 +170,10 @@ class ThreadPool:
     ) -> Job | None:
         """Call `function(argument)` in a thread, then `then` with the outcome in the event loop.
 
-        The event loop blocks on it for at most `patience_s`. Returns None where both calls have
-        been made. An error is the second argument of `then`: what `function` raises, StrayError in
-        place of a BaseException that is no Exception, or ThreadLostError if it exceeds its bound or
-        its thread dies.
+        The event loop blocks for at most `patience_s` until the job is done. Returns None if `then`
+        has been called already. The second argument of `then` is None or an error: the exception of
+        `function`, StrayError in place of a BaseException that is not an Exception, or
+        ThreadLostError if the job exceeds its time limit or its thread dies.
         """
         if not self._threads:
             then(*outcome_of(function, argument))
@@ -206,7 +208,7 @@ class ThreadPool:
         bound_s: float | None = None,
         patience_s: float = 0.0,
     ) -> "asyncio.Future[R]":
-        """Post like `post`, but return a future; cancelling it withdraws the job."""
+        """Post a job like `post`, but return a future; cancelling the future withdraws the job."""
         return promised(lambda then: self.post(function, argument, then, bound_s, patience_s))
 
     def close(self) -> None:
@@ -216,7 +218,7 @@ class ThreadPool:
             self.jobs.put(None)
 
     def look(self, passed_s: float) -> None:
-        """Give up jobs that exceed their time bound, `passed_s` seconds after the last look."""
+        """Fail the jobs that exceed their time limit, `passed_s` seconds after the last look."""
         for number, thread in enumerate(self._threads):
             job = thread.job
             if not thread.is_alive():
@@ -242,8 +244,8 @@ class ThreadPool:
             job.then(result, error)
 
     def _keep_on(self, core: int | None) -> None:
-        """Pin the threads to the event loop's core while the loop waits for them, or unpin them for
-        None.
+        """Pin the threads to `core`, the event loop's, while the loop waits for them; None unpins
+        them.
 
         Waking a thread on another core takes several times as long as switching threads on one.
         Threads that a job starts inherit the pinning, but warming up has started them all.
@@ -260,7 +262,10 @@ class ThreadPool:
         thread = self._threads[number]
         _log.error("the thread %s %s", thread.name, how)
         if job is not None:
-            message = f"given up: the request's thread {how}; the request may be the cause"
+            message = (
+                f"the server gave up: the thread of this request {how};"
+                " the request may be the cause"
+            )
             # By the event loop, which logs what `then` raises: the next thread is looked at, too.
             job.loop.call_soon(self.settle, job, None, ThreadLostError(message))
         if replaced:
@@ -283,8 +288,8 @@ def _period(bound_s: float) -> float:
 
 
 def promised(post: Callable[[OnDone[R]], Withdrawable | None]) -> "asyncio.Future[R]":
-    """Return a future of the outcome that `post` passes to its callback; cancelling the future
-    withdraws what `post` returned."""
+    """Return a future of the outcome that `post` passes to its callback. Cancelling the future
+    withdraws the work that `post` returned."""
     future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 
     def settle(result: R, error: Exception | None) -> None:
@@ -302,8 +307,8 @@ def promised(post: Callable[[OnDone[R]], Withdrawable | None]) -> "asyncio.Futur
 
 
 def outcome_of(function: Callable[[Any], Any], argument: Any) -> tuple[Any, Exception | None]:
-    """Return a function's result, or the exception that it raised: StrayError in place of one that
-    is no Exception."""
+    """Return a function's result and None, or None and the exception that it raised. StrayError
+    replaces an exception that is not an Exception, and StopIteration."""
     try:
         return function(argument), None
     except BaseException as error:  # noqa: BLE001  passed on to `then`

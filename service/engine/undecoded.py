@@ -1,7 +1,7 @@
 """Defines images that an engine's thread decodes itself, in the job that runs their batch.
 
-Where decoding an image takes no less time than running it, one job for both spares a request a
-thread on its way, and lets images that arrive together make one batch.
+If decoding an image takes at least as long as running it, one job for both steps saves a request
+the handover to another thread. It also lets images that arrive together form one batch.
 """
 
 from collections.abc import Callable
@@ -10,26 +10,27 @@ from models import Pixels
 
 
 class Undecoded:
-    """Holds an image that is still a file."""
+    """Holds an image that is not yet decoded."""
 
     file: bytes
-    """Holds the bytes of which another process can make this image again."""
+    """Holds the bytes from which another process can recreate this object."""
 
     expected_s: float
-    """Estimates the seconds of one core that decoding it takes."""
+    """Estimates the seconds that one core takes to decode the image."""
 
     def read(self) -> Callable[[], Pixels]:
-        """Read its header, and return the function that decodes it.
+        """Read the image's header, and return the function that decodes the image.
 
-        Both raise ImageError or another error that refuses the image; this also NotHereError.
+        Both functions raise ImageError or another error that refuses the image. Only `read` raises
+        NotHereError.
         """
         raise NotImplementedError
 
 
 class NotHereError(Exception):
-    """Says that an image is to be decoded by the decode pool, as it may take long, or as a decoder
-    hung before its turn."""
+    """Says that the decode pool has to decode an image, because decoding may take long or because a
+    decoder hung earlier in the batch."""
 
 
 Sample = Callable[[], object]
-"""Decodes an image of the usual size; raises ServiceError where the limits allow none."""
+"""Decodes an image of the usual size; raises ServiceError if the limits do not allow the image."""

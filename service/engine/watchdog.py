@@ -23,19 +23,19 @@ WITHIN_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds how long an engine's calls may take, in seconds; 0 means no bound."""
+    """Limits how long an engine's calls may take, in seconds; 0 means no limit."""
 
     batch_s: float | None = None  # None: derived from how long such batches take
     warm_up_s: float = 0.0
 
     def batch(self, latency: Latency, size: int) -> float:
-        """Return the bound for a batch of `size` images, or inf if there is none."""
+        """Return the time limit for a batch of `size` images, or inf if there is none."""
         if self.batch_s is not None:
             return self.batch_s or inf
         return max(_LEAST_S, _TIMES * latency.of(size)) if latency.known else inf
 
     def restart(self, first_s: float) -> float:
-        """Return the bound for a restart, given that the first warm-up took `first_s`."""
+        """Return the time limit for a restart, given that the first warm-up took `first_s`."""
         return max(_RESTART_LEAST_S, _RESTART_TIMES * first_s)
 
 
@@ -46,7 +46,7 @@ class Restarts:
         self._times: deque[float] = deque(maxlen=_TOO_MANY - 1)
 
     def another(self, now: float) -> bool:
-        """Return whether to restart once more now, and count the restart if so."""
+        """Return whether another restart is worth trying now; if so, count it."""
         times = self._times
         if len(times) == times.maxlen and now - times[0] <= WITHIN_S:
             return False

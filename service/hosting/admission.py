@@ -1,8 +1,9 @@
-"""Limits how many images and bytes of bodies are in progress at once; used from one event loop.
+"""Limits how many images, and how many bytes of bodies, are in progress at once; used from one
+event loop.
 
-Where a bound is reached, the client with the most inside gives way: its next request is refused,
-and its newest ones are refused in favour of a client that has less. So a flood fills its own
-client's share of the queue, and no other's.
+If a limit is reached, the client with the most in progress gives way: its next request is refused,
+and its newest requests are refused to make room for a client that has less. So a client that floods
+the server fills only its own share of the queue.
 """
 
 import asyncio
@@ -23,8 +24,8 @@ _ANSWERS = 4
 
 @dataclass(eq=False, slots=True)
 class ByteRoom:
-    """Counts the bytes of bodies that are being read or decoded, and of answers that are being made
-    or sent, of all models."""
+    """Counts the bytes of all bodies that are being read or decoded, and of all answers that are
+    being created or sent, over all models."""
 
     max_bytes: int
     taken: int = 0
@@ -38,21 +39,22 @@ class ByteRoom:
         self._most = max(self._most, self.taken)
 
     def most_taken(self) -> int:
-        """Return the most bytes that were taken at once since this was last asked."""
+        """Return the most bytes that were taken at once since the last call."""
         most, self._most = self._most, self.taken
         return most
 
     def check_memory(self) -> None:
-        """Raise MemoryShortError if the process is near a limit on its memory."""
+        """Raise MemoryShortError if the process is near a memory limit."""
         if self.pressure is not None and self.pressure.is_short():
             raise MemoryShortError(
-                "the server is near the limit of its memory, and takes no new images for the"
+                "the server is near its memory limit, and accepts no new images at the"
                 " moment; try again in a second, or elsewhere"
             )
 
     @property
     def max_answer(self) -> int:
-        """Return the most bytes of one answer, so few that answers of several clients fit."""
+        """Return the most bytes that one answer may have, so that answers to several clients
+        fit."""
         return self.max_bytes // _ANSWERS
 
 
@@ -78,14 +80,15 @@ class Admission:
 
 
 class Held:
-    """Holds bytes of a room for a client until `release`."""
+    """Holds bytes of a `ByteRoom` for a client until `release`."""
 
     __slots__ = ("_bytes", "_on_given_way", "_room", "client")
 
     def __init__(
         self, room: ByteRoom, client: Client, on_given_way: Callable[[ServiceError], None]
     ) -> None:
-        """Call `on_given_way` with the reason if this gives way to another client."""
+        """Take `on_given_way`, which is called with the reason if this object gives way to another
+        client."""
         self._room = room
         self.client = client
         self._on_given_way: Callable[[ServiceError], None] | None = on_given_way
@@ -98,7 +101,7 @@ class Held:
         return self._bytes
 
     def hold_bytes(self, count: int) -> None:
-        """Reserve `count` bytes more. Raises QueueFullError if there is no room."""
+        """Reserve `count` more bytes. Raises QueueFullError if there is no room."""
         self._check()
         room = self._room
         lacking = room.taken + count - room.max_bytes
@@ -108,7 +111,7 @@ class Held:
         self._bytes += count
 
     def release_bytes(self) -> None:
-        """Release the bytes, as they are not needed any more."""
+        """Release the bytes, because they are no longer needed."""
         self._room.taken -= self._bytes
         self._bytes = 0
 
@@ -124,7 +127,7 @@ class Held:
         """Release everything in favour of another client, and call `on_given_way`."""
         wait_s = self.expected_wait_s()
         error = QueueFullError(
-            f"the queue is full, and of all clients you have the most in it; "
+            f"the queue is full, and your client holds the largest part of it; "
             f"try again in {max(1, ceil(wait_s))} s",
             wait_s,
         )
@@ -134,12 +137,12 @@ class Held:
             tell(error)
 
     def expected_wait_s(self) -> float:
-        """Return the seconds after which another try may succeed."""
+        """Return the seconds after which another attempt may succeed."""
         return 1.0
 
     def _let_in(self, lacking: int, count: int) -> None:
-        """Make others give way so that this fits. Raises QueueFullError if it does not even
-        then."""
+        """Make other requests give way until `count` bytes fit. Raises QueueFullError if that is
+        impossible."""
         room = self._room
         amounts = {held: held._bytes for held in room.inside if held._bytes}
         refused = _giving_way(lacking, self, count, amounts)
@@ -152,7 +155,7 @@ class Held:
 
     def _check(self) -> None:
         if self._on_given_way is None:  # the refusal is on its way
-            raise QueueFullError("this request has given way to another client's")
+            raise QueueFullError("refused to make room for another client; try again in a second")
 
 
 class Reservation(Held):
@@ -166,8 +169,8 @@ class Reservation(Held):
         client: Client = ANYONE,
         on_given_way: Callable[[ServiceError], None] = lambda _: None,
     ) -> None:
-        """Count the request; `on_given_way` is called with the reason if it is refused for another
-        client."""
+        """Count the request. `on_given_way` is called with the reason if the request is refused to
+        make room for another client."""
         super().__init__(admission.room, client, on_given_way)
         self._admission = admission
         self._images = 0
@@ -195,7 +198,7 @@ class Reservation(Held):
         limit = admission.max_images_a_request
         if images > limit:
             raise TooManyImagesError(
-                f"{images} images in one request; at most {limit} are allowed; send several"
+                f"{images} images in one request; at most {limit} are allowed; split the request"
             )
         _give_way(self._images_giving_way(images))
         admission.images += images
@@ -206,8 +209,8 @@ class Reservation(Held):
         return self._admission.expected_wait_s()
 
     def _images_giving_way(self, images: int) -> Sequence[Held]:
-        """Return requests to refuse to make room for these images. Raises QueueFullError if that is
-        impossible."""
+        """Return the requests to refuse so that these images have room. Raises QueueFullError if
+        that is impossible."""
         admission = self._admission
         lacking = admission.images + images - admission.max_images
         if lacking <= 0:
@@ -235,12 +238,12 @@ class Reservation(Held):
 def _giving_way(
     lacking: int, asking: Held, count: int, amounts: Mapping[Any, int]
 ) -> Sequence[Held] | None:
-    """Return the requests to refuse so that `lacking` gets free for `count` more, or None if that
-    is impossible.
+    """Return the requests to refuse to make room for a request of size `count`, or None if that is
+    impossible. `lacking` is how much is not free yet.
 
-    They are always the newest of the client that holds the most for its weight, as long as that is
-    more than the asking client would then hold. `amounts` are in the order in which the requests
-    came.
+    Each request refused is the newest of the client that holds the most for its weight, as long as
+    that is more than the asking client would hold. `amounts` is in the order in which the requests
+    arrived.
     """
     held: dict[str, float] = {}
     newest: dict[str, list[tuple[Held, int]]] = {}

@@ -27,7 +27,8 @@ _MOST_UNRESIZED = 128
 _LEFT = (Kind.DECODED, Kind.JPEG)
 
 READ = Cost()
-"""What a pipeline's reader has to do counts as one turn of its client, however long it takes."""
+"""The cost of any work for a pipeline's reader: one turn of its client, however long the work
+takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class FailedModel:
-    """Names a model that could not be opened, among several, and says why."""
+    """Names a model that could not be opened, and says why; other models are served."""
 
     name: str
     version: str
@@ -107,7 +108,7 @@ class Pipeline:
                 lambda: self.admission.images,
             ),
             "convoy_job_processes": (
-                "Processes that are ready to decode and run batches, beside the server's.",
+                "Other processes that are ready to decode and run batches.",
                 lambda: runner.ready_processes,
             ),
         }
@@ -116,8 +117,8 @@ class Pipeline:
     def left(self) -> Collection[Kind]:
         """Return the kinds of images that the engines may decode or resize next.
 
-        Decoded images are among them only while few are in progress, since each is up to 3 MB until
-        it is resized.
+        Decoded images are among these kinds only while few images are in progress, because each may
+        take 3 MB until it is resized.
         """
         takes = self.runner.takes
         if takes < Kind.DECODED:  # on a CPU, mostly
@@ -126,11 +127,8 @@ class Pipeline:
         return [kind for kind in _LEFT if kind <= takes and (few or kind is not Kind.DECODED)]
 
     async def drain(self, timeout_s: float | None) -> bool:
-        """Refuse new requests and finish those in progress; return False if that took longer than
-        `timeout_s`.
-
-        None: however long it takes.
-        """
+        """Refuse new requests, and finish the requests in progress. Return False if that takes
+        longer than `timeout_s`; None means no limit."""
         self.runner.refuse()
         try:
             async with asyncio.timeout(timeout_s):

@@ -1,7 +1,8 @@
-"""Keeps recent images and their scores, on which a model's new version is compared.
+"""Keeps recent images and their scores, so that a model's new version can be compared with the old
+one.
 
-An image is kept as it came: a file, which each version decodes in its own way, or pixels or a
-tensor.
+An image is kept as it arrived: as a file, which each version decodes in its own way, or as pixels
+or a tensor.
 """
 
 from collections import deque
@@ -51,8 +52,8 @@ class Recent:
     def chosen(
         self, images: Sequence[bytes | Frames | Array], now: float
     ) -> bytes | Frames | Array | None:
-        """Return a copy of a request's first image if it should be kept at the time `now`, else
-        None."""
+        """Return a copy of a request's first image if it should be kept at the time `now`;
+        otherwise None."""
         if now < self._next or not images:
             return None
         image = images[0]
@@ -66,7 +67,7 @@ class Recent:
         return image.copy() if isinstance(image, np.ndarray) else bytes(image)
 
     def add(self, image: "bytes | Frames | Array", scores: NDArray[np.float32]) -> None:
-        """Keep an image with its scores, and drop the oldest if there are too many.
+        """Keep an image with its scores, and drop the oldest images if there are too many.
 
         Scores that are not finite are left out: no other version could agree with them.
         """

@@ -1,8 +1,9 @@
-"""Holds the system shared memory that clients on this machine register by name.
+"""Holds the regions of system shared memory that clients on this machine register by name.
 
-A region is part of a file in /dev/shm. It is read and written by calls rather than mapped: a client
-that shortens its file gets an error, where a mapping would end the process by SIGBUS; and what was
-read does not change while it is checked and used. The open file survives its `shm_unlink`.
+A region is part of a file in /dev/shm. Regions are read and written with system calls rather than
+mapped. So a client that shortens its file gets an error, where a mapping would end the process with
+SIGBUS, and data that was read does not change while it is checked and used. The open file survives
+its `shm_unlink`.
 """
 
 import errno
@@ -39,7 +40,7 @@ class RegionStatus(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class _Region:
-    """Holds a registered region and its file, which is closed when nothing uses it any more."""
+    """Holds a registered region and its open file, which is closed when it is no longer used."""
 
     status: RegionStatus
     file: io.FileIO
@@ -61,8 +62,8 @@ class RegionPart(NamedTuple):
         return data
 
     def write(self, data: bytes) -> None:
-        """Write the bytes. Raises BadRequestError if their number is wrong, or the file has become
-        too short."""
+        """Write the bytes. Raises BadRequestError if there are more bytes than the part has, or if
+        the file has become too short."""
         if len(data) > self.byte_size:
             raise BadRequestError(
                 f"shared memory size specified with the request for output should be at least "
@@ -89,27 +90,27 @@ class Regions:
     """Holds the regions of one server; used from its event loop."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Set `max_bytes`, the most that one tensor may have."""
+        """Take `max_bytes`, the most bytes that one tensor may have."""
         self._max_bytes = max_bytes
         self._regions: dict[str, _Region] = {}
         self.longest = 0  # bytes of a region, of those that were ever registered
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Register part of a file. Raises BadRequestError unless the file exists and is long
-        enough."""
+        """Register part of a shared-memory file. Raises BadRequestError unless the file exists and
+        is long enough."""
         if not _NAME(name) or not _KEY(key):
             raise BadRequestError(
-                "a region's name has 1 to 256 characters; its key is a name of shared memory, "
-                "as /images, without another slash"
+                "a region's name must have 1 to 256 characters, and its key must be a name of "
+                "shared memory with one slash, such as /images"
             )
         if name in self._regions:
             raise BadRequestError(f"shared memory region '{name}' already in manager")
         if len(self._regions) >= _MOST_REGIONS:
             raise BadRequestError(
-                f"{_MOST_REGIONS} regions are registered, which is the most; unregister some"
+                f"{_MOST_REGIONS} regions are registered, which is the limit; unregister some"
             )
         if not 0 < byte_size <= _MOST_OFFSET or not 0 <= offset <= _MOST_OFFSET:
-            raise BadRequestError(f"region '{name}' must have bytes, from an offset of 0 or more")
+            raise BadRequestError(f"region '{name}' must have bytes; its offset must be 0 or more")
         file = _open(key)
         size = os.fstat(file.fileno()).st_size
         if offset + byte_size > size:
@@ -122,23 +123,23 @@ class Regions:
         self.longest = max(self.longest, byte_size)
 
     def unregister(self, name: str = "") -> None:
-        """Forget a region, or every region if none is named; an unknown name is no error."""
+        """Forget a region, or every region if `name` is empty; an unknown name is not an error."""
         if name:
             self._regions.pop(name, None)
         else:
             self._regions.clear()
 
     def status(self, name: str = "") -> list[RegionStatus]:
-        """Return a region, or every region if none is named. Raises ModelNotFoundError for an
-        unknown one."""
+        """Return the status of a region, or of every region if `name` is empty. Raises
+        ModelNotFoundError for an unknown name."""
         regions: Iterable[_Region] = self._regions.values()
         if name:
             regions = [self._find(name, ModelNotFoundError)]
         return [region.status for region in regions]
 
     def part(self, name: str, offset: int, byte_size: int) -> RegionPart:
-        """Return the part of a region that a tensor takes. Raises BadRequestError unless it lies
-        inside."""
+        """Return the part of a region that holds a tensor. Raises BadRequestError unless the part
+        lies inside the region, PayloadTooLargeError if it is too long."""
         region = self._find(name, BadRequestError)
         if offset + byte_size > region.status["byte_size"]:
             raise BadRequestError(
@@ -159,13 +160,13 @@ class Regions:
 
 
 def _open(key: str) -> io.FileIO:
-    """Return the open file of a key. Raises BadRequestError if it is no shared memory."""
+    """Return the open file of a key. Raises BadRequestError if it is not shared memory."""
     # Not to wait, up to 45 s, for the end of a lease that a client has of its file.
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         file = io.FileIO(os.open(_FOLDER + key.removeprefix("/"), flags), "r+")
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no shared memory")
+            raise OSError(errno.EINVAL, "it is not shared memory")
     except OSError as error:
         raise BadRequestError(
             f"Unable to open shared memory region: '{key}': {error.strerror}"

@@ -1,4 +1,4 @@
-"""Handles one request to a model, whatever its protocol, from admission to its single outcome.
+"""Handles one request to a model, in any protocol, from admission to its single outcome.
 
     open ── body ── read ─┬─ files ─┬─ headers ─┬─ decode pool ─┬─ queued ─┬─ scored ── answered
       │       │       │   │         │           └───────────────│──────────┘ what an engine left
@@ -7,8 +7,8 @@
       └───────┴───────┴──────────────────────── failed, or abandoned
 
 A protocol calls `open`, then `hold` for the body, `aside` for bodies that take long to read, and
-`infer`. `then` gets the scores, of which the protocol makes an answer with `hold_answer` and
-`finish`. A request is callbacks, without an asyncio task.
+`infer`. `then` gets the scores; the protocol turns them into an answer, and calls `hold_answer` and
+`finish`. A request consists of callbacks, without an asyncio task.
 """
 
 import asyncio
@@ -93,16 +93,16 @@ class Request:
     _phases: Phases | None = None  # since an answer is made
 
     def open(self) -> None:
-        """Begin the request, or raise ServiceError where it cannot be accepted now."""
+        """Begin the request. Raises ServiceError if the request cannot be accepted now."""
         self._reservation = Reservation(self.pipeline.admission, self.record.caller, self._give_way)
         self.pipeline.runner.state.check_ready()
         self._reservation.expect_room()
 
     def hold(self, length: int, what: str) -> None:
-        """Reserve memory for a body of this length, which may grow from call to call.
+        """Reserve memory for a body of this length. The length may grow from call to call.
 
-        Raises QueueFullError, MemoryShortError, and PayloadTooLargeError, which says `what` is too
-        long.
+        Raises QueueFullError, MemoryShortError, and PayloadTooLargeError with `what` in its
+        message.
         """
         if length <= self._held:
             return
@@ -117,26 +117,26 @@ class Request:
         self._held = length
 
     def hold_more(self, count: int) -> None:
-        """Reserve memory for bytes besides the body. Raises QueueFullError."""
+        """Reserve memory for `count` bytes in addition to the body. Raises QueueFullError."""
         self._reservation.hold_bytes(count)
 
     def hold_answer(self, count: int) -> None:
-        """Reserve memory for the answer, in place of the body's.
+        """Reserve memory for the answer, and release that of the body.
 
-        Raises QueueFullError, and PayloadTooLargeError where no answer may be so long.
+        Raises QueueFullError, and PayloadTooLargeError if the answer is too long.
         """
         most = self.pipeline.admission.room.max_answer
         if count > most:
             raise PayloadTooLargeError(
-                f"the answer would have up to {count} bytes, and at most {most} are allowed; ask"
+                f"the answer would have up to {count} bytes; at most {most} are allowed; ask"
                 " for fewer classes (top_k, classification), or send fewer images at once"
             )
         self._reservation.release_bytes()
         self._reservation.hold_bytes(count)
 
     def aside(self, work: Callable[[B], T], body: B, then: Callable[[T], None]) -> None:
-        """Call `work` with the body in a thread in the client's turn, and then `then` with its
-        result; not if the request ends before."""
+        """Call `work` with the body in a thread when the client's turn comes, then `then` with the
+        result, unless the request has ended."""
 
         def done(result: T, error: Exception | None) -> None:
             self._under_way = []
@@ -156,14 +156,14 @@ class Request:
         """Score the images, and count them against their client's rate.
 
         The model's own deadline and priority apply. Errors are raised here or passed to `then`:
-        ForbiddenError where the client may not use the priority, and those of the charge, of
+        ForbiddenError if the client may not use the priority, and the errors of the rate limit,
         `Reservation.admit`, `prepare_image`, `DecodePool.admit` and `EngineRunner.post`.
         """
         client = self._reservation.client
         if wanted.urgency.priority and wanted.urgency.level < client.highest_priority:
             raise ForbiddenError(
-                f"priority {wanted.urgency.level} is above the default and not yours to use; "
-                "ask for an API key with priority=1, or leave the priority out"
+                f"priority {wanted.urgency.level} is above the default, which needs an API key; "
+                "use a key with priority=1, or omit the priority"
             )
         serving = self.pipeline.info.serving
         if serving.timeout_ms or serving.priority:
@@ -179,8 +179,8 @@ class Request:
         self._start(wanted)
 
     def phases(self, scored: Scored) -> Phases:
-        """Return how long each phase of the request took until now, which is what `finish` counts;
-        any thread may call this."""
+        """Return how long each phase of the request has taken until now. `finish` counts these
+        times. Any thread may call this method."""
         started, received = self.record.started, self.record.received
         total_s, receive_s = perf_counter() - started, received - started
         inside_s = self._decoding_s  # in the batch's job
@@ -216,15 +216,15 @@ class Request:
             then(error)
 
     def abandon(self, code: Code) -> None:
-        """Stop because no one waits for the answer, and count the request under `code`."""
+        """Stop the request because no client waits for the answer, and count it under `code`."""
         if self.ended:
             return
         self._let_go()
         self.pipeline.metrics.counts.refused(code, perf_counter() - self.record.started)
 
     def _start(self, wanted: ImageRequest) -> None:
-        """Decode the images if they are files, and score them; deadlines are checked before that,
-        too."""
+        """Decode the images if they are files, and score them. Deadlines are also checked before
+        decoding."""
         client = self._reservation.client
         self._wanted, self._awaits_scores = wanted, True
         if wanted.images is not None:
@@ -255,7 +255,7 @@ class Request:
             self._read_aside(partial(_prepare, files, pipeline.prepare), self._prepared)
 
     def _read_aside(self, read: Callable[[], T], then: OnDone[T]) -> None:
-        """Call `read` in a thread for what takes long, and then `then`."""
+        """Call `read`, which may take long, in a thread, and `then` afterwards."""
         work = self.pipeline.reader.post(READ, read, then, self._reservation.client)
         if work is not None:
             self._under_way = [work]
@@ -271,7 +271,7 @@ class Request:
             self.fail(failure)
 
     def _decode(self, decodings: list[Decoding]) -> None:
-        """Decode all images, or none if one is refused."""
+        """Decode all images, or none if the pool refuses one."""
         decoders = self.pipeline.decoders
         client = self._reservation.client
         if copied := sum(decoding.copied for decoding in decodings):
@@ -291,14 +291,14 @@ class Request:
             self._post(index, decoding, left)
 
     def _post(self, index: int, decoding: Decoding, left: Collection[Kind]) -> None:
-        """Have the pool decode an image."""
+        """Let the pool decode an image."""
         then, client = partial(self._one_decoded, index), self._reservation.client
         job = self.pipeline.decoders.post(decoding, then, client, left)
         if job is not None:
             self._under_way.append(job)
 
     def _decode_here(self, index: int, reason: str) -> None:
-        """Have the pool decode a file that a device, or a job, did not decode."""
+        """Let the pool decode a file that a device or a job did not decode."""
         coded = self._decoded[index]
         if isinstance(coded, Coded):
             try:
@@ -334,9 +334,11 @@ class Request:
             self.fail(refused)
 
     def _refuses(self) -> bool:
-        """End with the error of the first bad image, if there is one; no image is being decoded.
+        """Fail the request with the error of the first bad image, if there is one, and return
+        whether it failed. Called when no image is being decoded.
 
-        The error is not raised: its traceback would keep this object, which keeps the error.
+        The error is not raised, because its traceback would refer to this object, which refers to
+        the error.
         """
         for number, outcome in enumerate(self._decoded):
             if isinstance(outcome, Exception):
@@ -345,8 +347,8 @@ class Request:
         return False
 
     def _refuse(self, index: int, error: Exception) -> None:
-        """End with an image's error, or with that of an earlier file: those that no decoder has
-        seen are decoded first."""
+        """Fail the request with an image's error, or with the error of an earlier image. Earlier
+        files that were not decoded yet are decoded first."""
         unseen = [
             before
             for before in range(index)
@@ -374,7 +376,7 @@ class Request:
             self._post_images(images, self._all_scored)
 
     def _post_images(self, images: Sequence[Any], then: OnOutcome[ScoreRow]) -> None:
-        """Put images into the queue, unless no scores are awaited any more."""
+        """Queue the images, unless the scores are no longer needed."""
         self._decoded_at = perf_counter()
         if self._awaits_scores:
             runner, client = self.pipeline.runner, self._reservation.client
@@ -383,7 +385,8 @@ class Request:
             self._under_way = [posted]
 
     def _score_rest(self) -> None:
-        """Score the images that have no scores yet; the engine may return none for some files."""
+        """Score the images that have no scores yet. The engine may leave some files without
+        scores."""
         indices = [index for index, row in enumerate(self._rows) if row is None]
         images = [self._decoded[index] for index in indices]
         if not any(map(self._is_file, indices)):
@@ -397,7 +400,7 @@ class Request:
             self._answer(outcome)
 
     def _scored(self, indices: Sequence[int], outcome: Scored | ServiceError) -> None:
-        """Keep a batch's rows, and have the pool decode the files that the engine left."""
+        """Store a batch's rows, and let the pool decode the files that the engine left."""
         self._under_way = []
         if isinstance(outcome, ServiceError):
             self.fail(outcome)
@@ -428,7 +431,7 @@ class Request:
             self._answer(outcome._replace(results=rows))
 
     def _answer(self, scored: Scored) -> None:
-        """Give the protocol the scores, of which it makes an answer."""
+        """Pass the scores to the protocol, which creates the answer."""
         if not self._awaits_scores or self._then is None:
             return
         self._awaits_scores, self._under_way = False, []
@@ -437,8 +440,8 @@ class Request:
         self._then(scored)
 
     def _give_way(self, error: ServiceError) -> None:
-        """Stop in favour of another client. The answer follows later, because it may begin this
-        client's next request."""
+        """Stop in favour of another client. The answer is sent in a later iteration of the event
+        loop, because it may begin this client's next request."""
         self._withdraw()
         asyncio.get_running_loop().call_soon(self.fail, error)
 
@@ -452,7 +455,7 @@ class Request:
         self._reservation.release()
 
     def _withdraw(self) -> None:
-        """Cancel all work that has not begun, and expect no scores."""
+        """Cancel all work that has not begun, and wait for no scores."""
         self._awaits_scores = False
         under_way, self._under_way = self._under_way, []
         for work in under_way:
@@ -460,9 +463,9 @@ class Request:
 
 
 def _prepare(files: Sequence[bytes | Frames], prepare: Callable[[Any], T]) -> list[T]:
-    """Return what `prepare` makes of each file.
+    """Return the results of `prepare` for the files.
 
-    Raises the first error, with the image's number.
+    Raises the first error, with the number of the image in its message.
     """
     decodings = []
     for index, file in enumerate(files):
@@ -476,7 +479,7 @@ def _prepare(files: Sequence[bytes | Frames], prepare: Callable[[Any], T]) -> li
 
 
 def _named(error: Exception, index: int, images: int) -> Exception:
-    """Return the error with the image's number added if there are several images."""
+    """Return the error, with the image's number in its message if there are several images."""
     if images == 1 or not isinstance(error, ServiceError):
         return error
     named = type(error)(f"image {index + 1} of {images}: {error}")

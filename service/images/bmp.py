@@ -1,5 +1,5 @@
-"""Reads BMP headers: a file header of 14 bytes, then one of the bitmap that begins with its length
-(Microsoft's BITMAPFILEHEADER, BITMAPCOREHEADER, BITMAPINFOHEADER to BITMAPV5HEADER)."""
+"""Reads BMP headers: a file header of 14 bytes, then a bitmap header that begins with its own
+length (Microsoft's BITMAPFILEHEADER, BITMAPCOREHEADER, BITMAPINFOHEADER to BITMAPV5HEADER)."""
 
 import struct
 
@@ -29,13 +29,13 @@ _MOST_PIXELS_A_BYTE = 128
 
 
 def parse_bmp(data: bytes) -> ImageFile:
-    """Return a BMP's size and decoding cost. Raises ImageError where it is truncated or broken, or
-    of a kind that is not read."""
+    """Return a BMP's size and decoding cost. Raises ImageError if the file is truncated, broken or
+    of an unsupported kind."""
     if len(data) < _FILE_BYTES + 4:
         raise _FORMAT.truncated()
     begin, length = struct.unpack_from("<II", data, _FILE_BYTES - 4)
     if length not in (_CORE_BYTES, *_HEADERS):
-        raise _FORMAT.broken(f"its header has {length} bytes")
+        raise _FORMAT.broken(f"its header has the unknown length of {length} bytes")
     if len(data) < _FILE_BYTES + length:
         raise _FORMAT.truncated()
     compression = _PLAIN
@@ -48,7 +48,7 @@ def parse_bmp(data: bytes) -> ImageFile:
     if width < 0 or bits not in _WEIGHTS:
         raise _FORMAT.broken("its header is invalid")
     if compression not in (_PLAIN, _RLE8, _RLE4, _FIELDS):
-        raise _FORMAT.broken(f"its pixels are compressed in the unusual way {compression}")
+        raise _FORMAT.broken(f"its compression method {compression} is unknown")
     coded_bytes = max(0, len(data) - begin)
     stored = (width * bits + 31) // 32 * 4 * height
     if compression in (_PLAIN, _FIELDS):

@@ -1,4 +1,4 @@
-"""Walks the boxes of size, kind and payload that MP4, QuickTime, AVIF and HEIC files are made of
+"""Walks the boxes of MP4, QuickTime, AVIF and HEIC files; a box has a size, a kind and a payload
 (ISO/IEC 14496-12, 4.2)."""
 
 import struct
@@ -9,7 +9,7 @@ from service.errors import ImageError
 
 
 class Box(NamedTuple):
-    """Holds a box that begins at `start` of the bytes that it was found in."""
+    """Holds a box; `start` is its position in the bytes in which it was found."""
 
     kind: bytes
     start: int
@@ -17,7 +17,7 @@ class Box(NamedTuple):
 
 
 class Faults(Protocol):
-    """Makes the errors of one kind of file."""
+    """Creates the errors for one kind of file."""
 
     def truncated(self) -> ImageError:
         """Return the error for a file that ends too early."""
@@ -27,9 +27,10 @@ class Faults(Protocol):
 
 
 def boxes(view: memoryview, count: Callable[[], None], faults: Faults) -> Iterator[Box]:
-    """Yield each box, after `count`, which raises ImageError where a file has too many.
+    """Yield each box. `count` is called before each box, and raises ImageError if a file has too
+    many.
 
-    Raises the `faults` of a box that is longer than its file or shorter than its header.
+    Raises an error from `faults` if a box is longer than its file or shorter than its header.
     """
     start = 0
     while start + 8 <= len(view):

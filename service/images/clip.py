@@ -40,10 +40,10 @@ from service.images.webm import parse_webm
 from service.images.webp import parse_webp
 
 MOST_FRAMES = 1024
-"""The most frames of a clip before some of them are chosen."""
+"""The most frames that a clip may have, before frames are chosen for the model."""
 
 CLIP_TYPES = ("application/zip", *VIDEO_TYPES)
-"""The media types of clips besides those of images."""
+"""The media types of clips that are not media types of images."""
 
 _HOW = (
     "send the frames of a clip as a form with several images, an animated GIF, WebP or PNG, a ZIP"
@@ -95,9 +95,9 @@ class Frames:
 
 
 def clips_of(files: Sequence[bytes]) -> list[bytes | Frames]:
-    """Return the clips in a request's files: one clip of all its images, or else one for each file.
+    """Return the clips in a request's files: one clip of all still images, or one clip per file.
 
-    Raises BadRequestError where the two are mixed.
+    Raises BadRequestError if still images and clips are mixed.
     """
     stills = [not _is_whole(file) for file in files]
     if not any(stills):
@@ -115,9 +115,9 @@ def prepare_clip(
 ) -> Decoding:
     """Check a clip and estimate the cost of decoding it, without decoding a pixel.
 
-    Running the result gives D×H×W×C pixels, of the frames that the preprocessing chooses. Raises
-    what `prepare_image` raises, TooManyImagesError over MOST_FRAMES, and BadRequestError for a
-    broken archive.
+    Running the result gives D×H×W×C pixels of the frames that the preprocessing chooses. Raises the
+    errors of `prepare_image`, TooManyImagesError for more than MOST_FRAMES frames, and
+    BadRequestError for a broken archive.
     """
     if isinstance(clip, Frames):
         return _of_stills(clip.files, preprocessing, limits)
@@ -134,7 +134,8 @@ def prepare_clip(
 
 
 def _is_whole(file: bytes) -> bool:
-    """Return whether a file cannot be a frame of a clip, since it is a clip or no image."""
+    """Return whether a file cannot be a frame of a clip, because it is a clip itself or not an
+    image."""
     match ImageFormat.of(file):
         case None | ImageFormat.GIF:
             return True
@@ -156,8 +157,9 @@ def _of_animation(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
 def _planned(
     file: ImageFile, coded_bytes: int, preprocessing: Preprocessing, limits: ImageLimits
 ) -> tuple[list[int], Cost, Sketch]:
-    """Return the frames of a file that the model gets, the cost of decoding up to the last of
-    these, and how to draw a frame. Raises what `prepare_clip` raises for a limit."""
+    """Return the numbers of the frames that the model gets, the cost of decoding the file up to the
+    last of them, and the sketch to draw each with. Raises PayloadTooLargeError or
+    TooManyImagesError over a limit, and BadRequestError for a single frame."""
     _check_frames(file.frames)
     if file.pixels > limits.max_pixels or max(file.width, file.height) > MAX_SIDE:
         raise PayloadTooLargeError(
@@ -177,12 +179,12 @@ def _planned(
 def _of_video(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> Decoding:
     if not _HAS_PYAV:
         raise UnsupportedMediaTypeError(
-            "this server decodes no video, for which it needs PyAV: install Convoy with its extra"
-            " `video`, or send the frames in another form"
+            "this server cannot decode videos without PyAV: install Convoy with the extra"
+            " `video`, or send the frames as images or as an animation"
         )
     video = (parse_webm if WEBM.begins(data) else parse_mp4)(data, MOST_FRAMES)
     if not video.frames:
-        raise ImageError("the video has no frame; save it again")
+        raise ImageError("the video has no frames; save it again")
     file = _moving(video.width, video.height, video.frames, _VIDEO, video.orientation)
     chosen, cost, sketch = _planned(file, len(data), preprocessing, limits)
     coded_bytes = sum(map(len, video.packets))
@@ -196,13 +198,13 @@ def _of_video(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) ->
 def _moving(
     width: int, height: int, frames: int, weight: Weight, orientation: int = 1
 ) -> ImageFile:
-    """Return the header that stands for an animation's frames, which no longer have a format once
-    they are decoded."""
+    """Return a header that represents an animation's frames, which have no file format once they
+    are decoded."""
     return ImageFile(*(ImageFormat.PNG, width, height, orientation, 1, weight, 0, 0, []), frames)
 
 
 def _animation(data: bytes) -> tuple[ImageFile, str]:
-    """Return an animation's header, and its format as Pillow names it."""
+    """Return an animation's header, and Pillow's name of its format."""
     kind = ImageFormat.of(data)
     if kind is ImageFormat.PNG:
         file = parse_png(data, animated=True)
@@ -211,7 +213,7 @@ def _animation(data: bytes) -> tuple[ImageFile, str]:
     elif kind is ImageFormat.GIF:
         file = _moving(*parse_gif(data), _ANIMATED)
     elif kind is not None:
-        raise UnsupportedMediaTypeError(f"this is one still {kind.value}; {_HOW}")
+        raise UnsupportedMediaTypeError(f"this is a single still {kind.value}, not a clip; {_HOW}")
     elif data:
         raise unread(data, _HOW)
     else:
@@ -239,8 +241,8 @@ def _of_stills(
 def _frame(
     file: bytes, number: int, preprocessing: Preprocessing, limits: ImageLimits
 ) -> tuple[Cost, Drawing]:
-    """Return the cost of a frame and its drawing. Raises the errors of `prepare_image`, with the
-    frame's number added."""
+    """Return the cost of a frame and its drawing. Raises the errors of `prepare_image` with the
+    frame's number in the message."""
     try:
         return plan(check_image(file, limits), preprocessing, limits)
     except ServiceError as error:
@@ -248,15 +250,14 @@ def _frame(
 
 
 def _of_zip(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> Decoding:
-    """Read the images of an archive in the order of their names, with numbers in them compared as
-    numbers."""
+    """Read the images of an archive, sorted by name; numbers in names are compared as numbers."""
     _check_directory(data)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = [entry for entry in archive.infolist() if _is_frame(entry)]
             entries.sort(key=lambda entry: _in_order(entry.filename))
             if not entries:
-                raise BadRequestError(f"the ZIP archive has no file; {_HOW}")
+                raise BadRequestError(f"the ZIP archive contains no images; {_HOW}")
             _check_frames(len(entries))
             needed = dict.fromkeys(preprocessing.chosen(len(entries)))
             _check_sizes([entries[number] for number in needed], len(data))
@@ -267,23 +268,24 @@ def _of_zip(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> D
     except _ZIP_ERRORS as error:
         raise BadRequestError(
             f"the ZIP archive cannot be read ({str(error)[:_MOST_REASON]}): it is truncated or"
-            " broken; make it again"
+            " broken; create it again"
         ) from error
     copied = sum(map(len, files))
     return _of_stills(files, preprocessing, limits)._replace(copied=copied)
 
 
 def _check_directory(data: bytes) -> None:
-    """Raise BadRequestError if an archive's directory is invalid, or longer than that of a clip."""
+    """Raise BadRequestError if an archive's directory is invalid, TooManyImagesError if it is too
+    long."""
     end = data.rfind(_END, max(0, len(data) - _END_BYTES - _MOST_COMMENT))
     if end < 0 or end + _END_BYTES > len(data):
         raise BadRequestError("the ZIP archive is truncated: it has no directory; send it whole")
     entries, size = struct.unpack_from("<HI", data, end + 10)
     if data[max(0, end - _END_64_BYTES) :].startswith(_END_64):
-        raise BadRequestError("the ZIP archive is one for 4 GB and more (ZIP64); make a plain one")
+        raise BadRequestError("the ZIP archive is in the ZIP64 format; create it without ZIP64")
     if entries > _MOST_ENTRIES or size > _MOST_ENTRIES * _BYTES_AN_ENTRY:
         raise TooManyImagesError(
-            f"the ZIP archive has {entries} entries, whose directory takes {size} bytes; a clip has"
+            f"the ZIP archive has {entries} entries and a directory of {size} bytes; a clip has"
             f" at most {MOST_FRAMES} frames"
         )
 
@@ -295,32 +297,32 @@ def _is_frame(entry: zipfile.ZipInfo) -> bool:
 
 
 def _in_order(name: str) -> str:
-    """Return a sort key by which frame9 comes before frame10."""
+    """Return a sort key that places frame9 before frame10."""
     return re.sub(r"[0-9]+", lambda digits: digits[0].lstrip("0").rjust(20, "0"), name)
 
 
 def _check_sizes(entries: Sequence[zipfile.ZipInfo], archive_bytes: int) -> None:
-    """Raise BadRequestError if a file is unreadable, PayloadTooLargeError if all together are too
-    long."""
+    """Raise BadRequestError if a file cannot be read, PayloadTooLargeError if the files together
+    are too long."""
     for entry in entries:
         if entry.flag_bits & _ENCRYPTED:
-            raise BadRequestError("the ZIP archive has a password; send one without")
+            raise BadRequestError("the ZIP archive is encrypted; send it without a password")
         if entry.compress_type not in _METHODS:
             raise BadRequestError(
-                "the ZIP archive is compressed in another way than deflate; make it again, or store"
-                " the images as they are"
+                "the ZIP archive is not compressed with deflate; compress it with deflate, or store"
+                " the images uncompressed"
             )
     inflated = sum(entry.file_size for entry in entries)
     if inflated > (most := _MOST_RATIO * archive_bytes + _FREE_BYTES):
         raise PayloadTooLargeError(
-            f"the files of the ZIP archive have {inflated} bytes, more than the {most} that images"
-            f" in {archive_bytes} bytes may have; store them as they are"
+            f"the files of the ZIP archive have {inflated} bytes uncompressed; at most {most} are"
+            f" allowed in {archive_bytes} bytes of archive; store the images uncompressed"
         )
 
 
 def _check_frames(frames: int) -> None:
     if frames == 1:
-        raise BadRequestError(f"one still image is no clip; {_HOW}")
+        raise BadRequestError(f"a single still image is not a clip; {_HOW}")
     if frames > MOST_FRAMES:
         raise TooManyImagesError(
             f"the clip has {frames} frames; at most {MOST_FRAMES} are allowed; send fewer"
@@ -332,7 +334,8 @@ def _check_pixels(pixels: int, limits: ImageLimits) -> None:
     if pixels > (most := limits.max_passes * limits.max_pixels):
         raise PayloadTooLargeError(
             f"the frames of the clip have {megapixels(pixels)} in all; at most {megapixels(most)}"
-            f" are allowed, {limits.max_passes} times --max-megapixels; send smaller or fewer ones"
+            f" are allowed ({limits.max_passes} times --max-megapixels); send fewer or smaller"
+            " frames"
         )
 
 
@@ -340,7 +343,7 @@ def _in_time(cost: Cost, limits: ImageLimits) -> Cost:
     """Return a clip's cost. Raises PayloadTooLargeError if decoding it takes too long."""
     if cost.seconds > limits.max_clip_s:
         raise PayloadTooLargeError(
-            f"decoding the clip would take about {cost.seconds:.1f} s of a core; at most"
+            f"decoding the clip would take about {cost.seconds:.1f} s on one core; at most"
             f" {limits.max_clip_s:g} s are allowed (--max-clip-s); send fewer or smaller frames"
         )
     return cost

@@ -1,15 +1,18 @@
-"""Decodes a checked image file; a single resampling orients, resizes and crops it.
+"""Decodes a checked image file. A single resampling orients, resizes and crops the image.
 
     Pillow decodes (a large JPEG at 1/2, 1/4 or 1/8) ── opaque RGB or grey ── resample ── upright
 
-The output is the upright image, resized with one of Pillow's filters and cropped to the centre
-height × width. Only the pixels inside the crop are computed: within 1 grey level of doing it in
-two steps, which `exact` does, from all of a JPEG's pixels.
+The output is the upright image, resized with one of Pillow's filters and cropped to the central
+height × width. Only the pixels inside the crop are computed. They differ by at most 1 grey level
+from resizing and cropping in two steps. `exact` uses the two steps, and decodes all of a JPEG's
+pixels.
 
-Transparency is drawn on white, or dropped where `exact`, as training scripts do. Colour profiles
-are ignored, as in common training pipelines: the model gets the numbers in the file. Thread-safe.
+Transparent pixels are drawn on white; if `exact`, transparency is dropped, as training scripts do.
+Colour profiles are ignored, as in common training pipelines: the model gets the numbers in the
+file. Thread-safe.
 
-This imports no model, so a process that only draws starts in a third of a second and takes 40 MB.
+The module imports no model, so a process that only decodes starts in a third of a second and takes
+40 MB.
 """
 
 import io
@@ -66,7 +69,8 @@ _TRANSPOSES = {
 
 
 class How(NamedTuple):
-    """Says how to resize a decoded image: `box` becomes `size`, from which `crop` is cut."""
+    """Describes how to resize a decoded image: `box` is resized to `size`, and `crop` is cut from
+    the result."""
 
     size: tuple[int, int]
     box: tuple[float, float, float, float]
@@ -82,7 +86,7 @@ class StoredImage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """Describes how to draw the images of one format and size, x and y as stored."""
+    """Describes how to draw images of one format and size, with x and y as stored in the file."""
 
     format: ImageFormat
     stored: tuple[int, int]  # width and height
@@ -100,7 +104,7 @@ class Sketch:
 
     @property
     def mode(self) -> str:
-        """Return Pillow's name of the colours."""
+        """Return Pillow's mode of the output, "L" or "RGB"."""
         return "L" if self.grey else "RGB"
 
     def draw(self, frame: Image.Image) -> NDArray[np.uint8]:
@@ -108,13 +112,14 @@ class Sketch:
         return self.pixels(self.upright(self.opaque(frame)))
 
     def opaque(self, image: Image.Image, shrink: float = 1.0) -> StoredImage:
-        """Return how to resize a decoded image that is `shrink` times smaller than as stored."""
+        """Return a decoded image as an opaque one, with its resize. The image is `shrink` times
+        smaller than stored in the file."""
         opaque = (_converted if self.exact else _opaque)(image, self.mode)
         return StoredImage(opaque, self.how(opaque.size, shrink))
 
     def how(self, decoded: tuple[int, int], shrink: float) -> How:
-        """Return how to resize an image that is decoded to this size, `shrink` times smaller than
-        as stored."""
+        """Return the resize of an image that is decoded to this size, `shrink` times smaller than
+        stored."""
         if self.exact:
             return How(self.resized, (0.0, 0.0, *decoded), self.crop)
         left, top, right, bottom = self.crop
@@ -123,7 +128,7 @@ class Sketch:
         return How(size, (x0, y0, x1, y1), (0, 0, *size))
 
     def upright(self, decoded: StoredImage) -> Image.Image:
-        """Return a decoded image resized, cropped, turned and framed."""
+        """Return a decoded image after resizing, cropping, turning upright and framing."""
         small = decoded.image.resize(decoded.how.size, self.filter, box=decoded.how.box)
         if self.exact:
             small = small.crop(decoded.how.crop)
@@ -152,9 +157,9 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Combines a checked file with how to draw it; calling it decodes the file.
+    """Combines a checked file with a sketch of its output. Calling the object decodes the file.
 
-    It can be pickled: the parts of the file are then buffers, which protocol 5 does not copy.
+    The object can be pickled: the parts of the file become buffers, which protocol 5 does not copy.
     """
 
     sketch: Sketch
@@ -176,8 +181,8 @@ class Drawing:
             raise self._broken(error) from error
 
     def drawn(self, decoded: StoredImage) -> NDArray[np.uint8]:
-        """Return the same pixels as calling this does, of an image that is decoded already. Raises
-        ImageError."""
+        """Return the same pixels as calling the object, from an image that is already decoded.
+        Raises ImageError."""
         try:
             image = self.sketch.upright(decoded)
         except DECODER_ERRORS as error:
@@ -189,7 +194,7 @@ class Drawing:
         return _drawing, (self.sketch, [PickleBuffer(part) for part in self.parts])
 
     def _broken(self, error: Exception) -> ImageError:
-        """Return the error to raise in place of Pillow's."""
+        """Return the error to raise in place of Pillow's error."""
         # Of Pillow's messages only this one says nothing: it names the buffer.
         reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
         return ImageError(
@@ -209,7 +214,7 @@ class Drawing:
         with Image.open(io.BytesIO(data), formats=[sketch.format.name]) as image:
             if image.size != sketch.stored or getattr(image, "n_frames", 1) != 1:
                 raise ImageError(
-                    f"the {sketch.format.value} contradicts itself; save the image again"
+                    f"the {sketch.format.value} disagrees with its header; save the image again"
                 )
             # A JPEG decodes at 1/2, 1/4 or 1/8 for less, as long as that is no smaller than needed.
             draft = None if sketch.exact else image.draft(None, sketch.resized)
@@ -240,7 +245,8 @@ def _converted(image: Image.Image, mode: str) -> Image.Image:
 
 
 def as_png(pixels: NDArray[np.uint8]) -> bytes:
-    """Return H×W×C pixels, grey or RGB, as a PNG, which is not compressed and so made quickly."""
+    """Return H×W×C pixels, grey or RGB, as a PNG file without compression, which is fast to
+    create."""
     image = Image.fromarray(np.ascontiguousarray(pixels.squeeze()))
     file = io.BytesIO()
     image.save(file, "PNG", compress_level=0)

@@ -4,12 +4,13 @@ prepared ─┬─ quick ─────────── its client's turn ─
           ├─ large ── memory, its client's turn ── a thread for large images ── `apart`
           └─ long ─── memory, its client's turn ── a thread for long ones ───── `apart`
 
-A decode is quick if it takes little time and little memory; the budget reserves room for a quick
-one in every thread. It is long if it takes more than a second, as a clip of many frames may: long
-ones have half of the memory, and threads of their own, of which each client leaves one to others.
+A decode is quick if it takes little time and little memory; the budget reserves room for one quick
+decode per thread. A decode is long if it takes more than a second, as a clip of many frames may.
+Long decodes may use half of the memory and have their own threads; each client leaves at least one
+of these threads to other clients.
 
-Where jobs decode, a `Coded` file is decoded by the job that runs it, which reads its header, too,
-unless it takes more than a quick one or more than a moment: then it comes here.
+If jobs decode images, the job that runs a `Coded` file also reads its header and decodes it. A file
+that needs more than a quick decode, or more than a moment, is left to this pool.
 """
 
 from collections.abc import Callable, Collection
@@ -63,7 +64,7 @@ _LAYING_OUT = Cost(2**21, 0.0003)
 
 
 class NotForDeviceError(Exception):
-    """Says why an image must be decoded on the CPU, by the name of a counter."""
+    """Says why an image must be decoded on the CPU; `reason` is the name of a counter."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the image is not for a device to decode: {reason}")
@@ -71,7 +72,7 @@ class NotForDeviceError(Exception):
 
 
 class Decoding(NamedTuple):
-    """Holds a checked image file with the cost of decoding it and the functions that decode."""
+    """Holds the cost of decoding a checked image file, and the functions that decode it."""
 
     cost: Cost  # without the file's own bytes
     run: Callable[[], Pixels]
@@ -85,16 +86,16 @@ class Decoding(NamedTuple):
 
 
 def in_process(processes: ProcessPool) -> Call:
-    """Return a function that decodes an image in another process; it raises PayloadTooLargeError if
-    that takes more memory than was reserved."""
+    """Return a function that decodes an image in another process. The function raises
+    PayloadTooLargeError if decoding takes more memory than was reserved."""
 
     def decode_there(decode: Callable[[], Image], most_bytes: int) -> Image:
         try:
             return processes.run(decode, most_bytes)
         except MemoryError as error:
             raise PayloadTooLargeError(
-                f"decoding takes more than the {ceil(most_bytes / 1e6)} MB of memory that its"
-                " header promises; save the file again"
+                f"decoding takes more than the {ceil(most_bytes / 1e6)} MB of memory estimated from"
+                " the image's header; save the image again"
             ) from error
 
     return decode_there
@@ -102,7 +103,7 @@ def in_process(processes: ProcessPool) -> Call:
 
 @dataclass(eq=False, slots=True)
 class Coded(Undecoded):
-    """Holds a file that is decoded in the job that runs it."""
+    """Holds an image file that is decoded in the job that runs it."""
 
     file: bytes
     prepare: Callable[[bytes], Decoding]
@@ -112,8 +113,8 @@ class Coded(Undecoded):
 
     @staticmethod
     def of(file: bytes, prepare: Callable[[bytes], Decoding], most_bytes: int) -> "Coded":
-        """Return a file to decode in a job. If its size is not found at once, its header is read
-        now. Raises what `prepare` raises then."""
+        """Return a file to decode in a job. If the image's size is not found quickly, the header is
+        read now, which raises the errors of `prepare`."""
         size = png_size(file) or jpeg_size(file)
         if size is None:
             decoding = prepare(file)
@@ -123,7 +124,7 @@ class Coded(Undecoded):
 
     @property
     def decoding(self) -> Decoding:
-        """Return how the file is decoded. Raises what `prepare` raises."""
+        """Return the cost and the functions to decode the file. Raises the errors of `prepare`."""
         if self._decoding is None:
             self._decoding = self.prepare(self.file)
         return self._decoding
@@ -149,10 +150,10 @@ class DecodePool:
         nice: int = 0,
         apart: Call = here,
     ) -> None:
-        """Start `threads` threads, or decode in `post` if 0; `bound_s` limits the time for one
+        """Start `threads` threads, or decode inside `post` if 0; `bound_s` limits the time for one
         image.
 
-        `apart` decodes the large ones: in a thread unless it does so elsewhere.
+        `apart` decodes large images: in the calling thread by default, or in another process.
         """
         self._threads = threads
         self._large_threads = max(min(1, threads), threads // 2)
@@ -174,7 +175,7 @@ class DecodePool:
 
     @property
     def large_bytes(self) -> int:
-        """Return the bytes that are left for large images."""
+        """Return the bytes of the budget that large images may use."""
         return self._budget_bytes - (self._threads + self.jobs()) * self.quick_bytes
 
     @property
@@ -183,12 +184,12 @@ class DecodePool:
 
     @property
     def lost(self) -> int:
-        """Return how many threads were given up so far because they hung."""
+        """Return how many threads were abandoned so far because they hung."""
         return sum(lane.pool.lost for lane in (self._quick, self._large, self._long))
 
     def admit(self, *decodings: Decoding, client: Client = ANYONE) -> None:
-        """Raise PayloadTooLargeError if an image exceeds the budget, DecodersBusyError if it would
-        wait long."""
+        """Raise PayloadTooLargeError if an image exceeds the budget, and DecodersBusyError if an
+        image would wait too long."""
         waits: dict[Lane, float] = {}
         for decoding in decodings:
             cost = decoding.cost
@@ -197,15 +198,15 @@ class DecodePool:
                 continue
             if cost.bytes > self.large_bytes:
                 raise PayloadTooLargeError(
-                    f"the image takes {ceil(cost.bytes / 1e6)} MB to decode, and at most "
-                    f"{self.large_bytes // 1_000_000} MB are available; send it smaller"
+                    f"decoding the image takes {ceil(cost.bytes / 1e6)} MB of memory, but at most "
+                    f"{self.large_bytes // 1_000_000} MB are available; send a smaller image"
                 )
             if lane not in waits:
                 waits[lane] = lane.ahead_s(client) / max(1, lane.threads)
             if (ahead_s := waits[lane]) > lane.patience_s:
                 raise DecodersBusyError(
-                    f"the large images ahead take about {ahead_s:.0f} s to decode; "
-                    "send this one later, or smaller",
+                    f"the large images that arrived before take about {ahead_s:.0f} s to decode; "
+                    "try again later, or send a smaller image",
                     ahead_s - lane.patience_s,
                 )
             waits[lane] += cost.seconds / max(1, lane.threads)
@@ -217,11 +218,11 @@ class DecodePool:
         client: Client = ANYONE,
         left: Collection[Kind] = (),
     ) -> Work | None:
-        """Decode an admitted image and call `then` in the event loop; return None if that is done
-        already.
+        """Decode an admitted image, then call `then` in the event loop. Return None if `then` has
+        been called already.
 
-        The image may be `left` to an engine, as one of these kinds; where it cannot be left as a
-        file, `then` gets NotForDeviceError.
+        `left` has the kinds of images that an engine accepts, so that the engine does the rest. If
+        the image was to be left as a file but cannot be, `then` gets NotForDeviceError.
         """
         lane, cost = self._lane(decoding), decoding.cost
         decode: Callable[[], Image] = decoding.run
@@ -247,21 +248,21 @@ class DecodePool:
         return self._long if is_long else self._large
 
     def _has_thread(self, cost: Cost) -> bool:
-        """Return whether a thread for a quick image is free or will be soon."""
+        """Return whether a thread for quick images is free, or will be soon."""
         lane = self._quick
         soon = lane.seconds + cost.seconds <= _MOMENT_S * self._threads
         return soon or lane.running < self._threads
 
     def _has_memory(self, cost: Cost) -> bool:
-        """Return whether there are a thread and memory for a large image."""
+        """Return whether a thread and enough memory for a large image are free."""
         lane, held = self._large, self._large.bytes + self._long.bytes
         # Alone it begins in any case: there may be less memory now than when it was admitted.
         has_memory = not held or held + cost.bytes <= self.large_bytes
         return lane.running < lane.threads and has_memory
 
     def _has_long_memory(self, cost: Cost) -> bool:
-        """Return whether there are a thread and memory for a long one; memory that a large image
-        waits for does not count."""
+        """Return whether a thread and enough memory for a long decode are free. Memory that a large
+        image waits for does not count as free."""
         lane = self._long
         if lane.running >= lane.threads:
             return False

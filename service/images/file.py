@@ -1,4 +1,4 @@
-"""Defines the properties that an image's header gives, and errors that all formats share.
+"""Defines the facts in an image's header, and the errors that all formats share.
 
 Formats: ITU-T T.81 annex B (JPEG), the PNG specification (third edition) sections 5 and 11, RFC
 9649 (WebP), TIFF 6.0, and CIPA DC-008 (EXIF) for the orientation.
@@ -23,21 +23,22 @@ _ORIENTATION_TAG = 0x0112
 
 
 Marks = Mapping[int, bytes]
-"""The bytes that a file has at some offsets."""
+"""Bytes that identify a file, by their offset."""
 
 
 def _also(brand: bytes) -> Sequence[Marks]:
-    """Return the marks of a HEIF file that names its kind not first, as some phones write, but as
-    one of the next three."""
+    """Return the marks of HEIF files whose kind is not the first brand but one of the next three,
+    as in files from some phones."""
     return [{4: b"ftypmif1", at: brand} for at in (16, 20, 24)]
 
 
 @unique
 class ImageFormat(Enum):
-    """Names a format like Pillow; the value is the name as people write it.
+    """Lists the formats; the member's name is Pillow's name, and its value the name as people write
+    it.
 
-    This is the one table of the formats: their names, the marks of a file (one of these), their
-    media types, suffixes, and where Pillow needs one the plugin that decodes them.
+    This is the only table of formats. Columns: name; marks, one of which a file has; media type;
+    file name suffixes; and the plugin that decodes the format, if Pillow needs one.
     """
 
     JPEG = "JPEG", [{0: b"\xff\xd8\xff"}], "image/jpeg", [".jpg", ".jpeg"]
@@ -70,7 +71,7 @@ class ImageFormat(Enum):
         suffixes: Sequence[str],
         plugin: str = "",
     ) -> "ImageFormat":
-        """Return the format with this name, and the other columns of its row."""
+        """Return the member for one row of the table."""
         member = object.__new__(cls)
         member._value_ = spelling
         member.marks, member.media_type, member.suffixes = marks, media_type, suffixes
@@ -79,11 +80,11 @@ class ImageFormat(Enum):
 
     @classmethod
     def of(cls, data: bytes) -> "ImageFormat | None":
-        """Return the format by which a file begins, or None."""
+        """Return the format whose marks a file has, or None."""
         return next((kind for kind in cls if kind.begins(data)), None)
 
     def begins(self, data: bytes) -> bool:
-        """Return whether a file begins like this format."""
+        """Return whether a file has a mark of this format."""
         return any(
             all(data.startswith(mark, at) for at, mark in marks.items()) for marks in self.marks
         )
@@ -102,40 +103,40 @@ class ImageFormat(Enum):
         return ImageError(f"the {self.value} is broken: {what}; save the image again")
 
     def animated(self) -> UnsupportedMediaTypeError:
-        """Return the error for a file with several frames, of which the request does not choose
-        one."""
+        """Return the error for a file with several frames, where a still image is needed."""
         return UnsupportedMediaTypeError(f"this is an animated {self.value}; send a still image")
 
     def check_size(self, width: int, height: int) -> None:
-        """Raise ImageError if the image has no pixels."""
+        """Raise ImageError if the width or the height is 0."""
         if not (width and height):
-            raise self.broken("it does not say how large it is")
+            raise self.broken("its width or height is 0 or missing")
 
     def check_density(self, width: int, height: int, coded_bytes: int, least_bytes: int) -> None:
-        """Raise ImageError if so many pixels have fewer coded bytes than any encoder needs.
+        """Raise ImageError if the image has fewer coded bytes than any encoder needs for its
+        pixels.
 
-        Decoders would fill missing pixels with grey, and take as long as for others.
+        Decoders would fill missing pixels with grey, and take as long as for a whole image.
         """
         if coded_bytes < least_bytes:
             raise self.broken(
-                f"{width}×{height} pixels take {least_bytes} bytes at least, and it has"
+                f"{width}×{height} pixels need at least {least_bytes} bytes, but it has"
                 f" {coded_bytes}"
             )
 
     def segments(self, file_bytes: int) -> range:
-        """Return numbers for as many segments as a real file of so many bytes may have; one with
-        more is `crowded`."""
+        """Return the numbers of the segments that a real file of this length may have. A file with
+        more segments is `crowded`."""
         return range(_SEGMENTS + file_bytes // _BYTES_A_SEGMENT + 1)
 
     def crowded(self, file_bytes: int) -> ImageError:
         """Return the error for a file with more segments than any real one has."""
         most = len(self.segments(file_bytes)) - 1
-        return self.broken(f"more than {most} segments in {file_bytes} bytes")
+        return self.broken(f"it has more than {most} segments in {file_bytes} bytes")
 
 
 class Reorientation(NamedTuple):
-    """Says how stored pixels become upright: which stored axes are reversed, and then whether these
-    are swapped."""
+    """Describes how to turn stored pixels upright: which stored axes to reverse, and then whether
+    to swap the axes."""
 
     x_reversed: bool = False
     y_reversed: bool = False
@@ -152,7 +153,7 @@ REORIENTATIONS = {
     7: Reorientation(x_reversed=True, y_reversed=True, transposed=True),
     8: Reorientation(x_reversed=True, transposed=True),
 }
-"""How stored pixels become upright, by EXIF's orientation."""
+"""Maps EXIF's orientation to the reorientation that turns stored pixels upright."""
 
 _NAMES = [kind.value for kind in ImageFormat if kind.is_read]
 
@@ -172,7 +173,8 @@ class Weight(NamedTuple):
 
 
 class ImageFile(NamedTuple):
-    """Describes an image that is not decoded, `width` × `height` pixels as stored."""
+    """Describes an image that is not decoded; `width` and `height` are those of the stored
+    pixels."""
 
     format: ImageFormat
     width: int
@@ -192,7 +194,7 @@ class ImageFile(NamedTuple):
 
 
 def exif_orientation(exif: bytes | memoryview) -> int:
-    """Return the orientation in EXIF data, or 1 if there is none or it is broken."""
+    """Return the orientation in EXIF data, or 1 if the data have none or are broken."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(bytes(exif[:4]))
     if order is None:
         return 1

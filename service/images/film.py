@@ -1,6 +1,6 @@
-"""Decodes clips: those frames of several images, an animation or a video that a model gets.
+"""Decodes the frames that a model gets from a clip: from several images, an animation or a video.
 
-Like `decode`, this imports no model, and its objects can be sent to another process.
+Like `decode`, the module imports no model, and its objects can be sent to another process.
 """
 
 import io
@@ -24,9 +24,9 @@ Clip = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class StillFrames:
-    """Describes a clip whose frames are images; calling it decodes them.
+    """Describes a clip whose frames are image files. Calling the object decodes them.
 
-    `drawings` has each image that is needed, and `chosen` the index in it for each frame.
+    `drawings` has the images that are needed; `chosen` has the index in `drawings` of each frame.
     """
 
     drawings: Sequence[Drawing]
@@ -40,7 +40,8 @@ class StillFrames:
 
 @dataclass(frozen=True, slots=True)
 class Animation:
-    """Describes an animated file; calling it decodes its frames up to the last of `chosen`."""
+    """Describes an animated file. Calling the object decodes the frames up to the last of
+    `chosen`."""
 
     format: str  # Pillow's name
     data: memoryview
@@ -57,7 +58,7 @@ class Animation:
                 count = getattr(image, "n_frames", 1) - extra
                 if image.size != self.sketch.stored or count != self.frames:
                     raise ImageError(
-                        f"the animated {self.format} contradicts itself; save it again"
+                        f"the animated {self.format} disagrees with its header; save it again"
                     )
                 drawn = {
                     number: self._drawn(image, number + extra) for number in sorted({*self.chosen})
@@ -114,7 +115,8 @@ _BLOCK = 128
 
 @dataclass(frozen=True, slots=True)
 class Film:
-    """Describes a video; calling it decodes its frames up to the last of `chosen`, by FFmpeg."""
+    """Describes a video. Calling the object decodes the frames up to the last of `chosen` with
+    FFmpeg."""
 
     decoder: str  # FFmpeg's name
     setup: memoryview
@@ -126,8 +128,8 @@ class Film:
     def __call__(self) -> Clip:
         """Return the clip.
 
-        Raises ImageError, UnsupportedMediaTypeError for pixels of another kind,
-        PayloadTooLargeError where it takes too long, and MemoryError.
+        Raises ImageError, UnsupportedMediaTypeError for an unsupported pixel format,
+        PayloadTooLargeError if decoding takes too long, and MemoryError.
         """
         # Here, because it is large, and seldom needed.
         av = import_module("av")
@@ -153,7 +155,7 @@ class Film:
         )
 
     def _frames(self, av: Any) -> Iterator[Any]:
-        """Yield the frames as they are shown."""
+        """Yield the frames in the order in which they are shown."""
         width, height = (-(-side // _BLOCK) * _BLOCK for side in self.sketch.stored)
         context = av.CodecContext.create(self.decoder, "r")
         context.thread_count = 1
@@ -167,19 +169,20 @@ class Film:
                 yield frame
             if thread_time() > until:
                 raise PayloadTooLargeError(
-                    f"the video takes more than the {self.longest_s:.0f} s to decode that its size"
-                    " allows; send it smaller or shorter"
+                    f"decoding the video took more than the {self.longest_s:.0f} s that its size"
+                    " allows; send a smaller or shorter video"
                 )
 
     def _check(self, frame: Any) -> None:
         if (frame.width, frame.height) != self.sketch.stored:
             raise ImageError(
-                f"a frame of the video has {frame.width}×{frame.height} pixels, and the video"
+                f"a frame of the video has {frame.width}×{frame.height} pixels, but its header says"
                 f" {self.sketch.stored[0]}×{self.sketch.stored[1]}; save it again"
             )
         if frame.format.name not in _PIXEL_FORMATS:
             raise UnsupportedMediaTypeError(
-                f"the video has pixels of the kind {frame.format.name}; save it as yuv420p"
+                f"the video has the unsupported pixel format {frame.format.name};"
+                " save it as yuv420p"
             )
         if frame.is_corrupt:
             raise ImageError("a frame of the video is broken; save it again")

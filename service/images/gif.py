@@ -1,4 +1,5 @@
-"""Reads GIF headers, a screen followed by blocks that include images (specification, 89a)."""
+"""Reads GIF headers: a screen descriptor, then blocks, of which some are images (specification,
+89a)."""
 
 import struct
 from typing import NamedTuple
@@ -23,7 +24,7 @@ _MOST_PIXELS = 4096 * 8 // 12
 
 
 class Gif(NamedTuple):
-    """Holds what a GIF's blocks say."""
+    """Holds the facts in a GIF's blocks."""
 
     width: int
     height: int
@@ -33,16 +34,16 @@ class Gif(NamedTuple):
 
 
 def parse_gif(data: bytes) -> tuple[int, int, int]:
-    """Return a GIF's width, height and number of frames. Raises ImageError where it is truncated or
-    broken.
+    """Return a GIF's width, height and number of frames. Raises ImageError if the file is truncated
+    or broken.
     """
     gif = _read(data)
     return gif.width, gif.height, gif.frames
 
 
 def parse_gif_image(data: bytes) -> ImageFile:
-    """Return a GIF's size and the cost of decoding its first frame; its parts have no other. Raises
-    ImageError where it is truncated or broken."""
+    """Return a GIF's size and the cost of decoding its first frame; the returned parts have only
+    that frame. Raises ImageError if the file is truncated or broken."""
     gif = _read(data)
     weight = _TRANSPARENT if gif.transparent else _OPAQUE
     parts = [memoryview(data)[: gif.end], memoryview(bytes([_TRAILER]))]
@@ -65,7 +66,7 @@ def _read(data: bytes) -> Gif:
             if kind == _IMAGE:
                 x, y, w, h, packed = struct.unpack_from("<HHHHB", data, position + 1)
                 if x + w > width or y + h > height or not (w and h):
-                    raise _FORMAT.broken("a frame lies outside of it")
+                    raise _FORMAT.broken("a frame lies outside the image")
                 frames += 1
                 position += _IMAGE_BYTES + _table_bytes(packed) + 1
             elif kind == _EXTENSION:
@@ -73,7 +74,7 @@ def _read(data: bytes) -> Gif:
                 transparent = transparent or (control and bool(data[position + 3] & 1))
                 position += 2
             else:
-                raise _FORMAT.broken(f"it has a block of the unknown kind {kind}")
+                raise _FORMAT.broken(f"it has a block of unknown type {kind}")
             coded_bytes = 0
             while size := data[position]:
                 position += 1 + size
@@ -84,16 +85,14 @@ def _read(data: bytes) -> Gif:
                 _FORMAT.check_density(w, h, coded_bytes, w * h // _MOST_PIXELS)
                 end = end or position
             if left < 0:
-                raise _FORMAT.broken(
-                    "it has more sub-blocks than an encoder makes of so many bytes"
-                )
+                raise _FORMAT.broken("it has more sub-blocks than an image of its size needs")
     except (IndexError, struct.error):
         raise _FORMAT.truncated() from None
     if not frames:
-        raise _FORMAT.broken("it has no frame")
+        raise _FORMAT.broken("it has no frames")
     return Gif(width, height, frames, transparent, end)
 
 
 def _table_bytes(packed: int) -> int:
-    """Return the number of bytes of a colour table, 0 if there is none."""
+    """Return the number of bytes in a colour table, 0 if there is none."""
     return 3 * 2 ** ((packed & _TABLE_BITS) + 1) if packed & _HAS_TABLE else 0

@@ -1,14 +1,14 @@
 """Reads headers of AVIF and HEIC images: boxes of size, kind and payload (ISO/IEC 14496-12 and
-23008-12; AV1's are in its specification 5.5, HEVC's in H.265 7.3.2.2).
+23008-12). Headers of the coded images are defined in AV1's specification 5.5 and H.265 7.3.2.2.
 
     meta ─┬─ pitm        which item is the image
-          ├─ iinf, iref  what each item is, and of which tiles or with which alpha it is made
+          ├─ iinf, iref  the type of each item; the tiles and the alpha image that it refers to
           ├─ iprp        the properties of items: size, turns, the decoder's setup
-          └─ iloc        where the coded bytes of each lie
+          └─ iloc        where the coded bytes of each item are
 
-A coded image has its size twice: in the container, by which readers go, and in the coded bytes, by
-which the decoder allocates. Both are read, and the bytes of each image are searched for a second
-image, so that no small file becomes a large image.
+The size of an image is stored twice: in the container, which readers use, and in the coded bytes,
+which the decoder uses to allocate memory. Both sizes are read, and the bytes of each image are
+searched for a second image, so that a small file cannot become a large image.
 """
 
 import struct
@@ -50,8 +50,9 @@ class _Item(NamedTuple):
 
 
 class _Codec(NamedTuple):
-    """Says how one format codes images, and the cost of decoding one: bytes per pixel beside the
-    decoder's planes, for grey, colour and colour with alpha, and nanoseconds per coded byte."""
+    """Describes how a format codes images, and the cost of decoding one. `grey`, `colour` and
+    `clear` (colour with alpha) are bytes per pixel in addition to the decoder's planes; `ns_a_byte`
+    is nanoseconds per coded byte."""
 
     kind: bytes  # of an item
     setup: bytes  # the property that has the sequence's parameters
@@ -77,13 +78,14 @@ _NS = 15
 
 
 def parse_avif(data: bytes) -> ImageFile:
-    """Return an AVIF's size, orientation and decoding cost. Raises ImageError where it is truncated
-    or broken, UnsupportedMediaTypeError for an animation."""
+    """Return an AVIF's size, orientation and decoding cost. Raises ImageError if the file is
+    truncated or broken, UnsupportedMediaTypeError for an animation."""
     return _Heif(ImageFormat.AVIF, data).read()
 
 
 def parse_heic(data: bytes) -> ImageFile:
-    """Return a HEIC's size, orientation and decoding cost, as `parse_avif` does."""
+    """Return a HEIC's size, orientation and decoding cost. Raises the same errors as
+    `parse_avif`."""
     return _Heif(ImageFormat.HEIF, data).read()
 
 
@@ -120,16 +122,16 @@ class _Heif:
         if b"moov" in top or bytes(self._view[8:12]) == b"avis":
             raise self._format.animated()
         if b"meta" not in top:
-            raise self._format.broken("it has no index (meta)")
+            raise self._format.broken("it has no `meta` box")
         meta = dict(self._boxes(top[b"meta"][4:]))
         for needed in (b"pitm", b"iinf", b"iprp", b"iloc"):
             if needed not in meta:
-                raise self._format.broken(f"it has no {needed.decode()}")
+                raise self._format.broken(f"it has no `{needed.decode()}` box")
         items = self._items(meta)
         wide = meta[b"pitm"][0] > 0
         (primary,) = struct.unpack_from(">I" if wide else ">H", meta[b"pitm"], 4)
         if primary not in items:
-            raise self._format.broken("the image that it names is not there")
+            raise self._format.broken("its primary image is missing")
         width, height = self._size(items[primary])
         self._format.check_size(width, height)
         made_of = self._made_of(meta.get(b"iref"))
@@ -174,10 +176,10 @@ class _Heif:
                 at = 10 if box[0] > 2 else 8
                 kinds[number] = bytes(box[at : at + 4])
         if len(kinds) > _MOST_ITEMS:
-            raise self._format.broken(f"it has {len(kinds)} items")
+            raise self._format.broken(f"it has {len(kinds)} items, more than {_MOST_ITEMS}")
         inner = dict(self._boxes(meta[b"iprp"]))
         if b"ipco" not in inner or b"ipma" not in inner:
-            raise self._format.broken("its items have no properties")
+            raise self._format.broken("its items have no property boxes")
         properties = list(self._boxes(inner[b"ipco"]))
         owned = dict(self._owned(inner[b"ipma"]))
         data = dict(self._data(meta[b"iloc"], meta.get(b"idat", self._view[:0])))
@@ -191,7 +193,7 @@ class _Heif:
         }
 
     def _owned(self, box: memoryview) -> Iterator[tuple[int, Sequence[int]]]:
-        """Yield the number of each item and of its properties, from 1."""
+        """Yield each item's number and the numbers of its properties, which count from 1."""
         version, wide = box[0], box[3] & 1
         (count,) = struct.unpack_from(">I", box, 4)
         self._expect(count)
@@ -211,7 +213,7 @@ class _Heif:
     def _data(
         self, box: memoryview, inside: memoryview
     ) -> Iterator[tuple[int, Sequence[memoryview]]]:
-        """Yield each item's number and its bytes, in one piece or several."""
+        """Yield each item's number and its bytes, in one or more pieces."""
         version = box[0]
         offset_bytes, length_bytes, base_bytes, index_bytes = (
             *divmod(box[4], 16),
@@ -249,10 +251,10 @@ class _Heif:
 
     def _expect(self, items: int) -> None:
         if items > _MOST_ITEMS:
-            raise self._format.broken(f"it lists {items} items")
+            raise self._format.broken(f"it lists {items} items, more than {_MOST_ITEMS}")
 
     def _made_of(self, box: memoryview | None) -> Sequence[tuple[bytes, int, Sequence[int]]]:
-        """Return the references between items, each as its kind, the item that refers and those
+        """Return the references between items, each as its kind, the referring item and the items
         referred to."""
         found = []
         total = 0
@@ -272,18 +274,19 @@ class _Heif:
         items: Mapping[int, _Item],
         made_of: Sequence[tuple[bytes, int, Sequence[int]]],
     ) -> Sequence[_Item]:
-        """Return the items whose coded bytes make an image: itself, or the tiles of its grid."""
+        """Return the items with the coded bytes of an image: the image itself, or the tiles of its
+        grid."""
         if number not in items:
-            raise self._format.broken("an item that it refers to is not there")
+            raise self._format.broken("it refers to an item that is missing")
         if items[number].kind == self._codec.kind:
             return [items[number]]
         if items[number].kind != _GRID:
             kind = items[number].kind.decode("latin-1")
-            raise self._format.broken(f"its image is of the kind {kind!r}, which is not read")
+            raise self._format.broken(f"its image has the unsupported type {kind!r}")
         tiles = [to for kind, item, to in made_of if kind == b"dimg" and item == number]
         found = [tile for group in tiles for tile in group]
         if any(tile not in items or items[tile].kind != self._codec.kind for tile in found):
-            raise self._format.broken("its tiles are not all coded alike")
+            raise self._format.broken("its tiles do not all have the same format")
         return [items[tile] for tile in found]
 
     def _size(self, item: _Item) -> tuple[int, int]:
@@ -291,11 +294,11 @@ class _Heif:
             if kind == b"ispe":
                 width, height = struct.unpack_from(">II", box, 4)
                 return width, height
-        raise self._format.broken("it does not say how large it is")
+        raise self._format.broken("its width or height is 0 or missing")
 
     def _shown(self, item: _Item, width: int, height: int) -> tuple[int, int]:
-        """Return an image's size after its crop, which removes the padding to whole blocks, and its
-        turns, in their order."""
+        """Return an image's size after its crop and its turns, applied in their order. The crop
+        removes the padding to whole blocks."""
         for kind, box in item.properties:
             if kind == b"clap":
                 across, by_x, down, by_y = struct.unpack_from(">4I", box)
@@ -308,8 +311,8 @@ class _Heif:
         return width, height
 
     def _orientation(self, item: _Item) -> int:
-        """Return the EXIF orientation that equals an image's turns and mirrors, applied in their
-        order."""
+        """Return the EXIF orientation that is equivalent to an image's turns and mirrors, applied
+        in their order."""
         # Where each corner came from, clockwise from the top left.
         turned: tuple[int, ...] = (0, 1, 2, 3)
         for kind, box in item.properties:
@@ -327,28 +330,28 @@ class _Heif:
         )
 
     def _check(self, items: Sequence[_Item], pixels: int) -> tuple[float, int]:
-        """Return the bytes per pixel of an image's planes, and how many times the decoder passes
-        over them. Raises ImageError if its tiles are larger than their header says, or together
-        much larger than it."""
+        """Return the bytes per pixel of the decoder's planes, and how many passes the decoder makes
+        over them. Raises ImageError if a tile is larger than its header says, or if the tiles
+        together are much larger than the image."""
         planes, passes, total = 0.0, 0, 0
         for item in items:
             width, height = self._size(item)
             setup = next((box for kind, box in item.properties if kind == self._codec.setup), None)
             if setup is None:
-                raise self._format.broken("it has no parameters for the decoder")
+                raise self._format.broken("it has no configuration for the decoder")
             coded = (_av1 if self._codec.kind == _AV1 else _hevc)(setup, b"".join(item.data))
             if coded is None:
-                raise self._format.broken("its coded image is no single still one")
+                raise self._format.broken("its coded data are not a single still image")
             padded = [(side + _BLOCK - 1) // _BLOCK * _BLOCK for side in (width, height)]
             if coded.width > padded[0] or coded.height > padded[1]:
                 raise self._format.broken(
-                    f"it says that it has {width}×{height} pixels, but codes"
+                    f"its header says {width}×{height} pixels, but its coded image has"
                     f" {coded.width}×{coded.height}"
                 )
             total += padded[0] * padded[1]
             planes, passes = max(planes, coded.planes), max(passes, coded.passes)
         if total > 2 * pixels + _FREE_PIXELS:
-            raise self._format.broken("its tiles are larger than it")
+            raise self._format.broken("its tiles are larger than the image")
         return planes, passes
 
 
@@ -360,7 +363,7 @@ class _Coded(NamedTuple):
 
 
 class _Bits:
-    """Reads numbers of any number of bits."""
+    """Reads numbers of any length in bits."""
 
     def __init__(self, data: bytes) -> None:
         self._value, self._left = int.from_bytes(data, "big"), 8 * len(data)
@@ -373,7 +376,7 @@ class _Bits:
         return (self._value >> self._left) & ((1 << bits) - 1)
 
     def golomb(self) -> int:
-        """Return a number of Exp-Golomb's code (H.265 9.2)."""
+        """Return the next number in Exp-Golomb code (H.265 9.2)."""
         zeros = 0
         while not self.take(1):
             zeros += 1
@@ -381,7 +384,7 @@ class _Bits:
 
 
 def _av1(setup: memoryview, data: bytes) -> _Coded | None:
-    """Return the size of the one frame that AV1's units have, or None if it is not one."""
+    """Return the size of the only frame in AV1 units, or None if there is not exactly one frame."""
     found: tuple[int, int, float] | None = None
     frames = 0
     for kind, unit in (*_av1_units(bytes(setup[4:])), *_av1_units(data)):
@@ -420,8 +423,8 @@ def _av1_units(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _av1_size(bits: _Bits) -> tuple[int, int, float] | None:
-    """Return the largest frame of a sequence and the bytes per pixel of its planes (AV1 5.5), or
-    None for a sequence that no still image has."""
+    """Return the largest frame size of a sequence and the bytes per pixel of its planes (AV1 5.5),
+    or None if the sequence cannot be a still image."""
     profile = bits.take(3)
     bits.take(1)
     still = bits.take(1)
@@ -459,7 +462,8 @@ def _av1_size(bits: _Bits) -> tuple[int, int, float] | None:
 
 
 def _hevc(setup: memoryview, data: bytes) -> _Coded | None:
-    """Return the size of the one image that HEVC's units have, or None if it is not one."""
+    """Return the size of the only image in HEVC units, or None if there is not exactly one
+    image."""
     sizes, position = set[tuple[int, int, float]](), 23
     for _ in range(setup[22]):
         (count,) = struct.unpack_from(">H", setup, position + 1)
@@ -489,7 +493,7 @@ def _hevc(setup: memoryview, data: bytes) -> _Coded | None:
 
 
 def _hevc_size(bits: _Bits) -> tuple[int, int, float]:
-    """Return width and height of a sequence's images, and the bytes per pixel of their planes
+    """Return the width and height of a sequence's images, and the bytes per pixel of their planes
     (H.265 7.3.2.2.1)."""
     bits.take(4)
     layers = bits.take(3)

@@ -1,5 +1,5 @@
-"""Reads JPEG headers: FF D8, segments of FF, marker, length and payload, then scans (T.81
-annex B)."""
+"""Reads JPEG headers: FF D8, then segments (FF, marker, length, payload), then scans (T.81 annex
+B)."""
 
 import struct
 from collections.abc import Iterator
@@ -40,8 +40,8 @@ class _Frame(NamedTuple):
 def parse_jpeg(data: bytes) -> ImageFile:
     """Return a JPEG's size, orientation, scans and decoding cost.
 
-    Raises ImageError where it is truncated or broken, UnsupportedMediaTypeError for arithmetic
-    coding, lossless, hierarchical or 12-bit.
+    Raises ImageError if the file is truncated or broken, and UnsupportedMediaTypeError for
+    arithmetic coding, lossless and hierarchical files, and other than 8 bits per sample.
     """
     view = memoryview(data)
     parts = [view[:2]]
@@ -70,12 +70,12 @@ def parse_jpeg(data: bytes) -> ImageFile:
             )
         if marker not in _DROPPED:
             parts.append(view[start:end])
-    raise _FORMAT.broken("it does not say how large it is")
+    raise _FORMAT.broken("its width or height is 0 or missing")
 
 
 def jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Return the width and height of a JPEG's frame header, without checking more than it takes to
-    find that, or None where it is not found."""
+    """Return the width and height in a JPEG's frame header, or None if the header is not found.
+    Checks no more of the file than is needed to find the header."""
     if not _FORMAT.begins(data):
         return None
     try:
@@ -101,13 +101,13 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
         elif marker in _STANDALONE:
             position += 2
         elif marker == _EOI:
-            raise _FORMAT.broken("it ends before any pixel")
+            raise _FORMAT.broken("it ends before the first pixel")
         else:
             end = position + 2 + int.from_bytes(data[position + 2 : position + 4], "big")
             if end > len(data):
                 raise _FORMAT.truncated()
             if end < position + (5 if marker == _SOS else 4):
-                raise _FORMAT.broken("a segment has no length")
+                raise _FORMAT.broken("a segment has an invalid length")
             yield marker, position, end
             if marker == _SOS:
                 return
@@ -116,14 +116,14 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _scans(data: bytes, start: int) -> int:
-    """Return how many scans begin at or after `start`. Raises ImageError for more than
+    """Return how many scans begin at or after `start`. Raises ImageError if there are more than
     MAX_SCANS."""
     mark = bytes([0xFF, _SOS])
     scans = 0
     for piece in range(start, len(data), _PIECE):  # a search holds the interpreter's lock
         scans += data.count(mark, piece, piece + _PIECE + 1)
         if scans > MAX_SCANS:
-            raise _FORMAT.broken(f"more than {MAX_SCANS} scans")
+            raise _FORMAT.broken(f"it has more than {MAX_SCANS} scans")
     return scans
 
 
@@ -133,14 +133,15 @@ def _frame(marker: int, payload: bytes) -> _Frame:
         arithmetic = marker >= _FIRST_ARITHMETIC
         kind = "with arithmetic coding" if arithmetic else "lossless or hierarchical"
         raise UnsupportedMediaTypeError(
-            f"this is a JPEG of a rare kind ({kind}); save it as a baseline or progressive JPEG"
+            f"this is a JPEG of an unsupported kind ({kind}); save it as a baseline or progressive"
+            " JPEG"
         )
     if len(payload) < 6:
         raise _FORMAT.broken("its frame header is too short")
     precision, height, width, count = struct.unpack_from(">BHHB", payload)
     if precision != 8:
         raise UnsupportedMediaTypeError(
-            f"this is a JPEG of {precision} bits per sample; save it with 8"
+            f"this JPEG has {precision} bits per sample; save it with 8"
         )
     _FORMAT.check_size(width, height)
     # (horizontal, vertical) sampling factors of each component
@@ -157,8 +158,8 @@ def _frame(marker: int, payload: bytes) -> _Frame:
 
 
 def _blocks(samples: int, divisor: int) -> int:
-    """Return how many blocks of 8 samples cover `samples / divisor`, where each division
-    rounds up."""
+    """Return how many blocks of 8 samples cover `samples / divisor` samples; both divisions round
+    up."""
     return ceil(ceil(samples / divisor) / 8)
 
 

@@ -1,8 +1,8 @@
 """Reads MP4 and QuickTime videos: boxes of size, kind and payload (ISO/IEC 14496-12).
 
     moov ── trak ─┬─ tkhd, hdlr, stsd          what the track is, its size, rotation and codec
-                  └─ stsz, stsc, stco or co64  how long its frames are, and where they lie
-    moof ── traf ─┬─ tfhd                      the same of a part, where a file has parts
+                  └─ stsz, stsc, stco or co64  the lengths and positions of the frames
+    moof ── traf ─┬─ tfhd                      the same for a fragment, in a file with fragments
                   └─ trun
 
 Edit lists are ignored: every frame counts.
@@ -53,8 +53,8 @@ class _Track(NamedTuple):
 def parse_mp4(data: bytes, most_frames: int) -> Video:
     """Return the first video track.
 
-    Raises ImageError where the file is truncated or broken, UnsupportedMediaTypeError for a codec
-    that is not decoded, and TooManyImagesError.
+    Raises ImageError if the file is truncated or broken, UnsupportedMediaTypeError for an
+    unsupported codec, and TooManyImagesError.
     """
     container = _Mp4(data, most_frames)
     try:
@@ -74,7 +74,7 @@ class _Mp4(Container):
             elif kind == b"moof" and track is not None:
                 self._add_part(start, box, track)
         if track is None:
-            raise self.broken("it has no index (moov)")
+            raise self.broken("it has no `moov` box")
         return track.video
 
     def _boxes(self, view: memoryview) -> Iterator[Box]:
@@ -84,21 +84,21 @@ class _Mp4(Container):
         return (box for kind, _, box in self._boxes(view) if kind == wanted)
 
     def _find(self, view: memoryview, *path: bytes) -> memoryview:
-        """Return the first box at the end of a path. Raises ImageError if there is none."""
+        """Return the first box at this path of nested boxes. Raises ImageError if there is none."""
         for kind in path:
             box = next(self._all(view, kind), None)
             if box is None:
-                raise self.broken(f"it has no {kind.decode()}")
+                raise self.broken(f"it has no `{kind.decode()}` box")
             view = box
         return view
 
     def _track(self, moov: memoryview) -> _Track:
-        """Return the first video track, with the frames that its own tables list."""
+        """Return the first video track, with the frames listed in its tables."""
         tracks = self._all(moov, b"trak")
         is_video = (trak for trak in tracks if self._find(trak, b"mdia", b"hdlr")[8:12] == _VIDEO)
         trak = next(is_video, None)
         if trak is None:
-            raise self.broken("it has no track of video")
+            raise self.broken("it has no video track")
         header = self._find(trak, b"tkhd")
         later = 12 if header[0] else 0  # times of 8 bytes instead of 4
         (number,) = struct.unpack_from(">I", header, 12 + (8 if later else 0))
@@ -119,7 +119,8 @@ class _Mp4(Container):
         return _Track(number, video, frame_bytes)
 
     def _add_listed(self, tables: memoryview) -> None:
-        """Add the frames that a track's tables list as runs of chunks of frames."""
+        """Add the frames in a track's tables, which list runs of chunks; each chunk has several
+        frames."""
         lengths = self._find(tables, b"stsz")
         size, count = struct.unpack_from(">4xII", lengths)
         if not count:  # all are in parts
@@ -151,14 +152,14 @@ class _Mp4(Container):
         for kind, _, box in self._boxes(tables):
             if kind in _CHUNKS:
                 return self._numbers(box, _CHUNKS[kind], 8, *struct.unpack_from(">4xI", box))
-        raise self.broken("it has no stco")
+        raise self.broken("it has no `stco` box")
 
     def _numbers(
         self, box: memoryview, kind: str, begin: int, count: int
     ) -> NDArray[np.unsignedinteger[Any]]:
         data = box[begin : begin + count * np.dtype(kind).itemsize]
         if len(data) < count * np.dtype(kind).itemsize:
-            raise self.broken("a table is shorter than it says")
+            raise self.broken("a table is shorter than its header says")
         return np.frombuffer(data, kind)
 
     def _add_part(self, start: int, moof: memoryview, track: _Track) -> None:
@@ -180,8 +181,8 @@ class _Mp4(Container):
                 position = self._add_run(run, origin, position, frame_bytes)
 
     def _add_run(self, run: memoryview, origin: int, position: int, frame_bytes: int) -> int:
-        """Add the frames of a run, which begins at its own offset from `origin` or else at
-        `position`; return where it ends."""
+        """Add the frames of a run, and return where the run ends. The run begins at its offset from
+        `origin`, or at `position` if it has no offset."""
         flags, count = struct.unpack_from(">II", run)
         self.expect(count)
         offset = 8

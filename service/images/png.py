@@ -32,8 +32,8 @@ _WIDE_NS = 2  # times as long, for twice as many bytes
 def parse_png(data: bytes, *, animated: bool = False) -> ImageFile:
     """Return a PNG's size, orientation and decoding cost; `check_png` verifies the checksums.
 
-    Raises ImageError where it is truncated or broken, UnsupportedMediaTypeError for an animation
-    unless that is allowed; then its only part is the whole file.
+    Raises ImageError if the file is truncated or broken. Raises UnsupportedMediaTypeError for an
+    animation, unless `animated`; then the only part returned is the whole file.
     """
     view = memoryview(data)
     parts = [view[:_SIGNATURE_LENGTH]]
@@ -85,8 +85,8 @@ def parse_png(data: bytes, *, animated: bool = False) -> ImageFile:
 
 
 def png_size(data: bytes) -> tuple[int, int] | None:
-    """Return the width and height that a file states where a PNG does, without checking anything,
-    or None for another format."""
+    """Return the width and height in a PNG's header without checking anything, or None for another
+    format."""
     if len(data) < 24 or not _FORMAT.begins(data):
         return None
     width, height = struct.unpack_from(">II", data, 16)
@@ -94,7 +94,7 @@ def png_size(data: bytes) -> tuple[int, int] | None:
 
 
 def check_png(parts: Sequence[memoryview]) -> None:
-    """Raise ImageError if a chunk's checksum is wrong; the time is proportional to the bytes."""
+    """Raise ImageError if a chunk's checksum is wrong. The time is proportional to the length."""
     for chunk in parts[1:]:
         if zlib.crc32(chunk[4:-4]) != int.from_bytes(chunk[-4:], "big"):
             kind = bytes(chunk[4:8]).decode()
@@ -108,7 +108,7 @@ def _check_frame(width: int, height: int, coded_bytes: int, colour: int, depth: 
 
 
 def _least_bytes(width: int, height: int, colour: int, depth: int) -> int:
-    """Return the fewest bytes to which deflate codes so many pixels."""
+    """Return the fewest bytes that deflate needs to code this many pixels."""
     row_bytes = 1 + (width * _COLOURS[colour][0] * depth + 7) // 8
     return row_bytes * height // _BEST_RATIO
 

@@ -3,10 +3,10 @@
     parse_image_file ── limits ── sketch, kept by size ─┬─ cost, which the pool reserves
                                                         └─ Drawing (decode.py), which the pool runs
 
-This takes microseconds: a format's parser reads just enough of the header to enforce the limits.
-The decoder gets only the segments that affect pixels: comments, colour profiles, thumbnails and
-EXIF cost no time or memory, and a hostile file reaches less code. The crop and its size are
-computed here, with x and y as stored.
+Checking takes microseconds, because a format's parser reads just enough of the header to enforce
+the limits. The decoder gets only the segments that affect pixels: comments, colour profiles,
+thumbnails and EXIF cost no time or memory, and a hostile file reaches less code. The crop and its
+size are computed here, with x and y as stored.
 """
 
 import math
@@ -91,7 +91,7 @@ _FILTERS = {kind: Resampling[kind.name] for kind in Interpolation}
 
 
 class _Geometry(NamedTuple):
-    """Holds sizes and crop for one file, in x and y as stored rather than upright."""
+    """Holds the sizes and the crop for one file, with x and y as stored rather than upright."""
 
     resized: tuple[int, int]  # the whole image
     crop: tuple[int, int, int, int]  # in resized pixels: left, top, right, bottom
@@ -102,10 +102,10 @@ def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
     """Check an image file and estimate its decoding cost, without decoding a pixel.
 
     Running the result gives height × width × C pixels, C-contiguous, in the model's channel order
-    (C = 1 for GREY), or raises ImageError; `unresized` gives an image that a device makes the same
-    pixels of. Raises at once PayloadTooLargeError over a limit, UnsupportedMediaTypeError for
-    another format or an animation, and ImageError where the header shows that the file is empty,
-    truncated or broken. The file is not copied.
+    (C = 1 for GREY), or raises ImageError. The result's `unresized` gives an image that a device
+    resizes to the same pixels. The check raises PayloadTooLargeError over a limit,
+    UnsupportedMediaTypeError for another format or an animation, and ImageError if the header shows
+    that the file is empty, truncated or broken. The file is not copied.
     """
     file = check_image(data, limits)
     cost, drawing = plan(file, preprocessing, limits)
@@ -116,7 +116,8 @@ def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
 
 
 def check_image(data: bytes, limits: ImageLimits) -> ImageFile:
-    """Return the header of a file that is within the limits. Raises what `prepare_image` raises."""
+    """Return the header of a file that is within the limits. Raises the errors of
+    `prepare_image`."""
     if len(data) > limits.max_bytes:
         raise PayloadTooLargeError(
             f"the image has {len(data)} bytes, more than the {limits.max_bytes} allowed; "
@@ -131,20 +132,20 @@ def check_image(data: bytes, limits: ImageLimits) -> ImageFile:
         )
     if file.scans * file.pixels > limits.max_passes * limits.max_pixels:
         raise PayloadTooLargeError(
-            f"the image has {file.width}×{file.height} pixels in {file.scans} scans; at this size "
-            f"{limits.max_passes * limits.max_pixels // file.pixels} scans are allowed; "
-            "save it as a baseline JPEG, or smaller"
+            f"the image has {file.width}×{file.height} pixels in {file.scans} scans; at most "
+            f"{limits.max_passes * limits.max_pixels // file.pixels} scans are allowed at this"
+            " size; save it as a baseline JPEG, or send a smaller image"
         )
     file.format.check_density(file.width, file.height, file.coded_bytes, file.least_bytes)
     return file
 
 
 def parse_image_file(data: bytes) -> ImageFile:
-    """Read the header of a file in one of the formats, whatever its name or Content-Type says.
+    """Read the header of an image file, whose format is found by its first bytes.
 
-    Raises UnsupportedMediaTypeError for another format or an animation, ImageError for an empty,
-    truncated or broken file. Decodes no pixel; the time is proportional to the number of segments,
-    which is bounded.
+    Raises UnsupportedMediaTypeError for an unsupported format or an animation, and ImageError for
+    an empty, truncated or broken file. Decodes no pixel. The time is proportional to the number of
+    segments, which is limited.
     """
     try:
         return _parsed(data)
@@ -152,8 +153,8 @@ def parse_image_file(data: bytes) -> ImageFile:
         if len(data) < _SURE or data[:_SURE].isascii() or any(byte in data for byte in _DROPPED):
             raise
         raise type(error)(
-            "this file has no line end and no zero, which curl drops of a file that it sends by -d;"
-            " --data-binary @cat.jpg sends it whole"
+            "this file has no line breaks and no zero bytes, as if `curl -d` had removed them;"
+            " send it whole with --data-binary @cat.jpg"
         ) from None
 
 
@@ -163,31 +164,32 @@ def _parsed(data: bytes) -> ImageFile:
     if begun := ImageFormat.of(data):
         if not begun.is_read:
             raise UnsupportedMediaTypeError(
-                f"this server decodes no {begun.value}, for which Convoy is installed with its"
-                f" extra `{begun.name.lower()}`; send a {FORMATS} image"
+                f"this server cannot decode {begun.value}: install Convoy with the"
+                f" extra `{begun.name.lower()}`, or send a {FORMATS} image"
             )
         return _PARSERS[begun](data)
     raise unread(data, f"send a {FORMATS} image")
 
 
 def megapixels(pixels: int) -> str:
-    """Return a number of pixels as people count them."""
+    """Return a number of pixels as text, in megapixels."""
     return f"{pixels / 1e6:.4g} megapixels"
 
 
 def plan(
     file: ImageFile, preprocessing: Preprocessing, limits: ImageLimits
 ) -> tuple[Cost, Drawing]:
-    """Return the cost of decoding a checked file and its `Drawing`. Raises PayloadTooLargeError."""
+    """Return the cost of decoding a checked file, and its `Drawing`. Raises
+    PayloadTooLargeError."""
     # Training scripts do not look at the orientation.
     turned = REORIENTATIONS[1 if preprocessing.exact else file.orientation]
     sketch = _sketch(file.format, file.width, file.height, turned, preprocessing)
     if preprocessing.exact and math.prod(sketch.resized) > limits.max_pixels:
         raise PayloadTooLargeError(
-            f"the image of {file.width}×{file.height} pixels becomes "
+            f"the image of {file.width}×{file.height} pixels is resized to "
             f"{sketch.resized[0]}×{sketch.resized[1]} before it is cropped; with exact = true "
-            f"at most {megapixels(limits.max_pixels)} (--max-megapixels) are allowed; send it less"
-            " oblong"
+            f"at most {megapixels(limits.max_pixels)} (--max-megapixels) are allowed; send an"
+            " image that is closer to a square"
         )
     return _cost(file, sketch), Drawing(sketch, file.parts)
 
@@ -196,7 +198,7 @@ def plan(
 def _sketch(
     kind: ImageFormat, width: int, height: int, turned: Reorientation, preprocessing: Preprocessing
 ) -> Sketch:
-    """Return how to draw images of this format, stored size and orientation."""
+    """Return the sketch for images of this format, stored size and orientation."""
     geometry = _geometry(width, height, turned, preprocessing)
     bgr = preprocessing.channels is ChannelOrder.BGR
     padded = preprocessing.crop_mode is CropMode.PAD
@@ -219,13 +221,14 @@ def _sketch(
 
 
 def _shrink(stored: tuple[int, int], resized: tuple[int, int]) -> int:
-    """Return how many times smaller Pillow decodes a JPEG: 1, 2, 4 or 8."""
+    """Return the factor by which Pillow decodes a JPEG smaller: 1, 2, 4 or 8."""
     fits = min(map(floordiv, stored, resized))
     return max(shrink for shrink in (1, 2, 4, 8) if shrink <= max(1, fits))
 
 
 def _unresized(drawing: Drawing, preprocessing: Preprocessing) -> Image:
-    """Decode an image, and leave resizing to a device unless the image is too large for it."""
+    """Decode an image, and leave the resize to a device unless the image is too large for the
+    device."""
     decoded = drawing.decoded()
     resize = _resize(drawing.sketch, preprocessing, decoded.how)
     if not resize.fits(*decoded.image.size, len(decoded.image.getbands())):
@@ -235,7 +238,7 @@ def _unresized(drawing: Drawing, preprocessing: Preprocessing) -> Image:
 
 
 def _file(drawing: Drawing, preprocessing: Preprocessing) -> Image:
-    """Lay out a JPEG for a device that decodes it. Raises NotForDeviceError."""
+    """Return a JPEG in the layout that a device decodes. Raises NotForDeviceError."""
     sketch = drawing.sketch
     try:
         file = read_jpeg(drawing.parts)
@@ -249,7 +252,7 @@ def _file(drawing: Drawing, preprocessing: Preprocessing) -> Image:
 
 
 def _resize(sketch: Sketch, preprocessing: Preprocessing, how: How) -> Resize:
-    """Return the resize that is left to do after an image is decoded."""
+    """Return the resize that remains to be done after an image is decoded."""
     paper = sketch.paper or (0,) * len(preprocessing.mean)
     order = -1 if sketch.reverse else 1
     return Resize(
@@ -283,8 +286,8 @@ def _geometry(
 def _resized(
     width: int, height: int, preprocessing: Preprocessing, *, turned: bool
 ) -> tuple[int, int]:
-    """Return width and height of the whole resized image, rounded as in training; of one
-    that is `turned` on its side, as stored."""
+    """Return the width and height of the whole resized image, as stored and rounded as in training;
+    `turned` if the stored image lies on its side."""
     if preprocessing.crop_mode is CropMode.CROP:
         resize, shorter = preprocessing.resize, min(width, height)
         if preprocessing.longer_side is Rounding.DOWN:
@@ -312,8 +315,8 @@ def _span(resized: int, cropped: int, offset: Rounding, *, reverse: bool) -> tup
 
 
 def _stored(edge: int, resized: int, stored: int) -> float:
-    """Return an edge's position in stored pixels, given in resized ones, at most the image's
-    end."""
+    """Return an edge's position in stored pixels, given its position in resized pixels; at most
+    `stored`."""
     return min(edge * (stored / resized), stored)
 
 

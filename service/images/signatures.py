@@ -1,4 +1,4 @@
-"""Lists kinds of files that are no images: those of clips, and those that are sent by mistake."""
+"""Lists the kinds of files that are not images: clips, and files that clients send by mistake."""
 
 from models import Signature, name_of
 from service.errors import UnsupportedMediaTypeError
@@ -10,7 +10,9 @@ WEBM = Signature("a WebM or Matroska video", {0: b"\x1a\x45\xdf\xa3"})
 # Bytes of a text that was sent in place of a file, and how many of its characters are shown.
 _MOST_TEXT, _SHOWN = 1024, 60
 
-_BASE64 = 'an image in base64, which is taken in JSON, {"input": "..."}, as application/json'
+_BASE64 = (
+    'an image in base64 (send it as JSON, {"input": "..."}, with Content-Type: application/json)'
+)
 
 # What clients send by mistake, each before those that begin more generally.
 _OTHERS = (
@@ -29,28 +31,29 @@ _OTHERS = (
     Signature("XML", {0: b"<?xml"}),
     # The first bytes of a JPEG and of a PNG, and a data URL.
     *(Signature(_BASE64, {0: mark}) for mark in (b"/9j/", b"iVBORw0KGgo", b"data:image/")),
-    Signature("compressed by gzip, and no Content-Encoding says so", {0: b"\x1f\x8b"}),
-    Signature("an array of NumPy, whose numbers the V2 protocol takes", {0: b"\x93NUMPY"}),
+    Signature("data compressed by gzip (which needs Content-Encoding: gzip)", {0: b"\x1f\x8b"}),
+    Signature("a NumPy array (use the V2 protocol to send numbers)", {0: b"\x93NUMPY"}),
     Signature("a Photoshop file", {0: b"8BPS"}),
-    Signature("text that looks like JSON, whose Content-Type is application/json", {0: b"{"}),
+    Signature("text that looks like JSON (which needs Content-Type: application/json)", {0: b"{"}),
 )
 
 
 def unread(data: bytes, wanted: str) -> UnsupportedMediaTypeError:
-    """Return the error for bytes of no format that is read; `wanted` says what would be right."""
+    """Return the error for a file in an unsupported format; `wanted` says what to send instead."""
     name, text = name_of(data, _OTHERS), _text_in(data)
     if text and not name:
         return UnsupportedMediaTypeError(
             f"this is the text {text!r}; {wanted}. With curl, @ before a file's name sends the"
             " file: -F file=@cat.jpg, or --data-binary @cat.jpg"
         )
-    what = f"this is {name}" if name else f"these {len(data)} bytes are no image that is known"
+    unknown = f"these {len(data)} bytes are not an image in a known format"
+    what = f"this is {name}" if name else unknown
     return UnsupportedMediaTypeError(f"{what}; {wanted}")
 
 
 def _text_in(data: bytes) -> str:
-    """Return the beginning of a text's first line, such as a path or a word, that was sent in place
-    of a file; empty for anything else."""
+    """Return the beginning of the first line if a text, such as a path, was sent in place of a
+    file; empty for anything else."""
     if len(data) > _MOST_TEXT:
         return ""
     try:

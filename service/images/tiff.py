@@ -1,8 +1,8 @@
-"""Reads TIFF headers: a byte order, then a directory of tags, of 12 bytes each (TIFF 6.0, section
+"""Reads TIFF headers: a byte order, then a directory of tags with 12 bytes each (TIFF 6.0, section
 2).
 
-The decoder gets a directory of the tags that affect pixels, and no other page: a tag may have as
-many bytes as the file, and each would be read.
+The decoder gets a directory with only the tags that affect pixels, and no further page. Otherwise
+it would read every tag, and a tag may be as long as the file.
 """
 
 import struct
@@ -60,11 +60,11 @@ class _Tag(NamedTuple):
 
 
 def parse_tiff(data: bytes) -> ImageFile:
-    """Return the size, orientation and decoding cost of a TIFF's first page; its parts have no
-    other.
+    """Return the size, orientation and decoding cost of a TIFF's first page; the parts have only
+    that page.
 
-    Raises ImageError where it is truncated or broken, UnsupportedMediaTypeError for a kind that is
-    not read.
+    Raises ImageError if the file is truncated or broken, and UnsupportedMediaTypeError if its kind
+    is not supported.
     """
     order = "<" if data.startswith(b"II") else ">"
     tags = dict(_tags(data, order))
@@ -74,7 +74,7 @@ def parse_tiff(data: bytes) -> ImageFile:
     pieces = _Pieces(tags, width, height, samples)
     offsets, sizes = pieces.places()
     if len(offsets) > _PIECES + len(data) // _BYTES_A_PIECE:
-        raise _FORMAT.broken(f"more than {_PIECES} strips or tiles in {len(data)} bytes")
+        raise _FORMAT.broken(f"it has more than {_PIECES} strips or tiles in {len(data)} bytes")
     if any(offset + size > len(data) for offset, size in zip(offsets, sizes, strict=True)):
         raise _FORMAT.truncated()
     raw_bits = bits * samples
@@ -89,7 +89,8 @@ def parse_tiff(data: bytes) -> ImageFile:
 
 
 def _tags(data: bytes, order: str) -> Iterator[tuple[int, _Tag]]:
-    """Yield the tags of the first directory that matter here, with their numbers."""
+    """Yield the tags of the first directory that affect pixels or orientation, with their
+    numbers."""
     view, seen = memoryview(data), set[int]()
     try:
         (begin,) = struct.unpack_from(order + "I", data, 4)
@@ -103,7 +104,7 @@ def _tags(data: bytes, order: str) -> Iterator[tuple[int, _Tag]]:
             if kind not in _TYPES:
                 raise _FORMAT.broken(f"its tag {tag} has the type {kind}")
             if tag in seen or number > _PIECES + len(data) // _BYTES_A_PIECE:
-                raise _FORMAT.broken(f"its tag {tag} is there twice, or has {number} values")
+                raise _FORMAT.broken(f"its tag {tag} occurs twice, or has {number} values")
             seen.add(tag)
             size, letter = _TYPES[kind]
             place = at + 8
@@ -122,13 +123,13 @@ def _first(tags: dict[int, _Tag], tag: int, otherwise: int = 0) -> int:
 
 
 def _kind(tags: dict[int, _Tag]) -> tuple[int, int, int]:
-    """Return a page's samples per pixel, bits per sample and compression. Raises ImageError, and
-    UnsupportedMediaTypeError for those that are not read."""
+    """Return a page's samples per pixel, bits per sample and compression. Raises
+    UnsupportedMediaTypeError for unsupported values."""
     compression = _first(tags, _COMPRESSION, _PLAIN)
     if compression not in _RATIOS:
         name = _NAMES.get(compression, f"number {compression}")
         raise UnsupportedMediaTypeError(
-            f"this TIFF is compressed in a way that is not read ({name}); save it with LZW, with"
+            f"this TIFF has the unsupported compression {name}; save it with LZW, with"
             " deflate, or without compression"
         )
     colours = _first(tags, _PHOTOMETRIC)
@@ -139,11 +140,11 @@ def _kind(tags: dict[int, _Tag]) -> tuple[int, int, int]:
     if len(depths) != 1 or not wide or {*_formats(tags)} != {1}:
         raise UnsupportedMediaTypeError(
             f"this TIFF has samples of {', '.join(map(str, sorted(depths)))} bits, or samples"
-            " that are no whole numbers; save it with 8 or 16 bits per sample"
+            " that are not integers; save it with integers of 8 or 16 bits per sample"
         )
     if not _COLOURS.get(colours, _MOST_SAMPLES) <= samples <= _MOST_SAMPLES:
         raise UnsupportedMediaTypeError(
-            f"this TIFF has {samples} samples per pixel, of the kind {colours}; save it as"
+            f"this TIFF has {samples} samples per pixel and the colour space {colours}; save it as"
             " grey, RGB, RGBA or CMYK"
         )
     return samples, bits, compression
@@ -170,17 +171,17 @@ class _Pieces:
         self.rows = lines * rows if self._tiled else height
         # A tile beyond twice the page is no encoder's: it would be decoded whole.
         if self.width * self.rows > 2 * width * height + (1 << 20):
-            raise _FORMAT.broken(f"its tiles of {across}×{rows} pixels are larger than it")
+            raise _FORMAT.broken(f"its tiles of {across}×{rows} pixels are larger than the image")
         planes = samples if _first(tags, _PLANES, 1) == 2 else 1
         self._count = columns * lines * planes
 
     def places(self) -> tuple[Sequence[int], Sequence[int]]:
-        """Return where the strips or tiles begin, and their bytes."""
+        """Return the positions and the lengths in bytes of the strips or tiles."""
         names = (_TILE_OFFSETS, _TILE_BYTES) if self._tiled else (_STRIP_OFFSETS, _STRIP_BYTES)
         offsets, sizes = (self._tags[name].values if name in self._tags else () for name in names)
         if not len(offsets) == len(sizes) == self._count:
             raise _FORMAT.broken(
-                f"it lists {len(offsets)} strips or tiles and {len(sizes)} sizes, and has"
+                f"it lists {len(offsets)} strips or tiles and {len(sizes)} sizes, but needs"
                 f" {self._count}"
             )
         return offsets, sizes
@@ -189,10 +190,10 @@ class _Pieces:
 def _weight(
     tags: dict[int, _Tag], samples: int, bits: int, compression: int, times: float, part: float
 ) -> Weight:
-    """Return the cost of decoding per pixel of the page.
+    """Return the decoding cost per pixel of the page.
 
-    `times` is how many pixels are decoded for one of the page, and `part` the share of the page
-    that one strip or tile is.
+    `times` is the number of decoded pixels per pixel of the page. `part` is the size of the largest
+    strip or tile divided by the size of the page.
     """
     colours = _first(tags, _PHOTOMETRIC)
     if samples > 1:
@@ -210,7 +211,8 @@ def _weight(
 
 
 def _parts(data: bytes, order: str, tags: dict[int, _Tag]) -> Sequence[memoryview]:
-    """Return the file with a directory at its end that has the tags kept, and no next page."""
+    """Return the file with a new directory at its end, which has only the kept tags and no next
+    page."""
     entries = [tags[tag].entry for tag in sorted(tags) if tag in _KEPT]
     begin = len(data) + (len(data) & 1)
     head = data[:4] + struct.pack(order + "I", begin)

@@ -1,8 +1,8 @@
-"""Decodes small JPEGs by one call of libjpeg-turbo, to the bits that Pillow decodes.
+"""Decodes small JPEGs with one call of libjpeg-turbo; the pixels are identical to Pillow's.
 
-Pillow passes the file to its decoder, and takes the pixels from it, in pieces, each by a call; for
-a small file these calls take a fifth of the time. A file that libjpeg-turbo's call refuses or warns
-of is left to Pillow, so that tolerance and messages stay the same.
+Pillow passes the file to its decoder in pieces, and reads the pixels in pieces, with one call per
+piece; for a small file these calls take a fifth of the time. If libjpeg-turbo refuses a file or
+warns about it, the file is left to Pillow, so that tolerance and messages stay the same.
 """
 
 from importlib import import_module
@@ -15,18 +15,18 @@ from PIL import Image
 _library: Any = import_module("simplejpeg") if find_spec("simplejpeg") else None
 
 MOST_PIXELS = 2**20
-"""The most pixels of a small JPEG, as stored: a larger one would cost much more memory, or twice
-the time where the call gives up at its end."""
+"""The most stored pixels of a JPEG that is decoded here. A larger JPEG would cost much more memory,
+or twice the time if the call fails near its end."""
 
 BYTES = 3
-"""The bytes per decoded pixel that are held in addition to Pillow's."""
+"""The bytes per decoded pixel that are needed in addition to Pillow's."""
 
 _MODES = {"YCbCr": "RGB", "Gray": "L"}
 _COLOURS = {"RGB": "RGB", "L": "GRAY"}
 
 
 def decode(data: bytes, stored: tuple[int, int], shrink: int) -> Image.Image | None:
-    """Return a JPEG of the `stored` size, decoded `shrink` times smaller, or None where that is
+    """Return a JPEG of the `stored` size, decoded `shrink` times smaller, or None if the file is
     left to Pillow."""
     width, height = stored
     if _library is None or width * height > MOST_PIXELS:

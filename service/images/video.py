@@ -1,7 +1,7 @@
-"""Describes a video before it is decoded, and the common part of its containers' readers.
+"""Describes a video before it is decoded; also the common part of the readers of its containers.
 
-`mp4.py` and `webm.py` find the coded frames. FFmpeg's own readers of containers are not used: so
-its decoders get only frames that were counted, and a hostile file reaches less code.
+`mp4.py` and `webm.py` find the coded frames. FFmpeg's container readers are not used, so that its
+decoders get only frames that were counted, and a hostile file reaches less code.
 """
 
 from typing import NamedTuple
@@ -35,7 +35,7 @@ _VP8_SHOWN = 0x10  # in the first byte of a frame
 
 
 class Video(NamedTuple):
-    """Describes the first video track of a file that is not decoded yet."""
+    """Describes the first video track of a file before it is decoded."""
 
     decoder: str  # FFmpeg's name
     width: int  # as stored
@@ -46,7 +46,7 @@ class Video(NamedTuple):
 
     @property
     def frames(self) -> int:
-        """Return how many frames are shown: one for each packet, except in VP8."""
+        """Return how many frames are shown: one per packet, except in VP8."""
         if self.decoder != "vp8":
             return len(self.packets)
         return sum(packet[0] & _VP8_SHOWN > 0 for packet in self.packets)
@@ -73,13 +73,14 @@ class Container:
         return ImageError(f"the {self.kind} is truncated: the file ends too early; send it whole")
 
     def count_element(self) -> None:
-        """Raise ImageError if the file has more elements than a real one."""
+        """Count an element. Raises ImageError if the file has more elements than any real video of
+        its size."""
         self._elements_left -= 1
         if self._elements_left < 0:
-            raise self.broken("it has more elements than a video of so many bytes")
+            raise self.broken("it has more elements than a video of its size needs")
 
     def expect(self, frames: int) -> None:
-        """Raise TooManyImagesError if `frames` more frames are too many."""
+        """Raise TooManyImagesError if `frames` additional frames are too many."""
         if (count := len(self.packets) + frames) > self._most_frames:
             raise TooManyImagesError(
                 f"the video has {count} frames or more; at most {self._most_frames} are allowed;"
@@ -87,7 +88,8 @@ class Container:
             )
 
     def add(self, start: int, size: int) -> None:
-        """Add the coded frame at this position. Raises ImageError if none is there."""
+        """Add the coded frame at this position. Raises ImageError if the frame is empty or outside
+        the file."""
         if not size:
             raise self.broken("one of its frames has no bytes")
         if start + size > len(self.view):
@@ -97,16 +99,17 @@ class Container:
     def video(
         self, codec: bytes, size: tuple[int, int], setup: memoryview | None, orientation: int = 1
     ) -> Video:
-        """Return the video that consists of the frames added.
+        """Return the video with the frames that were added.
 
-        Raises UnsupportedMediaTypeError for a codec that is not decoded.
+        Raises UnsupportedMediaTypeError for an unsupported codec, ImageError if the size is
+        missing.
         """
         decoder = _DECODERS.get(codec)
         if decoder is None:
             raise UnsupportedMediaTypeError(
-                f"the {self.kind} is coded as {codec[:20].decode('latin-1')!r}; send H.264, H.265,"
-                " VP8, VP9 or AV1"
+                f"the {self.kind} has the unsupported codec {codec[:20].decode('latin-1')!r};"
+                " send H.264, H.265, VP8, VP9 or AV1"
             )
         if not all(size):
-            raise self.broken("it does not say how large it is")
+            raise self.broken("its width or height is 0 or missing")
         return Video(decoder, *size, orientation, setup or self.view[:0], self.packets)

@@ -1,4 +1,4 @@
-"""Says which part of an image a model sees, and draws maps of that part on the image."""
+"""Computes which part of an image a model sees, and draws maps of that part on the image."""
 
 import io
 from typing import NamedTuple
@@ -24,7 +24,7 @@ _COLOURS = np.stack(
 
 
 class View(NamedTuple):
-    """Says which part of an image a model sees; the model's whole input is `box`."""
+    """Describes which part of an image a model sees; `box` is the model's whole input."""
 
     size: tuple[int, int]  # width and height of the upright image
     box: tuple[float, float, float, float]  # left, top, right, bottom in it; perhaps beyond it
@@ -34,7 +34,7 @@ def view_of(decoding: Decoding) -> View:
     """Return the part of an image that the model sees, for a file that `prepare_image` prepared."""
     drawing = decoding.run
     if not isinstance(drawing, Drawing):
-        raise TypeError(f"only a Drawing says what it draws; got {type(drawing).__name__}")
+        raise TypeError(f"expected a Drawing but got {type(drawing).__name__}")
     sketch = drawing.sketch
     left, top, right, bottom = sketch.crop
     size, (width, height), reorientation = sketch.stored, sketch.resized, sketch.reorientation
@@ -51,7 +51,7 @@ def view_of(decoding: Decoding) -> View:
 
 
 def _stretched(first: int, last: int, resized: int, frame: int, own: int) -> tuple[float, float]:
-    """Return the edges of the model's input along one axis, in pixels of the image.
+    """Return the two edges of the model's input along one axis, in pixels of the image.
 
     The pixels `first` to `last` of the resized image are in the middle of the frame.
     """
@@ -60,8 +60,8 @@ def _stretched(first: int, last: int, resized: int, frame: int, own: int) -> tup
 
 
 def overlay(values: NDArray[np.float32], view: View) -> bytes:
-    """Return a map, H×W, as a coloured PNG of the image's proportions to lay over it; it is clear
-    where the model saw nothing."""
+    """Return an H×W map as a coloured PNG to lay over the image, whose proportions it has. The PNG
+    is transparent where the model saw nothing."""
     scale = min(1.0, _SIDE / max(view.size))
     width, height = (max(1, round(side * scale)) for side in view.size)
     left, top, right, bottom = (round(edge * scale) for edge in view.box)

@@ -1,11 +1,11 @@
-"""Reads WebM and Matroska videos, elements of number, size and content (RFC 9559, RFC 8794).
+"""Reads WebM and Matroska videos: elements of number, size and content (RFC 9559, RFC 8794).
 
     Segment ─┬─ Tracks ── TrackEntry   what the track is, its codec and size
              └─ Cluster ─┬─ SimpleBlock        a coded frame of some track
                          └─ BlockGroup ── Block
 
-Elements that contain others are entered whatever their stated size, which recorders that stream
-leave unknown.
+The stated size of elements that contain others is ignored, because recorders that stream leave it
+unknown.
 """
 
 from service.images.video import Container, Video
@@ -31,8 +31,8 @@ _MOST_NUMBER_BYTES = 8
 def parse_webm(data: bytes, most_frames: int) -> Video:
     """Return the first video track.
 
-    Raises ImageError where the file is truncated or broken, UnsupportedMediaTypeError for a codec
-    that is not decoded, and TooManyImagesError.
+    Raises ImageError if the file is truncated or broken, UnsupportedMediaTypeError for an
+    unsupported codec, and TooManyImagesError.
     """
     return _Webm(data, most_frames).read()
 
@@ -72,8 +72,8 @@ class _Webm(Container):
         return self.video(codec, size_, chosen.get(_SETUP))
 
     def _number(self, position: int, *, marked: bool = False) -> tuple[int, int]:
-        """Return a number of one to eight bytes, and where it ends; its first set bit gives their
-        number, and is part of the value if `marked`."""
+        """Return a number and the position after it. The number has one to eight bytes, as its
+        first set bit tells; this bit is part of the value if `marked`."""
         first = self.view[position] if position < len(self.view) else 0
         length = 9 - first.bit_length()
         if length > _MOST_NUMBER_BYTES or position + length > len(self.view):
@@ -85,24 +85,24 @@ class _Webm(Container):
         for track in tracks:
             if self._value(track, _TYPE) == _VIDEO:
                 return track
-        raise self.broken("it has no track of video")
+        raise self.broken("it has no video track")
 
     def _value(self, track: dict[int, memoryview], element: int) -> int:
-        """Return a whole number that a track has, or 0 if it lacks it."""
+        """Return an integer element of a track, or 0 if the track lacks the element."""
         content = track.get(element, b"")
         if len(content) > _MOST_NUMBER_BYTES:
-            raise self.broken("a number of its track is too long")
+            raise self.broken("a number in its track header is too long")
         return int.from_bytes(content, "big")
 
     def _add_block(self, begin: int, end: int, number: int) -> None:
-        """Add the frame of a block, which has the track's number, two bytes of time, flags and the
-        frame."""
+        """Add the frame of a block. A block consists of the track's number, two bytes of time,
+        flags and the frame."""
         track, offset = self._number(begin)
         if track != number:
             return
         if offset + 3 > end:
             raise self.broken("a block is shorter than its header")
         if self.view[offset + 2] & _LACED:
-            raise self.broken("a block has several frames")
+            raise self.broken("a block has several frames, which is not supported")
         self.expect(1)
         self.add(offset + 3, end - offset - 3)

@@ -1,5 +1,5 @@
-"""Reads WebP headers: RIFF, size, WEBP, chunks of type, length, payload, padded to even (RFC
-9649)."""
+"""Reads WebP headers: RIFF, size, WEBP, then chunks of type, length and payload, padded to an even
+length (RFC 9649)."""
 
 import struct
 from collections.abc import Iterator
@@ -25,8 +25,8 @@ _WEIGHT = Weight(held_bytes=0.0, drawn_bytes=17.3, ns=50)
 def parse_webp(data: bytes, *, animated: bool = False) -> ImageFile:
     """Return a WebP's size, orientation and decoding cost.
 
-    Raises ImageError where it is truncated or broken, UnsupportedMediaTypeError for an animation
-    unless that is allowed.
+    Raises ImageError if the file is truncated or broken, and UnsupportedMediaTypeError for an
+    animation unless `animated`.
     """
     length = 8 + int.from_bytes(data[4:8], "little")
     if len(data) < max(12, length):
@@ -72,7 +72,7 @@ def _check_frame(payload: memoryview) -> None:
 def _chunks(
     view: memoryview, file_bytes: int, position: int = 12
 ) -> Iterator[tuple[bytes, memoryview]]:
-    """Yield the type and payload of every chunk of a RIFF file, from a position on."""
+    """Yield the type and payload of every chunk of a RIFF file, beginning at a position."""
     for _ in _FORMAT.segments(file_bytes):
         if position + 8 > len(view):
             return

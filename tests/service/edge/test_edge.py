@@ -289,7 +289,7 @@ async def test_a_flood_fills_its_own_share_of_the_queue(direct: bool, keys: Keys
         evicted = [each for each in flood if each.reader._buffer]  # type: ignore[attr-defined]
         assert len(evicted) == 1
         message = error_of(await evicted[0].reply(), 429)
-        assert "of all clients you have the most in it" in message
+        assert "your client holds the largest part of it" in message
         gate.set()
         for client in (*honest, *(each for each in flood if each is not evicted[0])):
             assert (await client.reply()).status == 200

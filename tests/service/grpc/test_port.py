@@ -267,7 +267,7 @@ async def test_a_message_without_tensors_may_be_short_only() -> None:
     async with client() as asking:
         async with refused(Status.INVALID_ARGUMENT, "at most 4096 are allowed here"):
             await asking.ask(bytes(5000), "ModelMetadata")
-        async with refused(Status.INVALID_ARGUMENT, "the message is no ModelMetadataRequest"):
+        async with refused(Status.INVALID_ARGUMENT, "not a valid ModelMetadataRequest"):
             await asking.ask(b"\x0a\xff", "ModelMetadata")
 
 
@@ -432,7 +432,7 @@ async def test_of_too_many_that_arrive_the_newest_of_who_has_most_gives_way(tmp_
         async with refused(Status.RESOURCE_EXHAUSTED):  # its own next is refused
             await asking.digits(1, metadata=one)
         assert await asking.digits(1, metadata=two) == [1]  # another client's is not
-        async with refused(Status.RESOURCE_EXHAUSTED, "of all clients you have the most"):
+        async with refused(Status.RESOURCE_EXHAUSTED, "your client holds the largest part"):
             await silent[2]
         assert asking.port._arrivals.images == 2
         for call in silent:

@@ -110,7 +110,7 @@ def test_a_full_queue_refuses_the_newest_of_the_client_that_has_the_most() -> No
     assert [len(each.refused) for each in flood] == [0, 0, 0, 0, 1]
     (error,) = flood[-1].refused
     assert isinstance(error, QueueFullError)
-    assert "of all clients you have the most in it" in str(error)
+    assert "your client holds the largest part of it" in str(error)
     assert (admission.images, admission.requests) == (10, 5)
     for each in (*flood, other):
         each.held.release()
@@ -156,7 +156,7 @@ def test_bodies_give_way_as_images_do() -> None:
     other.held.hold_bytes(30)
     assert [len(each.refused) for each in flood] == [0, 0, 0, 1, 1]
     assert admission.room.taken == 90
-    with pytest.raises(QueueFullError, match="given way"):
+    with pytest.raises(QueueFullError, match="make room for another client"):
         flood[-1].held.admit(1)
     assert admission.images == 0
 
@@ -203,7 +203,7 @@ def test_bytes_of_answers_give_way_as_those_of_bodies_do() -> None:
     assert (gone, room.taken, newest.bytes) == (["newest"], 80, 0)
     with pytest.raises(QueueFullError, match="bytes of images and answers are in progress"):
         Held(room, Client("greedy"), lambda _: None).hold_bytes(60)
-    with pytest.raises(QueueFullError, match="given way"):
+    with pytest.raises(QueueFullError, match="make room for another client"):
         newest.hold_bytes(1)
     for held in (first, newest, modest, first):
         held.release()

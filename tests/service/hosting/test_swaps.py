@@ -462,7 +462,7 @@ async def test_without_images_nothing_is_claimed_of_a_version(
     with caplog.at_level(logging.INFO):
         answer = (await served.post("load")).json()
     assert (answer["images"], answer["agreement"], answer["largest_change"]) == (0, None, None)
-    assert "version 2 of fake is served: nothing is known of its answers" in caplog.text
+    assert "version 2 of fake is served: its answers were not compared" in caplog.text
     exposed = (await served.client.get("/metrics")).text
     assert f'convoy_swap_images{{model="{FAKE}"}} 0' in exposed
     assert "convoy_swap_agreement{" not in exposed
@@ -492,7 +492,7 @@ def fails(why: Exception) -> Engine:
             lambda: FakeEngine(warm_up=lambda: fails(EngineError("self-test fails at N = 1"))),
             "self-test fails at N = 1",
         ),
-        (lambda: fails(KeyError("a defect")), "it failed unexpectedly; the log says how"),
+        (lambda: fails(KeyError("a defect")), "it failed unexpectedly; see the server's log"),
     ],
 )
 async def test_a_version_that_fails_leaves_the_old_one(
@@ -523,7 +523,7 @@ async def test_only_models_of_the_servers_own_folder_are_loaded(
     folder: Folder, served: Served
 ) -> None:
     error = error_of(await served.post("load", "other"), 404)
-    assert f"no such model in the server's own repository; the models here: {FAKE}" in error
+    assert f"no such model in the server's repository; the models here: {FAKE}" in error
     for parameters in ({"config": "{}"}, {"file:1/model.onnx": "AAAA"}):
         answer = await served.post("load", json={"parameters": parameters})
         assert "models come from the server's own folder" in error_of(answer, 501)

@@ -38,12 +38,12 @@ def test_rows_from_top_to_bottom_are_taken() -> None:
 @pytest.mark.parametrize(
     ("at", "value", "says"),
     [
-        (14, b"\x99", "header has 153 bytes"),
+        (14, b"\x99", "unknown length of 153 bytes"),
         (18, struct.pack("<i", -5), "header is invalid"),
-        (18, bytes(4), "does not say how large"),
+        (18, bytes(4), "width or height"),
         (18, struct.pack("<i", 4000), "truncated"),
         (28, b"\x05", "header is invalid"),
-        (30, b"\x04", "unusual way 4"),
+        (30, b"\x04", "compression method 4"),
     ],
 )
 def test_what_is_no_usual_bmp_is_refused(at: int, value: bytes, says: str) -> None:

@@ -180,7 +180,7 @@ async def test_a_large_image_that_hangs_is_given_up(pool: DecodePool, table: Tab
 async def test_an_image_that_never_fits_is_refused(pool: DecodePool, table: Table) -> None:
     most = pool.large_bytes
     table.post(pool, "fits", Cost(most, 1))
-    with pytest.raises(PayloadTooLargeError, match=r"takes \d+ MB to decode, and at most 281 MB"):
+    with pytest.raises(PayloadTooLargeError, match=r"takes \d+ MB of memory, but at most 281 MB"):
         table.post(pool, "never", Cost(most + 1, 1))
     assert list(table.gates) == ["fits", "never"]
     await until(lambda: table.begun == ["fits"])

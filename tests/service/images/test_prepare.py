@@ -159,7 +159,7 @@ def test_exact_pixels_come_from_all_of_a_jpeg_without_its_orientation_or_transpa
 def test_an_oblong_image_that_would_be_resized_to_too_much_is_refused() -> None:
     line = encode(Image.new("RGB", (60_000, 2)), "PNG")
     assert decode(line).shape == (224, 224, 3)
-    with pytest.raises(PayloadTooLargeError, match=r"becomes 7680000.256 before it is cropped"):
+    with pytest.raises(PayloadTooLargeError, match=r"resized to 7680000.256 before it is cropped"):
         decode(line, replace(RGB, exact=True))
 
 

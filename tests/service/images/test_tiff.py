@@ -95,16 +95,16 @@ PLAIN, LZW = encode(IMAGE, "TIFF"), encode(IMAGE, "TIFF", compression="tiff_lzw"
     [
         (PLAIN[:6], ImageError, "truncated"),
         (PLAIN[:-20], ImageError, "truncated"),
-        (tagged(PLAIN, 256, lambda *_: (4, 1, 0)), ImageError, "how large"),
-        (tagged(PLAIN, 256, lambda *_: (4, 1, 9000)), ImageError, "take 810000 bytes at least"),
+        (tagged(PLAIN, 256, lambda *_: (4, 1, 0)), ImageError, "width or height"),
+        (tagged(PLAIN, 256, lambda *_: (4, 1, 9000)), ImageError, "at least 810000 bytes"),
         (tagged(LZW, 257, lambda *_: (4, 1, 2**20)), ImageError, "lists .* strips or tiles"),
         (tagged(PLAIN, 273, lambda *_: (4, 1, 2**30)), ImageError, "truncated"),
         (tagged(PLAIN, 279, lambda *_: (4, 1, 2**30)), ImageError, "truncated"),
         (tagged(PLAIN, 273, lambda *_: (4, 5000, 0)), ImageError, "5000 values"),
         (tagged(PLAIN, 278, lambda *_: (4, 1, 0)), ImageError, "no pixels"),
-        (tagged(PLAIN, 262, lambda *_: (3, 1, 6)), UnsupportedMediaTypeError, "kind 6"),
+        (tagged(PLAIN, 262, lambda *_: (3, 1, 6)), UnsupportedMediaTypeError, "space 6"),
         (tagged(PLAIN, 277, lambda *_: (3, 1, 2)), UnsupportedMediaTypeError, "2 samples"),
-        (tagged(PLAIN, 259, lambda *_: (3, 1, 7)), UnsupportedMediaTypeError, r"\(JPEG\).*LZW"),
+        (tagged(PLAIN, 259, lambda *_: (3, 1, 7)), UnsupportedMediaTypeError, "compression JPEG;"),
         (encode(IMAGE.convert("F"), "TIFF"), UnsupportedMediaTypeError, "32 bits"),
         (b"II+\0" + PLAIN[4:], UnsupportedMediaTypeError, "BigTIFF"),
     ],
@@ -123,5 +123,5 @@ def test_a_tile_much_larger_than_the_image_is_refused() -> None:
         struct.pack("<HHII", tag, 4, 1, value) for tag, value in tiled
     )
     data = b"II*\0" + struct.pack("<I", 108) + bytes(100) + directory + bytes(4)
-    with pytest.raises(ImageError, match="tiles of 65520×65520 pixels are larger than it"):
+    with pytest.raises(ImageError, match="tiles of 65520×65520 pixels are larger than the image"):
         prepare_image(data, RGB, LIMITS)

@@ -104,5 +104,5 @@ def test_an_overlay_of_any_shape_is_small(size: tuple[int, int], box: tuple[floa
 
 
 def test_only_a_file_has_a_view() -> None:
-    with pytest.raises(TypeError, match="only a Drawing"):
+    with pytest.raises(TypeError, match="expected a Drawing"):
         view_of(Decoding(Cost(), lambda: np.zeros((1, 1, 1), np.uint8)))

@@ -340,7 +340,7 @@ async def test_of_several_models_the_one_that_cannot_be_warmed_up_is_named_and_a
         assert digits(await client.post("/v1/models/good/classify", content=b"3")) == [3]
         refused = await client.post("/v1/models/bad/classify", content=b"3")
         assert refused.status_code == 503
-        assert "did not warm up; the log says why" in refused.json()["error"]
+        assert "did not warm up; see the server's log" in refused.json()["error"]
         listed = (await client.get("/v1/models")).json()["models"]
         assert {model["name"]: model["error"] for model in listed} == {
             "good": "",

@@ -208,7 +208,7 @@ async def test_a_wrong_clip_is_refused_with_what_is_right() -> None:
     still = encode(pictures(clip)[0], "PNG")
     async with moving_digits() as client:
         says = error_of(await client.post(PATH, content=still), 400)
-        assert "one still image is no clip; send the frames of a clip as a form" in says
+        assert "a single still image is not a clip; send the frames of a clip as a form" in says
         mixed = [*form_of(clip), ("file", ("clip.gif", animated(clip, "GIF")))]
         assert "8 of 9 files are still images" in error_of(
             await client.post(PATH, files=mixed), 400

@@ -97,7 +97,7 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
     "a path of Hugging Face": (post("/predict"), 404, "/predict", "/v1/classify"),
     "a deadline that is no number": (headed("x-timeout-ms", "soon"), 422, "soon", "millisecond"),
     "a deadline that has passed": (headed("x-timeout-ms", "0.001"), 504, "deadline", "allow more"),
-    "200 images": (form(*[DIGIT] * 200), 413, "more than 128 images", "send them in several"),
+    "200 images": (form(*[DIGIT] * 200), 413, "more than 128 images", "send several requests"),
     "a PDF": (post(content=b"%PDF-1.7\n" + bytes(99)), 415, "a PDF", FORMATS),
     "an SVG": (post(content=b"<svg xmlns='x'/>" + bytes(9)), 415, "an SVG", FORMATS),
     "a JPEG XL": (post(content=b"\xff\x0a" + bytes(99)), 415, "a JPEG XL", FORMATS),
@@ -161,7 +161,7 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
     ),
     "JSON by curl -d, which does not say so": (
         typed("application/x-www-form-urlencoded", b'{"input": "/9j/4AAQ"}'),
-        *(415, "looks like JSON", "Content-Type is application/json"),
+        *(415, "looks like JSON", "needs Content-Type: application/json"),
     ),
     "a word that is base64, too": (post(json={"input": "zzzz"}), 415, "these 3 bytes", FORMATS),
     "no base64": (post(json={"input": "zz*z"}), 400, "base64", "data:image/jpeg;base64"),
@@ -231,10 +231,10 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
         *(415, "an image in base64", '{"input": "..."}, as application/json'),
     ),
     "gzip that no header names": (post(content=gzip.compress(DIGIT)), 415, "by gzip", FORMATS),
-    "an array of NumPy": (post(content=b"\x93NUMPY" + bytes(99)), 415, "an array of NumPy", "V2"),
+    "an array of NumPy": (post(content=b"\x93NUMPY" + bytes(99)), 415, "a NumPy array", "V2"),
     "base64 with line ends": (
         post(json={"input": base64.encodebytes(DIGIT).decode()}),
-        *(400, "it has line ends", "base64 -w0"),
+        *(400, "it has line breaks", "base64 -w0"),
     ),
     "top_k in JSON": (post(json={"input": "", "top_k": 3}), 400, "`top_k`", "?top_k=3"),
     "top_k in a form": (

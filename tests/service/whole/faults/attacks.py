@@ -51,7 +51,7 @@ def _(rig: Rig) -> Counted:
 def _(rig: Rig) -> Counted:
     large = encode(Image.new("RGB", (_SIDE, _SIDE)), "WebP", lossless=True)
     status, message = rig.classify(large)
-    assert (status, "MB to decode" in message) == (413, True)
+    assert (status, "MB of memory" in message) == (413, True)
     return {"413": 1}
 
 
