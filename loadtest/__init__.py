@@ -6,4 +6,4 @@ class LoadTestError(Exception):
 
 
 class OptionsError(LoadTestError):
-    """Says that options contradict each other; the exit status is 2."""
+    """Says that options contradict each other; the exit status is then 2."""

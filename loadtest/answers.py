@@ -1,4 +1,4 @@
-"""Parses answers, and compares two of them to detect answers to other images."""
+"""Parses answers, and compares two answers to detect an answer to the wrong image."""
 
 from typing import NamedTuple
 
@@ -24,7 +24,8 @@ class Answer(NamedTuple):
 
 
 def read_answer(body: bytes) -> Answer:
-    """Read an answer. Raises BadAnswerError unless it is JSON with predictions for one image."""
+    """Parse an answer. Raises BadAnswerError unless the body is JSON with predictions for one
+    image."""
     try:
         content = msgspec.json.decode(body)
         (result,) = content["results"]
@@ -34,14 +35,14 @@ def read_answer(body: bytes) -> Answer:
     except (ValueError, TypeError, KeyError) as error:
         raise BadAnswerError(f"not an answer to one image: {body[:80]!r}") from error
     if not found:
-        raise BadAnswerError("an answer without predictions")
+        raise BadAnswerError("an answer that has no predictions")
     return Answer(found, phases_ms, str(content.get("model", "")))
 
 
 def same_image(one: Answer, other: Answer) -> bool:
-    """Return whether both answers can be to the same image, computed in different batches.
+    """Return whether both answers may be to the same image, computed in different batches.
 
-    A class outside an answer's top k has at most the lowest probability listed there.
+    A class outside an answer's top k has at most the lowest probability in the answer.
     """
     a, b = one.probabilities, other.probabilities
     return _agrees(a, b) and _agrees(b, a)

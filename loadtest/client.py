@@ -1,4 +1,4 @@
-"""Sends requests over HTTP by aiohttp, which is in the extra `loadtest`."""
+"""Sends requests over HTTP with aiohttp, from the extra `loadtest`."""
 
 import os
 from collections import Counter
@@ -23,7 +23,7 @@ _KEEP_ALIVE_S = 30
 
 
 class RequestError(LoadTestError):
-    """Says that a request got no valid answer; `kind` is one of those in `Outcome`."""
+    """Says that a request got no valid answer; `kind` is an error kind of `Outcome`."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class RequestError(LoadTestError):
 
 
 class Client:
-    """Posts images to one server in rotation; an asynchronous context manager."""
+    """Posts images to one server in rotation; this is an asynchronous context manager."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class Client:
         timeout_s: float = 10.0,
         deadline_s: float | None = None,
     ) -> None:
-        """Set the server's `url`, perhaps with a proxy's path, and `deadline_s`, which `send`
-        passes on."""
+        """Take the server's `url`, which may have a proxy's path, and `deadline_s`, which `send`
+        passes to the server."""
         path = "/v1/classify" if model is None else f"/v1/models/{quote(model, safe='')}/classify"
         self._metrics_url = URL(url.rstrip("/") + "/metrics")
         self._url = URL(url.rstrip("/") + path, encoded=True)
@@ -70,7 +70,7 @@ class Client:
         await self._session.close()
 
     async def send(self, number: int) -> Outcome:
-        """Post the next image in rotation, and return how the request ended."""
+        """Post the next image in rotation, and return the outcome."""
         turn = number % len(self._images)
         try:
             answer = await self.ask(turn, self._deadline)
@@ -81,12 +81,13 @@ class Client:
         return Outcome(OK, answer.phases_ms)
 
     async def learn(self) -> Sequence[Answer]:
-        """Post every image alone, and return the answers, which `send` then compares with."""
+        """Post every image alone, and return the answers; `send` then compares its answers with
+        these."""
         self._expected = [await self.ask(turn) for turn in range(len(self._images))]
         return self._expected
 
     async def metrics(self) -> str | None:
-        """Return the text of /metrics, or None if the server has no such page."""
+        """Return the text of /metrics, or None if the server has no metrics."""
         try:
             async with self._session.get(self._metrics_url) as response:
                 return await response.text() if response.status == 200 else None
@@ -94,7 +95,7 @@ class Client:
             return None
 
     async def ask(self, turn: int, headers: Mapping[str, str] | None = None) -> Answer:
-        """Post one image and return the answer. Raises RequestError unless it is valid."""
+        """Post one image and return the answer. Raises RequestError unless the answer is valid."""
         image = self._images[turn]
         try:
             async with self._session.post(
@@ -108,12 +109,12 @@ class Client:
                 return read_answer(body)
             kind, problem = str(status), f"status {status}: {body[:300].decode(errors='replace')}"
         except TimeoutError:
-            message = f"{self._url} did not answer in {self._timeout_s:g} s"
+            message = f"{self._url} did not answer within {self._timeout_s:g} s (--timeout)"
             raise RequestError(TIMED_OUT, message) from None
         except (aiohttp.ClientError, OSError) as error:
             kind = reason(error)
             raise RequestError(
-                kind, f"cannot reach {self._url}: {kind}; is a server there?"
+                kind, f"cannot reach {self._url}: {kind}; check the address and the server"
             ) from error
         except BadAnswerError as error:
             kind, problem = BAD_ANSWER, str(error)
@@ -121,7 +122,7 @@ class Client:
 
 
 def reason(error: Exception) -> str:
-    """Return the kind of a connection error, worded the same each time."""
+    """Return the kind of a connection error, with the same wording for equal errors."""
     number = getattr(error, "errno", None)
     if isinstance(number, int) and number > 0:
         return os.strerror(number).lower()
@@ -133,9 +134,9 @@ def reason(error: Exception) -> str:
 
 
 def batch_sizes(exposition: str | None, model: str | None = None) -> Counter[int]:
-    """Return the number of batches so far by size, for one model or for all.
+    """Return the number of batches so far by size, for one model or all models.
 
-    It is empty where the text of /metrics has none.
+    Returns an empty mapping if the text of /metrics has no batches.
     """
     cumulative: Counter[int] = Counter()
     try:

@@ -1,5 +1,4 @@
-"""Provides timers that are exact to tens of microseconds, where event loops round to
-milliseconds."""
+"""Provides timers that are accurate to tens of microseconds; event loops round to milliseconds."""
 
 import asyncio
 import ctypes
@@ -18,21 +17,21 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Clock:
-    """Waits with the event loop's timers, which fire up to a millisecond late."""
+    """Waits with the event loop's timers, which may fire a millisecond late."""
 
     def now(self) -> float:
         """Return the time in seconds."""
         return perf_counter()
 
     async def until(self, moment: float) -> None:
-        """Wait until `moment`; if it has passed, wait for one iteration of the event loop."""
+        """Wait until `moment`. If `moment` has passed, wait for one iteration of the event loop."""
         await asyncio.sleep(max(0.0, moment - perf_counter()))
         while (left := moment - perf_counter()) > 0:  # timers may fire early too
             await asyncio.sleep(left)
 
 
 class TimerFdClock(Clock):
-    """Waits with a Linux timer file descriptor; serves one waiter at a time."""
+    """Waits with a Linux timer file descriptor, for one waiter at a time."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -56,7 +55,7 @@ class TimerFdClock(Clock):
 
 @contextmanager
 def precise_clock() -> Iterator[Clock]:
-    """Yield the most precise clock of this system for the running event loop."""
+    """Yield the most precise clock that this system has for the running event loop."""
     if sys.platform != "linux":
         yield Clock()
         return

@@ -1,4 +1,4 @@
-"""Defines `convoy loadtest`: its command line and its exit status."""
+"""Implements `convoy loadtest`: its command line and exit status."""
 
 import re
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ def _url(text: str) -> str:
     except ValueError:  # a port that is not a number, an invalid address
         wrong = True
     if wrong or parts.query or parts.fragment or parts.path.rstrip("/").endswith("/classify"):
-        raise typer.BadParameter(f"{text} is not a server's address, as http://127.0.0.1:8000")
+        raise typer.BadParameter(f"{text} is not a server's address, such as http://127.0.0.1:8000")
     return text
 
 
@@ -80,18 +80,18 @@ def loadtest(
     find: Annotated[
         bool,
         typer.Option(
-            "--find-rate", help="Find the highest rate that keeps --p99 without errors. [from 10]"
+            "--find-rate", help="Find the highest rate within --p99 and without errors. [from 10]"
         ),
     ] = False,
     p99: Annotated[
-        float | None, typer.Option(help="Bound on p99; beyond it the exit status is 1.", **_TIME)
+        float | None, typer.Option(help="Bound on p99; above it the exit status is 1.", **_TIME)
     ] = None,
     duration: Annotated[
         float, typer.Option(help="Time to measure each load. [10s]", **_TIME)
     ] = 10.0,
     warmup: Annotated[
         float,
-        typer.Option(help="Time to apply each load before. [2s]", **{**_TIME, "parser": _seconds}),
+        typer.Option(help="Time to apply each load first. [2s]", **{**_TIME, "parser": _seconds}),
     ] = 2.0,
     arrivals: Annotated[
         Arrivals, typer.Option(help="How an open loop spaces its requests.")
@@ -106,7 +106,7 @@ def loadtest(
     deadline: Annotated[
         float | None,
         typer.Option(
-            help="Deadline to send; answers in time are counted, 504 is no error.", **_TIME
+            help="Deadline of requests; answers in time count, and 504 is no error.", **_TIME
         ),
     ] = None,
     timeout: Annotated[
@@ -116,7 +116,7 @@ def loadtest(
         bool,
         typer.Option(
             "--verify",
-            help="Compare all answers with those to each image sent alone. If one belongs to "
+            help="Compare answers with the answer to the same image sent alone. If one belongs to "
             "another image, the exit status is 1.",
         ),
     ] = False,
@@ -146,13 +146,13 @@ def loadtest(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="JSON of an earlier run, to show beside this one in plot and report. Repeatable.",
+            help="JSON of an earlier run, to show with this one in plot and report. Repeatable.",
         ),
     ] = None,
 ) -> None:
     """Measure the latency and throughput of a running server under load.
 
-    Latency counts from the intended send time of a request. Times are written as 50ms, 1.5s or
+    Latency is measured from the intended send time of a request. Times are written as 50ms, 1.5s or
     10m. Ctrl-C ends the test and shows the results so far.
     """
     if clients and (rate or find):
@@ -160,7 +160,7 @@ def loadtest(
     if find and p99 is None:
         raise OptionsError("--find-rate needs a bound, such as --p99 50ms")
     if find and rate and len(rate) > 1:
-        raise OptionsError(f"--find-rate starts at one --rate, not at {len(rate)}")
+        raise OptionsError(f"--find-rate needs a single --rate, not {len(rate)}")
     drawn = plot_file is not None or report_file is not None
     needed = ["aiohttp", "matplotlib"] if drawn else ["aiohttp"]
     if missing := [package for package in needed if find_spec(package) is None]:
@@ -209,7 +209,7 @@ def loadtest(
 def _draw(
     runs: Sequence[Run], conditions: "Conditions", plot_file: Path | None, report_file: Path | None
 ) -> None:
-    """Write the plot and the report; needs Matplotlib."""
+    """Write the plot and the report, for which Matplotlib is needed."""
     from loadtest.report.page import as_html  # noqa: PLC0415
     from loadtest.report.plots import latency_plot  # noqa: PLC0415
 
@@ -225,10 +225,8 @@ def _draw(
 
 
 def _status(found: SweepResult, find: bool, max_errors: float, p99_ms: float | None) -> int:
-    """Return the exit status: 0, or 1 if a bound is exceeded or an answer was for another image.
-
-    It is 130 where the test was interrupted.
-    """
+    """Return the exit status: 0; 1 if a bound is exceeded or an answer belongs to another image;
+    130 if the test was interrupted."""
     if any(step.interrupted for step in found.steps):
         return _INTERRUPTED
     if any(MIXED_UP in step.errors for step in found.steps):

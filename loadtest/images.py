@@ -1,4 +1,4 @@
-"""Reads the images to send into memory before the test."""
+"""Reads the images into memory before the test."""
 
 from dataclasses import dataclass
 from mimetypes import MimeTypes
@@ -19,14 +19,14 @@ for _kind, _suffix in (("avif", ".avif"), ("heic", ".heic"), ("heic", ".heif"), 
 
 
 def image_type(name: str) -> str:
-    """Return the media type of an image by its file's name, or "" if it is no image's."""
+    """Return the media type for an image file's name, or "" if the name is not that of an image."""
     kind, _ = _TYPES.guess_type(name, strict=False)
     return kind if kind is not None and kind.startswith("image/") else ""
 
 
 @dataclass(frozen=True)
 class ImageFile:
-    """Holds one request body, its name and its media type."""
+    """Holds one request body with its name and media type."""
 
     name: str
     data: bytes
@@ -34,9 +34,10 @@ class ImageFile:
 
 
 def load_images(path: Path) -> list[ImageFile]:
-    """Return the images directly in a folder, sorted by name, or the single file.
+    """Return the images directly in a folder, sorted by name, or the single image that `path`
+    names.
 
-    Raises LoadTestError if there are none, if one cannot be read, or if they exceed MAX_BYTES.
+    Raises LoadTestError if there are no images, if one cannot be read, or if they exceed MAX_BYTES.
     """
     try:
         path.stat()
@@ -48,5 +49,5 @@ def load_images(path: Path) -> list[ImageFile]:
     except OSError as error:
         raise LoadTestError(f"{error.filename}: {error.strerror}") from error
     if not images:
-        raise LoadTestError(f"{path}: no images are there")
+        raise LoadTestError(f"{path}: there are no images")
     return images

@@ -1,4 +1,5 @@
-"""Records how every request ended in little memory, because a long run has millions."""
+"""Records the outcome of every request in little memory, because a long run has millions of
+requests."""
 
 from array import array
 from math import nan
@@ -21,14 +22,14 @@ _WIDTH = 4 + len(PHASES)
 
 
 class Outcome(NamedTuple):
-    """Says how one request ended."""
+    """Describes how one request ended."""
 
     kind: str  # OK, an HTTP status, or a reason
     phases_ms: tuple[float, ...] = ()  # as in `Answer`
 
 
 class Columns(NamedTuple):
-    """Holds a journal as arrays of length n; times are clock seconds, or NaN if there is none."""
+    """Holds a journal as arrays of length n; times are clock seconds, or NaN if unknown."""
 
     intended: NDArray[np.float64]
     sent: NDArray[np.float64]
@@ -50,7 +51,7 @@ class Journal:
         return len(self._rows) // _WIDTH
 
     def add(self, intended: float, sent: float, done: float, outcome: Outcome) -> None:
-        """Record one request, with times as in `Columns`."""
+        """Record one request; times are as in `Columns`."""
         kind = self._kinds.setdefault(outcome.kind, len(self._kinds))
         self._rows.extend((intended, sent, done, kind, *(outcome.phases_ms or _NO_PHASES)))
         self.good += kind == 0

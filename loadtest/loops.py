@@ -1,6 +1,6 @@
 """Runs open and closed loops, which decide when requests are sent.
 
-The latency of an open loop counts from the intended send time, so a stall of the server shows in
+In an open loop, latency is measured from the intended send time. So a stall of the server shows in
 every request that was due during the stall (no coordinated omission).
 """
 
@@ -18,7 +18,7 @@ from loadtest.clock import Clock
 from loadtest.journal import INTERRUPTED, NOT_SENT, OK, TOO_LATE, Journal, Outcome
 
 Send = Callable[[int], Awaitable[Outcome]]
-"""Sends the n-th request and returns how it ended; never raises."""
+"""Sends the n-th request and returns its outcome; never raises."""
 
 # A load generator that lags further cannot keep the rate and would run far beyond its duration.
 _MAX_LAG_S = 1.0
@@ -38,9 +38,11 @@ class Arrivals(StrEnum):
 
 
 def arrivals(kind: Arrivals, rate: float, seconds: float, seed: int = 0) -> NDArray[np.float64]:
-    """Return ascending send times in [0, `seconds`) at `rate` per second, drawn with `seed`.
+    """Return ascending send times in [0, `seconds`) at `rate` per second; `seed` is for random
+    times.
 
-    A Poisson process with a known count is that many independent uniform times, sorted.
+    A Poisson process with a known number of events is that number of independent uniform times,
+    sorted.
     """
     if kind is Arrivals.EVEN:
         return np.arange(np.ceil(rate * seconds)) / rate
@@ -51,11 +53,12 @@ def arrivals(kind: Arrivals, rate: float, seconds: float, seed: int = 0) -> NDAr
 async def open_loop(
     moments: NDArray[np.float64], send: Send, journal: Journal, clock: Clock, max_outstanding: int
 ) -> None:
-    """Send at `moments` (clock seconds) whether or not earlier requests ended; wait for all.
+    """Send at `moments` (clock seconds), whether or not earlier requests have ended; then wait for
+    all answers.
 
-    A request beyond `max_outstanding` is recorded as NOT_SENT: delaying it would hide its wait. One
-    that is a second late is recorded as TOO_LATE. Cancelling records outstanding requests as
-    INTERRUPTED.
+    A request beyond `max_outstanding` is recorded as NOT_SENT, because delaying it would hide its
+    wait. A request that is a second late is recorded as TOO_LATE. If the loop is cancelled,
+    outstanding requests are recorded as INTERRUPTED.
     """
     already = len(journal)
     async with TaskGroup() as tasks:
@@ -70,7 +73,7 @@ async def open_loop(
 
 
 async def closed_loop(clients: int, end: float, send: Send, journal: Journal, clock: Clock) -> None:
-    """Run `clients` until `end`, each of which sends its next request when its last one has
+    """Run `clients` clients until `end`. Each sends its next request when its last request has
     ended."""
     numbers = count()
 

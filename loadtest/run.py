@@ -1,4 +1,4 @@
-"""Runs a whole load test: a first request, then several loads or a search for a rate."""
+"""Runs a complete load test: a first request, then one or more loads or a search for a rate."""
 
 import asyncio
 import gc
@@ -53,7 +53,8 @@ async def run(
     find: bool,
     bar: Progress,
 ) -> tuple[Subject, SweepResult]:
-    """Measure `loads` in turn, or search from the first rate; SIGINT ends the test early.
+    """Measure `loads` one after another, or search beginning with the first rate; SIGINT ends the
+    test early.
 
     Shows progress on `bar`. Raises LoadTestError unless the first request has a valid answer.
     """
@@ -103,7 +104,8 @@ async def _measure(
     stop: asyncio.Event,
     bar: Progress,
 ) -> Summary:
-    """Apply one load, wait for the last answer or for `stop`, and return the load's summary."""
+    """Apply one load, wait for the last answer or for `stop`, and return the summary of the
+    load."""
     journal = Journal()
     task = bar.add_task(str(load), total=conditions.warmup_s + conditions.seconds)
     before = batch_sizes(await client.metrics(), conditions.model)

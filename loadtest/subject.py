@@ -1,4 +1,4 @@
-"""Names what is measured: the model, its device and the server's machine."""
+"""Names the subject of a load test: the model, its device and the server's machine."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 @dataclass(frozen=True)
 class Subject:
-    """Names a model, its device and its machine; fields are empty if the server does not say."""
+    """Names a model, its device and its machine; fields are empty if the server does not state
+    them."""
 
     model: str = ""
     device: str = ""
@@ -18,7 +19,7 @@ class Subject:
 
 
 def subject(model: str, exposition: str | None) -> Subject:
-    """Return the subject, with the device and the machine that the text of /metrics names."""
+    """Return the subject, with the device and the machine named in the text of /metrics."""
     device, machine = "", ""
     try:
         for family in text_string_to_metric_families(exposition or ""):

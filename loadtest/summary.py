@@ -1,4 +1,5 @@
-"""Reduces a journal to percentiles, throughput and errors, and detects an overloaded client."""
+"""Reduces a journal to percentiles, throughput and errors, and detects an overloaded load
+generator."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ _MAX_LAG_SHARE = 0.2
 
 @dataclass(frozen=True)
 class Load:
-    """Describes one load, as a rate of independent requests or as a number of clients."""
+    """Describes one load: a rate of independent requests, or a number of clients."""
 
     rate: float | None = None  # requests per second
     clients: int | None = None
@@ -38,7 +39,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Summary:
-    """Sums up those requests of one load that were due in one span of time."""
+    """Summarises the requests of one load that were due within one span of time."""
 
     load: Load
     seconds: float  # length of the window
@@ -57,7 +58,7 @@ class Summary:
 
     @property
     def failed(self) -> int:
-        """Return how many requests got no valid answer, except those refused because of their
+        """Return how many requests got no valid answer, without those refused because of their
         deadline."""
         return sum(self.errors.values())
 
@@ -73,14 +74,14 @@ class Summary:
 
     @property
     def sent_late(self) -> bool:
-        """Return whether requests were sent so late that latencies are affected."""
+        """Return whether requests were sent so late that this affects latencies."""
         lag, latency = self.send_lag_ms["p99"], self.latency_ms["p99"]
         late = lag is not None and lag > max(_MAX_LAG_MS, _MAX_LAG_SHARE * (latency or 0.0))
         return late or TOO_LATE in self.errors
 
     @property
     def shown_ms(self) -> Percentiles:
-        """Return `latency_ms` with None for percentiles of too few answers."""
+        """Return `latency_ms`, with None for percentiles of too few answers."""
         return {
             name: value if enough(self.answered, name) else None
             for name, value in self.latency_ms.items()
@@ -102,10 +103,10 @@ def summarise(
     batch_sizes: Mapping[int, int] | None = None,
     interrupted: bool = False,
 ) -> Summary:
-    """Sum up the requests that were due in `window`, in clock seconds.
+    """Return the summary of the requests that were due within `window`, given in clock seconds.
 
-    Throughput counts the answers that arrived in it, whenever their requests were due: in an
-    overloaded server, the other requests only lengthen the queue.
+    Throughput counts all answers that arrived within `window`, whenever their requests were due. In
+    an overloaded server, requests that are not answered in time only lengthen the queue.
     """
     begin, end = window
     good = columns.kind == 0
@@ -141,14 +142,14 @@ def summarise(
 
 
 def enough(n: int, name: str) -> bool:
-    """Return whether n values are enough for a percentile to differ from their maximum."""
+    """Return whether n values are enough for this percentile to differ from the maximum."""
     beyond = 1 - QUANTILES.get(name, 0.0)
     return name == "max" or round(n * beyond, 6) >= 1
 
 
 def percentiles(values: NDArray[np.float64], *names: str) -> dict[str, float | None]:
-    """Return the QUANTILES listed in `names`, each the least value such that at least that share of
-    all values is not above it."""
+    """Return the QUANTILES listed in `names`. A quantile is the smallest value such that at least
+    this share of all values is not above it."""
     if not len(values):
         return dict.fromkeys(names)
     quantiles = [QUANTILES[name] for name in names]

@@ -1,4 +1,4 @@
-"""Searches for the highest rate that keeps a bound on p99."""
+"""Searches for the highest rate at which p99 stays within a bound."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -7,7 +7,8 @@ from math import inf, sqrt
 from loadtest.summary import Load, Summary
 
 PRECISION = 1.05
-"""The search ends when the lowest rate too high is within this ratio of the highest that holds."""
+"""The search ends when the lowest rate that fails is within this ratio of the highest rate that
+holds."""
 
 MAX_RATE = 1e6
 """Requests per second: more than a load generator can send."""
@@ -28,10 +29,11 @@ class SweepResult:
 async def find_rate(
     measure: Callable[[Load], Awaitable[Summary]], p99_ms: float, start: float
 ) -> SweepResult:
-    """Return the highest rate, to 5%, with p99 of at most `p99_ms` and no errors.
+    """Return the highest rate, accurate to 5%, with a p99 of at most `p99_ms` and no errors.
 
-    Doubles the rate while the bound holds, or halves it while it does not, then bisects between the
-    highest rate that held and the lowest that did not, on a logarithmic scale.
+    Doubles the rate while the bound holds, or halves it while it does not. Then bisects, on a
+    logarithmic scale, between the highest rate at which the bound held and the lowest at which it
+    did not.
     """
     steps: list[Summary] = []
     best, limited_by_client = None, False

@@ -14,7 +14,7 @@ _FOLDED = 24
 
 
 def left(*headings: str) -> list[Column]:
-    """Return columns of text, which is folded if it is too wide."""
+    """Return columns of text; text that is too wide is folded."""
     return [Column(heading, overflow="fold") for heading in headings]
 
 
@@ -24,11 +24,11 @@ def right(*headings: str) -> list[Column]:
 
 
 class WideTable:
-    """A table without borders. If the terminal is too narrow, its last columns follow below the
-    first ones.
+    """A table without borders. If the terminal is too narrow, the last columns are printed below
+    the first.
 
-    Each part begins with the first column. Nothing is cut; text is folded, but not below _FOLDED
-    characters. Cells are plain text: [b] in a name is no markup.
+    Each part begins with the first column. Nothing is cut off; text is folded, but not to fewer
+    than _FOLDED characters. Cells are plain text: [b] in a name is not markup.
     """
 
     def __init__(self, columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> None:
@@ -39,7 +39,7 @@ class WideTable:
         return row + (Text(),) * (len(self._columns) - len(row))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
-        """Yield the parts."""
+        """Yield the parts of the table."""
         widths = [self._width(index) for index in range(len(self._columns))]
         parts: list[list[int]] = [[0]]
         room = options.max_width - widths[0]
@@ -61,7 +61,7 @@ class WideTable:
             yield table
 
     def _width(self, index: int) -> int:
-        """Return the least number of characters that a column needs."""
+        """Return the smallest number of characters that a column needs."""
         column = self._columns[index]
         header = column.header if isinstance(column.header, str) else ""
         width = max([len(header), *(row[index].cell_len for row in self._rows)])
@@ -74,7 +74,8 @@ def make_table(columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> Wide
 
 
 def print_table(table: RenderableType) -> None:
-    """Print to standard output; a pipe gets 200 columns, because it would otherwise fold at 80."""
+    """Print to standard output. Output to a pipe has 200 columns, because it would otherwise be
+    folded at 80."""
     console = Console()
     console = console if console.is_terminal else Console(width=_PIPED_WIDTH)
     console.print(table)

@@ -1,8 +1,8 @@
-"""Defines the service's errors, each with a code that every protocol maps to its own.
+"""Defines the service's errors; each has a code that every protocol maps to one of its own.
 
-The message becomes the answer's `error`: it names the fault and the remedy. The router itself
-answers 405, and 404 for unknown paths, in the same JSON format; errors that only HTTP has are in
-`service/http/http_errors.py`.
+The message becomes the field `error` of the answer, and names the fault and the remedy. The router
+answers 405, and 404 for unknown paths, in the same JSON format. Errors that exist only in HTTP are
+in `service/http/http_errors.py`.
 """
 
 from enum import IntEnum, unique
@@ -11,7 +11,8 @@ from typing import ClassVar
 
 @unique
 class Code(IntEnum):
-    """Says how a request without a result ended; its number, HTTP's status, is shown in metrics."""
+    """Says how a request without a result ended; the numbers are HTTP's status codes, shown in
+    metrics."""
 
     MALFORMED = 400
     UNAUTHENTICATED = 401
@@ -30,11 +31,11 @@ class Code(IntEnum):
 
 
 CRASHED = "internal server error; see the server log"
-"""The message about a defect, which clients must not see."""
+"""The message for an unexpected error; clients must not see its details."""
 
 
 class ServiceError(Exception):
-    """The base of the service's errors, whose messages clients read."""
+    """The base of the service's errors; clients read their messages."""
 
     code: ClassVar[Code] = Code.FAILED
 
@@ -55,7 +56,7 @@ class UnauthorizedError(ServiceError, code=Code.UNAUTHENTICATED):
 
 
 class ForbiddenError(ServiceError, code=Code.FORBIDDEN):
-    """Says that a known client has no right to its request."""
+    """Says that a known client has no right to send its request."""
 
 
 class ModelNotFoundError(ServiceError, code=Code.NOT_FOUND):
@@ -98,8 +99,8 @@ class DeadlineError(ServiceError, code=Code.TOO_LATE):
     """Says that a request cannot meet its deadline; any work on it has stopped."""
 
     def __init__(self, expected_s: float, allowed_s: float) -> None:
-        """Take the seconds from now to the expected end and to the deadline, negative if that has
-        passed."""
+        """Take the seconds from now to the expected end and to the deadline; the latter is negative
+        if the deadline has passed."""
         ms = allowed_s * 1e3
         due = f"is in {ms:.1f} ms" if ms > 0 else f"passed {-ms:.1f} ms ago"
         super().__init__(
@@ -122,7 +123,7 @@ class NotTriedError(ServiceError):
     """Says that a process which tried a model's new version hung or died."""
 
     def __init__(self, how: str) -> None:
-        """State `how` the process ended: "was ended by signal 11"."""
+        """Take `how` the process ended, such as "was ended by signal 11"."""
         super().__init__(f"the process that tried it {how}; the model may be the cause")
 
 
@@ -132,12 +133,13 @@ class DecoderLostError(ServiceError):
     def __init__(self, how: str) -> None:
         """Take `how` the process ended, such as "was ended by signal 11"."""
         super().__init__(
-            f"given up: the process that decoded the image {how}; the image may be the cause"
+            f"the server gave up: the process that decoded the image {how};"
+            " the image may be the cause"
         )
 
 
 class BrokenModelError(ServiceError, code=Code.UNAVAILABLE):
-    """Says that one of several models could not be opened here; another server may have it."""
+    """Says that one of several models could not be opened; another server may serve it."""
 
 
 class EngineFailedError(ServiceError):
@@ -146,7 +148,7 @@ class EngineFailedError(ServiceError):
 
 
 class RetryableError(ServiceError, code=Code.UNAVAILABLE):
-    """The base of errors from temporary conditions; the answer says when to try again."""
+    """The base of errors from temporary conditions; answers say when to try again."""
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -174,8 +176,9 @@ class NotReadyError(RetryableError):
 
 
 class MemoryShortError(RetryableError):
-    """Says that the process is near a limit on its memory, and takes no new bodies."""
+    """Says that the process is near a memory limit, and accepts no new bodies."""
 
 
 class ShuttingDownError(RetryableError):
-    """Says that the server is draining, which finishes accepted requests and refuses new ones."""
+    """Says that the server is shutting down: it finishes accepted requests, and refuses new
+    ones."""

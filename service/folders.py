@@ -1,4 +1,4 @@
-"""Says to clients which file is meant, without the folders of the server."""
+"""Removes the server's folders from messages for clients."""
 
 import re
 from os.path import isdir
@@ -8,10 +8,11 @@ _BEGIN = r"(?:^|(?<=[\s'\"(=]))"  # where a path may begin in a sentence
 
 
 def without_folders(message: str, *folders: Path) -> str:
-    """Return a message that names what is in these folders as a path from their own names on, and
-    any other file without its folder.
+    """Return a message with shortened paths: a path inside one of `folders` begins with that
+    folder's name, and any other path keeps only the file's name.
 
-    Names inside a network look like paths, as /conv1/Conv does; the folder of a path is there.
+    Names inside a network, such as /conv1/Conv, look like paths; only paths whose folders exist are
+    shortened.
     """
     for folder in folders:
         for place in dict.fromkeys((folder, folder.absolute(), folder.resolve())):

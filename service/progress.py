@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Show = Callable[[str, int, int], None]
-"""Called with the present task, how much of it is done, and how much there is in all."""
+"""Called with the name of the current task, the amount that is done, and the total amount."""
 
 
 @contextmanager
 def progress(*columns: "ProgressColumn") -> Iterator[Show]:
-    """Draw a bar on standard error from the first update on; an error before that has its own
-    line."""
+    """Draw a progress bar on standard error, beginning with the first update, so that an earlier
+    error has its own line."""
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import Progress  # noqa: PLC0415
 
@@ -34,14 +34,14 @@ def progress(*columns: "ProgressColumn") -> Iterator[Show]:
 
 
 def download_progress() -> AbstractContextManager[Show]:
-    """Draw a bar that shows bytes and their rate."""
+    """Draw a progress bar for downloads, with bytes and their rate."""
     from rich.progress import DownloadColumn, Progress, TransferSpeedColumn  # noqa: PLC0415
 
     return progress(*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
 
 
 def compiling_kernels(kernels: Iterable[T]) -> Iterable[T]:
-    """Yield each of the kernels, and draw a bar of how many are compiled."""
+    """Yield the kernels one by one, and draw a progress bar of how many are compiled."""
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import track  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Reads settings once; they are validated, frozen, and passed down as arguments.
+"""Reads the settings once; they are validated, frozen, and passed as arguments.
 
 A flag overrides the environment (CONVOY_PORT=8080), which overrides the default. No other module
 reads the environment.
@@ -51,7 +51,7 @@ _DECODE_SHARE = 4
 
 
 class SettingsError(ValueError):
-    """Says which setting is invalid, named as the user wrote it."""
+    """Says which setting is invalid, with the name that the user wrote."""
 
 
 @unique
@@ -83,7 +83,7 @@ class LogFormat(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """Names the least serious messages that are logged."""
+    """Names the lowest severity of messages that are logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -92,12 +92,12 @@ class LogLevel(StrEnum):
 
     @property
     def number(self) -> int:
-        """Return the level as the module logging counts it."""
+        """Return the level's number in the module logging."""
         return logging.getLevelNamesMapping()[self.name]
 
 
 class Settings(BaseModel):
-    """Lists every setting: names are the flags and the variables, docstrings are the flags'
+    """Lists every setting; the names give the flags and variables, the docstrings are the flags'
     help.
     """
 
@@ -111,36 +111,36 @@ class Settings(BaseModel):
 
     model: Path | None = None
     """ONNX model file, folder, name that `convoy models` lists, or hf://ORG/NAME. A folder has
-    model.onnx, or one folder per model; of a hub there are also hf://ORG/NAME@REVISION and
-    hf://ORG/NAME/FILE.onnx; what is not here yet is downloaded. [default: digits, the built-in
-    model]"""
+    model.onnx, or one folder per model. Addresses on a hub may also be hf://ORG/NAME@REVISION or
+    hf://ORG/NAME/FILE.onnx. Models that are not on this machine yet are downloaded. [default:
+    digits, the built-in model]"""
     model_name: str | None = None
-    """Name of the model, if only one is served. [default: that of its file or folder]"""
+    """Name of the model, if only one is served. [default: the name of its file or folder]"""
     default_model: str | None = None
     """Model behind /v1/classify, if several are served."""
     strict: bool = False
-    """Serve all models of a folder or none; otherwise one that cannot be opened is listed with its
-    error, and the others are served."""
+    """Serve all models of a folder or none; otherwise a model that cannot be opened is listed with
+    its error, and the other models are served."""
     preset: str | None = None
-    """Preprocessing, instead of the model's own, as imagenet, caffe or unit; docs/models.md lists
-    all."""
+    """Preprocessing that replaces the model's own, such as imagenet, caffe or unit; docs/models.md
+    lists all."""
     labels: Path | None = None
-    """File of labels, instead of the model's own: one per line, or JSON, YAML or CSV."""
+    """File of labels that replaces the model's own: one per line, or JSON, YAML or CSV."""
     beside: str | None = None
-    """KEY=VALUE: serve the model twice, the second time with this key of model.toml. It may be
-    preset=caffe or precision=fp16; the second's name ends in the value, and the page compares
-    them."""
+    """KEY=VALUE: serve the model twice, the second time with this key of model.toml. For example
+    preset=caffe or precision=fp16. The second model's name ends in the value, and the page compares
+    both."""
     device: DeviceKind = DeviceKind.AUTO
     """Where the model runs."""
     precision: Precision | None = None
-    """How exactly a GPU computes. There are fp32; 3xtf32, on tensor cores, with up to 1.7 times the
-    rounding error of fp32 in a layer and 2.4 times in a network; tf32; fp16. int8 is a quantized
-    model's, which `convoy quantize` makes. The CPU computes as the file says, in int8 or fp32.
-    [default: the model's own, else int8 where it is quantized, fp16 where its weights are, else
-    fp32]"""
+    """Precision in which a GPU computes. Choices are fp32; 3xtf32, on tensor cores, with up to 1.7
+    times the rounding error of fp32 in a layer and 2.4 times in a network; tf32; fp16; and int8,
+    for a quantized model, which `convoy quantize` creates. The CPU computes in int8 if the model is
+    quantized, otherwise in fp32. [default: the precision in model.toml; otherwise int8 if the model
+    is quantized, fp16 if its weights are fp16, and fp32 for other models]"""
     devices: str | None = None
-    """Several engines for one queue, as cuda:0,cuda:1 or cpu:2, instead of --device. Others are
-    cuda:all, for every GPU; cpu:2 is two engines with half the threads each."""
+    """Several engines for one queue, such as cuda:0,cuda:1 or cpu:2, instead of --device. cuda:all
+    uses every GPU; cpu:2 is two engines with half of the threads each."""
     host: str = Field(default="127.0.0.1", min_length=1)
     """Address to listen on."""
     port: int = Field(default=8000, ge=0, le=65535)
@@ -150,86 +150,88 @@ class Settings(BaseModel):
     max_batch: int = Field(default=8, ge=1, le=64)
     """Most images in a batch."""
     max_queue: int = Field(default=128, ge=1, le=100_000)
-    """Most images that wait. Where there would be more, a request of the client with the most of
-    them gets 429."""
+    """Most images that wait. If there would be more, a request of the client with the most waiting
+    images gets 429."""
     max_body_mb: float = Field(default=20, gt=0, le=1024)
     """Largest request body, in MB of 1,000,000 bytes."""
     max_megapixels: float = Field(default=25, gt=0, le=1000)
     """Most pixels in one image, in millions."""
     max_clip_s: float = Field(default=5, gt=0, le=60)
-    """Longest that decoding one clip may take of a core, as estimated from its header."""
+    """Longest time on one core that decoding a clip may take, as estimated from its header."""
     decode_mb: float = Field(default=0, ge=0, le=1_000_000)
     """Memory for decoding, over all threads, in MB of 1,000,000 bytes; 0: a quarter of the
     container's or machine's memory."""
     threads: int = Field(default=0, ge=0, le=1024)
     """Threads that decode, run an engine on the CPU, or compile kernels; 0: one per core."""
     resize: ResizedBy = ResizedBy.CPU
-    """Where decoded images are resized, to the same pixels. cpu: the decode threads do it. gpu: the
-    GPU, in one graph with the network, which takes that work from the decode threads, and 10 MB of
-    memory for each image of a batch, 3.4 of them on the host. It has not been measured on a GPU.
-    Images of more than a megapixel after decoding, those that cost much to decode, and those of an
-    engine on the CPU are resized by the CPU."""
+    """Where decoded images are resized, with the same pixels as result. cpu: in the decode threads.
+    gpu: on the GPU, in one graph with the network, which relieves the decode threads. This takes 10
+    MB of memory per image of a batch, 3.4 MB of them on the host, and has not been measured on a
+    GPU. The CPU still resizes images of more than a megapixel after decoding, images that are
+    expensive to decode, and images for an engine on the CPU."""
     decode: DecodedBy = DecodedBy.AUTO
-    """Where JPEG files are decoded, to the same pixels. cpu: the decode threads. gpu: the GPU, in
-    one graph with resizing and the network; it takes 36 MB more of the GPU's memory for each image
-    of a batch, and the CPU still decodes files that are progressive, larger than 4 megapixels or
-    1 MB, or unusual. auto: the CPU, because no GPU has been measured yet."""
+    """Where JPEG files are decoded, with the same pixels as result. cpu: in the decode threads.
+    gpu: on the GPU, in one graph with resizing and the network, which takes 36 MB more GPU memory
+    per image of a batch; the CPU still decodes files that are progressive, larger than 4 megapixels
+    or 1 MB, or unusual. auto: on the CPU, because no GPU has been measured yet."""
     notice_s: float = Field(default=0, ge=0, le=3600)
-    """Time that requests are still answered after SIGTERM, while readiness fails. Answers end their
-    connections. Set more than the health checks of a proxy take to notice."""
+    """Time for which requests are still answered after SIGTERM, while readiness fails. Each answer
+    closes its connection. Set a longer time than a proxy's health checks need to notice."""
     drain_s: float = Field(default=20, ge=0, le=3600)
-    """Longest wait for accepted requests at shutdown."""
+    """Longest time to finish accepted requests at shutdown."""
     engine_timeout_s: float | None = Field(default=None, ge=0, le=86_400)
-    """Longest that a batch may run before its engine counts as hung and restarts; 0: no limit.
-    [default: 50 times what warming up measured, at least 10]"""
+    """Longest time that a batch may run before its engine counts as hung and restarts; 0: no limit.
+    [default: 50 times the time measured during warm-up, at least 10]"""
     warm_up_timeout_s: float = Field(default=0, ge=0, le=86_400)
-    """Longest warm-up of an engine, and longest reading of a model at the start; 0: no limit."""
+    """Longest time to warm up an engine, and to read a model at the start; 0: no limit."""
     max_connections: int = Field(default=1024, ge=1, le=100_000)
     """Most open connections."""
     max_connections_per_address: int = Field(default=0, ge=0, le=100_000)
-    """Most open connections of one IPv4 address or IPv6 /64 network; 0: half of
+    """Most open connections from one IPv4 address or IPv6 /64 network; 0: half of
     --max-connections."""
     max_rate: float = Field(default=0, ge=0, le=1_000_000)
-    """Most images per second of one client, identified as for --max-per-client; a request counts as
-    one at least; requests beyond it get 429; 0: no limit."""
+    """Most images per second from one client; further requests get 429; 0: no limit. Clients are
+    identified as for --max-per-client, and a request counts as at least one image."""
     max_per_client: int = Field(default=0, ge=0, le=100_000)
-    """Most images of one client that are in progress. It is identified by API key or else by IPv4
-    address or IPv6 /64 network, which behind a proxy is the proxy's; a request counts as one at
-    least; 0: no limit."""
+    """Most images of one client in progress at once; 0: no limit. A client is identified by its API
+    key, or without keys by its IPv4 address or IPv6 /64 network. Behind a proxy, that is the
+    proxy's address. A request counts as at least one image."""
     api_key_file: Path | None = None
-    """Text file with one API key per line; if given, requests need a key. After a key may follow
-    weight=N, its share compared with others (1), priority=1, which lets it use that priority,
-    repository, which lets it load and unload models, and shared-memory, which lets it use that."""
+    """Text file with one API key per line; if given, requests need a key. Words may follow a key:
+    weight=N, its share compared with other keys (1 by default); priority=1, to allow that priority;
+    repository, to allow loading and unloading models; and shared-memory, to allow shared memory."""
     hosts: str | None = None
-    """Further names of this server, separated by commas, as example.org. Clients without
-    keys may load models or use shared memory only under a name of it: a page of another site could
-    have a name that leads here. [default: those of --host and of loopback addresses]"""
+    """Additional names of this server, separated by commas, such as example.org. Clients without
+    keys may load models or use shared memory only if they call the server by one of its names,
+    because a page of another site could use its own name for this server's address. [default:
+    --host and the loopback addresses]"""
     cors_origin: str | None = None
-    """Origin whose pages may call the server from a browser, as https://example.org; or *."""
+    """Origin whose pages may call the server from a browser, such as https://example.org; or * for
+    all."""
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
     """Separate port for /metrics, without API keys; 0: any free port."""
     shared_memory: bool = False
-    """Let clients on this machine register system shared memory, and have tensors there."""
+    """Let clients on this machine register system shared memory, and pass tensors in it."""
     repository_api: bool = False
-    """Let clients load and unload the models of the served folder or file by the V2 protocol's
-    calls."""
+    """Let clients load and unload the models of the served folder or file with calls of the V2
+    protocol."""
     watch: bool = False
-    """Load a model again when its files change, and models of new folders."""
+    """Reload a model when its files change, and load models from new folders."""
     agreement: float = Field(default=0.8, ge=0, le=1)
-    """Least share of recent images that a model's new version must label as the old one. Otherwise
-    the old one stays. 0: any."""
+    """Share of recent images that a new version must label like the old one, at least; otherwise
+    the old version stays. 0: any share."""
     log_level: LogLevel = LogLevel.INFO
-    """Least serious messages that are logged. Requests are info; health probes, scrapes of metrics
-    and what the page asks every few seconds are debug, unless they fail."""
+    """Lowest severity of messages that are logged. Requests are info. Health probes, scrapes of
+    metrics and the page's periodic requests are debug, unless they fail."""
     log_format: LogFormat = LogFormat.TEXT
     """Format of the log."""
     access_log: bool = True
     """Log one line per request."""
     direct_path: bool = True
-    """Answer requests for models without FastAPI's router, which takes less time. The answers are
-    the same."""
+    """Answer requests for models without FastAPI's router, which is faster. The answers are the
+    same."""
     otel: bool = False
-    """Trace every request by OpenTelemetry, which its OTEL_ variables configure."""
+    """Trace every request with OpenTelemetry; its OTEL_ variables configure it."""
     tuning: Path | None = Field(
         default=None,
         description=f"Results of `convoy tune`, used on a GPU. [default: {DEFAULT_TUNING.name} in"
@@ -238,16 +240,17 @@ class Settings(BaseModel):
     catalogue: Path | None = None
     """TOML file with more models for `convoy pull`."""
     cache: Path | None = None
-    """Folder for what is made or downloaded once: models, compiled kernels, results of `convoy
-    tune`. [default: convoy in XDG_CACHE_HOME, or ~/.cache/convoy]"""
+    """Folder for cached files: downloaded models, compiled kernels, results of `convoy tune`.
+    [default: convoy in XDG_CACHE_HOME, or ~/.cache/convoy]"""
     external_data: bool = False
-    """Allow weights in folders inside the model's own; those in files beside it are always read."""
+    """Allow weights in subfolders of the model's folder; weights in files next to the model are
+    always read."""
 
     @field_validator("devices")
     @classmethod
     def _are_devices(cls, devices: str | None, info: ValidationInfo) -> str | None:
         if devices and not _PLACES.fullmatch(devices):
-            raise ValueError("must be GPUs, as cuda:0,cuda:1, or cuda:all, or cpu:2")
+            raise ValueError("must be GPUs, such as cuda:0,cuda:1, or cuda:all, or cpu:2")
         if devices and info.data.get("device", DeviceKind.AUTO) is not DeviceKind.AUTO:
             raise ValueError("replaces --device; give one of them")
         return devices
@@ -266,14 +269,14 @@ class Settings(BaseModel):
         if by not in (ResizedBy.GPU, DecodedBy.GPU):
             return by
         if given.get("device") is DeviceKind.CPU or str(given.get("devices")).startswith("cpu"):
-            raise ValueError("needs a GPU, and this server's engine is to run on the CPU")
+            raise ValueError("needs a GPU, but --device or --devices names the CPU")
         return by
 
     @field_validator("cors_origin")
     @classmethod
     def _is_origin(cls, origin: str | None) -> str | None:
         if origin and not re.fullmatch(r"\*|https?://[!-.0-~]+", origin):
-            raise ValueError("must be an origin, as https://example.org, or *")
+            raise ValueError("must be an origin, such as https://example.org, or *")
         return origin
 
     @model_validator(mode="after")
@@ -296,8 +299,8 @@ class Settings(BaseModel):
 
     @property
     def takes(self) -> Kind:
-        """Return the highest kind of images that a GPU takes; if it decodes files, it resizes
-        too."""
+        """Return the highest kind of images that a GPU takes. A GPU that decodes files also resizes
+        images."""
         if self.decode is DecodedBy.GPU:
             return Kind.JPEG
         return Kind.DECODED if self.resize is ResizedBy.GPU else Kind.TENSOR
@@ -311,27 +314,27 @@ class Settings(BaseModel):
     def engine_threads(self) -> int:
         """Return the number of threads of one CPU engine.
 
-        Raises SettingsError for more engines than threads.
+        Raises SettingsError if there are more engines than threads.
         """
         engines = 1
         if self.devices and self.devices.startswith("cpu"):
             engines = len(self.device_choices)
         if engines > self.thread_count:
             raise SettingsError(
-                f"--devices: {self.devices} needs a thread for each engine, and there are "
-                f"{self.thread_count}; ask for fewer engines, or set --threads"
+                f"--devices: {self.devices} needs one thread per engine, but there are "
+                f"{self.thread_count}; use fewer engines, or raise --threads"
             )
         return self.thread_count // engines
 
     @property
     def processes(self) -> int:
-        """Return how many processes may decode and run a model's images: one for each thread of an
-        engine that has several, up to a bound."""
+        """Return how many processes may decode and run a model's images: one per thread, up to a
+        limit, or 0 for a single thread."""
         return min(self.thread_count, _MOST_PROCESSES) if self.thread_count > 1 else 0
 
     @property
     def listens_locally(self) -> bool:
-        """Return whether only this machine's clients reach the server."""
+        """Return whether only clients on this machine can reach the server."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:
@@ -386,11 +389,11 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "Access": ("hosts", "cors_origin", "direct_path"),
     "Logs and metrics": ("log_level", "log_format", "access_log", "metrics_port", "otel"),
 }
-"""The settings as `convoy serve --help` groups them."""
+"""The settings by group, as in `convoy serve --help`."""
 
 
 def _is_name(text: str) -> bool:
-    """Return whether a text is an address or a name of a machine, as a Host header has it."""
+    """Return whether a text is the address or name of a machine, as in a Host header."""
     try:
         ip_address(text)
     except ValueError:
@@ -417,7 +420,8 @@ _LINKED = re.compile(r"(tcp|udp|sctp)://.*")
 
 
 def _is_service_link(key: str, value: str) -> bool:
-    """Return whether Kubernetes wrote a variable: CONVOY_SERVICE_HOST, or CONVOY_PORT=tcp://..."""
+    """Return whether Kubernetes set a variable, such as CONVOY_SERVICE_HOST or
+    CONVOY_PORT=tcp://..."""
     name = key.removeprefix(PREFIX)
     return bool(_SERVICE_LINK.fullmatch(name)) or (
         name.endswith("PORT") and bool(_LINKED.fullmatch(value))
@@ -425,7 +429,7 @@ def _is_service_link(key: str, value: str) -> bool:
 
 
 def _cache_in(environ: Mapping[str, str]) -> Path:
-    """Return the cache folder, as CONVOY_CACHE and XDG_CACHE_HOME say."""
+    """Return the cache folder according to CONVOY_CACHE and XDG_CACHE_HOME."""
     if chosen := environ.get("CONVOY_CACHE"):
         return Path(chosen)
     shared = Path(environ.get("XDG_CACHE_HOME", ""))
@@ -439,7 +443,8 @@ keep_below(_cache_in(os.environ))
 def load_settings(
     flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
 ) -> Settings:
-    """Return settings: flags (None: not given) override CONVOY_ variables, these the defaults.
+    """Return the settings: flags override CONVOY_ variables, which override defaults. A flag that
+    is None was not given.
 
     An empty variable counts as not set. Raises SettingsError for an unknown variable or an invalid
     value.
@@ -467,7 +472,8 @@ def load_settings(
 
 @dataclass(frozen=True)
 class HubAccess:
-    """Says how to reach a hub of models, by the variables that the hub's own programs use."""
+    """Describes how to reach a hub of models, with the variables that the hub's own programs
+    use."""
 
     endpoint: str = "https://huggingface.co"
     token: str = field(default="", repr=False)
@@ -475,40 +481,42 @@ class HubAccess:
 
 
 def hub_access(environ: Mapping[str, str] | None = None) -> HubAccess:
-    """Return the settings of HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE. Raises SettingsError.
+    """Return the settings in HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE. Raises SettingsError.
 
-    A token is not a flag, which every user of the machine could read.
+    A token is not a flag, because every user of the machine could read it.
     """
     given = os.environ if environ is None else environ
     endpoint = (given.get("HF_ENDPOINT") or HubAccess.endpoint).rstrip("/")
     if not re.fullmatch(r"https?://[!-~]+", endpoint):
         raise SettingsError(
-            f"HF_ENDPOINT: {endpoint} is not allowed; it must be an address, as https://example.org"
+            f"HF_ENDPOINT: {endpoint} is not allowed; it must be an address such as"
+            " https://example.org"
         )
     token = given.get("HF_TOKEN", "").strip()
     if not re.fullmatch(r"[!-~]*", token):
-        raise SettingsError("HF_TOKEN: it has characters that no token has")
+        raise SettingsError("HF_TOKEN: it has characters that a token cannot have; copy it again")
     offline = given.get("HF_HUB_OFFLINE", "").lower() in ("1", "on", "true", "yes")
     return HubAccess(endpoint, token, offline)
 
 
 def called_by_make(environ: Mapping[str, str] | None = None) -> bool:
-    """Return whether `make serve` runs this command, so that hints name `make` instead of
+    """Return whether `make serve` runs this command. If so, hints name `make` instead of
     `convoy`."""
     return "CALLED_BY_MAKE" in (os.environ if environ is None else environ)
 
 
 def parse_assignments(assignments: Sequence[str], flag: str = "--set") -> dict[str, object]:
-    """Parse the `key=value` of a flag: values are TOML, or else plain text (channels=bgr).
+    """Parse the `key=value` of a flag. Values are TOML; other values are plain text, as in
+    channels=bgr.
 
-    Raises SettingsError where there is no `=`, or no key before it.
+    Raises SettingsError if there is no `=` or no key before it.
     """
     parsed: dict[str, object] = {}
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not key:
             raise SettingsError(
-                f"{flag}: {assignment} is not allowed; write KEY=VALUE, as size=299"
+                f"{flag}: {assignment} is not allowed; write KEY=VALUE, such as size=299"
             )
         try:
             parsed[key.strip()] = tomllib.loads(f"value = {value}")["value"]
@@ -520,11 +528,12 @@ def parse_assignments(assignments: Sequence[str], flag: str = "--set") -> dict[s
 def _unknown(key: str) -> str:
     names = get_close_matches(key.removeprefix(PREFIX).lower(), Settings.model_fields, n=1)
     keys = ", ".join(PREFIX + name.upper() for name in names or Settings.model_fields)
-    return f"{key} is not a setting; " + (f"did you mean {keys}?" if names else f"there are {keys}")
+    right = f"did you mean {keys}?" if names else f"the settings are {keys}"
+    return f"{key} is not a setting; {right}"
 
 
 def _explain(error: ValidationError, given: Mapping[str, tuple[str, object]]) -> Iterator[str]:
-    """Yield one sentence per invalid setting, without Pydantic's words about parsing."""
+    """Yield one sentence per invalid setting, without Pydantic's wording about parsing."""
     for problem in error.errors(include_url=False, include_context=False):
         # A rule over several settings has no location; the only one is about the queue.
         name = str(problem["loc"][0]) if problem["loc"] else "max_queue"

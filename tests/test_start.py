@@ -107,6 +107,6 @@ def test_a_model_whose_host_is_not_there_ends_with_what_works_now(folder: Path) 
         said, _ = process.communicate(timeout=120)
     assert process.returncode != 0
     assert "Name or service not known; nothing was downloaded" in said
-    works = "`make serve` (the built-in model) and `make serve MODEL=path.onnx` (a file of yours)"
+    works = "`make serve` (the built-in model) and `make serve MODEL=path.onnx` (your own file)"
     assert f"These work now: {works}\n" in said
     assert "Traceback" not in said

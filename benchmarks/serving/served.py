@@ -27,7 +27,7 @@ def logged(
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        found = re.search(r" at (http://\S+)(?: and by gRPC at (\S+))?", line)
+        found = re.search(r" at (http://\S+)(?: and over gRPC at (\S+))?", line)
         if found is None:
             process.wait()
             raise SystemExit(f"convoy serve does not say where it is\n{last_lines(log)}")

@@ -1,4 +1,4 @@
-"""Writes a report as one HTML file with SVG plots, tables and conditions, but no scripts."""
+"""Writes a report as one HTML file with SVG plots, tables and conditions, without scripts."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -37,11 +37,11 @@ _PAGE = """<!doctype html>
 def as_html(
     runs: Sequence[Run], conditions: Mapping[str, Any], bound_ms: float | None = None
 ) -> str:
-    """Return a page with plots of all runs, the tables of each, and the first run's
-    `conditions`."""
+    """Return a page with plots of all runs, the tables of each run, and the `conditions` of the
+    first."""
     parts = ["<h2>Latency</h2>", _svg(latency_plot(runs, bound_ms))]
     if any(step.phases_ms for run in runs for step in run.found.steps):
-        parts += ["<h2>Where the time goes</h2>", _svg(phase_plot(runs))]
+        parts += ["<h2>Time per phase</h2>", _svg(phase_plot(runs))]
     for run in runs:
         parts += [f"<h2>{escape(run.name)}: {escape(str(run.subject))}</h2>"]
         parts += [f'<pre tabindex="0">{_text(as_table(run.found))}</pre>']

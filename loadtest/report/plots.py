@@ -1,4 +1,4 @@
-"""Plots one run or several by Matplotlib, which is in the extra `loadtest`."""
+"""Plots one or more runs with Matplotlib, from the extra `loadtest`."""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -17,7 +17,7 @@ _COMPARED = ("p50", "p99")  # of several runs
 
 
 def title(runs: Sequence[Run]) -> str:
-    """Return the model, its device and the machine, with a line for each run if they differ."""
+    """Return the model, the device and the machine, with one line per run if they differ."""
     subjects = [str(run.subject) for run in runs]
     if len(set(subjects)) == 1:
         return subjects[0]
@@ -25,11 +25,11 @@ def title(runs: Sequence[Run]) -> str:
 
 
 def latency_plot(runs: Sequence[Run], bound_ms: float | None = None) -> Figure:
-    """Plot latency over throughput, with a line for each percentile that joins loads from low to
+    """Plot latency over throughput, with one line per percentile; a line connects loads from low to
     high.
 
-    A line turns back where an overloaded server answers less. A percentile of too few answers is
-    left out. If there are several runs, each has a colour.
+    A line turns back where an overloaded server answers fewer requests. Percentiles of too few
+    answers are omitted. If there are several runs, each has its own colour.
     """
     figure = Figure(figsize=(8, 5), layout="constrained")
     panel = figure.add_subplot()
@@ -58,8 +58,7 @@ def latency_plot(runs: Sequence[Run], bound_ms: float | None = None) -> Figure:
 
 
 def phase_plot(runs: Sequence[Run]) -> Figure:
-    """Plot the median time in each of the server's phases of a request, with a bar for each
-    load."""
+    """Plot the median time in each phase of a request in the server, with one bar per load."""
     rows = [
         (f"{run.name}, {step.load}" if len(runs) > 1 else str(step.load), step.phases_ms)
         for run in runs
@@ -83,7 +82,8 @@ def phase_plot(runs: Sequence[Run]) -> Figure:
 
 
 def _draw(panel: Axes, run: Run, name: str, colour: str) -> bool:
-    """Draw one percentile's line; return False if no load has enough answers for it."""
+    """Draw the line of one percentile. Return False if no load has enough answers for the
+    percentile."""
     points = [
         (step.throughput, value, bool(step.failed or step.client_limited))
         for step in sorted(
@@ -102,7 +102,7 @@ def _draw(panel: Axes, run: Run, name: str, colour: str) -> bool:
 
 
 def _in_plain_numbers(panel: Axes) -> None:
-    """Label milliseconds as 5, 10 and 20, without powers of ten."""
+    """Label milliseconds as 5, 10 and 20 instead of powers of ten."""
     panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     panel.yaxis.set_minor_formatter(NullFormatter())

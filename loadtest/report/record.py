@@ -1,4 +1,4 @@
-"""Writes one load test as JSON, and reads it again to show it beside later ones."""
+"""Writes a load test as JSON, and reads it again to show it together with later tests."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -25,7 +25,8 @@ class Run:
 
 
 def as_json(conditions: Mapping[str, Any], images: int, run: Run) -> bytes:
-    """Return the test and every load, with its `Summary`'s properties, as indented JSON."""
+    """Return the test and its loads, including the properties of each `Summary`, as indented
+    JSON."""
     found = run.found
     loads = [
         {
@@ -51,7 +52,7 @@ def as_json(conditions: Mapping[str, Any], images: int, run: Run) -> bytes:
 
 @dataclass(frozen=True)
 class _File:
-    """Lists those parts of the JSON that are read again."""
+    """Lists the parts of the JSON that are read again."""
 
     subject: Subject
     highest_rate: float | None
@@ -60,12 +61,12 @@ class _File:
 
 
 def read_run(path: Path) -> Run:
-    """Return a run that `as_json` wrote, named after its file. Raises LoadTestError for any other
-    file."""
+    """Return a run that `as_json` wrote, named after its file. Raises LoadTestError for other
+    files."""
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, ValueError) as error:
-        raise LoadTestError(f"{path} is not a result that --json wrote: {error}") from error
+        raise LoadTestError(f"{path} is not a result written by --json: {error}") from error
     best = [load for load in file.loads if load.load.rate == file.highest_rate is not None]
     found = SweepResult(file.loads, best[0] if best else None, file.limited_by_client)
     return Run(path.stem, file.subject, found)

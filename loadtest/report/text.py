@@ -16,7 +16,7 @@ _RECENT = 1000
 
 
 def as_table(found: SweepResult) -> Group:
-    """Return one row for each load, with notes, and the phases of the best or last load."""
+    """Return one row per load, with notes, and the phases of the best or last load."""
     first, *others = QUANTILES
     headings = ("requests", "answers/s", f"{first} ms", *others, "errors")
     columns = [*left("load"), *right(*headings, "mean batch", "send lag, p99 ms")]
@@ -57,9 +57,9 @@ _CHART = 16  # characters
 
 
 def live_line(load: Load, journal: Journal, p99s_ms: list[float]) -> str:
-    """Return a line on the running load: counts, p50, p99, and a chart of p99.
+    """Return a line about the running load: counts, p50, p99, and a chart of p99.
 
-    `p99s_ms` has those of earlier lines; this one's is appended.
+    `p99s_ms` has the p99 of earlier lines; the p99 of this line is appended.
     """
     recent_ms = journal.recent_ms(_RECENT)
     now = percentiles(recent_ms, "p50", "p99")
@@ -103,7 +103,7 @@ def _notes(summary: Summary) -> list[str]:
         notes.append(
             f"requests were sent {milliseconds(summary.send_lag_ms['p99'])} ms late at p99 though "
             f"the load generator used {summary.client_cpu:.2f} cores: something else kept this "
-            "machine busy, and the latency contains it"
+            "machine busy, and the latency includes the delay"
         )
     if summary.interrupted:
         notes.append(f"ended after {summary.seconds:.1f} s")

@@ -54,7 +54,7 @@ _PREFLIGHT = Response(
 _ANSWERS = (ClassifyAnswer, ModelsAnswer, Traffic, embeddings.EmbeddingsAnswer, ErrorAnswer)
 
 METRICS_PORT_HEADER = "Metrics-Port"
-"""The header of a 404 at /metrics if metrics have a port of their own."""
+"""The header of a 404 at /metrics if metrics have a separate port."""
 
 # The order of the groups at /docs.
 _TAGS = ("classify", "models", "KServe V2", "health", "metrics")
@@ -73,13 +73,13 @@ class App(FastAPI):
     """Extends FastAPI with HEAD requests and with headers that protect browsers."""
 
     endpoints: Mapping[str, AnyEndpoint]
-    """The models' endpoints by path: a server may answer their requests itself, without a route.
-    They change with the models."""
+    """The models' endpoints by path, so that a server may answer their requests without a route.
+    The mapping changes with the models."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; HEAD is answered like GET, and the server leaves out the body.
+        """Answer one request. HEAD is answered like GET, and the server omits the body.
 
-        Every answer but those to POST has the headers that protect a browser.
+        All answers except those to POST have the headers that protect a browser.
         """
         if scope["type"] == "http" and scope["method"] != "POST":
             send = with_headers(send)
@@ -92,7 +92,7 @@ class App(FastAPI):
 
     @override
     def openapi(self) -> dict[str, Any]:
-        """Return the OpenAPI document with the schemas that operations refer to by name."""
+        """Return the OpenAPI document, including the schemas that operations refer to by name."""
         document = super().openapi()
         document["components"]["schemas"] |= definitions(*_ANSWERS) | v2.REQUEST_SCHEMAS
         return document
@@ -108,9 +108,9 @@ def create_app(
     """Return the application for the repository's models, which the caller warms up, drains and
     closes.
 
-    Without `metrics`, or with a port of their own, /metrics answers 404, which names the port;
-    the page learns it with the traffic. `lifespan` is the context in which an ASGI server other
-    than Convoy's runs the application.
+    If `metrics` is False, or metrics have a separate port, /metrics answers 404; with a separate
+    port, the answer and the page's traffic name it. `lifespan` is the context in which an ASGI
+    server other than Convoy's runs the application.
     """
     app = App(
         title="Convoy",
@@ -142,7 +142,7 @@ def create_app(
     async def exposition() -> Response:
         """Return all metrics in Prometheus' text format."""
         if not here:
-            raise HTTPException(404, "the metrics have their own port (--metrics-port)", headers)
+            raise HTTPException(404, "the metrics are on another port (--metrics-port)", headers)
         return Response(
             await repository.exposition(), headers={"content-type": CONTENT_TYPE_LATEST}
         )
@@ -154,7 +154,7 @@ def create_app(
         tags=["models"],
     )
     async def traffic(model: str) -> Response:
-        """Return whether the model is ready, and counts of its traffic, as the page shows them."""
+        """Return the counts of a ready model's traffic, as the page shows them."""
         pipeline = repository.find(model)
         pipeline.runner.state.check_ready()
         said = Traffic() if metrics_port is None else Traffic(metrics_port=metrics_port)
@@ -173,7 +173,8 @@ def create_app(
         )
 
     async def openapi(request: Request) -> Response:
-        """Return the OpenAPI document; a thread makes it, which takes long, the first time."""
+        """Return the OpenAPI document. A thread creates it on the first call, because that takes
+        long."""
         root_path = request.scope.get("root_path", "").rstrip("/")
         found = await asyncio.to_thread(document, root_path)
         return Response(found, media_type="application/json")
@@ -188,7 +189,7 @@ def create_app(
 
 
 def _endpoints(repository: Repository) -> Mapping[str, AnyEndpoint]:
-    """Return the endpoints by path of the models' current versions; the mapping follows every
+    """Return the endpoints of the models' current versions by path. The mapping follows every
     change."""
     endpoints: dict[str, AnyEndpoint] = {}
 
@@ -250,7 +251,7 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
 
 
 def _paths(app: App) -> Iterator[str]:
-    """Yield the paths that are answered, without a model's name but for those of POST."""
+    """Yield the paths that are answered. Only paths of POST contain the names of models."""
     yield from (
         path for route in app.routes if "{" not in (path := str(getattr(route, "path", "")))
     )
@@ -265,5 +266,6 @@ async def _on_invalid_request(_: Request, error: RequestValidationError) -> Resp
 
 
 async def _on_crash(_: Request, __: Exception) -> Response:
-    """Answer 500 after an unexpected error; only the server's log has its traceback."""
+    """Answer 500 after an unexpected error. The answer has no traceback; the server's log has
+    it."""
     return error_response(500, CRASHED)

@@ -38,7 +38,7 @@ Encoding = Literal["float", "base64"]
 
 
 class EmbeddingsJson(ImagesJson, forbid_unknown_fields=True):
-    """Holds a JSON request as OpenAI's clients send it, with images in place of text."""
+    """Holds a JSON request in the format of OpenAI's clients, with images in place of text."""
 
     encoding_format: Annotated[
         Encoding, Meta(description="numbers, or base64 of little-endian float32")
@@ -59,7 +59,7 @@ class Embedding(TypedDict):
 
 
 class Usage(TypedDict):
-    """Counts tokens, of which images have none."""
+    """Counts tokens; always 0, because images have no tokens."""
 
     prompt_tokens: int
     total_tokens: int
@@ -71,7 +71,7 @@ class EmbeddingsAnswer(TypedDict):
     object: Literal["list"]
     data: Annotated[list[Embedding], Field(description="one per image, in upload order")]
     model: Annotated[str, Field(description="name of the model", examples=["digits"])]
-    version: Annotated[str, Field(description="of the model that answered", examples=["1"])]
+    version: Annotated[str, Field(description="version of the model that answered", examples=["1"])]
     usage: Usage
 
 
@@ -91,24 +91,24 @@ class _Head(NamedTuple):
 
 
 def embeddings_path(name: str) -> str:
-    """Return the path that answers with the embeddings of the model of that name."""
+    """Return the path for embeddings of the model with that name."""
     return f"/v1/models/{name}/embeddings"
 
 
 def endpoints_of(pipeline: Pipeline) -> dict[str, AnyEndpoint]:
-    """Return a model's endpoint, by its path."""
+    """Return a mapping from path to a model's endpoint."""
     return {embeddings_path(pipeline.info.name): Embed(pipeline)}
 
 
 def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, AnyEndpoint]) -> None:
-    """Add the routes, whose requests the models' endpoints answer."""
+    """Add the routes; the models' endpoints answer their requests."""
 
     async def embed(request: Request) -> Response:
         """Return the embedding of one image, or of several at once.
 
-        An embedding is the input of the model's last linear layer: a vector which is near those of
-        similar images. The body is one image, a form with files, or JSON as OpenAI's clients send
-        it. A server with several models and no default model answers at
+        An embedding is the input of the model's last linear layer: a vector that is near the
+        vectors of similar images. The body is one image, a form with files, or JSON in the format
+        of OpenAI's clients. A server with several models and no default model answers at
         `/v1/models/{model}/embeddings`.
         """
         asked = repository.find_default()
@@ -118,7 +118,7 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, Any
         return await answer_to(request, endpoints[embeddings_path(asked.info.name)])
 
     async def embed_by(request: Request, model: str) -> Response:
-        """Return embeddings by the named model, otherwise as `/v1/embeddings`."""
+        """Return embeddings from the named model; otherwise like `/v1/embeddings`."""
         name = repository.find(model).info.name
         return await answer_to(request, endpoints[embeddings_path(name)])
 
@@ -163,8 +163,8 @@ class Embed:
         self.pipeline = pipeline
 
     def check(self, record: RequestRecord) -> _Head:
-        """Return the options in query and headers. Raises ServiceError where they are invalid, and
-        UnsupportedError where the model has no embedding."""
+        """Return the options in query and headers. Raises ServiceError if they are invalid, and
+        UnsupportedError if the model has no embedding."""
         embedding(self.pipeline.info)
         headers = record.headers
         in_json = is_json(headers)
@@ -190,11 +190,11 @@ class Embed:
         )
 
     def reads_quickly(self, headers: Headers, pieces: Pieces, length: int) -> bool:
-        """Return whether reading a body takes less time than handing it to a thread."""
+        """Return whether reading a body takes less time than a handover to a thread."""
         return not takes_long(headers, pieces, length)
 
     def read(self, head: _Head, body: bytes) -> tuple[ImageRequest, _Form]:
-        """Return the images of the body."""
+        """Return the images in the body."""
         files: Sequence[bytes | Frames]
         if head.boundary is None:
             files, form = self._read_json(body)
@@ -204,7 +204,7 @@ class Embed:
         return ImageRequest(files, None, head.urgency, inner=inner), form
 
     def answer_bytes(self, form: _Form, scored: Scored) -> int:
-        """Return the most bytes of the vectors."""
+        """Return an upper limit on the bytes of the vectors."""
         each = 6 if form.encoding == "base64" else JSON_NUMBER_BYTES
         size = embedding(self.pipeline.info).size
         return 4096 + len(scored.results) * (128 + each * size)

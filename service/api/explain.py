@@ -1,4 +1,4 @@
-"""Reads a request's wish for class activation maps, and makes them."""
+"""Reads which class activation maps a request asks for, and creates them."""
 
 import base64
 from collections import defaultdict
@@ -37,8 +37,7 @@ QUERY: Mapping[str, tuple[dict[str, Any], str]] = {
 }
 
 MOST_MAPS = 8
-"""The most maps of a request: a PNG takes milliseconds, in which the event loop does nothing
-else."""
+"""The most maps per request: creating a PNG takes milliseconds, and blocks the event loop."""
 
 # Bytes of a map besides its values, with a long label, and those of its PNG.
 _MAP_BYTES, _OVERLAY_BYTES = 2048, 2**20
@@ -52,7 +51,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class MapRequest:
-    """Says which maps a request asks for of each image."""
+    """Describes the maps that a request asks for, for each image."""
 
     classes: Sequence[int | None]  # None: the likeliest
     as_overlay: bool
@@ -60,15 +59,15 @@ class MapRequest:
 
 
 def maps_of(info: ModelInfo) -> Maps:
-    """Return the maker of the model's maps. Raises InvalidParameterError where the model has no
-    maps."""
+    """Return the object that creates the model's maps. Raises InvalidParameterError if the model
+    has no maps."""
     if isinstance(info.maps, Maps):
         return info.maps
     raise InvalidParameterError(f"the model '{info.name}' has no maps: {info.maps.reason}")
 
 
 def classes_by_label(info: ModelInfo) -> Mapping[str, Sequence[int]]:
-    """Return the classes of each label; nothing where the model has no maps."""
+    """Return the classes of each label; empty if the model has no maps."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     for index, label in enumerate(info.labels if isinstance(info.maps, Maps) else ()):
         found[label].append(index)
@@ -81,9 +80,9 @@ def read_explain(
     classes: int,
     labelled: Mapping[str, Sequence[int]],
 ) -> MapRequest | None:
-    """Return which maps a query asks for; `labelled` has the classes of each label.
+    """Return the maps that a query asks for, or None; `labelled` has the classes of each label.
 
-    Raises InvalidParameterError for a bad query, or if the model has none.
+    Raises InvalidParameterError for an invalid query, and if the model has no maps.
     """
     kind = query.get(EXPLAIN_AS, ["numbers"])[-1]
     if kind not in ("numbers", "overlay"):
@@ -107,7 +106,7 @@ def check_number(explained: MapRequest, images: int) -> None:
 
 
 def map_bytes(asked: MapRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> int:
-    """Return the most bytes of the maps in an answer; nothing is compressed in them."""
+    """Return an upper limit on the bytes of the maps in an answer. Maps are not compressed."""
     features = rows[0].inner[maps_of(info).features.name]
     # A number takes up to 24 characters; of an overlay each pixel four bytes, in base64.
     values = _OVERLAY_BYTES if asked.as_overlay else 24 * features.size
@@ -115,13 +114,13 @@ def map_bytes(asked: MapRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> i
 
 
 def explain(row: ScoreRow, view: View, asked: MapRequest, info: ModelInfo) -> list[ClassMap]:
-    """Return the maps of one image. Raises EngineFailedError where a number is not finite."""
+    """Return the maps of one image. Raises EngineFailedError if a number is not finite."""
     maps = maps_of(info)
     classes = [_likeliest(row, info) if index is None else index for index in asked.classes]
     found = maps.of(row.inner[maps.features.name], classes)
     if not np.isfinite(found).all():
         raise EngineFailedError(
-            "the model gave a map with a number that is not finite; "
+            "the model computed a map with a number that is not finite; "
             "check the image, the model and its preprocessing"
         )
     results = []
@@ -147,7 +146,7 @@ def _likeliest(row: ScoreRow, info: ModelInfo) -> int:
 
 
 def _class(asked: str, labelled: Mapping[str, Sequence[int]], classes: int) -> int | None:
-    """Return the class asked for, or None for the likeliest. Raises InvalidParameterError."""
+    """Return the requested class, or None for the likeliest class. Raises InvalidParameterError."""
     if asked == _LIKELIEST:
         return None
     number = asked.removeprefix(_BY_NUMBER)
@@ -155,7 +154,7 @@ def _class(asked: str, labelled: Mapping[str, Sequence[int]], classes: int) -> i
         if number.isascii() and number.isdigit() and len(number) < 10 and int(number) < classes:
             return int(number)
         raise InvalidParameterError(
-            f"{EXPLAIN}={_BY_NUMBER}N takes a whole number below {classes}; got {number[:20]!r}"
+            f"{EXPLAIN}={_BY_NUMBER}N needs a whole number below {classes}; got {number[:20]!r}"
         )
     found = labelled.get(asked, ())
     if len(found) == 1:

@@ -1,4 +1,4 @@
-"""Reads images in JSON, as text in base64, in the form of OpenAI's embeddings API."""
+"""Reads images in JSON, encoded as base64, in the format of OpenAI's embeddings API."""
 
 import base64
 import secrets
@@ -33,7 +33,7 @@ HOW = "each a data URL (data:image/jpeg;base64,...) or the file in base64"
 
 
 class ImagesJson(msgspec.Struct, forbid_unknown_fields=True):
-    """Holds images, and perhaps the model that they are for."""
+    """Holds images, and optionally the name of the model to use."""
 
     input: Annotated[str | list[str], Meta(description=f"one image or a list of them, {HOW}")]
     model: Annotated[str, Meta(description="the model's name, or empty")] = ""
@@ -43,7 +43,7 @@ _Json = TypeVar("_Json", bound=ImagesJson)
 
 
 def content_of(kind: type[ImagesJson]) -> dict[str, Any]:
-    """Return the body as OpenAPI describes it, by media type."""
+    """Return OpenAPI's description of the body, by media type."""
     schema = msgspec.json.schema(kind, ref_template="{name}")["$defs"][kind.__name__]
     return {JSON_TYPE: {"schema": schema}}
 
@@ -51,9 +51,11 @@ def content_of(kind: type[ImagesJson]) -> dict[str, Any]:
 def read_json(
     body: bytes, kind: type[_Json], info: ModelInfo, path: str, max_images: int
 ) -> tuple[_Json, Sequence[bytes]]:
-    """Return a body's fields and the files in it; `path` is where another model is asked.
+    """Return a body's fields and the files in it. `path` is for an error message: the path of other
+    models.
 
-    Raises BadRequestError, ModelNotFoundError where it is for another model, TooManyImagesError.
+    Raises BadRequestError, TooManyImagesError, and ModelNotFoundError if the body names another
+    model.
     """
     # Each string costs the parser an object: no request needs more than its images and keys.
     limit = max_images + 16
@@ -95,9 +97,9 @@ def read_json(
 
 
 def _cut(body: bytes) -> tuple[bytes, Mapping[str, Span]]:
-    """Return the JSON with a mark for each long string, and these strings by their marks.
+    """Return the JSON with long strings replaced by marks, and the long strings by mark.
 
-    A parser in C would keep every other thread from running while it reads them.
+    A parser in C would block every other thread while it reads the long strings.
     """
     kept: list[bytes] = []
     long: dict[str, Span] = {}
@@ -140,8 +142,8 @@ def _file(image: str, long: Mapping[str, Span], which: str) -> bytes:
             file = decode_base64(span._replace(start=span.start + len(image) - len(data)))
     except (ValueError, msgspec.DecodeError) as error:  # binascii's, too
         lines = "\n" in data if span is None else span.text.find(b"\\n", span.start, span.end) > 0
-        why = "it has line ends, which `base64 -w0` leaves out" if lines else error
+        why = "it has line breaks, which `base64 -w0` omits" if lines else error
         raise BadRequestError(f"{which}it is not base64: {why}; send images, {HOW}") from error
     if not file:
-        raise BadRequestError(f"{which}it is empty; send images, {HOW}")
+        raise BadRequestError(f"{which}the text is empty; send images, {HOW}")
     return file

@@ -1,4 +1,4 @@
-"""Reads the parameters in a request's query."""
+"""Reads the parameters in a request's query string."""
 
 from collections.abc import Collection
 from urllib.parse import parse_qsl
@@ -10,9 +10,9 @@ _MAX_BYTES = 1024
 
 
 def read_query(query: bytes, names: Collection[str]) -> dict[str, list[str]]:
-    """Return the values of the parameters that the query has, by name.
+    """Return the values of the query's parameters by name.
 
-    Raises InvalidParameterError where the query is long, or one has none of `names`.
+    Raises InvalidParameterError if the query is too long, or if a parameter is not in `names`.
     """
     if not query:
         return {}
@@ -24,8 +24,8 @@ def read_query(query: bytes, names: Collection[str]) -> dict[str, list[str]]:
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name not in names:
             *others, last = names
-            known = f"{', '.join(others)} and {last}" if others else f"only {last}"
-            verb = "are" if others else "is"
-            raise InvalidParameterError(f"unknown parameter {name[:20]!r}; there {verb} {known}")
+            only = f"only parameter is {last}"
+            known = f"parameters are {', '.join(others)} and {last}" if others else only
+            raise InvalidParameterError(f"unknown parameter {name[:20]!r}; the {known}")
         parameters.setdefault(name, []).append(value)
     return parameters

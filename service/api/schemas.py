@@ -1,6 +1,7 @@
-"""Defines the JSON of v1's answers and of every error, as the OpenAPI document shows them.
+"""Defines the JSON of v1's answers and of all errors, as shown in the OpenAPI document.
 
-Typed dictionaries: mypy checks them, FastAPI documents them, msgspec encodes them unvalidated.
+The types are typed dictionaries: mypy checks them, FastAPI documents them, and msgspec encodes them
+without validation.
 """
 
 from itertools import pairwise
@@ -22,30 +23,28 @@ from service.telemetry.counts import Totals
 
 
 class ClassMap(TypedDict):
-    """Shows how much each position of an image added to the score of one class."""
+    """Shows how much each position of an image contributed to the score of one class."""
 
     index: Annotated[int, Field(ge=0, description="the class, counted from 0")]
-    label: Annotated[str, Field(description="its name; the index if it has none")]
-    size: Annotated[
-        list[int], Field(description="width and height of the image, turned as its EXIF says")
-    ]
+    label: Annotated[str, Field(description="name of the class; its index if it has no name")]
+    size: Annotated[list[int], Field(description="width and height of the image, turned upright")]
     box: Annotated[
         list[float],
         Field(
-            description="what the map covers, in pixels of that image: left, top, right, bottom;"
-            " beyond the image where the network saw padding"
+            description="area of the map in pixels of that image: left, top, right, bottom;"
+            " outside the image where the network saw padding"
         ),
     ]
     bias: Annotated[
         float,
-        Field(description="the score before any softmax is the mean of the values, plus this"),
+        Field(description="the score before softmax is the mean of the values plus this number"),
     ]
     values: Annotated[
         NotRequired[list[list[float]]], Field(description="rows of the map, from the top")
     ]
     overlay: Annotated[
         NotRequired[str],
-        Field(description="the map in colours that cover the whole image, as PNG in a data URL"),
+        Field(description="the map in colours, to lay over the whole image: a PNG in a data URL"),
     ]
 
 
@@ -54,15 +53,16 @@ class ImageResult(TypedDict):
 
     predictions: Annotated[
         list[Prediction],
-        Field(description="the classes that reach the threshold, `top_k` at most, likeliest first"),
+        Field(description="at most `top_k` classes that reach the threshold, likeliest first"),
     ]
     maps: Annotated[
-        NotRequired[list[ClassMap]], Field(description="one per class that `explain` asks for")
+        NotRequired[list[ClassMap]], Field(description="one per class requested with `explain`")
     ]
 
 
 class Timing(TypedDict):
-    """Where a request's time went, in milliseconds; the phases add up to the total."""
+    """The time that each phase of a request took, in milliseconds; the phases add up to the
+    total."""
 
     receive: Annotated[float, Field(description="reading the body from the network")]
     decode: Annotated[
@@ -82,12 +82,12 @@ class ClassifyAnswer(TypedDict):
     timing_ms: Timing
     batch_size: Annotated[
         int,
-        Field(description="images in the batch that the last of them ran in, other requests' too"),
+        Field(description="images in the last image's batch, including other requests'"),
     ]
-    version: Annotated[str, Field(description="of the model that answered", examples=["1"])]
+    version: Annotated[str, Field(description="version of the model that answered", examples=["1"])]
     warning: Annotated[
         NotRequired[str],
-        Field(description="why the answers are probably wrong; absent where nothing shows that"),
+        Field(description="why the answers are probably wrong; absent if nothing shows that"),
     ]
 
 
@@ -95,68 +95,68 @@ class ModelDescription(TypedDict):
     """Describes a served model."""
 
     name: str
-    version: Annotated[str, Field(description="that is served, a number", examples=["1"])]
-    default: Annotated[bool, Field(description="whether `POST /v1/classify` asks this model")]
+    version: Annotated[str, Field(description="the served version, a number", examples=["1"])]
+    default: Annotated[bool, Field(description="whether `POST /v1/classify` uses this model")]
     state: Annotated[str, Field(examples=["ready"])]
     classes: int
     labels: Annotated[list[str], Field(description="one per class; empty: classes have no names")]
     output: Annotated[
         str,
         Field(
-            description="what its scores are, as the key `output` says it",
+            description="the kind of its scores, as in the key `output` of model.toml",
             examples=["logits", "independent-probabilities"],
         ),
     ]
     multi_label: Annotated[
         bool, Field(description="whether an image may have several labels, or none")
     ]
-    scores: Annotated[str, Field(description="which output has its scores, what they are, and why")]
+    scores: Annotated[
+        str, Field(description="which output has its scores, the kind of scores, and the reason")
+    ]
     image: Annotated[
         list[int],
-        Field(description="height, width and channels of its input; a clip's frames come first"),
+        Field(description="height, width and channels of its input; for clips, frames first"),
     ]
     device: Annotated[
-        str, Field(description="with its engine", examples=["cpu (ONNX Runtime 1.23)"])
+        str, Field(description="device and engine", examples=["cpu (ONNX Runtime 1.23)"])
     ]
     precision: Annotated[
-        str, Field(description="how exactly the engine computes convolutions", examples=["fp32"])
+        str, Field(description="precision of the engine's convolutions", examples=["fp32"])
     ]
     layers: Annotated[
         str,
         Field(
-            description="of a quantized model: how many layers are on integers, and which are in"
-            " float; else empty",
+            description="for a quantized model, how many layers use integers and which use"
+            " float; otherwise empty",
             examples=["24 of 26 layers on integers; in float: conv1, conv7"],
         ),
     ]
     max_batch: int
     error: Annotated[
         str,
-        Field(description="why it is broken; or empty"),
+        Field(description="why the model is broken, or empty"),
     ]
-    guess: Annotated[
-        str, Field(description="the preset of its pixels, where nothing chose it; or empty")
-    ]
-    warning: Annotated[str, Field(description="why its answers are probably wrong; or empty")]
+    guess: Annotated[str, Field(description="the guessed preset of its pixels, or empty")]
+    warning: Annotated[str, Field(description="why its answers are probably wrong, or empty")]
     origin: Annotated[
         str,
-        Field(description="which file set what of it, what was overruled and what is not used"),
+        Field(description="which file set which keys, and which keys were overruled or not used"),
     ]
     no_maps: Annotated[
-        str, Field(description="why `explain` has no maps of it; empty where it has them")
+        str, Field(description="why `explain` has no maps for the model; empty if it has")
     ]
     decoded: Annotated[
         dict[str, int],
         Field(
-            description="images that the GPU decoded, and those that the CPU did, by why; empty"
-            " where no GPU decodes",
+            description="images that the GPU decoded, and images that the CPU decoded by reason;"
+            " empty if no GPU decodes",
             examples=[{"gpu": 40, "progressive": 2}],
         ),
     ]
 
 
 def broken_model(broken: FailedModel) -> ModelDescription:
-    """Describe a model that could not be opened, by its name and the reason."""
+    """Return the description of a model that could not be opened."""
     return ModelDescription(
         name=broken.name,
         version=broken.version,
@@ -188,7 +188,7 @@ class ModelsAnswer(TypedDict):
 
 
 class ErrorAnswer(TypedDict):
-    """The one format of all errors."""
+    """The format of all errors."""
 
     error: Annotated[str, Field(description="what is wrong and how to fix it")]
 
@@ -212,13 +212,13 @@ _ERRORS = {
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return an operation's errors in the form in which FastAPI documents them."""
+    """Return FastAPI's description of an operation's errors."""
     content = _json_of(ErrorAnswer)
     return {status: {"description": _ERRORS[status], "content": content} for status in statuses}
 
 
 def answer_of(kind: type) -> dict[int | str, dict[str, Any]]:
-    """Return an operation's answer in the form in which FastAPI documents it."""
+    """Return FastAPI's description of an operation's answer."""
     return {200: {"content": _json_of(kind)}}
 
 
@@ -227,10 +227,10 @@ def _json_of(kind: type) -> dict[str, Any]:
 
 
 def definitions(*kinds: type) -> dict[str, Any]:
-    """Return the schemas of these types, and of those in them, by name.
+    """Return the schemas of these types and of the types inside them, by name.
 
-    Operations refer to them: FastAPI would read a type anew for each operation that answers with
-    it, and for each of its errors, whenever a server starts.
+    Operations refer to these schemas. Otherwise FastAPI would read the types again for each
+    operation and each of its errors, whenever a server starts.
     """
     every: list[tuple[type, Literal["serialization"], TypeAdapter[Any]]] = [
         (kind, "serialization", TypeAdapter(kind)) for kind in kinds
@@ -240,7 +240,7 @@ def definitions(*kinds: type) -> dict[str, Any]:
 
 
 class TrafficCounts(TypedDict):
-    """Counts of a model since it was first served, and what it does now."""
+    """Counts of a model since it was first served, and its current load."""
 
     images: Annotated[int, Field(description="images answered")]
     requests: Annotated[int, Field(description="requests with any outcome")]
@@ -249,29 +249,29 @@ class TrafficCounts(TypedDict):
     durations: Annotated[
         list[tuple[float | None, int]],
         Field(
-            description="requests with status 200 by the seconds that they took: a bound, null for"
-            " none, and how many took as long at most"
+            description="requests with status 200 by duration: an upper bound in seconds, null"
+            " for none, and the number of requests within it"
         ),
     ]
     gpus: Annotated[
-        list[float], Field(description="the share of its time that each GPU is busy; may be empty")
+        list[float], Field(description="the share of time for which each GPU is busy; may be empty")
     ]
 
 
 class Traffic(TypedDict):
-    """Says what a model that is ready does, in less than a tenth of the bytes of /metrics."""
+    """Describes the traffic of a ready model, in less than a tenth of the bytes of /metrics."""
 
     counts: Annotated[
         NotRequired[TrafficCounts],
-        Field(description="absent where metrics have a port of their own, or none"),
+        Field(description="absent if metrics have a separate port, or are off"),
     ]
     metrics_port: Annotated[
-        NotRequired[int], Field(description="the metrics' own port, if they have one")
+        NotRequired[int], Field(description="the separate port for metrics, if there is one")
     ]
 
 
 def traffic_of(totals: Totals, waiting: float, gpus: list[float]) -> TrafficCounts:
-    """Return the counts of a model, with the images that wait and how busy the GPUs are."""
+    """Return the counts of a model, the number of waiting images, and the load of the GPUs."""
     bounds, _ = totals.duration
     upto, _ = totals.batch_size
     sizes = [int(count) for _, count in upto[:-1]]

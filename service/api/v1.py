@@ -91,8 +91,8 @@ _Share = TypeAdapter[float](
             ge=0,
             le=1,
             allow_inf_nan=False,
-            description="the least probability of a class in the answer; the default is 0.5 of a"
-            " multi-label model and 0 of any other",
+            description="the lowest probability of a class in the answer; the default is 0.5 for a"
+            " multi-label model and 0 for other models",
         ),
     ]
 )
@@ -104,18 +104,18 @@ _share = _Share.validator.validate_python
 
 
 def model_path(name: str) -> str:
-    """Return the path that classifies by the model of that name."""
+    """Return the path for classification with the model of that name."""
     return f"/v1/models/{name}/classify"
 
 
 def pixels_path(name: str) -> str:
-    """Return the path that answers with the pixels that the model of that name gets."""
+    """Return the path that shows the pixels that the model of that name gets."""
     return f"/v1/models/{name}/pixels"
 
 
 def body_of(*models: Pipeline) -> dict[str, Any]:
-    """Return the body of requests to any of these models as OpenAPI describes it: an image, or a
-    clip where one of them takes clips.
+    """Return OpenAPI's description of the body of a request to one of these models: an image, or
+    also a clip if one of the models takes clips.
     """
     clips = CLIP_TYPES if any(model.info.of_clips for model in models) else ()
     content: dict[str, Any] = {kind: {"schema": _IMAGE} for kind in (*IMAGE_TYPES, *clips)}
@@ -130,14 +130,14 @@ def endpoints_of(pipeline: Pipeline) -> dict[str, AnyEndpoint]:
 
 
 def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, AnyEndpoint]) -> None:
-    """Add the routes, whose requests the models' endpoints answer."""
+    """Add the routes; the models' endpoints answer their requests."""
     default = repository.default
 
     async def classify(request: Request) -> Response:
         """Classify one image, or several at once.
 
-        The body is one image, a form with one or more files, or JSON with images in base64. A
-        model of clips takes animations, ZIP archives and videos, and a form of its frames.
+        The body is one image, a form with one or more files, or JSON with images in base64. A model
+        for clips takes animations, ZIP archives and videos, or a form with the frames of one clip.
         A server with several models and no default model answers at `/v1/models/{model}/classify`.
         """
         asked = repository.find_default()
@@ -147,7 +147,7 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, Any
         return await answer_to(request, endpoints[model_path(asked.info.name)])
 
     async def classify_by(request: Request, model: str) -> Response:
-        """Classify images with the named model, otherwise as `/v1/classify`."""
+        """Classify images with the named model; otherwise like `/v1/classify`."""
         name = repository.find(model).info.name
         return await answer_to(request, endpoints[model_path(name)])
 
@@ -236,7 +236,7 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, Any
 
 
 class _Form(NamedTuple):
-    """Holds the form of the answer for each image."""
+    """Holds the options for the answer to each image."""
 
     classes: int
     explained: MapRequest | None = None
@@ -263,7 +263,7 @@ class Classify:
         self._also = CLIP_TYPES if pipeline.info.of_clips else ()  # types of bodies, beside images
 
     def check(self, record: RequestRecord) -> _ClassifyParameters:
-        """Return the options in query and headers. Raises ServiceError where they are invalid."""
+        """Return the options in query and headers. Raises ServiceError if they are invalid."""
         query, headers = record.query, record.headers
         return _ClassifyParameters(
             self._read_query(query) if query else self._few,
@@ -272,11 +272,11 @@ class Classify:
         )
 
     def reads_quickly(self, headers: Headers, pieces: Pieces, length: int) -> bool:
-        """Return whether reading a body takes less time than handing it to a thread."""
+        """Return whether reading a body takes less time than a handover to a thread."""
         return not takes_long(headers, pieces, length)
 
     def read(self, head: _ClassifyParameters, body: bytes) -> tuple[ImageRequest, _Form]:
-        """Return the images of the body."""
+        """Return the images in the body."""
         files = files_of(body, head.boundary, self.pipeline)
         wanted = ImageRequest(files, None, head.urgency)
         explained = head.form.explained
@@ -287,7 +287,7 @@ class Classify:
         return wanted._replace(inner=[features], views=explained.views), head.form
 
     def answer_bytes(self, form: _Form, scored: Scored) -> int:
-        """Return the most bytes of the lines and maps that are asked for."""
+        """Return an upper limit on the bytes of the requested classes and maps."""
         lines = len(scored.results) * form.classes
         if form.threshold and lines > _MANY_LINES:
             output = self.pipeline.info.output
@@ -298,7 +298,7 @@ class Classify:
         return most + map_bytes(form.explained, scored.results, self.pipeline.info)
 
     def answer(self, form: _Form, scored: Scored, phases: Callable[[], Phases]) -> Response:
-        """Return the likeliest classes of each image, with maps if asked for."""
+        """Return the likeliest classes of each image, and maps if requested."""
         info, asked = self.pipeline.info, form.explained
         # Of many lines the text takes a fifth of the objects, and is encoded in pieces.
         many = form.classes * len(scored.results) > _MANY_LINES or asked is not None
@@ -327,19 +327,19 @@ class Classify:
 
 
 class ShowPixels(Classify):
-    """Reads an image, and answers with the pixels that the model gets of it."""
+    """Reads an image, and answers with the pixels that the model gets."""
 
     @override
     def check(self, record: RequestRecord) -> _ClassifyParameters:
         if record.query:
-            raise InvalidParameterError("there are no parameters in the query here")
+            raise InvalidParameterError("this path takes no query parameters; remove them")
         return super().check(record)
 
     @override
     def read(self, head: _ClassifyParameters, body: bytes) -> tuple[ImageRequest, _Form]:
         wanted, form = super().read(head, body)
         if wanted.size != 1:
-            raise InvalidParameterError(f"send one image, not {wanted.size}")
+            raise InvalidParameterError(f"send one image; got {wanted.size}")
         return wanted._replace(pixels_only=True), form
 
     @override
@@ -357,7 +357,7 @@ class ShowPixels(Classify):
 
 
 def _lines(found: Ranking, labels: Sequence[str]) -> list[bytes]:
-    """Return predictions as JSON, each piece of several, between which other threads run."""
+    """Return predictions as JSON, in pieces of several; other threads may run between pieces."""
     indices, probabilities = found
     pieces = []
     for at in range(0, len(indices), _MANY_LINES):
@@ -368,10 +368,10 @@ def _lines(found: Ranking, labels: Sequence[str]) -> list[bytes]:
 
 
 def files_of(body: bytes, boundary: bytes | None, pipeline: Pipeline) -> Sequence[bytes | Frames]:
-    """Return a body's images, or for a model of clips its clips; several images make one clip.
+    """Return a body's images, or its clips if the model takes clips. Several images form one clip.
 
-    The body is a form, an image where the `boundary` is empty, or JSON where that is None. Raises
-    the errors of `images_of`, `read_json` and `clips_of`.
+    The body is a form; an image if `boundary` is empty; or JSON if it is None. Raises the errors of
+    `images_of`, `read_json` and `clips_of`.
     """
     info, of_clips = pipeline.info, pipeline.info.of_clips
     most = MOST_FRAMES if of_clips else pipeline.admission.max_images_a_request
@@ -383,8 +383,8 @@ def files_of(body: bytes, boundary: bytes | None, pipeline: Pipeline) -> Sequenc
 
 
 def takes_long(headers: Headers, pieces: Pieces, length: int) -> bool:
-    """Return whether a body takes long to parse: it is long, or a form of many parts, and is not
-    simply an image."""
+    """Return whether a body takes long to parse: a long form or JSON body, or a form with many
+    parts."""
     media_type = headers.get(b"content-type", b"").lower()
     if b"multipart/" in media_type:
         return length > _LONG_FORM or sum(each.count(_PART) for each in pieces) > _FEW_PARTS
@@ -392,7 +392,8 @@ def takes_long(headers: Headers, pieces: Pieces, length: int) -> bool:
 
 
 def query_parser(info: ModelInfo, classes: int) -> Callable[[bytes], _Form]:
-    """Return a parser of a query to a model of `classes` classes; it raises ServiceError."""
+    """Return a function that parses queries for a model with `classes` classes; it raises
+    ServiceError."""
     validate: Callable[[bytes | str], int] = _top_k(classes).validator.validate_python
     rule = f"top_k must be a whole number from 1 to {classes}"
     usual, labelled = _by_default(info, classes), classes_by_label(info)
@@ -408,8 +409,8 @@ def query_parser(info: ModelInfo, classes: int) -> Callable[[bytes], _Form]:
 
 
 def _by_default(info: ModelInfo, classes: int) -> _Form:
-    """Return the form of an answer where the query sets none: the likeliest classes, or for a
-    multi-label model every label that is likelier than not."""
+    """Return the options for a query that sets none: the likeliest classes, or for a multi-label
+    model every label with a probability of at least 0.5."""
     if info.is_multi_label:
         return _Form(classes, threshold=DEFAULT_THRESHOLD)
     return _Form(min(DEFAULT_TOP_K, classes))
@@ -420,16 +421,16 @@ def _why_no_maps(info: ModelInfo) -> str:
 
 
 def _top_k(classes: int | None) -> TypeAdapter[int]:
-    """Return the type of `?top_k=` for a model of `classes` classes, or for any model if None."""
+    """Return the type of `?top_k=` for a model with `classes` classes, or for any model if None."""
     described = (
-        "number of classes at most, likeliest first; of a multi-label model the default is all that"
-        " reach the threshold"
+        "the most classes in the answer, likeliest first; the default for a multi-label model is"
+        " all that reach the threshold"
     )
     return TypeAdapter(Annotated[int, Field(ge=1, le=classes, description=described)])
 
 
 def _parameters(classes: int | None) -> list[dict[str, Any]]:
-    """Return the parameters that `Classify.check` reads, described for OpenAPI."""
+    """Return OpenAPI's description of the parameters that `Classify.check` reads."""
     fewest = min(DEFAULT_TOP_K, classes or DEFAULT_TOP_K)
     threshold = (_Share.json_schema(), 0)
     return parameters_of(
@@ -438,8 +439,8 @@ def _parameters(classes: int | None) -> list[dict[str, Any]]:
 
 
 def parameters_of(query: Mapping[str, tuple[dict[str, Any], Any]]) -> list[dict[str, Any]]:
-    """Return the parameters in OpenAPI's form: the query's with their schemas and defaults, then
-    the headers that `urgency_from` reads."""
+    """Return OpenAPI's description of parameters: those of the query, given as schemas and
+    defaults, and the headers that `urgency_from` reads."""
     described = [
         ("query", name, schema | {"default": default}) for name, (schema, default) in query.items()
     ]
@@ -460,7 +461,7 @@ def parameters_of(query: Mapping[str, tuple[dict[str, Any], Any]]) -> list[dict[
 def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
     """Return the urgency of a request that began to arrive at `started`, in clock seconds.
 
-    Raises InvalidParameterError where `_Timeout` or `_Priority` does not allow a header's value.
+    Raises InvalidParameterError if `_Timeout` or `_Priority` does not allow the value of a header.
     """
     timeout, priority = headers.get(_TIMEOUT), headers.get(_PRIORITY, b"0")
     if timeout is None and priority == b"0":
@@ -476,8 +477,8 @@ def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
 
 
 def validated(validate: Callable[[bytes | str], T], value: bytes | str, rule: str) -> T:
-    """Return a parameter's parsed value. Raises InvalidParameterError, which states `rule`, if it
-    is invalid."""
+    """Return a parameter's parsed value. If it is invalid, raises InvalidParameterError with `rule`
+    in the message."""
     try:
         return validate(value)
     except ValidationError:

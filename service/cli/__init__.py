@@ -1,9 +1,11 @@
 """Defines the command line: `convoy serve`, `pull`, `models`, `classify`, `inspect` and others.
 
-Exit status 0: success; 1: failure; 2: invalid command line or setting; 75: the GPU was lost, and a
-new process may get it again. An error is one line on standard error, without a traceback.
+Exit status: 0 for success; 1 for failure; 2 for an invalid command line or setting; 75 if the GPU
+was lost, and a new process may be able to use it. An error is one line on standard error, without a
+traceback.
 
-A command's module is imported when the command runs: all of them take seconds.
+A command's module is imported only when the command runs, because importing all modules takes
+seconds.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +28,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "classify": ("classify:classify", "Classify images without a server."),
     "check": ("check:check", "Compare a model's labels with its images' names."),
     "quantize": ("quantize:quantize", "Make an 8-bit model that keeps its labels."),
-    "inspect": ("inspect:inspect", "Show what becomes of a model's nodes."),
+    "inspect": ("inspect:inspect", "Show how a model's nodes are rewritten."),
     "tune": ("tune:tune", "Measure a model's convolutions on this GPU."),
     "compile": ("compile:compile_ahead", "Compile a model's kernels ahead of time."),
     "loadtest": ("loadtest:loadtest", "Measure a running server under load."),
@@ -62,7 +64,7 @@ class _Commands(TyperGroup):
             right = (
                 f"did you mean {near[0]!r}?"
                 if near
-                else f"`convoy --help` lists them, and `convoy serve {wanted}` serves a model"
+                else f"`convoy --help` lists all, and `convoy serve {wanted}` serves a model"
             )
             ctx.fail(f"No such command {wanted!r}; {right}")
         name, command, rest = super().resolve_command(ctx, args)
@@ -71,7 +73,7 @@ class _Commands(TyperGroup):
         command = _imported(wanted)
         known = _flags(command.params)
         if "--model" not in known and any(word.partition("=")[0] == "--model" for word in rest):
-            ctx.fail(f"No such option: --model; the model has no flag: `convoy {wanted} digits`")
+            ctx.fail(f"No such option: --model; name the model alone: `convoy {wanted} digits`")
         for word in rest:
             near = [flag for flag in sorted(known) if flag.startswith(f"-{word}")]
             if len(word) == 2 and word not in known and near:
@@ -84,7 +86,8 @@ def _flags(parameters: Iterable[Any]) -> set[str]:
 
 
 class _Grouped(TyperCommand):
-    """Lists the settings in groups, each in at most two lines; docs/settings.md has all of it."""
+    """Lists the settings in groups, each in at most two lines; docs/settings.md has the whole
+    texts."""
 
     @override
     def format_options(self, ctx: Any, formatter: Any) -> None:

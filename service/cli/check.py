@@ -1,5 +1,5 @@
-"""Implements `convoy check`, which compares a model's answers with ONNX Runtime's and tries all
-presets."""
+"""Implements `convoy check`, which compares a model's answers with those of ONNX Runtime, and tries
+all presets."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,8 +51,8 @@ _IMPROBABLE = 0.05
 # tolerance of the scores allows more at other precisions.
 _SHIFT = 1e-3
 
-_OTHER_PIXELS = "the GPU makes other pixels than the CPU"
-_OTHER_SCORES = "the GPU makes the same pixels as the CPU, which get other scores"
+_OTHER_PIXELS = "the GPU computes other pixels than the CPU"
+_OTHER_SCORES = "the GPU computes the same pixels as the CPU, but other scores"
 _DIFFERENT = _OTHER_PIXELS, _OTHER_SCORES
 
 
@@ -69,8 +69,8 @@ class _ImageComparison:
     scores: Scores  # ONNX Runtime's
 
     def is_within(self, allowed: float) -> bool:
-        """Return whether scores, and the probabilities that clients get, differ by no more; a NaN
-        does."""
+        """Return whether the scores, and the probabilities that clients get, differ by at most
+        `allowed`. Returns False for NaN."""
         return self.difference <= allowed and self.shift <= max(_SHIFT, allowed)
 
     @property
@@ -100,7 +100,7 @@ def check(
             parser=number_from_0,
             metavar="<float>",
             help="Largest difference, as a share of the largest score. "
-            "[default: 0.001, or by how much scores of the precision may err]",
+            "[default: 0.001, or the expected error of the precision]",
             show_default=False,
         ),
     ] = None,
@@ -109,18 +109,18 @@ def check(
         typer.Option(
             "--original",
             metavar="FILE",
-            help="Compare with this model instead of the file: the one that it was quantized from.",
+            help="Compare with this model instead: the one from which the file was quantized.",
         ),
     ] = None,
     expectations: Expectations = None,
 ) -> None:
-    """Compare a model's scores with those of ONNX Runtime on the file itself, and all presets.
+    """Compare a model's scores with those of ONNX Runtime on the model's file, and try all presets.
 
-    Both get the same decoded images. With --resize gpu or --decode gpu the GPU also gets the images
-    before they are resized or decoded, and must make the same pixels and scores of them, to the
-    bit. The exit status is 1 if it does not, if scores differ by more than the tolerance (with
-    --original only by one that is given), or if an image cannot be read. Where folders or files are
-    named after labels, it counts the right answers of each preset.
+    Both get the same decoded images. With --resize gpu or --decode gpu the GPU also resizes or
+    decodes the images, and must compute exactly the same pixels and scores. The exit status is 1 if
+    it does not, if scores differ by more than the tolerance, or if an image cannot be read. With
+    --original there is no tolerance unless --tolerance sets one. If folders or files are named
+    after labels, the right answers of each preset are counted.
     """
     configure_logging()
     if settings.precision not in (None, Precision.FP32, Precision.INT8):
@@ -179,8 +179,8 @@ def check(
 
 
 def _path_of(engine: Engine, decoding: Decoding, of_pixels: Results, pixels: str) -> str:
-    """Return a phrase that says where an image is decoded and resized, and whether the scores, and
-    the network's value `pixels`, are those of the CPU's pixels."""
+    """Return a phrase that says where an image is decoded and resized. It also says whether the
+    scores, and the network's value `pixels`, equal the results for the CPU's pixels."""
     image: Image | None = None
     why = NO_FILE if engine.takes is Kind.JPEG else ""
     if engine.takes is Kind.JPEG and decoding.file is not None:
@@ -211,7 +211,7 @@ def _show_paths(paths: Mapping[str, Sequence[Path]], images: int) -> None:
 def _are_what_they_are_taken_for(
     classifier: Classifier, compared: Sequence[_ImageComparison]
 ) -> bool:
-    """Print the kind that the scores are taken for, and return whether the images' scores may be of
+    """Print the assumed kind of the model's scores, and return whether the images' scores may be of
     that kind."""
     typer.echo(f"{classifier.name}: {classifier.scores}")
     if not compared:
@@ -219,8 +219,8 @@ def _are_what_they_are_taken_for(
     scores = np.array([image.scores for image in compared], np.float64)
     if wrong := contradiction(classifier.preprocessing.output, scores):
         typer.echo(
-            f"{classifier.name}: its scores of these images are something else, because {wrong};"
-            " set output in model.toml, or by --set output="
+            f"{classifier.name}: its scores of these images are of another kind, because {wrong};"
+            " set output in model.toml or with --set output="
         )
     return not wrong
 
@@ -265,8 +265,8 @@ def _sum_up(
     if compared:
         shifts = [image.shift for image in compared]
         typer.echo(
-            f"probabilities differ by {max(shifts):.4f} at most, {fmean(shifts):.4f} on average "
-            "over the images"
+            f"probabilities differ by at most {max(shifts):.4f}, and by {fmean(shifts):.4f} on"
+            " average over the images"
         )
     if differing:
         typer.echo(f"labels differ for: {', '.join(str(image.file) for image in differing)}")
@@ -278,7 +278,7 @@ def _show_presets(
     files: Sequence[Path],
     read: Callable[[Path, Preprocessing], Pixels],
 ) -> None:
-    """Print the results of every preset that fits, and which is right more often."""
+    """Print the results of every preset that fits, and which preset is right more often."""
     names = names_of_labels(classifier.preprocessing.labels)
     images = {file: expected_of(file, names) for file in files}
     trials = try_presets(classifier, engine, images, read)
@@ -290,7 +290,7 @@ def _show_presets(
     print_table(make_table(columns if named else columns[:-1], rows))
     if not named:
         typer.echo(
-            "How many answers are right is not known: no folder and no file is named after a label"
+            "The number of right answers is unknown: no folder and no file is named after a label"
         )
         return
     if advice := _advice(used, trials, named):
@@ -298,8 +298,8 @@ def _show_presets(
 
 
 def _advice(used: PresetTrial, trials: Sequence[PresetTrial], named: int) -> str:
-    """Return a phrase on the preset that is right more often than the one that is used, and on how
-    sure that is."""
+    """Return a phrase about a preset that is right more often than the one in use, and how certain
+    that is."""
     best = max(trials, key=lambda trial: (trial.right, trial.likelihood))
     if best.right - used.right <= max(1, _CLEARLY_MORE * named):
         return ""
@@ -313,16 +313,18 @@ def _advice(used: PresetTrial, trials: Sequence[PresetTrial], named: int) -> str
         if trial is not best and chance_of(best.correct, trial.correct) >= _IMPROBABLE
     ]
     if used.name in alike:
-        return f"{said}, which may be chance; more images would show it"
+        return f"{said}, which may be chance; try more images"
     if 2 * best.right < named:
-        return f"{said}: still for fewer than half, so that probably none of these presets is right"
+        return f"{said}. That is fewer than half, so probably none of these presets is right"
     if alike:
-        return f"{said}; these images do not tell it from {', '.join(alike)}: try more of them"
+        others = ", ".join(alike)
+        return f"{said}; these images do not distinguish it from {others}: try more images"
     return f"{said}: set it with --preset {best.name}"
 
 
 def chance_of(better: Sequence[bool], other: Sequence[bool]) -> float:
-    """Return the probability of at least this many wins if both were equally good: a sign test."""
+    """Return the probability of at least this many wins if both presets were equally good (a sign
+    test)."""
     won = sum(a and not b for a, b in zip(better, other, strict=True))
     changed = sum(a != b for a, b in zip(better, other, strict=True))
     ways = sum(comb(changed, wins) for wins in range(won, changed + 1))

@@ -34,12 +34,13 @@ def classify(
     k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Labels per image.")] = 1,
     expectations: Expectations = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per image, each on a line.")
+        bool, typer.Option("--json", help="Print one JSON object per image and line.")
     ] = False,
 ) -> None:
     """Classify images without a server.
 
-    Unreadable images are reported, and the exit status is 1; the others are classified.
+    Images that cannot be read are reported, and the exit status is then 1; the other images are
+    classified.
     """
     configure_logging()
     check_there(images)
@@ -81,25 +82,24 @@ def classify(
 
 
 def check_there(paths: Sequence[Path]) -> None:
-    """Raise SettingsError if there is no image in any of the paths, before a model is loaded."""
+    """Raise SettingsError if none of the paths has an image. Called before a model is loaded."""
     named = ", ".join(map(str, paths[:_SHOWN]))
     if paths and not any(path.exists() for path in paths):
-        raise SettingsError(f"there is no file or folder {named}; name images, or a folder of them")
+        raise SettingsError(f"there is no file or folder {named}; name images or a folder of them")
     if paths and next(with_folders(paths), None) is None:
         names = ", ".join(sorted(IMAGE_SUFFIXES))
-        raise SettingsError(
-            f"there is no image in {named}; those of a folder are known by their names: {names}"
-        )
+        raise SettingsError(f"there is no image in {named}; images in a folder must end in {names}")
 
 
 def read_image(file: Path, settings: Settings) -> bytes:
-    """Return a file's bytes, cut to one more than a request may have."""
+    """Return a file's bytes, cut to one byte more than a request may have."""
     with file.open("rb") as opened:
         return opened.read(settings.max_body_bytes + 1)
 
 
 def with_folders(paths: Sequence[Path]) -> Iterator[Path]:
-    """Yield files unchanged, and for a folder all image files in and below it, sorted by name."""
+    """Yield files unchanged. For a folder, yield the image files in it and its subfolders, sorted
+    by name."""
     for path in paths:
         if path.is_dir():
             inside = (*path.iterdir(), *path.glob("*/*"))

@@ -1,4 +1,4 @@
-"""Defines the exit status for each error that may end a command."""
+"""Defines the exit status for each kind of error that may end a command."""
 
 from loadtest import LoadTestError, OptionsError
 from models import DeviceLostError, ModelError

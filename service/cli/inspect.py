@@ -1,4 +1,4 @@
-"""Implements `convoy inspect`, which shows a network, or its plan on a GPU, as a table or JSON."""
+"""Implements `convoy inspect`, which shows a network or its plan for a GPU, as a table or JSON."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -47,14 +47,14 @@ def inspect(
         str, typer.Option(help=f"GPU to plan for, with --plan: {', '.join(GPUS)}.")
     ] = "h200",
     wide: Annotated[
-        bool, typer.Option("--wide", help="Show all that is known of each node, in wide columns.")
+        bool, typer.Option("--wide", help="Show all facts about each node, in wide columns.")
     ] = False,
     why: Annotated[
         bool,
         typer.Option(
             "--why",
-            help="Show why rules and algorithms refused, and why others are slower on --gpu, "
-            "one reason a row.",
+            help="Show why rules and algorithms refused, and why others are slower on --gpu; "
+            "one reason per row.",
         ),
     ] = False,
     plot_file: Annotated[
@@ -62,7 +62,7 @@ def inspect(
         typer.Option(
             "--plot",
             metavar="FILE",
-            help="Plot each layer's time on --gpu, by a model of time, as a PNG.",
+            help="Plot each layer's modelled time on --gpu as a PNG.",
         ),
     ] = None,
     timeline_file: Annotated[
@@ -70,7 +70,7 @@ def inspect(
         typer.Option(
             "--timeline",
             metavar="FILE",
-            help="Draw when each launch runs on --gpu, by a model of time, as an SVG or PNG.",
+            help="Draw when each launch runs on --gpu, as modelled, as an SVG or PNG.",
         ),
     ] = None,
     measured: Annotated[
@@ -78,11 +78,11 @@ def inspect(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show a model's nodes after rewriting: their cost, and the algorithm that --gpu would run."""
+    """Show a model's nodes after rewriting, with their cost and the algorithm for --gpu."""
     if gpu not in GPUS:
-        raise SettingsError(f"--gpu: {gpu} is not known; there are {', '.join(GPUS)}")
+        raise SettingsError(f"--gpu: {gpu} is not known; choose one of {', '.join(GPUS)}")
     if measured and timeline_file is None:
-        raise SettingsError("--measure: measures the --timeline; name its file")
+        raise SettingsError("--measure needs --timeline FILE, the file to draw to")
     configure_logging()
     classifier = load(settings, expectations)
     network = report(classifier, n, layers_on_cpu=_layers_on_cpu(classifier))
@@ -105,7 +105,8 @@ def inspect(
 
 
 def _layers_on_cpu(classifier: Classifier) -> str:
-    """Return how many layers of a quantized model ONNX Runtime computes on integers here."""
+    """Return how many layers of a quantized model ONNX Runtime computes with integers on this
+    machine."""
     if not classifier.network.quantized:
         return ""
     engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=1)
@@ -138,7 +139,7 @@ def _to_json(report: NetworkReport | PlanReport) -> str:
 
 
 def _summary(network: NetworkReport, plan: PlanReport) -> RenderableType:
-    """Return the totals and then one row for each node, at most 80 columns wide."""
+    """Return the totals, then one row per node, at most 80 columns wide."""
     chosen = {step.name: step.chosen for step in plan.steps if step.chosen}
     rows = (
         (
@@ -158,7 +159,7 @@ def _summary(network: NetworkReport, plan: PlanReport) -> RenderableType:
 
 
 def _totals(report: NetworkReport) -> Iterator[str]:
-    """Yield the totals, and which files describe the model."""
+    """Yield the totals, and a line about the files that describe the model."""
     yield (
         f"{report.name}, N = {report.n}: {report.nodes_loaded} nodes became {len(report.nodes)}; "
         f"{report.flops / 1e9:,.3f} GFLOP, {report.bytes / 1e6:,.1f} MB moved, "
@@ -177,7 +178,8 @@ _MEANING = {
 
 
 def _precision(report: NetworkReport) -> Iterator[str]:
-    """Yield how a precision other than fp32 computes, and which nodes stay in float32 and why."""
+    """Yield lines about a precision other than fp32: how it computes, and which nodes stay in
+    float32 and why."""
     if report.precision in _MEANING:
         yield f"{report.precision}: {_MEANING[report.precision]}"
     for where, layers in (("on a GPU", report.layers), ("on this CPU", report.layers_on_cpu)):
@@ -190,7 +192,7 @@ def _precision(report: NetworkReport) -> Iterator[str]:
 
 
 def _network_table(report: NetworkReport) -> RenderableType:
-    """Return one row for each node, the totals, and every refusal with its reason."""
+    """Return one row per node, the totals, and every refusal with its reason."""
     columns = [
         *left("node", "operation", "output", "fused"),
         *right("MFLOP", "kB"),
@@ -221,9 +223,9 @@ def _network_table(report: NetworkReport) -> RenderableType:
 
 
 def _refusals(report: NetworkReport, plan: PlanReport | None = None) -> list[RenderableType]:
-    """Return why algorithms and rules refused, with one row for each reason.
+    """Return the reasons why algorithms and rules refused, one row per reason.
 
-    With a plan, also why algorithms that could run do not.
+    With a plan, the table also says why algorithms that could run are not used.
     """
     nodes_of: dict[tuple[str, str], list[str]] = defaultdict(list)
     for node in report.nodes:
@@ -242,7 +244,7 @@ def _refusals(report: NetworkReport, plan: PlanReport | None = None) -> list[Ren
 
 
 def _plan_table(report: PlanReport) -> RenderableType:
-    """Return one row for each launch, and the totals."""
+    """Return one row per launch, and the totals."""
     columns = [
         *left("node", "precision", "algorithm", "kernel"),
         *right("grid", "threads", "MFLOP", "kB", "roofline us", "bound by"),
@@ -274,7 +276,7 @@ def _plan_table(report: PlanReport) -> RenderableType:
 
 
 def _code_table(report: PlanReport) -> RenderableType:
-    """Return one row for each kernel whose machine code was counted."""
+    """Return one row per kernel whose machine instructions were counted."""
 
     def percent(share: float | None) -> str:
         return "" if share is None else f"{share:.0%}"

@@ -37,8 +37,8 @@ def listen(
     verbose: bool,
     browse: bool,
 ) -> None:
-    """Serve what `begin_reading` reads until a signal; with `browse`, open the page in a browser
-    once the server is ready."""
+    """Serve the models that `begin_reading` reads, until a signal. With `browse`, open the page in
+    a browser once the server is ready."""
     with ExitStack() as stack:
         # First: there are no sockets yet and no threads, of which the log has one.
         parent = JobParent.fork() if settings.processes else None
@@ -57,7 +57,7 @@ def listen(
             scraped = metrics_port(settings.host, settings.metrics_port, exposition)
             port = stack.enter_context(scraped)
             settings = settings.model_copy(update={"metrics_port": port})
-            _log.info("metrics are at port %d", port)
+            _log.info("metrics are on port %d", port)
         settings = _with_grpc_port(settings)
         add_models(repository, settings, expectations, reads)
         announce = partial(
@@ -79,8 +79,8 @@ def listen(
 
 
 def _with_grpc_port(settings: Settings) -> Settings:
-    """Return the settings with a free port for gRPC. Raises ListenError, or SettingsError without
-    grpcio.
+    """Return the settings with a free port for gRPC. Raises ListenError if there is none, and
+    SettingsError if grpcio is not installed.
     """
     if settings.grpc_port is None:
         return settings
@@ -97,8 +97,8 @@ def _with_grpc_port(settings: Settings) -> Settings:
 
 
 def _keys(settings: Settings) -> Keys | None:
-    """Return the API keys. Raises SettingsError for a bad file of keys, or without
-    OpenTelemetry.
+    """Return the API keys. Raises SettingsError for an invalid key file, and if OpenTelemetry is
+    needed but not installed.
     """
     if settings.otel:
         try:
@@ -111,12 +111,12 @@ def _keys(settings: Settings) -> Keys | None:
 
 
 def _announce(settings: Settings, port: int, repository: Repository, *, browse: bool) -> None:
-    """Print the server's addresses and a first request to try, or open its page."""
+    """Print the server's addresses and a first request to try; open the page if `browse`."""
     host = settings.host
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  compared
     host = f"[{host}]" if ":" in host else host
     url = f"http://{host}:{port}"
-    grpc = f" and by gRPC at {host}:{settings.grpc_port}" if settings.grpc_port else ""
+    grpc = f" and over gRPC at {host}:{settings.grpc_port}" if settings.grpc_port else ""
     first = repository.default or next(iter(repository.models.values()))
     path = CLASSIFY_PATH if repository.default else model_path(first.info.name)
     image = os.path.relpath(example_for(first.info.image_shape))
@@ -132,4 +132,4 @@ def _announce(settings: Settings, port: int, repository: Repository, *, browse: 
 
 def _open_browser(url: str) -> None:
     if not webbrowser.open(url):
-        typer.echo(f"No browser was found here: open {url} in one")
+        typer.echo(f"No browser was found here; open {url} in a browser")

@@ -1,4 +1,4 @@
-"""`convoy loadtest`, which imports nothing of the server."""
+"""Implements `convoy loadtest`, which imports no module of the server."""
 
 from loadtest.command import loadtest
 

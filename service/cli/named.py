@@ -10,7 +10,7 @@ _NUMBERED = re.compile(r"^n\d{8}[ _-]")
 
 
 def names_of_labels(labels: Sequence[str]) -> Mapping[str, str]:
-    """Return the label for each name in plain words; a name shared by two labels gives the
+    """Return a mapping from plain names to labels. A name that two labels share maps to the
     first."""
     names: dict[str, str] = {}
     for label in labels:
@@ -20,9 +20,11 @@ def names_of_labels(labels: Sequence[str]) -> Mapping[str, str]:
 
 
 def expected_of(file: Path, names: Mapping[str, str]) -> list[str]:
-    """Return the names of the label that is a file's folder or the beginning of its own name.
+    """Return the names of the label in a file's path: its folder, or the beginning of its file
+    name.
 
-    Empty where neither is a label. The longest name counts: `tiger_cat.jpg` is no tiger.
+    Returns an empty result if neither is a label. The longest name counts: `tiger_cat.jpg` is not a
+    tiger.
     """
     label = names.get(plain_words(file.absolute().parent.name))
     if label is None:

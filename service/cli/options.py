@@ -26,7 +26,8 @@ Expectations = Annotated[
 
 
 def number_from_0_to_1(given: str) -> float:
-    """Parse a share. Typer's own numbers are checked by comparing, by which nan is too large."""
+    """Parse a number from 0 to 1. Typer's own check compares, and so would say that nan is too
+    large."""
     number = _number(given)
     if not 0 <= number <= 1:
         raise typer.BadParameter(f"{given} is not allowed; it must be a number from 0 to 1")
@@ -34,7 +35,7 @@ def number_from_0_to_1(given: str) -> float:
 
 
 def number_from_0(given: str) -> float:
-    """Parse a number that is not negative; inf is one."""
+    """Parse a number that is not negative; inf is allowed."""
     number = _number(given)
     if not number >= 0:
         raise typer.BadParameter(f"{given} is not allowed; it must be a number of at least 0")
@@ -51,8 +52,8 @@ def _number(given: str) -> float:
 def with_settings(
     *names: str, model_required: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that replaces a command's `settings` by one flag for each of the named
-    settings.
+    """Return a decorator that replaces a command's parameter `settings` with one flag per named
+    setting.
 
     `model` is an argument rather than a flag.
     """
@@ -85,14 +86,14 @@ def with_settings(
 
 
 def names_of_models(incomplete: str) -> list[str]:
-    """Return the names of models that complete a word."""
+    """Return the names of models that begin with `incomplete`."""
     from service.hosting.catalogue import read_catalogue  # noqa: PLC0415
 
     return [name for name in (BUILT_IN_NAME, *read_catalogue()) if name.startswith(incomplete)]
 
 
 def _models(incomplete: str) -> list[str]:
-    """Return the completions of a model's argument: names of the catalogue, and files."""
+    """Return completions of a model argument: names in the catalogue, and files."""
     folder, beginning = Path(incomplete).parent, Path(incomplete).name
     files = []
     if folder.is_dir() and not incomplete.endswith("://"):
@@ -102,8 +103,8 @@ def _models(incomplete: str) -> list[str]:
 
 
 def _works_now(command: str, by_variable: bool) -> str:
-    """Return a hint at the models that need no download, in the form in which the user named one: a
-    variable in a container, else an argument.
+    """Return a hint about models that need no download. The hint has the form that the user used: a
+    variable in a container, otherwise an argument.
     """
     if by_variable:
         built_in, file = "CONVOY_MODEL=", "CONVOY_MODEL=path.onnx"
@@ -114,11 +115,11 @@ def _works_now(command: str, by_variable: bool) -> str:
         file = f"{built_in} path.onnx"
     else:
         built_in, file = "digits", "path.onnx"
-    return f"These work now: `{built_in}` (the built-in model) and `{file}` (a file of yours)"
+    return f"These work now: `{built_in}` (the built-in model) and `{file}` (your own file)"
 
 
 def _parameter(name: str, *, required: bool) -> inspect.Parameter:
-    """Return a setting as a parameter of a Typer command, which is None if it is not given."""
+    """Return a setting as a parameter of a Typer command; its value is None if it is not given."""
     field = Settings.model_fields[name]
     option: Any
     annotation: Any = field.annotation

@@ -1,4 +1,4 @@
-"""Plots for `convoy inspect` each layer's time, and when each launch of a batch runs."""
+"""Plots the time of each layer, and when each launch of a batch runs, for `convoy inspect`."""
 
 from collections import defaultdict
 from importlib.util import find_spec
@@ -9,16 +9,16 @@ from models import PlanReport, Timeline, how_to_install
 from service.settings import SettingsError
 
 _NAME = 32
-"""The most characters of a node's name in a plot, as in a table of 80 columns."""
+"""The most characters of a node's name in a plot, the same as in a table of 80 columns."""
 
 
 def shortened(name: str) -> str:
-    """Return a name, cut to its end if it is long, because names differ at the end."""
+    """Return a name; if it is long, only its end, because names differ at the end."""
     return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
 
 
 def times_of(timeline: Timeline) -> dict[str, float]:
-    """Return the µs of each node's launches, which may overlap with other nodes'."""
+    """Return the µs that each node's launches take; launches of different nodes may overlap."""
     us: dict[str, float] = defaultdict(float)
     for bar in timeline.bars:
         us[bar.name] += bar.end_us - bar.start_us
@@ -26,7 +26,7 @@ def times_of(timeline: Timeline) -> dict[str, float]:
 
 
 def plot_times(plan: PlanReport, file: Path) -> None:
-    """Plot one bar for each node to a PNG. Raises SettingsError without matplotlib, and for
+    """Plot one bar per node to a PNG file. Raises SettingsError if matplotlib is missing, or for
     another suffix."""
     if file.suffix != ".png":
         raise SettingsError(f"--plot: {file} must end in .png")
@@ -44,10 +44,12 @@ def plot_times(plan: PlanReport, file: Path) -> None:
 
 
 def plot_timeline(timeline: Timeline, file: Path) -> None:
-    """Plot a bar for each launch from its start to its end, as SVG or PNG by the file's suffix.
+    """Plot one bar per launch from its start to its end, as SVG or PNG according to the file's
+    suffix.
 
-    A thin line leads to it from the end of each launch that it waits for. The drawing says whether
-    times are modelled or measured. Raises SettingsError without matplotlib, and for another suffix.
+    A thin line leads to a bar from the end of each launch that it waits for. The plot says whether
+    times are modelled or measured. Raises SettingsError if matplotlib is missing, or for another
+    suffix.
     """
     if file.suffix not in (".svg", ".png"):
         raise SettingsError(f"--timeline: {file} must end in .svg or .png")
@@ -79,8 +81,8 @@ def plot_timeline(timeline: Timeline, file: Path) -> None:
 
 
 def _figure(flag: str, width: float, height: float) -> Any:
-    """Return an empty figure of a size in inches. Raises SettingsError, naming `flag`, without
-    matplotlib."""
+    """Return an empty figure of a size in inches. Raises SettingsError, which names `flag`, if
+    matplotlib is missing."""
     if find_spec("matplotlib") is None:
         raise SettingsError(f"{flag}: matplotlib is not installed; {how_to_install('loadtest')}")
     from matplotlib.figure import Figure  # noqa: PLC0415  in the extra `loadtest`

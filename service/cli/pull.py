@@ -1,4 +1,4 @@
-"""Implements `convoy pull` and `convoy models`, for models of the catalogue and of a hub."""
+"""Implements `convoy pull` and `convoy models`, for models in the catalogue and on a hub."""
 
 from pathlib import Path
 
@@ -18,15 +18,15 @@ from service.telemetry.logs import configure_logging
 def pull_model(
     settings: Settings,
     name: str = typer.Argument(
-        help="A name that `convoy models` lists, or hf://ORG/NAME of Hugging Face's hub, as "
+        help="A name that `convoy models` lists, or hf://ORG/NAME on Hugging Face's hub, or "
         "hf://ORG/NAME@REVISION/FILE.onnx.",
         autocompletion=names_of_models,
     ),
 ) -> None:
-    """Download a model by name, to serve it as `convoy serve NAME`, also without a network.
+    """Download a model by name. `convoy serve NAME` then serves it, even without a network.
 
-    An interrupted download is resumed. A file whose checksum is not the catalogue's or the hub's is
-    not kept.
+    An interrupted download is resumed. A file is deleted if its checksum differs from that in the
+    catalogue or on the hub.
     """
     configure_logging()
     if name == BUILT_IN_NAME:

@@ -49,7 +49,7 @@ def quantize(
         typer.Option(
             parser=number_from_0_to_1,
             metavar="<0 to 1>",
-            help="Share of the labels that must stay, of clear images.",
+            help="Share of clear images whose labels must not change.",
         ),
     ] = Goal.keep,
     margin: Annotated[
@@ -57,18 +57,18 @@ def quantize(
         typer.Option(
             parser=number_from_0_to_1,
             metavar="<0 to 1>",
-            help="How far apart a clear image's two best probabilities are.",
+            help="Least difference of the two best probabilities of a clear image.",
         ),
     ] = Goal.margin,
     expectations: Expectations = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Make an 8-bit model of a float model, and measure how the two differ.
+    """Make an 8-bit model from a float model, and measure how the two differ.
 
-    One half of the photographs shows how large activations are; labels are compared on the other.
-    If no way keeps enough labels, the exit status is 1, and no file is written. Where folders or
-    files are named after labels, accuracy must not fall either. Measurements are kept until it
-    ends: interrupt it, and run it again to go on.
+    Half of the photographs shows how large activations are; labels are compared on the other half.
+    If no method keeps enough labels, the exit status is 1 and no file is written. If folders or
+    files are named after labels, the accuracy must not fall either. Measurements are saved, so the
+    command can be interrupted, and continues when it is run again.
     """
     configure_logging()
     check_there(images)
@@ -89,7 +89,7 @@ def quantize(
         ) from error
     files = list(with_folders(images))
     if missing := next((file for file in files if not file.exists()), None):
-        raise SettingsError(f"there is no file {missing}; name photographs, or a folder of them")
+        raise SettingsError(f"there is no file {missing}; name photographs or a folder of them")
     check_photograph_count(len(files))
     journal = output.with_name(f"{output.name}.progress")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -106,9 +106,9 @@ def quantize(
             )
     except KeyboardInterrupt:
         if journal.exists():
-            kept = f"What was measured is in {journal}; run it again to go on"
+            kept = f"Measurements so far are in {journal}; run the command again to continue"
         else:
-            kept = "Nothing had been measured yet; run it again to begin anew"
+            kept = "Nothing was measured yet; run the command again to start over"
         typer.echo(f"Interrupted. {kept}", err=True)
         raise typer.Exit(1) from None
     try:
@@ -125,13 +125,14 @@ def quantize(
     for line in _lines(report, Goal(keep, margin)):
         typer.echo(line)
     typer.echo(
-        f"{output} is written; compare single answers with:"
+        f"{output} was written; compare individual answers with:"
         f" convoy check {output} photos/ --original {source.path}"
     )
 
 
 def _photographs(classifier: Classifier, settings: Settings, given: Sequence[Path]) -> Photographs:
-    """Read and decode the files, at most MOST_PHOTOGRAPHS; an unreadable one is an error."""
+    """Read and decode at most MOST_PHOTOGRAPHS of the files. Raises an error if a file cannot be
+    read."""
     prepare = decoder(classifier.preprocessing, settings)
     labels = classifier.preprocessing.labels
     names = names_of_labels(labels)
@@ -168,7 +169,7 @@ def _table(report: QuantizationReport) -> RenderableType:
         for layer in report.layers
     )
     columns = [*left("layer"), *right("divergence in 8 bits", "time in float"), *left("stays")]
-    legend = "What 8 bits in this layer add to the divergence, and float would add to the time"
+    legend = "Divergence that 8 bits add in this layer, and time that float would add"
     return Group(Text(legend), Text(), make_table(columns, rows))
 
 
@@ -181,15 +182,15 @@ def _lines(report: QuantizationReport, goal: Goal) -> Iterator[str]:
         f" {in_float} of {len(report.layers)} layers stay in float; opset {report.opset}"
     )
     yield (
-        f"on {compared.images} others {compared.kept} labels stay"
+        f"on {compared.images} other photographs {compared.kept} labels stay the same"
         f" ({compared.kept / compared.images:.1%}), and {compared.kept_clear} of the"
-        f" {compared.clear} whose two best probabilities are {goal.margin:g} apart; the largest"
-        f" change of a probability is {compared.largest_shift:.3f}"
+        f" {compared.clear} clear ones (best probabilities at least {goal.margin:g} apart); the"
+        f" largest change of a probability is {compared.largest_shift:.3f}"
     )
     if compared.named:
         yield (
-            f"of {compared.named} named after a label {compared.right_after} are right,"
-            f" {compared.right_before} before"
+            f"of {compared.named} photographs named after a label, {compared.right_after} are"
+            f" right, {compared.right_before} before"
         )
     yield f"{report.bytes_before:,} bytes become {report.bytes_after:,}"
     for time in report.times:
@@ -199,6 +200,6 @@ def _lines(report: QuantizationReport, goal: Goal) -> Iterator[str]:
         )
     if any(time.after >= time.before for time in report.times):
         yield (
-            "Warning: on this machine it is no faster; a model of small layers gains little, and so"
-            " does any on a CPU without VNNI"
+            "Warning: the 8-bit model is not faster on this machine. Models with small layers gain"
+            " little, and no model gains much on a CPU without VNNI"
         )

@@ -1,4 +1,4 @@
-"""Implements `convoy serve`, which serves models, and `convoy demo`, which shows its page, too.
+"""Implements `convoy serve`, which serves models, and `convoy demo`, which also opens the page.
 
 settings ─┬─ this process ── imports the server ─ listens ─────── opens ── warms up ── serves
           └─ a copy of it ── imports ONNX ─ reads and proves the models ┘
@@ -20,7 +20,7 @@ def serve(
     settings: Settings,
     expectations: Expectations = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Log the HTTP server's messages, too.")
+        bool, typer.Option("--verbose", "-v", help="Also log the HTTP server's messages.")
     ] = False,
 ) -> None:
     """Serve one model or several over HTTP until SIGTERM or Ctrl-C.

@@ -29,14 +29,15 @@ def tune(
         bool, typer.Option("--exhaustive", help="Measure every candidate.")
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Repeat the measurements that the file has.")
+        bool, typer.Option("--again", help="Repeat measurements that are already in the file.")
     ] = False,
     expectations: Expectations = None,
 ) -> None:
-    """Measure on a GPU which kernels run a model's convolutions fastest; engines then use those.
+    """Measure on a GPU which kernels run a model's convolutions fastest; engines then use these
+    kernels.
 
-    Results are kept as they come: interrupt it, and run it again to go on. Candidates with wrong
-    results are reported and never used; the exit status is 1 then.
+    Results are saved, so the command can be interrupted, and continues when it is run again.
+    Candidates with wrong results are reported and never used; the exit status is then 1.
     """
     configure_logging()
     classifier = load(settings, expectations)
@@ -54,7 +55,8 @@ def tune(
             )
     except KeyboardInterrupt:
         store = settings.tuning or DEFAULT_TUNING
-        typer.echo(f"Interrupted. Results so far are in {store}; run it again to go on", err=True)
+        kept = f"Results so far are in {store}; run the command again to continue"
+        typer.echo(f"Interrupted. {kept}", err=True)
         raise typer.Exit(1) from None
     print_table(tuning_table(report))
     failed = [
@@ -67,7 +69,7 @@ def tune(
 
 
 def tuning_table(report: TuningReport) -> RenderableType:
-    """Return one row for each problem, and the totals for each batch size."""
+    """Return one row per problem, and the totals per batch size."""
     columns = [
         *left("layers", "problem", "winner"),
         *right("us warm", "us cold"),
@@ -97,7 +99,7 @@ def _row(problem: ProblemReport) -> list[str]:
 
 
 def _total(n: int, problems: list[ProblemReport]) -> str:
-    """Return a line on all convolutions of a batch, in which a problem counts once per node."""
+    """Return a line about all convolutions of a batch; a problem counts once per node."""
     measured = [problem for problem in problems if problem.ranked]
     us = sum(len(problem.nodes) * problem.ranked[0].us for problem in measured)
     flops = sum(len(problem.nodes) * problem.flops for problem in measured)

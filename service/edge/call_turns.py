@@ -1,9 +1,9 @@
-"""Begins calls that no model answers, one in each turn of the event loop, whatever their protocol.
+"""Begins calls that no model answers, one per turn of the event loop, in every protocol.
 
-Such a call takes up to a millisecond of the loop. Those of sixteen connections, all begun in one
-turn, would hold up a request to a model by sixteen at each of its steps. And while a model has
-requests, a loop that does nothing but such calls would keep the interpreter's lock from the threads
-that decode and run them: so a pause follows each call then.
+Such a call may block the loop for a millisecond. If sixteen connections began such calls in one
+turn, a request to a model would be delayed by sixteen milliseconds at each of its steps. A loop
+busy with such calls would also keep the interpreter's lock from the threads that decode and run
+images. So each call is followed by a pause while models have requests.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class Turn:
     begin: Begin | None  # None once it has begun, or is withdrawn
 
     def withdraw(self) -> None:
-        """Do not begin the call, if it has not begun."""
+        """Cancel the call, if it has not begun."""
         self.begin = None
 
 
@@ -32,13 +32,14 @@ class CallTurns:
     """Queues calls by client; clients take turns. Used from one event loop."""
 
     def __init__(self, is_busy: Callable[[], bool] = lambda: False) -> None:
-        """Set `is_busy`, which says whether models have requests."""
+        """Take `is_busy`, which returns whether models have requests."""
         self.is_busy = is_busy
         self._waiting: dict[str, deque[Turn]] = {}  # the client that goes next first
         self._paused = False
 
     def post(self, client: str, begin: Begin) -> Turn:
-        """Call `begin` in the client's turn, now if no other call waits or has just begun."""
+        """Call `begin` when the client's turn comes: at once if no other call waits or has just
+        begun."""
         turn = Turn(begin)
         self._waiting.setdefault(client, deque()).append(turn)
         if not self._paused:
@@ -67,7 +68,8 @@ class CallTurns:
         begin()
 
     def _take(self) -> Begin | None:
-        """Return how the next call begins, or None if none waits; forget those withdrawn."""
+        """Return the function that begins the next call, or None if no call waits. Withdrawn calls
+        are removed."""
         while self._waiting:
             client, calls = next(iter(self._waiting.items()))
             turn = calls.popleft()

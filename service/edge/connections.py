@@ -1,10 +1,11 @@
 """Limits open connections, in total and from one address.
 
-    open ── address over its limit? ─┬─ close the longest silent connection of it, or refuse
+    open ── address over its limit? ─┬─ close its longest silent connection, or refuse
             server over its limit? ──┴─ close the longest silent of all, or answer health only
 
-A connection is silent while its client owes a request. A client that opens many connections and
-sends nothing thus loses them to newer ones, after a grace period in which each may send a request.
+A connection is silent while its client has yet to send a request. So a client that opens many
+connections and sends nothing loses them to newer ones, after a grace period in which each
+connection may send a request.
 """
 
 import ipaddress
@@ -21,27 +22,27 @@ GRACE_S = 0.25
 """Seconds for which a silent connection is left alone: its request may be on its way."""
 
 KEPT_S = 1.0
-"""Seconds after an answer in which its client may well ask again: a server that ends without a
-notice waits this long for the request."""
+"""Seconds after an answer within which a client is likely to send another request: a server that
+ends without a notice waits this long for it."""
 
 # A provider gives one customer at least a network of this prefix length.
 _IPV6_PREFIX = 64
 
 
 class Connection(Protocol):
-    """Holds the facts that the edge knows about a connection."""
+    """Describes a connection to the edge."""
 
     address: str  # the client's, see `network_of`
 
     @property
     def silent_since(self) -> float | None:
-        """Return the loop time since which the client owes a request.
+        """Return the loop time since which the server has waited for a request.
 
-        Return None if it owes none, or if the connection is closing.
+        Returns None if the server waits for no request, or if the connection is closing.
         """
 
     def hang_up_on(self) -> None:
-        """Close the connection because another one needs its place."""
+        """Close the connection to make room for another one."""
 
     def inspect(self, now: float) -> None:
         """Close the connection if its client is too slow at the time `now`."""
@@ -51,16 +52,17 @@ class Connections:
     """Counts a server's connections by address; used from one event loop."""
 
     def __init__(self, max_open: int, max_an_address: int) -> None:
-        """Allow `max_open` connections, plus `SPARE`, and `max_an_address` of them from one
-        address."""
+        """Allow `max_open` connections, plus `SPARE` for health requests, and at most
+        `max_an_address` of them from one address."""
         self._max_open = max_open
         self._max_an_address = max_an_address
         self._by_address: Counter[str] = Counter()
 
     def open(self, new: Connection, all_open: Collection[Connection], now: float) -> bool:
-        """Count a new connection in `all_open`; return True if it may ask for nothing but health.
+        """Count a new connection, which `all_open` contains. Return True if it may only send health
+        requests.
 
-        Raises TooManyConnectionsError where it must be closed.
+        Raises TooManyConnectionsError if the connection must be closed.
         """
         before, address = now - GRACE_S, new.address
         self._by_address[address] += 1
@@ -92,9 +94,10 @@ class Connections:
 
 
 def _displace(among: Iterable[Connection], before: float) -> bool:
-    """Close the connection that has been silent longest, if it has been since before `before`.
+    """Close the connection that has been silent longest, if it has been silent since before
+    `before`.
 
-    Return whether there was one.
+    Returns whether a connection was closed.
     """
     silent = [
         (since, index, connection)
@@ -108,7 +111,7 @@ def _displace(among: Iterable[Connection], before: float) -> bool:
 
 def network_of(host: str) -> str:
     """Return the address that limits apply to: an IPv4 address, or the first 64 bits of an IPv6
-    one."""
+    address."""
     if ":" not in host:
         return host
     try:

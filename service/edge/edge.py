@@ -1,7 +1,7 @@
-"""Holds the state that all connections of a server share: limits, keys, running requests, periodic
+"""Holds the state shared by all connections of a server: limits, keys, running requests, periodic
 checks.
 
-Every request of every route passes through here, so it has to cost a few microseconds.
+Every request to every route passes through this module, so a pass may cost only a few microseconds.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from service.telemetry.record import OnEnd, RequestRecord
 _log = logging.getLogger("convoy")
 
 RPC = b"RPC"
-"""The method, in records, of requests by gRPC."""
+"""The method of gRPC requests in records."""
 
 # The request ids that clients may choose; others are replaced.
 _SANE_ID = re.compile(rb"[!-~]{1,128}").fullmatch
@@ -52,7 +52,8 @@ _FEW_FILES = 64  # open files, where the system does not list them
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits how long a client may make the server wait, and how much memory it may make it use."""
+    """Limits how long a client may keep the server waiting, and how much of the server's memory it
+    may use."""
 
     head_s: float = 10.0  # from a connection or the first byte of a head to its last
     body_s: float = 60.0  # from a head to the end of its body; 20 MB in this time is 2.7 Mbit/s
@@ -82,8 +83,8 @@ class Edge:
         on_end: Collection[OnEnd] = (),
         is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Set `on_end`, functions to call with every request that was answered or whose client
-        left, and `is_busy`, which says whether models have requests."""
+        """Take `on_end`, functions that are called with every request that was answered or whose
+        client left, and `is_busy`, which returns whether models have requests."""
         self.limits = limits = limits or Limits()
         self.keys = keys
         self.connections = Connections(limits.connections, limits.per_address or sys.maxsize)
@@ -99,20 +100,22 @@ class Edge:
         self._numbers = count(1)
 
     def client_of(self, address: str) -> Client:
-        """Return the client at an address, used until an API key identifies another."""
+        """Return the client for an address, which is used until an API key identifies the
+        client."""
         limits = self.limits
         return Client(address, 1.0, limits.highest_priority, limits.rights)
 
     def request_id(self, headers: Mapping[bytes, bytes]) -> bytes:
-        """Return the client's request id if it is valid, else a new one that is unique among
-        servers."""
+        """Return the request id that the client sent if it is valid, otherwise a new id that is
+        unique among servers."""
         given = headers.get(b"x-request-id")
         if given is not None and _SANE_ID(given):
             return given
         return b"%b-%x" % (self._prefix, next(self._numbers))
 
     def admit(self, record: RequestRecord, *, health_only: bool) -> ServiceError | None:
-        """Count a request as in progress, or return the error that refuses it."""
+        """Count a request as in progress and return None, or return the error that refuses the
+        request."""
         if self.keys is None:
             record.known_as = self.limits.hosts
         if health_only and not (record.path in PROBES and record.method in _READS):
@@ -135,10 +138,10 @@ class Edge:
                 call(record)
 
     def open(self, new: Connection, connections: Collection[Connection]) -> bool:
-        """Count a new connection in `connections`; return True if it may ask for nothing but
-        health.
+        """Count a new connection, which `connections` contains. Return True if it may only send
+        health requests.
 
-        Raises TooManyConnectionsError where it must be closed.
+        Raises TooManyConnectionsError if the connection must be closed.
         """
         self._watch(connections)
         try:
@@ -151,7 +154,7 @@ class Edge:
             raise
 
     def _watch(self, connections: Collection[Connection]) -> None:
-        """Start to check the connections periodically, for as long as there are any."""
+        """Start to check the connections periodically, as long as there are any."""
         if not self.sweeping:
             self.sweeping = True
             asyncio.get_running_loop().call_later(self.limits.sweep_s, self._sweep, connections)
@@ -206,9 +209,9 @@ class Edge:
         return None
 
     def _charge(self, record: RequestRecord, images: int) -> None:
-        """Count all images of a request that was admitted as if it had one image.
+        """Count all images of a request, which was admitted as if it had one image.
 
-        Raises TooManyImagesError or TooManyFromClientError where they are too many.
+        Raises TooManyImagesError or TooManyFromClientError if there are too many.
         """
         more, allowed, name = images - 1, self.limits.per_client, record.caller.name
         if more <= 0:
@@ -216,7 +219,7 @@ class Edge:
         inside = self.inside.get(name, 0)
         if allowed and images > allowed:
             raise TooManyImagesError(
-                f"{images} images in one request, and at most {allowed} of yours may be in "
+                f"{images} images in one request; at most {allowed} of your images may be in "
                 "progress; send fewer at once"
             )
         if allowed and inside + more > allowed:
@@ -229,7 +232,8 @@ class Edge:
             self._holders[record] += more
 
     def _pace(self, client: Client, images: int = 1, taken: int = 0) -> ServiceError | None:
-        """Return an error if a client sends more images than its rate allows, else None."""
+        """Return an error if a client sends more images per second than its rate allows, otherwise
+        None."""
         if self._rates is None:
             return None
         wait_s = self._rates.take(client.name, asyncio.get_running_loop().time(), images, taken)
@@ -243,14 +247,14 @@ class Edge:
 
     def _too_many_inside(self, inside: int) -> ServiceError:
         return TooManyFromClientError(
-            f"{inside} of your images are in progress, and at most {self.limits.per_client} may be "
-            "at once; send the next when one is answered"
+            f"{inside} of your images are in progress; at most {self.limits.per_client} are "
+            "allowed at once; send the next when one is answered"
         )
 
 
 def allowed(limits: Limits, more_files: int = 0) -> Limits:
-    """Raise the limit on open files until the connections and `more_files` fit, and return the
-    limits on connections that it allows."""
+    """Raise the system's limit on open files so that all connections and `more_files` fit. Return
+    `limits`, with fewer connections if the system does not allow enough files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         open_now = len(os.listdir("/proc/self/fd"))

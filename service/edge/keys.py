@@ -1,12 +1,13 @@
-"""Reads API keys from a file with one key on each line, and compares them in constant time.
+"""Reads API keys from a file with one key per line, and compares keys in constant time.
 
     correct-horse
     battery-staple weight=4 priority=1 repository shared-memory
 
-A key's weight is its share of the engine compared with other clients' (1), and its priority the
-highest that its requests may have (2, the default; `priority` alone is 1). `repository` lets it
-load and unload models, and `shared-memory` register regions and have tensors there. Blank lines and
-lines that start with # are skipped. Logs name a key by its line number.
+`weight` is the key's share of the engine compared with other clients, whose default is 1.
+`priority` is the highest priority that its requests may have: 2 by default, and 1 for `priority`
+without a number. `repository` allows loading and unloading models. `shared-memory` allows
+registering regions and using tensors in them. Blank lines and lines that start with # are skipped.
+Logs name a key by its line number.
 """
 
 import hmac
@@ -37,14 +38,15 @@ class Keys:
     """Holds the API keys in a file."""
 
     def __init__(self, file: Path) -> None:
-        """Read the file. Raises SettingsError if it is unreadable, has no key, or has an invalid
-        one.
+        """Read the file. Raises SettingsError if the file cannot be read, has no keys, or has an
+        invalid key.
         """
         self._file = file
         self._digests = _read(file)
 
     def find(self, presented: bytes) -> Client | None:
-        """Return the client with this key, named by the key's line, or None if no client has it."""
+        """Return the client with this key, named after the key's line, or None for an unknown
+        key."""
         digest = sha256(presented).digest()  # equally long for every key
         found = None
         for client, expected in self._digests:  # no early exit: time must not depend on the key
@@ -53,7 +55,7 @@ class Keys:
         return found
 
     def reload(self) -> None:
-        """Read the file again; keep the current keys and log an error if it is invalid."""
+        """Read the file again. If the file is invalid, keep the current keys and log an error."""
         try:
             self._digests = _read(self._file)
         except SettingsError as error:
@@ -76,7 +78,7 @@ def _read(file: Path) -> list[tuple[Client, bytes]]:
         if key and not key.startswith("#"):
             where = f"--api-key-file: {file}, line {number}"
             if not _SANE(key):
-                raise SettingsError(f"{where}: a key is ASCII without spaces")
+                raise SettingsError(f"{where}: a key must be ASCII characters without spaces")
             client = _client(f"key {number}", rights, where)
             digests.append((client, sha256(key.encode()).digest()))
     if not digests:
@@ -89,7 +91,7 @@ def _read(file: Path) -> list[tuple[Client, bytes]]:
 def _client(name: str, rights: Sequence[str], where: str) -> Client:
     """Return the client that the words after a key describe.
 
-    Raises SettingsError, its message beginning with `where`.
+    Raises SettingsError; its message begins with `where`.
     """
     weight, priority, allowed = 1.0, DEFAULT_PRIORITY, set()
     for right in rights:
@@ -101,7 +103,7 @@ def _client(name: str, rights: Sequence[str], where: str) -> Client:
             allowed.add(_RIGHTS[right])
         else:
             raise SettingsError(
-                f"{where}: after a key may follow weight=N, above 0, priority=N, from 1 to 9, "
-                f"{' and '.join(_RIGHTS)}, after spaces"
+                f"{where}: a key may be followed by weight=N (N above 0), priority=N (1 to 9), "
+                f"{' and '.join(_RIGHTS)}, separated by spaces"
             )
     return Client(name, weight, priority, frozenset(allowed))

@@ -2,7 +2,7 @@
 
 
 class RateLimit:
-    """Limits each client's rate by a token bucket; used from one event loop.
+    """Limits each client's rate with a token bucket; used from one event loop.
 
     A bucket holds the tokens of one second, at least one. Full buckets are deleted, so memory is
     bounded by the number of recent clients.
@@ -15,10 +15,11 @@ class RateLimit:
         self._buckets: dict[object, tuple[float, float]] = {}  # tokens left at a time, in seconds
 
     def take(self, client: object, now: float, images: int = 1, taken: int = 0) -> float:
-        """Take a token for each image and return 0.0, or return the seconds until there are enough.
+        """Take one token per image and return 0.0, or return the seconds until there are enough
+        tokens.
 
-        A full bucket is enough for any request, which then leaves it in debt. `taken` are the
-        tokens that the same request has already taken.
+        A full bucket is enough for any request; a large request leaves the bucket in debt. `taken`
+        is the number of tokens that the same request has already taken.
         """
         tokens, since = self._buckets.get(client, (self._capacity, now))
         tokens = min(self._capacity, tokens + (now - since) * self.rate)

@@ -1,9 +1,9 @@
-"""Decides who may change what the server does for others: its models, and shared memory.
+"""Decides which clients may change the server's models and use shared memory.
 
-A key has the rights that its line names; without keys all clients have those of `Limits`. A browser
-lets any page send such a request, even to a server on the user's own machine, so pages of other
-sites have no rights: they are known by their Origin, or by naming the server by a name that is not
-its own.
+A key has the rights named in its line; without keys, all clients have the rights in `Limits`. A
+browser lets any page send such a request, even to a server on the user's own machine, so pages of
+other sites have no rights. They are recognised by their Origin header, or by a Host header that is
+not a name of this server.
 """
 
 from collections.abc import Collection
@@ -24,24 +24,27 @@ _SHOWN = 40
 
 
 def permit(record: RequestRecord, right: Right) -> None:
-    """Raise ForbiddenError unless the request's client may do this."""
+    """Raise ForbiddenError unless the request's client has this right."""
     check_name(record, record.known_as)
     headers = record.headers
     origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site", b"none")
     own = origin is None or origin.lower().partition(b"://")[2] == headers.get(b"host", b"").lower()
     if not own or site not in (b"none", b"same-origin"):
-        raise ForbiddenError(f"pages of other sites may not {_WHAT[right]}")
+        raise ForbiddenError(
+            f"pages of other sites may not {_WHAT[right]}; use a page of this server"
+        )
     if right not in record.caller.rights:
         raise ForbiddenError(
-            f"you may not {_WHAT[right]}; that needs an API key with the word `{right.value}` after"
-            " it in --api-key-file, or a server without keys that listens on a loopback address"
+            f"you may not {_WHAT[right]}; this needs an API key that has the word `{right.value}`"
+            " in --api-key-file, or a server without keys that listens on a loopback address"
         )
 
 
 def check_name(record: RequestRecord, names: Collection[str] | None) -> None:
-    """Raise ForbiddenError if the request names the server by a name that is not its own. `names`
-    are the server's names in lower case, besides loopback addresses, which always count; None
-    allows any name, since a page that uses another name has no key.
+    """Raise ForbiddenError if the request's Host header is not a name of this server.
+
+    `names` has the server's names in lower case; loopback addresses are always accepted. None
+    allows any name, because a page that uses another name has no key.
     """
     host = record.headers.get(b"host")
     if names is None or host is None:  # as over gRPC, which browsers do not speak
@@ -49,8 +52,8 @@ def check_name(record: RequestRecord, names: Collection[str] | None) -> None:
     name = _name_in(host)
     if name not in names and not _is_loopback(name):
         raise ForbiddenError(
-            f"this server is not known as {name[:_SHOWN]!r}, a name under which no one may change"
-            " anything here; call it by its address, or allow the name (--hosts)"
+            f"requests that change the server may not call it {name[:_SHOWN]!r}; use its address,"
+            " or allow this name with --hosts"
         )
 
 

@@ -1,4 +1,4 @@
-"""Serves KServe's V2 inference protocol over gRPC, on a port of its own."""
+"""Serves KServe's V2 inference protocol over gRPC, on a separate port."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,8 @@ _SHARE = 4
 
 
 def port_of(repository: Repository, settings: Settings) -> "GrpcPort | None":
-    """Return the port that the settings ask for. Raises ImportError if grpcio is not installed."""
+    """Return the gRPC port that the settings configure. Raises ImportError if grpcio is not
+    installed."""
     if settings.grpc_port is None:
         return None
     from service.grpc.port import GrpcPort  # noqa: PLC0415  needs the extra `grpc`
@@ -23,11 +24,11 @@ def port_of(repository: Repository, settings: Settings) -> "GrpcPort | None":
 
 
 def max_arriving(settings: Settings) -> int:
-    """Return how many messages may arrive at once.
+    """Return the number of messages that may arrive at once.
 
-    The number is at most that of images that may wait. grpcio does not say how long a message will
-    be, so each counts as one of the greatest length, and all together may take a share of the
-    memory.
+    At most as many messages may arrive as images may wait. grpcio does not tell the length of a
+    message in advance, so each message counts with the maximum length, and all together may take a
+    share of the memory.
     """
     room = available_memory() // _SHARE
     return max(1, min(settings.max_queue + settings.max_batch, room // settings.max_body_bytes))

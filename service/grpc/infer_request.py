@@ -1,13 +1,14 @@
-"""Reads a ModelInferRequest of any length while other threads go on running.
+"""Reads a ModelInferRequest of any length without blocking other threads.
 
-A parser in C holds the interpreter's lock until it returns, and makes an object of every two bytes.
-So fields are counted first, and what may be long is cut out:
+A parser in C holds the interpreter's lock until it returns, and may create an object for every two
+bytes. So fields are counted first, and long parts are cut out:
 
     message ── fields counted ── cut ─┬─ a short message: parsed by protobuf
-                                      ├─ raw_input_contents ┐ parts of the message, read once
-                                      └─ inputs[].contents  ┘ the tensor's shape has been checked
+                                      ├─ raw_input_contents ┐ parts of the message, read after
+                                      └─ inputs[].contents  ┘ the tensor's shape is checked
 
-Wire types are protobuf's: 0 a varint, 1 and 5 eight and four bytes, 2 a length and as many bytes.
+Wire types are those of protobuf: 0 is a varint, 1 is eight bytes, 5 is four bytes, and 2 is a
+length followed by that many bytes.
 """
 
 from collections import defaultdict
@@ -65,11 +66,12 @@ class _Field(NamedTuple):
 
 
 def _endless() -> BadRequestError:
-    return BadRequestError("the message is cut short or malformed: a number does not end")
+    return BadRequestError("malformed or truncated protobuf message: a number does not end")
 
 
 def _fields(data: bytes, position: int, end: int, most: int, what: str) -> Iterator[_Field]:
-    """Yield the fields between two positions. Raises PayloadTooLargeError beyond `most` fields."""
+    """Yield the fields between two positions. Raises PayloadTooLargeError for more than `most`
+    fields."""
     for _ in range(most):
         if position == end:
             return
@@ -87,10 +89,10 @@ def _fields(data: bytes, position: int, end: int, most: int, what: str) -> Itera
         elif kind in _SIZES:
             value, length = position, _SIZES[kind]
         else:
-            raise BadRequestError(f"the message is malformed: it has a field of wire type {kind}")
+            raise BadRequestError(f"malformed protobuf message: a field has the wire type {kind}")
         if not number or length > end - value:
             raise BadRequestError(
-                f"the message is cut short or malformed: field {number} should have {length} "
+                f"malformed or truncated protobuf message: field {number} should have {length} "
                 f"bytes, but {end - value} are left"
             )
         position = value + length
@@ -111,9 +113,10 @@ class Message(NamedTuple):
 
 
 def read_message(data: bytes) -> Message:
-    """Return a request whose elements have not been read.
+    """Return the request in a message; the elements of tensors are not read yet.
 
-    BadRequestError: malformed. PayloadTooLargeError: more than any request needs.
+    Raises BadRequestError for a malformed message, and PayloadTooLargeError if it has more fields
+    than any request needs.
     """
     kept: list[bytes] = []
     raw: list[memoryview] = []
@@ -165,9 +168,9 @@ def encoded_varint(number: int) -> bytes:
 def infer_request(
     message: Message, info: ModelInfo, max_images: int, regions: Regions | None = None
 ) -> InferRequest:
-    """Return a request with its images, which may be views of the message.
+    """Return a request with its images; the images may be views of the message.
 
-    Takes time in proportion to the message's length. Raises the errors of `understand`.
+    The time is proportional to the message's length. Raises the errors of `understand`.
     """
     head = message.head
     if message.raw and any(elements.parts for elements in message.typed):
@@ -175,7 +178,7 @@ def infer_request(
     if message.raw and len(message.raw) != len(head.inputs):
         raise BadRequestError(
             f"{len(message.raw)} raw_input_contents for {len(head.inputs)} inputs; "
-            "send one for each input"
+            "send one per input"
         )
     fields = {
         "id": head.id,
@@ -215,7 +218,7 @@ def infer_request(
 
 
 def _plain(parameters: Any) -> dict[str, Any]:
-    """Return parameters in the types that JSON has."""
+    """Return parameters with the types that JSON has."""
     if not parameters:
         return {}
     plain = {}
@@ -236,8 +239,8 @@ class _TypedElements:
     most_files: int = 0
 
     def numbers(self, shape: Sequence[int], kind: type[np.generic]) -> Any:
-        """Return the values as an array. Raises BadRequestError unless they are in the type's own
-        field."""
+        """Return the values as an array. Raises BadRequestError unless they are in the field for
+        their type."""
         if kind is np.float32:
             return numbers_in_binary(self._packed(_FLOAT, _FOUR), shape, kind)
         if kind is np.float16:
@@ -245,21 +248,23 @@ class _TypedElements:
         return _small_numbers(self._packed(_WHOLE, _VARINT), prod(shape)).reshape(shape)
 
     def files(self, n: int) -> list[bytes]:
-        """Return the n files in bytes_contents."""
+        """Return the `n` files in bytes_contents."""
         found = self._found(_BYTES)
         check_size(len(found), n)
         return [copied(memoryview(self.data)[entry.value : entry.end]) for entry in found]
 
     def _packed(self, number: int, single: int) -> bytes | memoryview:
-        """Return a field's encoded numbers, which come in one piece or one by one."""
+        """Return a field's encoded numbers, which the message has in one piece or one by one."""
         found = self._found(number)
         if any(entry.kind not in (_LENGTH, single) for entry in found):
-            raise BadRequestError(f"the message is malformed: {_NAMES[number]} are of another type")
+            raise BadRequestError(
+                f"malformed protobuf message: {_NAMES[number]} have the wrong type"
+            )
         views = [memoryview(self.data)[entry.value : entry.end] for entry in found]
         return views[0] if len(views) == 1 else b"".join(views)
 
     def _found(self, number: int) -> list[_Field]:
-        """Return the parts of one field. Raises BadRequestError if there are other fields."""
+        """Return the occurrences of one field. Raises BadRequestError if there are other fields."""
         most = _MOST_FIELDS + self.most_files
         found: defaultdict[int, list[_Field]] = defaultdict(list)
         for part in self.parts:
@@ -267,14 +272,13 @@ class _TypedElements:
                 found[entry.number].append(entry)
         if others := found.keys() - {number}:
             other = _NAMES.get(min(others), f"field {min(others)}")
-            raise BadRequestError(
-                f"this input's elements are its contents' {_NAMES[number]}; got {other}"
-            )
+            raise BadRequestError(f"this input's elements must be in {_NAMES[number]}; got {other}")
         return found[number]
 
 
 def _small_numbers(data: bytes | memoryview, expected: int) -> NDArray[np.uint8]:
-    """Return the numbers in varints, none above 255; a varint has one byte, or two from 128 on."""
+    """Return the numbers in varints. Each is at most 255: numbers below 128 have one byte, others
+    two."""
     encoded = np.frombuffer(data, np.uint8)
     check_size(int(np.count_nonzero(encoded < 0x80)), expected)
     parts, begin = [encoded[:0]], 0

@@ -1,6 +1,8 @@
-"""Makes protobuf messages from descriptors that protoc compiled from the .proto files here.
+"""Creates protobuf messages from descriptors, which protoc compiled from the .proto files in this
+folder.
 
-They have a pool of their own: a process may hold other copies of the same protocol.
+The descriptors are in a separate pool, because a process may hold other copies of the same
+protocol.
 """
 
 from importlib.resources import files
@@ -32,18 +34,21 @@ def message_class(name: str) -> Any:
 
 
 def parse(kind: Any, data: bytes) -> Any:
-    """Return the message in the bytes. Raises BadRequestError if they hold none."""
+    """Return the message in the bytes. Raises BadRequestError if the bytes are not such a
+    message."""
     try:
         return kind.FromString(data)
     except DecodeError as error:
-        raise BadRequestError(f"the message is no {kind.DESCRIPTOR.name}: {error}") from error
+        raise BadRequestError(
+            f"the message is not a valid {kind.DESCRIPTOR.name}: {error}"
+        ) from error
 
 
 def coding_of(data: bytes) -> str:
-    """Return how a message is compressed, in HTTP's words, or nothing.
+    """Return HTTP's name for a message's compression, or "" if the message is not compressed.
 
-    The port leaves messages as they came: grpcio would inflate them in the event loop. The first
-    bytes tell, because none of these protocols' messages begins with them.
+    The port does not let grpcio decompress messages, because that would block the event loop. The
+    first bytes show the compression, because no message of these protocols begins with them.
     """
     if data.startswith(b"\x1f\x8b"):
         return "gzip"
@@ -51,7 +56,8 @@ def coding_of(data: bytes) -> str:
 
 
 def fill(kind: Any, fields: Any) -> bytes:
-    """Return, in bytes, a message with these fields; fields that it does not have are left out."""
+    """Return a serialized message with these fields; fields that the message type lacks are
+    ignored."""
     message = kind()
     ParseDict(msgspec.to_builtins(fields), message, ignore_unknown_fields=True)
     encoded: bytes = message.SerializeToString()

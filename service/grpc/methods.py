@@ -1,4 +1,4 @@
-"""Answers every method except inference with the same facts as over HTTP."""
+"""Answers all methods except inference, with the same data as over HTTP."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any

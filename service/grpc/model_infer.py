@@ -1,4 +1,4 @@
-"""Answers a ModelInferRequest by the same `Request` as over HTTP."""
+"""Answers a ModelInferRequest with the same `Request` as over HTTP."""
 
 import asyncio
 from time import perf_counter
@@ -33,7 +33,8 @@ _LENGTH = 2
 _PIECE = 2**14
 
 MOST_ANSWER = 2**24
-"""The most bytes of an answer: grpcio copies it in one go, with the interpreter's lock."""
+"""The most bytes of an answer, because grpcio copies it at once while it holds the interpreter's
+lock."""
 
 
 async def infer(
@@ -44,10 +45,10 @@ async def infer(
     *,
     in_stream: bool = False,
 ) -> bytes:
-    """Return the answer's message, or a stream's; `remaining_s` is the time to the deadline if the
-    client set one.
+    """Return the answer's message, in a stream's form if `in_stream`. `remaining_s` is the time
+    until the client's deadline, if there is one.
 
-    Cancelled, it withdraws the request. Raises ServiceError.
+    Cancelling the call withdraws the request. Raises ServiceError.
     """
     deadline = None if remaining_s is None else perf_counter() + remaining_s
     message = read_message(data)
@@ -86,8 +87,8 @@ class _Exchange:
             answer = await self._made(outcome) if most > LONG_ANSWER else self._format(outcome)
             if len(answer) > MOST_ANSWER:
                 raise PayloadTooLargeError(
-                    f"the answer has {len(answer)} bytes, and at most {MOST_ANSWER} are sent by"
-                    " gRPC; send fewer images at once, ask for fewer classes, or ask over HTTP"
+                    f"the answer has {len(answer)} bytes, but at most {MOST_ANSWER} are sent by"
+                    " gRPC; send fewer images at once, request fewer classes, or use HTTP"
                 )
             request.finish(outcome)
             return answer
@@ -103,7 +104,7 @@ class _Exchange:
             del self._outcome, outcome
 
     async def _made(self, scored: Scored) -> bytes:
-        """Return a long answer's message, made in a thread."""
+        """Return a long answer's message, which a thread formats."""
         made: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._outcome = made  # which gets an error, too, as of a call that gives way
         self._request.aside(self._format, scored, made.set_result)
@@ -189,5 +190,5 @@ def _field(number: int, value: bytes) -> tuple[bytes, bytes]:
 
 
 def _key(number: int, length: int) -> bytes:
-    """Return what precedes a field of so many bytes."""
+    """Return the bytes that precede a field of this length: its tag and its length."""
     return bytes([number << 3 | _LENGTH]) + encoded_varint(length)

@@ -1,12 +1,12 @@
-"""Listens for gRPC, and calls each request's method within the limits that HTTP has.
+"""Listens for gRPC, and calls the method of each request within the same limits as HTTP.
 
     metadata ── edge ── room to arrive ── message ─┬─ ModelInfer, ModelStreamInfer ── infer
                                                    └─ everything else ────────────── methods
 
-A message is received only once its client may send one: a bound on how many arrive at once keeps
-their memory bounded, and the newest message of the client with the most of them gives way. grpcio
-refuses messages that are too long before it has received them. The threads that read long bodies
-inflate compressed ones, and calls that no model answers wait for their client's turn, as over HTTP.
+A limit on the number of messages that arrive at once bounds their memory. If it is reached, the
+newest message of the client with the most arriving messages gives way. grpcio refuses messages that
+are too long before it has received them. The threads that read long bodies also decompress
+messages. Calls that no model answers wait for their client's turn, as over HTTP.
 """
 
 import asyncio
@@ -108,18 +108,20 @@ _Answer = tuple[bytes, Held | None]
 
 
 class _LeftError(Exception):
-    """Says that a call's client has left, perhaps this call alone."""
+    """Says that the client has left the call; its connection may still be in use."""
 
 
 class _NotReadError(Exception):
-    """Says that an answer is not read: no status can follow it, so its connection is closed."""
+    """Says that the client does not read an answer. No status can follow then, so its connection is
+    closed."""
 
 
 class _Flow:
-    """Counts the messages of a stream in progress, and the answers that its client has not read."""
+    """Counts the bytes of a stream's messages in progress, and of the answers that its client has
+    not read."""
 
     def __init__(self, task: "asyncio.Task[Any] | None") -> None:
-        """Set the task that handles the stream."""
+        """Take the task that handles the stream."""
         self.task = task
         self.changed = asyncio.Event()
         self.in_flight = 0  # bytes
@@ -127,14 +129,15 @@ class _Flow:
         self._pause_until = 0.0  # loop time
 
     async def wait(self) -> None:
-        """Wait until another message may be taken."""
+        """Wait until the stream may take another message."""
         while self._unread > _UNREAD_BYTES or self.in_flight > _MOST_IN_FLIGHT:
             self.changed.clear()
             await self.changed.wait()
         await asyncio.sleep(max(0.0, self._pause_until - asyncio.get_running_loop().time()))
 
     def refused(self, error: ServiceError) -> None:
-        """Note that a message was refused: the next may wait, as a unary client would."""
+        """Note that a message was refused. If the error is temporary, the next message waits, as a
+        client of unary calls would."""
         if isinstance(error, RetryableError):
             pause_s = min(error.retry_after_s, _PAUSE_S)
             self._pause_until = asyncio.get_running_loop().time() + pause_s
@@ -150,16 +153,16 @@ class _Flow:
         self._held.append(held)
 
     def release(self) -> None:
-        """Release all answers, since the stream is over."""
+        """Release all answers, because the stream has ended."""
         for held in self._held:
             held.release()
 
 
 class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Serves a repository's models at an address."""
+    """Serves the models of a repository over gRPC at one address."""
 
     def __init__(self, host: str, port: int, repository: Repository, max_arriving: int) -> None:
-        """Let at most `max_arriving` messages arrive at once."""
+        """Take the address, the repository, and the number of messages that may arrive at once."""
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._stopping = False
         self.number = port  # once it listens
@@ -179,7 +182,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._handlers = self._handlers_by_method()
 
     async def start(self, edge: Edge) -> None:
-        """Listen; `edge` admits requests. Raises OSError if the address is in use."""
+        """Start to listen; `edge` admits requests. Raises OSError if the address is in use."""
         self._edge = edge
         options = {
             "grpc.so_reuseport": 0,
@@ -204,7 +207,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._connections.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new requests, and finish those in progress within a time limit."""
+        """Refuse new requests, and finish the requests in progress within a time limit."""
         self._stopping = True
         if self._connections is not None:
             self._connections.stop()
@@ -230,8 +233,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         return {path: handler(self._counted(each)) for path, each in behaviours.items()}
 
     def _counted(self, behaviour: Behaviour) -> Behaviour:
-        """Return a behaviour that marks its connection as busy while it runs, and then closes it if
-        the client does not read."""
+        """Return a behaviour that marks its connection as busy while it runs. It closes the
+        connection if the client does not read the answer."""
 
         async def counted(messages: Any, context: Context) -> None:
             connections, peer = self._connections, peer_of(context.peer())
@@ -304,7 +307,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         return fill(kind, fields)
 
     async def _stream(self, _messages: Any, context: Context) -> None:
-        """Answer a stream of inference requests in their order."""
+        """Answer a stream of inference requests, in the order in which they arrive."""
         flow = _Flow(asyncio.current_task())
         answers: asyncio.Queue[asyncio.Task[_Answer] | None] = asyncio.Queue(_IN_FLIGHT)
 
@@ -333,7 +336,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
                 flow.release()
 
     async def _inflated(self, data: bytes, caller: Client) -> bytes:
-        """Return a message that may be compressed. Raises PayloadTooLargeError, BadRequestError."""
+        """Return a message after decompressing it if needed. Raises PayloadTooLargeError and
+        BadRequestError."""
         coding, most = coding_of(data), self._repository.max_body_bytes
         if not coding:
             return data
@@ -346,13 +350,13 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             return error.with_traceback(None)
 
     async def _next(self, context: Context, caller: Client, flow: "_Flow") -> Any:
-        """Return a stream's next message, once there is room for it in its flow."""
+        """Return a stream's next message, once `flow` has room for it."""
         try:
             async with asyncio.timeout(_IDLE_MS / 1e3):
                 data = await self._receiver.read(context, caller.name)
         except TimeoutError:
             raise RequestTimeoutError(
-                f"no message came for {_IDLE_MS // 1000} s; open another stream for the next"
+                f"no message arrived for {_IDLE_MS // 1000} s; open a new stream for the next one"
             ) from None
         await flow.wait()
         return data
@@ -360,8 +364,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _streamed(
         self, data: bytes | ServiceError, length: int, context: Context, flow: "_Flow"
     ) -> "_Answer":
-        """Return the answer to one message of a stream, which continues after an error; `length`
-        bytes of it came."""
+        """Return the answer to one message of a stream; an error is also an answer, after which the
+        stream continues. `length` is the number of bytes received."""
         try:
             with self._admitted(_STREAM, context) as record:
                 record.bytes_in = length
@@ -382,8 +386,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             flow.changed.set()
 
     def _held(self, record: RequestRecord, count: int, task: "asyncio.Task[Any] | None") -> Held:
-        """Return a reservation for the bytes of an answer that waits to be read; `task` is
-        cancelled if it gives way to another client's."""
+        """Return a reservation for the bytes of an answer that waits to be read. If the reservation
+        gives way to another client, `task` is cancelled."""
         cancel = partial(_cancel, task)
         held = Held(self._repository.room, record.caller, cancel)
         try:
@@ -394,7 +398,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         return held
 
     async def _write(self, context: Context, answer: bytes, held: Held | None) -> None:
-        """Write an answer. Raises _LeftError, or _NotReadError if it is not read in time."""
+        """Write an answer. Raises _LeftError if the client has left, and _NotReadError if it does
+        not read in time."""
         answer_s = self._edge.limits.answer_s
         try:
             async with asyncio.timeout(answer_s):
@@ -437,7 +442,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
                 await self._write(context, answer.SerializeToString(), None)
 
     async def _health(self, asked: Any) -> Mapping[str, Any]:
-        """Return a service's health, which is that of the model it names, or of all models."""
+        """Return a service's health: of the model with the service's name, or of all models."""
         if asked.service in ("", INFERENCE):
             check_ready = self._repository.check_ready
         else:
@@ -488,7 +493,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     @asynccontextmanager
     async def _opened(self, path: str, context: Context) -> AsyncIterator[Client]:
-        """Count a stream as one arriving message while it is open, and yield who opened it."""
+        """Count a stream as one arriving message while it is open, and yield its client."""
         try:
             with self._admitted(path, context) as record:
                 await self._edge.turns.wait(record.caller.name)
@@ -501,10 +506,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     @asynccontextmanager
     async def _arriving(self, record: RequestRecord, within_s: float | None) -> AsyncIterator[None]:
-        """Count a message while it arrives. Raises QueueFullError if it must give way to others.
-
-        RequestTimeoutError: it has not arrived in time.
-        """
+        """Count a message while it arrives. Raises QueueFullError if the message must give way to
+        another client's, and RequestTimeoutError if it does not arrive in time."""
         refused: list[ServiceError] = []
         try:
             async with asyncio.timeout(within_s) as limit:
@@ -553,7 +556,7 @@ _Refusal = tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]
 
 
 def _refusal(error: ServiceError, context: Context) -> _Refusal:
-    """Return an error's status, text and trailers."""
+    """Return the gRPC status, the text and the trailers for an error."""
     trailers = context.trailing_metadata()
     if isinstance(error, RetryableError):
         trailers = (*trailers, ("retry-after", str(max(1, ceil(error.retry_after_s)))))
@@ -563,6 +566,6 @@ def _refusal(error: ServiceError, context: Context) -> _Refusal:
 async def _abort(
     context: Context, status: grpc.StatusCode, text: str, trailers: tuple[tuple[str, str], ...]
 ) -> NoReturn:
-    """End a request with an error's status."""
+    """End a request with an error status."""
     await context.abort(status, text, trailers)
     raise AssertionError  # it has raised

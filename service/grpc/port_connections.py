@@ -1,8 +1,9 @@
-"""Limits the connections of the gRPC port as those of HTTP are: in total, and from one address.
+"""Limits the connections of the gRPC port like HTTP's: in total, and from one address.
 
-grpcio accepts connections by itself and does not show them. So when the port's listener has
-something to accept, the sockets of this process are listed: new ones are counted, and where a limit
-is reached, the one that has been silent longest is shut down, or else the new one.
+grpcio accepts connections itself and does not expose them. So whenever the port's listener has a
+connection to accept, this module lists the sockets of the process and counts the new ones. If a
+limit is reached, it shuts down the connection that has been silent longest, or the new one if none
+is silent.
 """
 
 import asyncio
@@ -42,12 +43,12 @@ def peer_of(text: str) -> Peer:
 
 
 def _plain(host: str) -> str:
-    """Return an IPv4 address without the prefix that a socket for both versions gives it."""
+    """Return an IPv4 address without the IPv6 prefix that a dual-stack socket adds."""
     return host.removeprefix("::ffff:") if "." in host else host
 
 
 class _Seen(Connection):
-    """Knows one connection by the file that grpcio has of it."""
+    """Represents one connection, found by its file descriptor in grpcio."""
 
     def __init__(self, file: int, number: int, peer: Peer, busy: Counter[Peer], now: float) -> None:
         self.address = network_of(peer[0])
@@ -70,7 +71,7 @@ class _Seen(Connection):
                 same.shutdown(socket.SHUT_RDWR)
 
     def received(self) -> int | None:
-        """Return how many bytes came, or None if that is not known."""
+        """Return how many bytes the connection has received, or None if that is unknown."""
         with self._socket() as same:
             return None if same is None else bytes_received(same)
 
@@ -93,11 +94,11 @@ class _Seen(Connection):
 
     @override
     def inspect(self, now: float) -> None:
-        """Do nothing: grpcio closes those that are idle for long."""
+        """Do nothing, because grpcio closes connections that are idle for long."""
 
 
 class PortConnections:
-    """Counts the connections of a port of this process; used from its event loop."""
+    """Counts the connections of one port of this process; used from its event loop."""
 
     def __init__(self, port: int, limits: Limits) -> None:
         self._port, self._every_s = port, limits.sweep_s
@@ -111,12 +112,12 @@ class PortConnections:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to count."""
+        """Begin to count connections."""
         self._listeners = list(_listeners(self._port))
         self._task = asyncio.create_task(self._watch())
 
     def stop(self) -> None:
-        """Stop counting; connections stay as they are."""
+        """Stop counting; connections stay open."""
         if self._task is not None:
             self._task.cancel()
         for listener in self._listeners:
@@ -126,7 +127,7 @@ class PortConnections:
 
     @contextmanager
     def busy(self, peer: Peer) -> Iterator[None]:
-        """Count a request on a peer's connection, which is not silent meanwhile."""
+        """Count a request on a peer's connection, which does not count as silent meanwhile."""
         self._busy[peer] += 1
         try:
             yield
@@ -138,13 +139,14 @@ class PortConnections:
                 seen.since = asyncio.get_running_loop().time()
 
     def health_only(self, peer: Peer) -> bool:
-        """Return whether a peer may only ask for health, because its connection is one too many."""
+        """Return whether a peer may only send health requests, because its connection exceeds the
+        limit."""
         seen = self._by_peer.get(peer)
         return seen is not None and seen.health_only
 
     def received(self, peer: Peer) -> int | None:
-        """Return how many bytes a peer has sent, or None if that is not known, as just after it
-        connected."""
+        """Return how many bytes a peer has sent, or None if that is unknown, for example just after
+        it connected."""
         seen = self._by_peer.get(peer)
         return None if seen is None else seen.received()
 
@@ -204,8 +206,9 @@ class PortConnections:
 def _sockets(
     port: int, known: frozenset[int]
 ) -> tuple[Mapping[int, tuple[int, Peer] | None], frozenset[int]]:
-    """Return the sockets of this process that are not `known`, those of the port's connections with
-    their file and peer, and the numbers of all sockets."""
+    """Return the sockets of this process that are not `known`, and the inode numbers of all
+    sockets. Sockets of the port's connections come with their file descriptor and peer, others with
+    None."""
     found: dict[int, tuple[int, Peer] | None] = {}
     every = set()
     for file, number in _own_sockets():
@@ -222,7 +225,7 @@ def _sockets(
 
 
 def _own_sockets() -> Iterator[tuple[int, int]]:
-    """Yield the file and the system's number of each socket of this process."""
+    """Yield the file descriptor and the inode number of each socket of this process."""
     for name in os.listdir(_FILES):
         try:
             status = os.fstat(int(name))
@@ -233,7 +236,7 @@ def _own_sockets() -> Iterator[tuple[int, int]]:
 
 
 def _listeners(port: int) -> Iterator[socket.socket]:
-    """Yield copies of this process's sockets that listen on the port."""
+    """Yield duplicates of this process's sockets that listen on the port."""
     for file, _ in _own_sockets():
         with suppress(OSError):  # closed meanwhile
             same = socket.socket(fileno=os.dup(file))

@@ -1,14 +1,15 @@
-"""Receives messages; what takes long of it keeps neither the event loop nor other clients waiting.
+"""Receives messages, so that long ones delay neither the event loop nor other clients.
 
-grpcio collects a message in pieces, as they came. When the coroutine that reads goes on, it copies
-them one by one with the interpreter's lock, and then joins them:
+grpcio collects the pieces of a message as they arrive. When the reading coroutine resumes, grpcio
+copies the pieces one by one while it holds the interpreter's lock, and then joins them:
 
-    read ── wait until it is whole ─┬─ few bytes ── copied here
-                                    └─ many ── the client's turn ── memory ── copied in a thread
+    read ── wait until complete ─┬─ few bytes ── copied here
+                                 └─ many ── the client's turn ── memory ── copied in a thread
 
-A copy of 20 MB needs 5,000 pages that the process has not; so their memory is asked for first,
-without the lock. Pieces are as long as the client makes its frames: where they are short a copy
-takes longer, and the client's next long message waits for a multiple of that.
+A copy of 20 MB needs 5,000 memory pages that the process does not have yet, so the memory is
+requested first, without the lock. The client's frames determine the length of the pieces. Copying
+short pieces takes longer, and the client's next long message then waits for a multiple of that
+time.
 """
 
 import asyncio
@@ -52,7 +53,7 @@ _libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
 
 
 def bytes_received(connection: socket.socket) -> int | None:
-    """Return how many bytes came on a TCP connection, or None where the system does not say."""
+    """Return how many bytes a TCP connection has received, or None if the system does not tell."""
     if sys.platform != "linux":
         return None
     size = _RECEIVED + 8
@@ -62,7 +63,7 @@ def bytes_received(connection: socket.socket) -> int | None:
 
 @dataclass(slots=True)
 class _Turn:
-    """Lets a client's long messages be copied one after another."""
+    """Makes a client's long messages wait for each other, so that one is copied at a time."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
@@ -70,17 +71,18 @@ class _Turn:
 
 
 class Receiver:
-    """Receives the messages of a port; used from its event loop."""
+    """Receives the messages of one port; used from its event loop."""
 
     def __init__(self, received: Callable[[Any], int | None]) -> None:
-        """Set `received`, which returns how many bytes came on a context's connection, or None."""
+        """Take `received`, which returns how many bytes the connection of a context has received,
+        or None."""
         self._received = received
         self._turns: dict[str, _Turn] = {}
         self._thread = ThreadPoolExecutor(1, "receive")
         self._taken = 0  # bytes of long messages since `taken`
 
     def taken(self) -> int:
-        """Return the bytes of the long messages since this was called last, or more."""
+        """Return an upper estimate of the bytes of long messages since the last call."""
         taken, self._taken = self._taken, 0
         return taken
 
@@ -91,7 +93,8 @@ class Receiver:
     async def read(self, context: Any, client: str, most: int | None = None) -> Any:
         """Return a call's next message, or grpcio's EOF.
 
-        Raises PayloadTooLargeError for one that goes on arriving after more than `most` bytes.
+        Raises PayloadTooLargeError if more than `most` bytes have arrived and the message is not
+        complete.
         """
         before = self._received(context)
         reading = context.read()
@@ -108,7 +111,8 @@ class Receiver:
         return await _finished(self._copy(reading, client, count or 0))
 
     def _count(self, context: Any, before: int | None) -> int | None:
-        """Return how many bytes came since there were `before`, or at all if that is not known."""
+        """Return how many bytes have arrived since the count was `before`; if None, how many in
+        total."""
         now = self._received(context)
         return None if now is None else now - (before or 0)
 
@@ -119,7 +123,7 @@ class Receiver:
         count: Callable[[], int | None],
         most: int | None,
     ) -> None:
-        """Wait until a message is whole, or its call has ended."""
+        """Wait until a message is complete or its call has ended."""
         try:
             if most is None:
                 with suppress(grpc.aio.InternalError):  # of which `reading` knows
@@ -129,7 +133,7 @@ class Receiver:
                 await asyncio.wait([whole], timeout=_LOOK_S)
                 if not whole.done() and (count() or 0) > most + _FEW:
                     raise PayloadTooLargeError(
-                        f"the message has more than {most} bytes, the most allowed here"
+                        f"the message has more than {most} bytes, which is the limit here"
                     )
         except BaseException:
             self._taken += _MAYBE
@@ -162,8 +166,8 @@ class Receiver:
 
 
 async def _finished(work: Coroutine[Any, Any, T]) -> T:
-    """Return what work returns that must not be left undone: grpcio would keep the message. If this
-    is cancelled, it raises that when the work has ended."""
+    """Return the result of work that must be finished, because grpcio would otherwise keep the
+    message. If the caller is cancelled, CancelledError is raised once the work has ended."""
     task = asyncio.ensure_future(work)
     cancelled = False
     while not task.done():
@@ -177,13 +181,13 @@ async def _finished(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _copied(reading: Coroutine[Any, Any, T]) -> T:
-    """Return what a coroutine returns that awaits nothing more."""
+    """Return the result of a coroutine that has nothing left to await."""
     try:
         reading.send(None)
     except StopIteration as read:
         result: T = read.value
         return result
-    raise RuntimeError("grpcio awaits something else than the message")
+    raise RuntimeError("grpcio awaits something other than the message")
 
 
 def _timed(reading: Coroutine[Any, Any, T], count: int) -> tuple[T, float]:
@@ -195,9 +199,11 @@ def _timed(reading: Coroutine[Any, Any, T], count: int) -> tuple[T, float]:
 
 
 def _touch(count: int) -> None:
-    """Have so many bytes of memory ready for the next that ask for them, without the lock.
+    """Request `count` bytes of memory from the system without the lock, so that the next allocation
+    gets them.
 
-    glibc returns what it got for a long block to the system, but keeps as much from then on.
+    When the first block is freed, glibc returns its memory to the system, but keeps blocks of this
+    size from then on. So the second block stays in the process.
     """
     _libc.free(_libc.malloc(count))
     block = _libc.malloc(count)

@@ -1,8 +1,8 @@
-"""Finds models by name in a catalogue, and the files that were downloaded by `pull`.
+"""Finds models by name in a catalogue, and the files that `pull` has downloaded.
 
     name ─ catalogue.toml, --catalogue ─ Entry ─ download ─ PULLED/NAME/model.onnx
 
-A name is that of one folder.
+A model's name is also the name of its folder.
 """
 
 import json
@@ -27,7 +27,7 @@ _SHIPPED = Path(__file__).with_suffix(".toml")
 
 
 class Entry(BaseModel):
-    """Describes one model of a catalogue; its file explains the fields."""
+    """Describes one model of a catalogue; the catalogue file explains the fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,11 +41,11 @@ class Entry(BaseModel):
 
 
 def check_name(name: str, whose: object) -> None:
-    """Raise ModelFileError, whose text begins with `whose`, unless a model may have this name."""
+    """Raise ModelFileError unless a model may have this name; the message begins with `whose`."""
     if not _NAME.fullmatch(name):
         raise ModelFileError(
             f"{whose}: invalid model name {name[:80]!a}; use letters, digits, dots, dashes and"
-            " underscores, beginning with a letter or digit, and not `stats`"
+            " underscores, begin with a letter or digit, and do not use `stats`"
         )
 
 
@@ -54,7 +54,8 @@ _ALIKE, _FEWEST_LETTERS = 0.8, 3
 
 
 def read_catalogue(more: Path | None = None) -> dict[str, Entry]:
-    """Return all entries by name, with those of the file `more` first. Raises ModelFileError."""
+    """Return all entries by name; entries of the file `more` override others. Raises
+    ModelFileError."""
     entries: dict[str, Entry] = {}
     for path in (_SHIPPED, more):
         if path is None:
@@ -74,16 +75,18 @@ def read_catalogue(more: Path | None = None) -> dict[str, Entry]:
 
 
 def find_entry(name: str, entries: Mapping[str, Entry]) -> Entry:
-    """Return the entry with this name. Raises ModelFileError, which names similar ones."""
+    """Return the entry with this name. Raises ModelFileError, whose message lists similar names."""
     if name in entries:
         return entries[name]
-    raise ModelFileError(f"there is no model {name} in the catalogue; {near_names(name, entries)}")
+    raise ModelFileError(f"the catalogue has no model {name}; {near_names(name, entries)}")
 
 
 def near_names(name: str, names: Iterable[str]) -> str:
-    """Return a question or a hint about a name that is not in `names`.
+    """Return a question that suggests similar names, for a name that is not in `names`, or a list
+    of all.
 
-    Names that begin with it are near; without any, the one that it may be a misspelling of.
+    Suggested are the names that begin with `name`; if there are none, the name that `name` may
+    misspell.
     """
     asked, known = name.lower(), list(names)
     long = len(asked) >= _FEWEST_LETTERS
@@ -95,16 +98,16 @@ def near_names(name: str, names: Iterable[str]) -> str:
 
 
 def pulled(name: str, folder: Path = PULLED) -> Path | None:
-    """Return a pulled model's file, or None if it was not pulled."""
+    """Return the file of a pulled model, or None if the model was not pulled."""
     path = _file(name, folder) if _NAME.fullmatch(name) else None
     return path if path is not None and path.is_file() else None
 
 
 def pull(name: str, entry: Entry, show: Show, folder: Path = PULLED) -> Path:
-    """Download a model unless it is here already, and return its file.
+    """Download a model unless it was downloaded before, and return its file.
 
-    Raises ModelFileError for a name that no model may have, and NotDownloadedError where no server
-    has the file, or where it sends another one.
+    Raises ModelFileError for an invalid name, and NotDownloadedError if the server does not send
+    the file or sends another one.
     """
     target = _file(name, folder)
     source = Source(entry.url, entry.bytes, entry.sha256)
@@ -123,19 +126,19 @@ def pull(name: str, entry: Entry, show: Show, folder: Path = PULLED) -> Path:
 
 
 def _file(name: str, folder: Path) -> Path:
-    """Return the path of the model with that name; it is never outside the folder."""
+    """Return the path of the model with that name, which is always inside the folder."""
     check_name(name, name)
     return placed(folder) / name / "model.onnx"
 
 
 def _advice(error: DownloadError, entry: Entry) -> str:
-    """Return advice for after a failed download."""
+    """Return advice to give after a failed download."""
     if error.begun:
-        return f"{error.begun:,} of {entry.bytes:,} bytes are here: pull it again to resume"
+        return f"{error.begun:,} of {entry.bytes:,} bytes were downloaded; pull it again to resume"
     if error.status is not None and error.status < 500:
-        return "nothing was downloaded; is the address in the catalogue still right?"
+        return "nothing was downloaded; check the model's `url` in the catalogue"
     return (
-        "nothing was downloaded; is the network there, and does https_proxy name its proxy? "
+        "nothing was downloaded; check the network, and https_proxy if it needs a proxy; "
         "--catalogue FILE may name a mirror"
     )
 

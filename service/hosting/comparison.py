@@ -18,9 +18,9 @@ def compare(
 ) -> Comparison:
     """Compare the answers of two versions to the same images.
 
-    Classes are matched by their numbers, so that labels may be corrected, and by their labels, so
-    that classes may be in another order; the match with more agreement counts. Scores that are not
-    finite agree with nothing.
+    Classes are matched in two ways: by their numbers, because labels may have been corrected, and
+    by their labels, because classes may be in another order. The match with more agreement counts.
+    Scores that are not finite agree with nothing.
     """
     if not after:
         return Comparison()
@@ -35,7 +35,8 @@ def compare(
 
 
 def relabelled(old: ModelInfo, new: ModelInfo) -> str:
-    """Return a phrase on the classes of a new version that have other labels; empty if none has."""
+    """Return a phrase about the classes of a new version whose labels changed; empty if no label
+    changed."""
     pairs = list(zip(old.labels, new.labels, strict=False))
     changed = [f"{after!r} instead of {before!r}" for before, after in pairs if before != after]
     if not changed and len(old.labels) == len(new.labels):
@@ -55,8 +56,8 @@ def _compare(
     olds: NDArray[np.intp],
     news: NDArray[np.intp],
 ) -> Comparison:
-    """Compare answers by the columns of each version's classes, which are equal for the same
-    class."""
+    """Compare answers, given the column of each class in both versions; a class has the same column
+    in both."""
     count = int(max(olds.max(), news.max())) + 1
     same, largest = 0, 0.0
     for first, second in zip(before, after, strict=True):
@@ -73,6 +74,7 @@ def _compare(
 
 
 def _columns(info: ModelInfo, classes: int, columns: dict[str, int]) -> NDArray[np.intp]:
-    """Return the column of each class by its name, and add columns for new names."""
+    """Return the column of each class, found by its label; labels that are not in `columns` are
+    added."""
     names = [*info.labels[:classes], *map(str, range(len(info.labels), classes))]
     return np.array([columns.setdefault(name, len(columns)) for name in names])

@@ -1,9 +1,9 @@
-"""Downloads files over https or http from networks that may fail at any byte.
+"""Downloads files over https or http, from networks that may fail at any byte.
 
     Source ─ fetch ─ TARGET.SUM.part ─ size and sum ─ TARGET
 
-A file takes its place only once its size and sum are right; one that is incomplete is resumed.
-Where a server redirects, from https only https is followed, and no token goes to another server.
+A file is moved to its place only once its size and checksum are right; an incomplete download is
+resumed. Redirects from https are followed only to https, and no token is sent to another server.
 """
 
 import fcntl
@@ -39,13 +39,14 @@ _Got = TypeVar("_Got")
 
 
 class NotDownloadedError(ModelFileError):
-    """Says why a model cannot be downloaded; a copy that is already here may be served."""
+    """Says why a model cannot be downloaded; a copy from an earlier download may be served."""
 
 
 class DownloadError(NotDownloadedError):
-    """Says why a server did not send a file, or only part of it.
+    """Says why a server did not send a file, or sent only part of it.
 
-    `status` is the HTTP status, None where no answer came; `begun` how many bytes are here.
+    `status` is the HTTP status, or None without an answer; `begun` is the number of bytes
+    downloaded so far.
     """
 
     def __init__(self, reason: str, status: int | None = None, begun: int = 0) -> None:
@@ -55,9 +56,9 @@ class DownloadError(NotDownloadedError):
 
 @dataclass(frozen=True)
 class Source:
-    """Names a file on a server, with the size and the checksum that it must have.
+    """Describes a file on a server, with the size and the checksum that the file must have.
 
-    `sum` is its SHA-256, or the SHA-1 of 40 digits that git names a file's content by.
+    `sum` is the SHA-256 of the file, or its SHA-1 as a git blob, which has 40 digits.
     """
 
     url: str
@@ -72,10 +73,12 @@ def fetch(
     progress: Callable[[int], None],
     before: Callable[[], None] = lambda: None,
 ) -> None:
-    """Download a file to `target` unless it is there; `progress` gets the number of bytes so far.
+    """Download a file to `target` unless it exists there; `progress` is called with the number of
+    bytes so far.
 
-    `before` is called once the file is complete, before it takes its place. Raises DownloadError
-    where the server does not send it, and NotDownloadedError where it sends another one.
+    `before` is called once the file is complete, before it is moved to `target`. Raises
+    DownloadError if the server does not send the file, and NotDownloadedError if it sends another
+    one.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.{source.sum[:16]}.part")
@@ -90,7 +93,8 @@ def fetch(
 
 
 def _is_at(path: Path, file: BinaryIO) -> bool:
-    """Return whether an open file still has that path, which others may rename or remove."""
+    """Return whether an open file still has this path; another process may rename or remove the
+    file."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:
@@ -98,8 +102,8 @@ def _is_at(path: Path, file: BinaryIO) -> bool:
 
 
 def _complete(source: Source, part: Path, file: BinaryIO, progress: Callable[[int], None]) -> None:
-    """Download the bytes that a file lacks. Raises DownloadError, or NotDownloadedError for another
-    file."""
+    """Download the bytes that a file lacks. Raises DownloadError, and NotDownloadedError if the
+    server sent another file."""
     try:
         _try(lambda: _append(source, file, progress))
     except DownloadError as error:
@@ -110,8 +114,7 @@ def _complete(source: Source, part: Path, file: BinaryIO, progress: Callable[[in
     if _sum(part, source) != source.sum:
         part.unlink()
         raise NotDownloadedError(
-            f"{source.url} is not the file that it should be: its checksum differs; "
-            "nothing of it was kept"
+            f"{source.url} is not the expected file: its checksum differs; the download was deleted"
         )
 
 
@@ -122,7 +125,7 @@ def read(url: str, most: int, token: str = "") -> bytes:
         with _open(url, token) as response:
             data: bytes = response.read(most + 1)
         if len(data) > most:
-            raise NotDownloadedError(f"{url} answers with more than {most:,} bytes")
+            raise NotDownloadedError(f"{url} sent more than the {most:,} bytes allowed")
         if response.length:  # of which no error tells
             raise ConnectionError(f"the server closed the connection after {len(data):,} bytes")
         return data
@@ -131,7 +134,7 @@ def read(url: str, most: int, token: str = "") -> bytes:
 
 
 def _try(download: Callable[[], _Got]) -> _Got:
-    """Return the result of `download`, tried several times. Raises DownloadError."""
+    """Return the result of `download`, which is tried several times. Raises DownloadError."""
     for number in range(_TRIES):
         try:
             return download()
@@ -149,7 +152,7 @@ def _try(download: Callable[[], _Got]) -> _Got:
 
 
 def _pause(error: Exception, number: int) -> float:
-    """Return the seconds before the next try, no fewer than the server asks for."""
+    """Return the seconds to wait before the next try, at least as many as the server asks for."""
     pause: float = _PAUSE_S * 2**number
     asked = error.headers.get("retry-after", "") if isinstance(error, HTTPError) else ""
     return max(pause, int(asked)) if asked.isdecimal() else pause
@@ -166,8 +169,8 @@ def _reason(error: Exception) -> str:
 
 
 class _Redirects(HTTPRedirectHandler):
-    """Follows redirects from https only to https, and from http to either, but not to ftp as urllib
-    would; only the first server gets the token."""
+    """Follows redirects from https only to https, and from http to https or http, but not to ftp,
+    which urllib would follow. Only the first server gets the token."""
 
     @override
     def redirect_request(
@@ -177,7 +180,8 @@ class _Redirects(HTTPRedirectHandler):
         allowed = ("https",) if old.scheme == "https" else ("https", "http")
         if new.scheme not in allowed:
             raise NotDownloadedError(
-                f"{req.full_url} redirects to {newurl}; only {' and '.join(allowed)} is followed"
+                f"{req.full_url} redirects to {newurl}, but only redirects to"
+                f" {' and '.join(allowed)} are followed"
             )
         request = super().redirect_request(req, fp, code, msg, headers, newurl)
         if request is not None and (old.scheme, old.netloc) != (new.scheme, new.netloc):
@@ -216,7 +220,9 @@ def _append(source: Source, file: BinaryIO, progress: Callable[[int], None]) -> 
             begin += len(chunk)
             if begin > source.bytes:
                 file.truncate(0)
-                raise NotDownloadedError(f"{source.url} has more than {source.bytes:,} bytes")
+                raise NotDownloadedError(
+                    f"{source.url} has more than the expected {source.bytes:,} bytes"
+                )
             file.write(chunk)
             progress(begin)
     file.flush()
@@ -225,7 +231,7 @@ def _append(source: Source, file: BinaryIO, progress: Callable[[int], None]) -> 
 
 
 def _sum(path: Path, source: Source) -> str:
-    """Return a file's checksum, computed by the source's method."""
+    """Return a file's checksum, with the algorithm of the source's checksum."""
     with path.open("rb") as file:
         if len(source.sum) == hashlib.sha256().digest_size * 2:
             return hashlib.file_digest(file, "sha256").hexdigest()

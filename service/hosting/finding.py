@@ -1,13 +1,12 @@
-"""Finds the models to serve, given a file, a folder of one model or of several, or a
-name.
+"""Finds the models to serve, given a file, a folder with one model or several, or a name.
 
 models/                      convoy serve models, models/digits or models/flowers
     digits/
-        model.onnx           or the only file *.onnx; with model.toml, labels.txt, ... beside it
+        model.onnx           or the only *.onnx file; next to it model.toml, labels.txt, ...
     flowers/
-        1/model.onnx         or with versions, as in Triton: the highest is served
+        1/model.onnx         or in folders of versions, as in Triton: the highest is served
     birds/
-        onnx/model.onnx      or as optimum's exports are published
+        onnx/model.onnx      or as exports of optimum are published
 """
 
 import logging
@@ -47,7 +46,7 @@ _SCHEME = re.compile(r"(\w{2,}):/")
 
 @dataclass(frozen=True)
 class ReadModel:
-    """Holds everything from a model's files that serving it needs. Picklable."""
+    """Holds all data from a model's files that serving needs. Picklable."""
 
     info: ModelInfo
     preprocessing: Preprocessing
@@ -57,12 +56,12 @@ class ReadModel:
 
 @dataclass(frozen=True)
 class ProvedModel:
-    """Opens engines that share the proof of one of them. Picklable."""
+    """Opens engines; the proof of the first engine holds for all. Picklable."""
 
     proved: WarmUpResult
 
     def __call__(self, places: Sequence[DeviceChoice]) -> Sequence[Engine]:
-        """Return an engine for each place. Raises EngineError."""
+        """Return one engine per place. Raises EngineError."""
         engines = [self.proved.open()]
         for _ in places[1:]:
             engines.append(self.proved.open(engines[-1]))
@@ -70,12 +69,12 @@ class ProvedModel:
 
 
 Stamp = Sequence[tuple[str, int, int, int]]
-"""Distinguishes the present files of a model from earlier ones."""
+"""Distinguishes the current files of a model from earlier ones."""
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """Locates a model to serve; a missing file is reported when the model is opened."""
+    """Locates a model to serve. A missing file is reported only when the model is opened."""
 
     name: str
     version: str
@@ -86,28 +85,32 @@ class ModelFile:
 
 
 def check_models(settings: Settings, expectations: Sequence[str] | None) -> "list[ModelFile]":
-    """Return the models that the settings name. Raises SettingsError like `open_models`."""
+    """Return the models that the settings name. Raises SettingsError in the same cases as
+    `open_models`."""
     files = find_models(settings)
     names = [file.name for file in files]
     if settings.default_model not in (None, *names):
         raise SettingsError(
-            f"--default-model: {settings.default_model} is not served; there are {', '.join(names)}"
+            f"--default-model: {settings.default_model} is not served; the models are"
+            f" {', '.join(names)}"
         )
     set_by_flags = expectations or settings.preset is not None or settings.labels is not None
     if len({file.path for file in files}) > 1 and set_by_flags:
         raise SettingsError(
-            "--preset, --labels and --set apply to a single model; describe each model in "
+            "--preset, --labels and --set need a single model; describe each model in "
             f"{settings.model} in a model.toml beside it"
         )
     return files
 
 
 def find_models(settings: Settings) -> list[ModelFile]:
-    """Return the models, by name, that the settings name: one file, or each folder in a folder.
+    """Return the models that the settings name: one file, or each folder in a folder, sorted by
+    name.
 
-    With `beside` the only model is returned twice. Raises ModelFileError where there is no model,
-    or a name cannot be part of a URL; in a folder of folders that is logged, and the folder left
-    out, unless `strict` is set. Raises SettingsError for several where a flag applies to one.
+    With the setting `beside` the only model is returned twice. Raises ModelFileError if there is no
+    model or if a name cannot be part of a URL. In a folder of several models an invalid name is
+    only logged and its folder ignored, unless `strict` is set. Raises SettingsError if a flag needs
+    a single model and there are several.
     """
     found = _find_models(settings)
     if (name := settings.model_name) is not None:
@@ -123,12 +126,12 @@ def _single(found: list[ModelFile], flag: str) -> ModelFile:
     whole = [file for file in found if file.path.is_file()]
     if len(whole) > 1:
         names = ", ".join(file.name for file in whole)
-        raise SettingsError(f"{flag} applies to a single model; there are {names}")
+        raise SettingsError(f"{flag} needs a single model, but there are several: {names}")
     return (whole or found)[0]
 
 
 def _beside(file: ModelFile, assignment: str) -> ModelFile:
-    """Return the same model with another name and with one key set as `assignment` says."""
+    """Return the same model with another name, and with the key set that `assignment` gives."""
     overrides = parse_assignments([assignment], "--beside")
     value = re.sub(r"[^\w.-]+", "-", assignment.partition("=")[2], flags=re.ASCII)
     return replace(file, name=f"{file.name}-{value.strip('-')}", overrides=overrides)
@@ -148,7 +151,7 @@ def _find_models(settings: Settings) -> list[ModelFile]:
         return [ModelFile(_folder_name(path.parent, settings), "1", path)]
     if (folder / "saved_model.pb").is_file():
         raise ModelFileError(
-            f"{folder} is a SavedModel of TensorFlow; convert it by"
+            f"{folder} is a TensorFlow SavedModel; convert it with"
             f" `python -m tf2onnx.convert --saved-model {folder} --output {FILE}`"
         )
     found = []
@@ -158,8 +161,8 @@ def _find_models(settings: Settings) -> list[ModelFile]:
         others = [place for place in places if _highest(place).path.is_file()]
         if others and own.name != FILE:
             raise ModelFileError(
-                f"{folder} may be the model {own.name}, or a folder of models, such as "
-                f"{others[0].name}; name the one to serve, or put each model in a folder of its own"
+                f"{folder} may be the model {own.name} or a folder of models, such as "
+                f"{others[0].name}; name the one to serve, or put each model in its own folder"
             )
         return [ModelFile(_folder_name(folder, settings), "1", own)]
     if places and all(place.name.isdecimal() for place in places):  # versions of one model
@@ -174,13 +177,15 @@ def _find_models(settings: Settings) -> list[ModelFile]:
             continue
         found.append(_highest(place))
     if not found:
-        raise ModelFileError(f"{folder} has no models; put each in a folder, as NAME/{FILE}")
+        raise ModelFileError(
+            f"{folder} contains no models; put each model in its own folder, as NAME/{FILE}"
+        )
     return found
 
 
 def _folder_name(folder: Path, settings: Settings) -> str:
-    """Return a folder's name. Raises ModelFileError if it is no valid model name and none is
-    set."""
+    """Return a folder's name. Raises ModelFileError if the name is not valid for a model and the
+    settings give no other name."""
     folder = folder.resolve()
     if settings.model_name is None:
         check_name(folder.name, folder)
@@ -193,14 +198,14 @@ def find_model(settings: Settings) -> ModelFile:
     if others:
         names = ", ".join(file.name for file in (first, *others))
         raise ModelFileError(
-            f"{settings.model} has several models ({names}); name one of them, as "
+            f"{settings.model} contains several models ({names}); name one, such as "
             f"{first.path.parent}"
         )
     return first
 
 
 def image_reader(settings: Settings) -> Callable[[Path, Preprocessing], Pixels]:
-    """Return a function that reads an image file, or a clip, for a model with the given
+    """Return a function that reads the file of an image or clip, and decodes it with a model's
     preprocessing.
     """
     limits = _limits(settings)
@@ -208,8 +213,8 @@ def image_reader(settings: Settings) -> Callable[[Path, Preprocessing], Pixels]:
 
 
 def decoder(meaning: Preprocessing, settings: Settings) -> Callable[[Any], Decoding]:
-    """Return a function that prepares an image file, or a clip, for decoding to the input of a
-    model with the given preprocessing.
+    """Return a function that prepares the file of an image or clip for decoding to the input of a
+    model with this preprocessing.
     """
     return partial(
         _preparing(meaning),
@@ -227,7 +232,7 @@ def _preparing(meaning: Preprocessing) -> Callable[..., Decoding]:
 
 
 def _model_file(settings: Settings) -> Path:
-    """Return the file of the only model; a model of the catalogue is downloaded first."""
+    """Return the file of the only model. A model in the catalogue is downloaded first."""
     path = settings.model
     if path is None or path == Path(BUILT_IN_NAME):
         return BUILT_IN_MODEL
@@ -235,8 +240,8 @@ def _model_file(settings: Settings) -> Path:
         return path
     if (scheme := _SCHEME.match(str(path))) is not None:
         raise ModelFileError(
-            f"no model is fetched from {scheme[1]}://; download it and give the file's path, or"
-            " name a model of a hub, as hf://ORG/NAME"
+            f"models cannot be loaded from {scheme[1]}:// addresses; download the file and give"
+            " its path, or name a model on a hub, such as hf://ORG/NAME"
         )
     if path.name == str(path):
         if (found := pulled(path.name)) is not None:
@@ -246,14 +251,15 @@ def _model_file(settings: Settings) -> Path:
             with download_progress() as show:
                 return pull(path.name, entry, show)
         raise ModelFileError(
-            f"there is no file or folder {path}, and no model of that name; "
+            f"{path} is neither a file, nor a folder, nor the name of a model; "
             f"{near_names(path.name, [*entries, BUILT_IN_NAME])}"
         )
     return path
 
 
 def _highest(place: Path) -> ModelFile:
-    """Return a folder's own model file, or that of the version with the highest number."""
+    """Return the model file directly in a folder, or the file of the version with the highest
+    number."""
     versions = [int(p.name) for p in place.iterdir() if p.name.isdecimal() and p.is_dir()]
     version = str(max(versions, default=1))
     try:
@@ -266,22 +272,22 @@ def _highest(place: Path) -> ModelFile:
 
 
 def _model_in(folder: Path) -> Path | None:
-    """Return a folder's model, which is model.onnx or the only *.onnx, perhaps in a folder `onnx`
-    in it.
+    """Return a folder's model: model.onnx or the only *.onnx file, in the folder or in its
+    subfolder `onnx`.
 
-    Raises ModelFileError where there are several.
+    Raises ModelFileError if there are several.
     """
     found = model_files(onnx_files_in(folder))
     if found[1:]:
         raise ModelFileError(
-            f"the model of {folder} may be {' or '.join(map(str, found))}; name the one to serve, "
-            f"as {folder / found[0]}"
+            f"the model of {folder} may be {' or '.join(map(str, found))}; name the one to serve,"
+            f" such as {folder / found[0]}"
         )
     return folder / found[0] if found else None
 
 
 def stamp_of(file: ModelFile) -> Stamp:
-    """Return a stamp that changes with the files that a model is read from."""
+    """Return a stamp that changes when a file of the model changes."""
     from models import files_of  # noqa: PLC0415  it brings all that reads such files
 
     stamps = []

@@ -1,10 +1,10 @@
-"""Makes things in a copy of this process, which ends after that.
+"""Creates objects in a forked copy of this process, which ends afterwards.
 
-    this process ── fork ─┬─ goes on, and receives later ─────────── items
-                          └─ makes them, and sends items, lines of the log, an error or the end
+    this process ── fork ─┬─ continues, and receives the items later ─────────── items
+                          └─ creates the items; sends items, log records, an error or the end
 
-The copy's memory ends with it, and code that only it needs is never imported here. It starts at
-once, since it has all that is imported already.
+The copy's memory is freed when the copy ends, and modules that only the copy needs are never
+imported here. The copy starts at once, because it has all modules that this process has imported.
 """
 
 import ctypes
@@ -24,14 +24,15 @@ from service.engine.process_pool import LogSender, how_ended, log_again
 T = TypeVar("T")
 
 CAN_FORK = sys.platform == "linux"
-"""Elsewhere libraries of the system do not work in a copy of a process."""
+"""Whether processes can be forked: on other systems, system libraries do not work in a forked
+process."""
 
 _PR_SET_PDEATHSIG = 1
 
 
 @unique
 class _Sent(Enum):
-    """Says what comes through the pipe."""
+    """Names the kinds of messages in the pipe."""
 
     ITEM = auto()
     LINE = auto()  # of the log
@@ -42,12 +43,13 @@ class _Sent(Enum):
 def forked(
     make: Callable[[], Iterator[T]], lost: Callable[[str], Exception], bound_s: float = 0
 ) -> Generator[T, None, None]:
-    """Begin to make picklable items in a copy of this process, and return an iterator over them.
+    """Begin to create picklable items in a copy of this process, and return an iterator over the
+    items.
 
-    It raises what `make` raises, and `lost(how)` where the copy ended too early, with `how` such as
-    "was ended by signal 9". After its first item the copy has `bound_s` seconds for each; 0: no
-    limit. Closing the iterator ends the copy. This process should have no other threads yet, since
-    the copy has none of them.
+    The iterator raises the errors of `make`, and `lost(how)` if the copy ended too early, with
+    `how` such as "was ended by signal 9". After the first item, the copy may take `bound_s` seconds
+    per item; 0 means no limit. Closing the iterator ends the copy. Call this while the process has
+    no other threads, because the copy would lack them.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # else the copy would write it, too
@@ -69,7 +71,8 @@ def forked(
 def _make_and_end(
     make: Callable[[], Iterator[object]], writing: int, parent: int, bound_s: float
 ) -> NoReturn:
-    """Send what `make` makes, and end this process; or end with the parent, however that ends."""
+    """Send the items that `make` yields, and end this process. If the parent ends before, end with
+    it."""
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:  # else it has ended already
@@ -108,7 +111,7 @@ def _send_all(make: Callable[[], Iterator[object]], pipe: IO[bytes], bound_s: fl
 def _received(
     copy: int, pipe: IO[bytes], lost: Callable[[str], Exception], bound_s: float
 ) -> Generator[Any, None, None]:
-    """Yield None, and then the items that the copy sends; end the copy."""
+    """Yield None, then the items that the copy sends, and end the copy."""
     status: int | None = None
     try:
         with pipe:
@@ -133,7 +136,7 @@ def _received(
 
 
 def _next(pipe: IO[bytes]) -> list[Any] | None:
-    """Return what comes next, with its kind; None if the copy ended."""
+    """Return the next message and its kind, or None if the copy has ended."""
     try:
         return pickle.load(pipe)  # type: ignore[no-any-return]  # noqa: S301  (of this program)
     except (EOFError, pickle.UnpicklingError):  # nothing, or cut off

@@ -1,10 +1,10 @@
-"""Gets models by their addresses on Hugging Face's hub or on a mirror of it.
+"""Downloads models by their addresses on Hugging Face's hub or a mirror.
 
-    hf://org/name@revision ─ commit, list of files ─ the model, its weights, what describes it
+    hf://org/name@revision ─ commit, list of files ─ the model, its weights, its descriptions
                              CACHE/org/name/COMMIT.json               CACHE/org/name/COMMIT/...
 
-A commit never changes, so one that is here needs no network. A branch or a tag is looked up anew;
-where the hub cannot be reached, its last known commit is taken.
+A commit never changes, so a downloaded commit needs no network. A branch or a tag is looked up
+every time; if the hub cannot be reached, its last known commit is used.
 """
 
 import logging
@@ -48,7 +48,7 @@ _FORM = (
 
 @dataclass(frozen=True)
 class Address:
-    """Names a repository of a hub, and optionally one of its files."""
+    """Names a repository on a hub, and optionally one of its files."""
 
     org: str
     name: str
@@ -61,9 +61,9 @@ class Address:
 
 
 def parse_address(path: PurePath) -> Address | None:
-    """Return the address that a path was made from, or None if it is an ordinary path.
+    """Return the hub address that was given as a path, or None for an ordinary path.
 
-    A path has lost one slash of `hf://`. Raises ModelFileError for an address that is incomplete.
+    A Path object has lost one slash of `hf://`. Raises ModelFileError for an incomplete address.
     """
     if path.parts[:1] != (_SCHEME,):
         return None
@@ -78,7 +78,7 @@ def parse_address(path: PurePath) -> Address | None:
         raise ModelFileError(f"{written}: {_FORM}")
     if not _REVISION.fullmatch(address.revision):
         raise ModelFileError(
-            f"{written}: a revision cannot have that name; it must be a branch, a tag or a commit"
+            f"{written}: the revision is invalid; it must name a branch, a tag or a commit"
         )
     return address
 
@@ -89,7 +89,7 @@ _Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 class _Large(msgspec.Struct):
-    """Holds the checksum and size of a file for which git has only a pointer."""
+    """Holds the checksum and size of a file that git stores only as a pointer."""
 
     sha256: _Sha256
     size: _Size
@@ -110,12 +110,12 @@ class _Listing(msgspec.Struct):
 
 
 def pull(address: Address, access: HubAccess, show: Show, cache: Path = CACHE) -> Path:
-    """Return a model's file; it, its weights and the files that describe it are downloaded if they
+    """Return a model's file, after downloading the model, its weights and its descriptions if they
     are missing.
 
-    Raises ModelFileError where there is no model or several, or a file's name leads outside, and
-    NotDownloadedError where the repository or a file of it cannot be had or is not what the hub
-    says.
+    Raises ModelFileError if there is no model or several, or if a file name leads outside the
+    folder. Raises NotDownloadedError if the repository or a file cannot be downloaded, or differs
+    from the hub's listing.
     """
     # They bring all that reads such files, and ONNX.
     from models import descriptions_of, external_files, files_beside  # noqa: PLC0415
@@ -136,9 +136,9 @@ def pull(address: Address, access: HubAccess, show: Show, cache: Path = CACHE) -
         _fetch(at_commit, access, path, files[path], home / listing.sha, show)
     if not files.keys().isdisjoint(descriptions_of(model)):
         _log.warning(
-            "%s: its model.toml is not used: it may name any file of this machine", address
+            "%s: model.toml is ignored, because it may name any file of this machine", address
         )
-    _log.info("%s is the commit %s", address, listing.sha)
+    _log.info("%s is at the commit %s", address, listing.sha)
     return found
 
 
@@ -146,7 +146,7 @@ def pull(address: Address, access: HubAccess, show: Show, cache: Path = CACHE) -
 
 
 def _listing(address: Address, access: HubAccess, home: Path) -> _Listing:
-    """Return the list of files at the address' commit, from the hub or as stored here."""
+    """Return the list of files at the address' commit, from the hub or from the cache."""
     last = home / f"{quote(address.revision, safe='')}.commit"  # what a branch or tag was
     if _COMMIT.fullmatch(address.revision):
         commit = address.revision
@@ -158,7 +158,7 @@ def _listing(address: Address, access: HubAccess, home: Path) -> _Listing:
         return _parsed(known.read_bytes())
     if access.offline:
         raise NotDownloadedError(
-            f"{address} is not here, and HF_HUB_OFFLINE is set; download it once without, or copy "
+            f"{address} was not downloaded, and HF_HUB_OFFLINE is set; unset it once, or copy "
             f"{home} from a machine that has it"
         )
     url = f"{access.endpoint}/api/models/{address.org}/{address.name}/revision/"
@@ -167,12 +167,12 @@ def _listing(address: Address, access: HubAccess, home: Path) -> _Listing:
         data = read(url, _LARGEST_LISTING, access.token)
         listing = _parsed(data)
         if _COMMIT.fullmatch(address.revision) and listing.sha != address.revision:
-            raise DownloadError(f"the server answers with another commit, {listing.sha}")
+            raise DownloadError(f"the server sent the list of another commit, {listing.sha}")
     except DownloadError as error:
         if error.status in _FINAL or not is_here:
             raise _explained(address, access, url, error) from error
         _log.warning(
-            "%s: the hub cannot be asked (%s); the commit %s is served, which is here",
+            "%s: the hub cannot be reached (%s); the downloaded commit %s is served",
             address,
             error,
             commit,
@@ -185,11 +185,11 @@ def _listing(address: Address, access: HubAccess, home: Path) -> _Listing:
 
 
 def _parsed(data: bytes) -> _Listing:
-    """Return the parsed listing. Raises DownloadError if the text is no listing."""
+    """Return the parsed listing. Raises DownloadError if the text is not a listing."""
     try:
         return msgspec.json.decode(data, type=_Listing)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DownloadError(f"the server's answer is no list of files: {error}") from error
+        raise DownloadError(f"the server's answer is not a list of files: {error}") from error
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -203,7 +203,7 @@ def _checked(address: Address, name: str) -> PurePosixPath:
     parts = name.split("/")
     if re.search(r"[\\\x00-\x1f]", name) or any(part in ("", ".", "..") for part in parts):
         raise ModelFileError(
-            f"{address} is refused: it has a file {name[:80]!a}, which is no plain relative path"
+            f"{address} is refused: the name of its file {name[:80]!a} is not a plain relative path"
         )
     return PurePosixPath(name)
 
@@ -212,7 +212,7 @@ def _checked(address: Address, name: str) -> PurePosixPath:
 
 
 def _choose(address: Address, files: Collection[PurePosixPath]) -> PurePosixPath:
-    """Return the model that the address means. Raises ModelFileError if there is none, or
+    """Return the model that the address names. Raises ModelFileError if there is none or
     several."""
     every = sorted(file for file in files if file.suffix == ".onnx")
     if address.file:
@@ -226,10 +226,10 @@ def _choose(address: Address, files: Collection[PurePosixPath]) -> PurePosixPath
             return found[0]
         if found:
             raise ModelFileError(
-                f"the model of {address} may be {_shown(found, 'or')}; name the one to serve, as "
-                f"{replace(address, file=str(found[0]))}"
+                f"the model of {address} may be {_shown(found, 'or')}; name the one to serve, such"
+                f" as {replace(address, file=str(found[0]))}"
             )
-        what, every = f"{address} has no *.onnx, and Convoy serves no other models", sorted(files)
+        what, every = f"{address} has no *.onnx file; Convoy serves only ONNX models", sorted(files)
     there = f"it has {_shown(every, 'and')}" if every else "it has no files"
     raise ModelFileError(f"{what}; {there}")
 
@@ -243,11 +243,12 @@ def _shown(files: Collection[PurePosixPath], word: str) -> str:
 def _named(
     address: Address, model: PurePosixPath, name: str, files: Collection[PurePosixPath]
 ) -> PurePosixPath:
-    """Return the file that a model names. Raises ModelFileError if the repository lacks it."""
+    """Return the path of a weights file that a model names. Raises ModelFileError if the repository
+    lacks the file."""
     path = model.parent / name
     if path not in files:
         raise ModelFileError(
-            f"{address}: {model} keeps weights in {name[:80]!a}, which the repository does not have"
+            f"{address}: {model} stores weights in {name[:80]!a}, which the repository lacks"
         )
     return path
 
@@ -257,7 +258,7 @@ def _check_room(address: Address, files: Collection[_File]) -> None:
 
     total, most = sum(_source("", file).bytes for file in files), FileLimits().max_bytes
     if total > most:
-        raise ModelFileError(f"{address} has {total:,} bytes; a model may have {most:,} at most")
+        raise ModelFileError(f"{address} has {total:,} bytes; at most {most:,} are allowed")
 
 
 def _source(url: str, file: _File, token: str = "") -> Source:
@@ -285,12 +286,12 @@ def _fetch(
 # --- errors --------------------------------------------------------------------------------------
 
 _REFUSED: Mapping[int, str] = {
-    401: "is there such a repository? A private one, or one with conditions, needs a token: "
-    "set HF_TOKEN to one that may read it",
-    403: "the token may not read it: accept the conditions on the repository's page, or set "
-    "HF_TOKEN to another",
-    404: "is there such a repository, and has it that revision?",
-    429: "try again later; with a token in HF_TOKEN more is allowed",
+    401: "check the repository's name. A private or gated repository needs a token: "
+    "set HF_TOKEN to a token that may read the repository",
+    403: "the token has no access: accept the conditions on the repository's page, or set "
+    "HF_TOKEN to another token",
+    404: "check the names of the repository and of the revision",
+    429: "try again later, or set HF_TOKEN: the limit is higher with a token",
 }
 _FINAL = {401, 403, 404}  # the hub's own word on the repository, which no other way gets around
 
@@ -298,12 +299,14 @@ _FINAL = {401, 403, 404}  # the hub's own word on the repository, which no other
 def _explained(
     address: Address, access: HubAccess, url: str, error: DownloadError
 ) -> NotDownloadedError:
-    """Return a download's error with advice added."""
+    """Return a download's error with advice for the user."""
     advice = _REFUSED.get(error.status or 0) or (
-        "is the network there? https_proxy names a proxy, HF_ENDPOINT a mirror of the hub "
-        f"(it is {access.endpoint}); files that come by other ways are served as a folder"
+        "check the network. Set https_proxy to a proxy or HF_ENDPOINT to a mirror of the hub "
+        f"(now {access.endpoint}), or copy the files here and name their folder"
     )
     if error.status == 401 and access.token:
-        advice = f"HF_TOKEN is not a token of {access.endpoint}, or there is no such repository"
+        advice = f"HF_TOKEN is not a token of {access.endpoint}, or the repository does not exist"
     begun = f"; {error.begun:,} bytes are here, and the next try resumes" if error.begun else ""
-    return NotDownloadedError(f"{address} cannot be had from {url}: {error}{begun}; {advice}")
+    return NotDownloadedError(
+        f"{address} cannot be downloaded from {url}: {error}{begun}; {advice}"
+    )

@@ -1,6 +1,6 @@
-"""Keeps a version of a model as it was read, to open further engines after its files have changed.
+"""Keeps a model as it was read, so that engines can be opened after its files have changed.
 
-On disk, not in memory: it has all weights.
+It is kept on disk, because it has all weights.
 """
 
 import io
@@ -21,9 +21,10 @@ _log = logging.getLogger("convoy")
 
 
 class KeptObject(Generic[T]):
-    """Holds a picklable object in an unnamed file, which is deleted with this or with the process.
+    """Holds a picklable object in an unnamed file, which is deleted with this object or the
+    process.
 
-    Where no file can be written it is held in memory, and the log says so.
+    If no file can be written, the object is held in memory, and a warning is logged.
     """
 
     def __init__(self, what: T) -> None:
@@ -33,7 +34,7 @@ class KeptObject(Generic[T]):
             self._file = _written(what)
         except OSError as error:
             _log.warning(
-                "models are kept in memory, too, since nothing can be kept in %s: %s",
+                "models are also kept in memory, because no file can be written in %s: %s",
                 *(FOLDER, error.strerror or error),
             )
             self._file = io.BytesIO(pickle.dumps(what, 5))

@@ -1,4 +1,4 @@
-"""Opens the models that were found and read, to be served."""
+"""Opens models that were found and read, so that they can be served."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -35,11 +35,12 @@ class OpenModel:
 def open_models(
     settings: Settings, expectations: Sequence[str] | None, reads: Reads | None = None
 ) -> Iterator[OpenModel | FailedModel]:
-    """Open the models that the settings name, one after another; `reads` has begun to read them.
+    """Open the models that the settings name, one after another. `reads` is the result of
+    `begin_reading`.
 
-    Raises SettingsError, before anything is loaded, for a default model that is not among them, or
-    a flag for one model where there are several. Raises ModelError where the only one cannot be
-    opened, or none can, or with `strict` for the first of several that cannot.
+    Before loading, raises SettingsError if the default model is not among the models, or if a flag
+    needs a single model and there are several. Raises ModelError if the only model or all models
+    cannot be opened; with `strict`, if any model cannot be opened.
     """
     with closing(reads or read_models(settings, expectations)) as found:
         files = cast("Sequence[ModelFile]", next(found))
@@ -67,7 +68,7 @@ def open_models(
 
 
 def for_clients(error: Exception, settings: Settings, file: ModelFile | None = None) -> str:
-    """Return an error's message without the folders of this server."""
+    """Return an error's message without the names of this server's folders."""
     places = [] if file is None else [file.path.parent]
     if settings.model is not None:
         places.insert(0, settings.model if settings.model.is_dir() else settings.model.parent)
@@ -108,8 +109,8 @@ def _read_again(
     stamp: tuple[int, int],
     meaning: Preprocessing,
 ) -> ReadModel:
-    """Read a model's file again, so that its weights need not be kept in memory. Raises ModelError,
-    whose message clients read."""
+    """Read a model's file again, so that its weights need not be kept in memory. Raises ModelError;
+    its message may be shown to clients."""
     from service.hosting.reading import read_file  # noqa: PLC0415  as above
 
     try:
@@ -117,7 +118,9 @@ def _read_again(
     except ModelError as error:
         raise ModelFileError(for_clients(error, settings, file)) from error
     if _stamp(file.path) != stamp or again.preprocessing != meaning:
-        raise ModelFileError(f"the files of {file.name} have changed since the server started")
+        raise ModelFileError(
+            f"the files of {file.name} have changed since the server started; restart the server"
+        )
     return again
 
 

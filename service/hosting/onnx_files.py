@@ -1,4 +1,4 @@
-"""Says which files of a folder or of a remote repository may be its model."""
+"""Finds the files in a folder or remote repository that may be its model."""
 
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
@@ -7,8 +7,8 @@ FILE = "model.onnx"
 
 
 def model_files(files: Collection[PurePosixPath]) -> list[PurePosixPath]:
-    """Return the files that may be the model: model.onnx, or else each *.onnx, also in a folder
-    `onnx`."""
+    """Return the files that may be the model: model.onnx, or each *.onnx file if there is none;
+    likewise in the folder `onnx`."""
     return [*_in(PurePosixPath(), files), *_in(PurePosixPath("onnx"), files)]
 
 
@@ -22,7 +22,8 @@ def _in(place: PurePosixPath, files: Collection[PurePosixPath]) -> list[PurePosi
 
 
 def onnx_files_in(folder: Path) -> set[PurePosixPath]:
-    """Return the paths, relative to the folder, of *.onnx files where a model may be."""
+    """Return the *.onnx files in the places where a model may be; paths are relative to the
+    folder."""
     places = (folder / inside for inside in ("", FILE, "onnx", f"onnx/{FILE}"))
     found = (path for place in places for path in place.glob("*.onnx") if path.is_file())
     return {PurePosixPath(path.relative_to(folder).as_posix()) for path in found}

@@ -1,4 +1,4 @@
-"""Makes the repository and opens the models that the settings describe."""
+"""Creates the repository and opens the models that the settings describe."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from service.settings import Settings, SettingsError
 
 
 def make_repository(settings: Settings, parent: JobParent | None = None) -> Repository:
-    """Return a repository without models; `parent` forks processes for their jobs."""
+    """Return a repository without models; `parent` forks the job processes of its models."""
     return Repository(
         max_batch=settings.max_batch,
         max_queue=settings.max_queue,
@@ -36,10 +36,10 @@ def make_repository(settings: Settings, parent: JobParent | None = None) -> Repo
 
 
 def _default(settings: Settings) -> str | None:
-    """Return the default model's name if it is set, or the first one's if one model is served
-    twice.
+    """Return the name of the default model if the settings determine it, otherwise None.
 
-    Otherwise the repository knows.
+    If one model is served twice (`beside`), the first is the default. For None, the repository
+    chooses.
     """
     if settings.beside is not None and settings.default_model is None:
         address = settings.model and parse_address(settings.model)
@@ -55,15 +55,15 @@ def add_models(
     expectations: Sequence[str] | None = None,
     reads: Reads | None = None,
 ) -> None:
-    """Open the models and add them to the repository; those that fail are added as broken.
+    """Open the models and add them to the repository; models that fail are added as broken.
 
-    `reads` is what `begin_reading` returned, if it was called.
+    `reads` is the result of `begin_reading`, if that was called.
 
-    Raises ModelError or SettingsError where `open_models` does not yield a broken model instead.
-    Where the settings let the models change, `repository.changes` does that.
+    Raises the errors of `open_models`, and SettingsError if a model on a hub is to be watched. If
+    the settings allow models to change, sets `repository.changes`.
     """
     if settings.watch and settings.model is not None and parse_address(settings.model):
-        raise SettingsError("--watch: a hub's files do not change here; watch a folder or a file")
+        raise SettingsError("--watch: the model is on a hub; name a folder or a file to watch")
     stamps = {}
     for opened in open_models(settings, expectations, reads):
         if isinstance(opened, FailedModel):

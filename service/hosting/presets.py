@@ -1,26 +1,27 @@
-"""Judges by built-in photographs the kind of a model's scores, and the preset that its pixels need.
+"""Determines the kind of a model's scores and the preset for its pixels with built-in photographs.
 
-A guessed preset is replaced where the photographs show clearly that it is wrong and another one
-right, and doubted where they show only that it is wrong. It is clear where labels name the
-photographs: by the right preset the network names every photograph, by the wrong one hardly any,
-and the right names are far likelier.
+A guessed preset is replaced if the photographs show clearly that it is wrong and another preset is
+right. It is doubted if they show only that it is wrong. The result is clear if the model's labels
+name the objects in the photographs: with the right preset the network recognises every photograph,
+with a wrong one hardly any, and the right labels are far likelier.
 
 With other labels the photographs show less. Confidence says little: a network made for `imagenet`
-is sure of everything where it gets the pixels of `caffe`, which are sixty times as large. But a
-wrong preset shows in the share of the scores that changes with the image: where pixels are too
-small, the network hardly sees them.
+is sure of everything if it gets pixels of `caffe`, which are sixty times as large. But a wrong
+preset shows in the share of the scores that changes with the image: if pixels are too small, they
+hardly change the network's scores.
 
-SqueezeNet 1.1 (trained, ImageNet), as it is and wrapped for other presets; three photographs:
+Measured with SqueezeNet 1.1 (trained, ImageNet), unchanged and wrapped for other presets, on three
+photographs:
 
-    made for    share by imagenet  caffe  inception  raw
+    made for  share with imagenet  caffe  inception  raw
     imagenet                0.70   0.60       0.71  0.62
     caffe                   0.10   0.70       0.04  0.55
     inception               0.69   0.60       0.70  0.62
     raw                     0.02   0.57       0.00  0.70
 
-By the bounds below, of 1000 draws of its classes none was a false alarm with 5 classes or more, 2%
-were with 2. Seven networks of random weights gave none with two seeds each, though the pixels of
-`caffe` took their confidence from 0.35 to 1.0.
+With the limits below, 1000 random choices of its classes gave no false alarm with 5 or more
+classes, and 2% false alarms with 2 classes. Seven networks with random weights gave none with two
+seeds each, although the pixels of `caffe` raised their confidence from 0.35 to 1.0.
 """
 
 import logging
@@ -57,7 +58,7 @@ if TYPE_CHECKING:  # it brings all that reads ONNX
 _log = logging.getLogger("convoy")
 
 PHOTOGRAPHS = sorted((Path(__file__).parents[1] / "api/page/photographs").glob("*.jpg"))
-"""Photographs of the page, from which an ImageNet network can tell what they show."""
+"""Photographs of the page whose objects an ImageNet network can recognise."""
 
 _SHOWS = {
     "cat": ("tabby", "tiger cat", "egyptian cat"),
@@ -100,10 +101,10 @@ class PresetTrial:
 
 
 def judged(classifier: "Classifier", engine: Engine, decode: Decode) -> "Classifier":
-    """Return a model with the kind of its scores and its preset as the photographs show them, and
-    with a warning where they show only that its guessed preset is wrong.
+    """Return a model with the kind of scores and the preset that the photographs show. The model
+    has a warning if the photographs show only that its guessed preset is wrong.
 
-    Raises UnsupportedModelError where nothing shows the kind of its scores.
+    Raises UnsupportedModelError if nothing shows the kind of its scores.
     """
     if not classifier.shown:
         classifier = _with_kind(classifier, engine, decode)
@@ -139,7 +140,7 @@ def judged(classifier: "Classifier", engine: Engine, decode: Decode) -> "Classif
 
 
 def _with_kind(classifier: "Classifier", engine: Engine, decode: Decode) -> "Classifier":
-    """Return a model whose scores are of the kind that the photographs and images of one colour
+    """Return a model with the kind of scores that photographs and images of a single colour
     show."""
     meaning = classifier.preprocessing
     if meaning.frames is None:
@@ -151,23 +152,24 @@ def _with_kind(classifier: "Classifier", engine: Engine, decode: Decode) -> "Cla
     kind = shown_by(rows) if np.isfinite(rows).all() else None
     if kind is None:
         raise UnsupportedModelError(
-            f"{classifier.name}: neither its graph ({classifier.why}) nor its scores of"
-            f" photographs, {rows.min():.3g} to {rows.max():.3g}, show what they are; set output ="
-            ' "probabilities", "sigmoid", "percent" or another in model.toml, or by --set. If less'
-            " is likelier, as of distances, export their negative"
+            f"{classifier.name}: neither the graph ({classifier.why}) nor the scores of"
+            f" photographs, {rows.min():.3g} to {rows.max():.3g}, show the kind of scores; set"
+            ' output = "probabilities", "sigmoid", "percent" or another kind in model.toml or with'
+            " --set."
+            " If lower scores are likelier, as with distances, export the model with their negative"
         )
-    why = "; ".join(filter(None, ("as those of built-in photographs are", classifier.why)))
+    why = "; ".join(filter(None, ("as the scores of built-in photographs show", classifier.why)))
     made = replace(classifier, preprocessing=replace(meaning, output=kind), shown=True, why=why)
     if np.isin(rows, (0, 1)).all():
         _log.warning(
-            "%s: its scores of photographs are only 0 or 1, as those of decisions, which do not say"
-            ' how sure they are. If a value ahead of them does, set scores = "NAME" in model.toml',
+            "%s: its scores of photographs are only 0 or 1, as of a classifier that outputs"
+            ' decisions. If an earlier value is a probability, set scores = "NAME" in model.toml',
             classifier.name,
         )
     if kind is OutputKind.INDEPENDENT:
         _log.warning(
-            "%s: %s. If they exclude each other, set output"
-            ' = "probabilities" in model.toml, or by --set',
+            "%s: %s. If the classes exclude each other, set output"
+            ' = "probabilities" in model.toml or with --set',
             classifier.name,
             made.scores,
         )
@@ -184,11 +186,11 @@ def try_presets(
     decode: Decode,
     only: Collection[str] | None = None,
 ) -> list[PresetTrial]:
-    """Run images through every preset that fits, or through those named; `images` maps each to its
-    right names.
+    """Run images through every preset that fits, or only through the presets in `only`. `images`
+    maps each image to its right names.
 
-    The model's own preprocessing comes first if it is not a preset. Raises the errors of `decode`
-    and of the engine.
+    The model's own preprocessing is tried first if it is not a preset. Raises the errors of
+    `decode` and of the engine.
     """
     own = replace(classifier.preprocessing, guess="")
     presets = dict(each_preset(own))
@@ -220,7 +222,7 @@ class _Tally:
         self._is_finite = True
 
     def add(self, scores: Scores, named: Sequence[int]) -> None:
-        """Add an image's scores; `named` has the classes that have an expected name."""
+        """Add an image's scores; `named` has the classes with an expected name."""
         try:
             every = probabilities(scores, self._output)
         except EngineFailedError:  # extreme pixels may cause it
@@ -236,7 +238,7 @@ class _Tally:
             self._size += float(row @ row)
 
     def trial(self, name: str, *, used: bool) -> PresetTrial:
-        """Return the sums as a trial, all zero if a score was not finite."""
+        """Return the result as a trial; all values are zero if a score was not finite."""
         count = len(self._correct)
         if not self._is_finite:
             return PresetTrial(name, used, 0.0, 0.0, 0, -inf, (False,) * count)
@@ -260,8 +262,8 @@ def _share(total: NDArray[np.float64] | float, size: float, count: int) -> float
 
 
 def label_names(label: str) -> list[str]:
-    """Return the names in a label such as "n02123045 tabby, tabby cat", in plain words and with its
-    number."""
+    """Return the names in a label such as "n02123045 tabby, tabby cat", as plain words; its number
+    is one of the names."""
     number, _, rest = label.partition(" ")
     numbered = len(number) == 9 and number[0] == "n" and number[1:].isdecimal()
     names = [number, *rest.split(",")] if numbered else label.split(",")
@@ -274,7 +276,7 @@ def plain_words(text: str) -> str:
 
 
 def _classes_named(names: Iterable[str], labels: tuple[str, ...]) -> Sequence[int]:
-    """Return the classes whose labels have one of the names."""
+    """Return the classes whose labels contain one of the names."""
     by_name = _classes_by_name(labels)
     return sorted({index for name in names for index in by_name.get(name, ())})
 
@@ -300,8 +302,8 @@ def _logits(scores: Scores, output: OutputKind) -> NDArray[np.float64]:
 def _by_names(
     classifier: "Classifier", guessed: PresetTrial, trials: Sequence[PresetTrial]
 ) -> "Classifier":
-    """Return a model whose kind and preset are as the trials show; its labels name the objects in
-    the photographs."""
+    """Return a model with the preset that the trials show, or with a warning. Its labels name the
+    objects in the photographs."""
     likeliest = max(trials, key=lambda trial: (trial.right, trial.likelihood))
     alike = [
         trial
@@ -315,21 +317,21 @@ def _by_names(
         if guessed.right or best.right > 1:
             return classifier
         said = (
-            f"answers of {name} are probably wrong: its preset {guessed.name} is a guess, by which"
-            f" it names {guessed.right} of {whole} photographs of what its labels name, and no"
-            f" preset names more than {best.right}; set its pixels in its model.toml, as they were"
+            f"answers of {name} are probably wrong: its preset {guessed.name} is a guess. With it"
+            f" the model recognises {guessed.right} of {whole} built-in photographs, and with no"
+            f" preset more than {best.right}; set the pixel keys in model.toml to the values used"
             " in training"
         )
         return replace(classifier, warning=said)
     named = (
-        f"by {best.name} it names {best.right} of {whole} built-in photographs, by the guess"
-        f" {guessed.name} {guessed.right}"
+        f"with {best.name} it recognises {best.right} of {whole} built-in photographs, with the"
+        f" guessed {guessed.name} {guessed.right}"
     )
     others = ", ".join(other.name for other in alike[1:])
-    unsure = f" (they do not tell {best.name} from {others})" if others else ""
+    unsure = f" (they do not distinguish {best.name} from {others})" if others else ""
     if best.right == whole and best.likelihood - guessed.likelihood >= likelier:
         _log.warning(
-            '%s: the preset "%s" is taken: %s%s. To choose one, set preset = "NAME" in its'
+            '%s: the preset "%s" is used: %s%s. To choose another, set preset = "NAME" in'
             " model.toml, or --preset",
             name,
             best.name,
@@ -338,15 +340,15 @@ def _by_names(
         )
         return _with_preset(classifier, best.name)
     said = (
-        f"answers of {name} are probably wrong: {named}{unsure}. That is likely, not sure: try"
-        f' preset = "{best.name}", as --preset {best.name}, by convoy check with photographs of its'
+        f"answers of {name} are probably wrong: {named}{unsure}. To be sure, try"
+        f' preset = "{best.name}" (--preset {best.name}) with convoy check and photographs of its'
         " classes"
     )
     return replace(classifier, warning=said)
 
 
 def _with_preset(classifier: "Classifier", name: str) -> "Classifier":
-    """Return a model whose pixels are a preset's; their size and crop stay as they are."""
+    """Return a model with the pixel values of a preset; its size and crop do not change."""
     preset, meaning = PRESETS[name], classifier.preprocessing
     pixels = replace(
         meaning,
@@ -357,14 +359,15 @@ def _with_preset(classifier: "Classifier", name: str) -> "Classifier":
         guess=name,
     )
     origin = classifier.origin.replace(
-        f"the preset {meaning.guess}, a guess", f"the preset {name}, by the built-in photographs"
+        f"the preset {meaning.guess}, a guess",
+        f"the preset {name}, chosen by the built-in photographs",
     )
     return replace(classifier, preprocessing=pixels, origin=origin)
 
 
 def _by_shares(name: str, guessed: PresetTrial, trials: Sequence[PresetTrial], classes: int) -> str:
-    """Return why a guessed preset is doubted, because scores hardly change with the photograph, or
-    ""."""
+    """Return why a guessed preset is doubted: scores hardly change with the photograph. Empty if it
+    is not."""
     clearer = any(
         trial.share > max(_CLEARLY, _FAR * guessed.share)
         for trial in trials
@@ -378,13 +381,15 @@ def _by_shares(name: str, guessed: PresetTrial, trials: Sequence[PresetTrial], c
     wrong, sure = "are probably", ""
     if classes < _FEWEST_CLASSES:
         wrong = "may be"
-        sure = f"; with {classes} classes, of none of which these need be, that is weak evidence"
+        sure = (
+            f"; with {classes} classes, which the photographs need not show, this is weak evidence"
+        )
     which = (
-        "which pixels are right they do not show, and it may be those of no preset: try each, as"
-        f" --preset {seeing[0].name}, by convoy check with photographs of its classes"
+        "the photographs do not show which preset is right, and perhaps none is: try each, such as"
+        f" --preset {seeing[0].name}, with convoy check and photographs of its classes"
     )
     return (
-        f"answers of {name} {wrong} wrong: its preset {guessed.name} is a guess, by which it hardly"
-        f" tells photographs apart ({guessed.share:.0%} of its scores change with the photograph,"
-        f" by {by}){sure}; {which}"
+        f"answers of {name} {wrong} wrong: its preset {guessed.name} is a guess. With it the"
+        f" scores hardly depend on the image ({guessed.share:.0%} of them change with the"
+        f" photograph, with {by}){sure}; {which}"
     )

@@ -1,10 +1,11 @@
-"""Reads models from their files, which takes ONNX, and what converts and checks it.
+"""Reads models from their files; this imports ONNX and the modules that convert and check ONNX
+graphs.
 
-    file ── classifier ─┬─ no GPU may serve it: tried on the CPU ── what opens it again, proved
-                        └─ else it is opened as it is, and proves itself while it warms up
+    file ── classifier ─┬─ no GPU may serve it: tried on the CPU ── a proved model to open again
+                        └─ otherwise: opened unproved, and proves itself while it warms up
 
-A server has this done in a copy of its process at its start (`forked.py`), and in a process of its
-own later (`trial.py`), so that it need not import any of that.
+A server uses this module in a copy of its process when it starts (`forked.py`), and later in
+separate processes (`trial.py`), so that the server itself need not import ONNX.
 """
 
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ from service.settings import Settings, parse_assignments
 def read_proved(
     file: ModelFile, settings: Settings, expectations: Sequence[str] | None
 ) -> ReadModel:
-    """Read one model, and prove that the CPU runs it right, where no GPU may serve it. Raises
+    """Read one model. If no GPU may serve it, prove that the CPU runs it correctly. Raises
     ModelError."""
     classifier, stamp = load_unchanged(file, settings, expectations)
     tried = proved_on_cpu(classifier, stamp, file, settings)
@@ -61,8 +62,8 @@ def read_proved(
 def proved_on_cpu(
     classifier: Classifier, stamp: Stamp, file: ModelFile, settings: Settings
 ) -> tuple[ReadModel, Engine] | None:
-    """Return a model whose engines need no proof any more, with the warm one that gave it; None if
-    a GPU may serve it. Raises EngineError."""
+    """Return a model whose engines need no further proof, and the warm engine that gave the proof;
+    None if a GPU may serve the model. Raises EngineError."""
     tried = try_on_cpu(
         classifier,
         settings.device_choices,
@@ -77,21 +78,24 @@ def proved_on_cpu(
 
 
 def read_file(file: ModelFile, settings: Settings, expectations: Sequence[str] | None) -> ReadModel:
-    """Read one model. Raises ModelError, also if its files change while they are read."""
+    """Read one model. Raises ModelError, including when its files change while they are read."""
     return read_as_it_is(*load_unchanged(file, settings, expectations), file, settings)
 
 
 def load_unchanged(
     file: ModelFile, settings: Settings, expectations: Sequence[str] | None
 ) -> tuple[Classifier, Stamp]:
-    """Return the model in a file, and its files' stamp, which is the same before and after reading.
+    """Return the model in a file and the stamp of its files, which did not change while they were
+    read.
 
     Raises ModelError.
     """
     stamp = stamp_of(file)
     classifier = _load(file, settings, expectations)
     if stamp_of(file) != stamp:
-        raise ModelFileError(f"{file.path}, or a file beside it, changed while it was read")
+        raise ModelFileError(
+            f"{file.path} or a file beside it changed while it was read; try again"
+        )
     return classifier, stamp
 
 
@@ -109,14 +113,14 @@ def read_as_it_is(
 
 
 def max_batch_of(classifier: Classifier, settings: Settings) -> int:
-    """Return the largest batch that both the settings and the model allow."""
+    """Return the size of the largest batch that both the settings and the model allow."""
     return min(settings.max_batch, classifier.serving.max_batch or settings.max_batch)
 
 
 def load(
     settings: Settings, expectations: Sequence[str] | None, file: ModelFile | None = None
 ) -> Classifier:
-    """Load `file`, or else the only model that the settings name."""
+    """Load `file`, or the only model that the settings name if `file` is None."""
     return _load(file or find_model(settings), settings, expectations)
 
 
@@ -129,8 +133,7 @@ def open_classifier(classifier: Classifier, settings: Settings, max_batch: int) 
 def open_on_devices(
     classifier: Classifier, settings: Settings, max_batch: int, choices: Sequence[DeviceChoice]
 ) -> Sequence[Engine]:
-    """Open an engine for each device, as `open_classifier` does. Raises EngineError if one
-    fails."""
+    """Open one engine per device, as `open_classifier` does. Raises EngineError if one fails."""
     return open_engines(
         classifier,
         choices,
@@ -143,9 +146,9 @@ def open_on_devices(
 
 
 def judge(classifier: Classifier, settings: Settings) -> Classifier:
-    """Return a model in which the built-in photographs decide what no file describes.
+    """Return a model with the facts that no file describes determined by the built-in photographs.
 
-    They run on the CPU, on an engine of their own that is closed again. Raises
+    The photographs run on a separate CPU engine, which is closed afterwards. Raises
     UnsupportedModelError and EngineError.
     """
     meaning = classifier.preprocessing
@@ -188,7 +191,7 @@ def _load(
 
 
 def _photographs(meaning: Preprocessing) -> NDArray[np.uint8]:
-    """Return the built-in photographs as a model's pixels; none for a model of clips."""
+    """Return the built-in photographs as pixels for a model; empty for a model of clips."""
     limits = ImageLimits()  # whatever the settings allow clients
     files = PHOTOGRAPHS if meaning.frames is None else []
     images = [prepare_image(file.read_bytes(), meaning, limits).run() for file in files]
@@ -223,8 +226,8 @@ def info_of(classifier: Classifier, version: str) -> ModelInfo:
 
 
 def _tensor_type(classifier: Classifier) -> str:
-    """Return the type of a model's own input by its name in V2; every float but float16 counts as
-    float32."""
+    """Return the V2 name of the type of a model's own input; float types other than float16 are
+    FP32."""
     if classifier.preprocessing.as_bytes:
         return "UINT8"
     return "FP16" if classifier.takes_halves else "FP32"

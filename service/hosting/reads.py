@@ -1,10 +1,10 @@
-"""Begins to read the models at the start of a server, while this imports the rest of it.
+"""Begins to read the models when a server starts, while the server imports its other modules.
 
     settings ─┬─ this process ── imports the server ─ listens ── opens them ── warms up ── serves
               └─ a copy of it ── imports ONNX ─ reads and proves the models ┘
 
-Where a GPU may serve, models are read by the process that serves them, since it plans of what they
-are made of.
+If a GPU may serve, the process that serves the models also reads them, because it needs their
+graphs for planning.
 """
 
 from collections.abc import Generator, Sequence
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from service.hosting.finding import ModelFile, ReadModel
 
 Reads = Generator["Sequence[ModelFile] | ReadModel | ModelError", None, None]
-"""Yields the models' files, and then, one by one, what is in them or why it cannot be read."""
+"""Yields the list of the models' files, then for each file the model, or the error why it cannot be
+read."""
 
 
 def begin_reading(settings: Settings, expectations: Sequence[str] | None) -> Reads:
-    """Begin to read and to prove the models that the settings name, in a copy of this process, if
-    the CPU will serve them; else they are read later.
+    """Begin to read and prove the models that the settings name, in a copy of this process, if the
+    CPU will serve them; otherwise the models are read later.
 
-    This process should have no other threads yet. Raises EngineError for `cuda:all` without a GPU.
+    Call this while the process has no other threads. Raises EngineError for `cuda:all` without a
+    GPU.
     """
     if not CAN_FORK or not all_on_cpu(settings.device_choices):
         return read_models(settings, expectations)
@@ -35,14 +37,15 @@ def begin_reading(settings: Settings, expectations: Sequence[str] | None) -> Rea
 
 
 def _lost(how: str) -> ModelError:
-    return ModelError(f"the models cannot be read: the process for that {how}")
+    return ModelError(f"the models cannot be read: the process that reads them {how}")
 
 
 def read_models(
     settings: Settings, expectations: Sequence[str] | None, *, prove: bool = False
 ) -> Reads:
-    """Yield what Reads does; with `prove` the CPU is known to serve, and engines need no proof any
-    more. Raises what `check_models` raises."""
+    """Yield the models' files, then the models or errors, as `Reads` describes. `prove` is for
+    models that the CPU will serve: their engines need no further proof. Raises the errors of
+    `check_models`."""
     # It brings all that reads ONNX.
     from service.hosting.finding import check_models  # noqa: PLC0415
     from service.hosting.reading import read_file, read_proved  # noqa: PLC0415

@@ -1,8 +1,8 @@
 """Holds the models that one process serves.
 
-Each model has its own engines with their threads, its batcher and bound on images. All share the
-devices (the batches of the models' first engines take turns, those of the second, and so on), the
-decode threads, the room for bodies and the metrics.
+Each model has its own engines and their threads, its own batcher and its own limit on images. All
+models share the devices, the decode threads, the memory for bodies and the metrics. On a shared
+device, the engines of different models take turns.
 """
 
 import asyncio
@@ -77,8 +77,8 @@ def _decode(prepare: Callable[[Any], Decoding], file: bytes) -> None:
 
 
 def those_there_are(name: str, names: Sequence[str]) -> str:
-    """Return the end of a message about a name that no model has: the one that is nearly it, and
-    the first of those there are."""
+    """Return the end of a message about an unknown model name: a similar name, and the first few
+    names that exist."""
     near = get_close_matches(name[:_SHOWN_NAME], names[:_MOST_COMPARED], 1)
     also = f"did you mean '{near[0]}'? " if near else ""
     more = len(names) - _SHOWN
@@ -87,7 +87,8 @@ def those_there_are(name: str, names: Sequence[str]) -> str:
 
 
 class LoadResult(TypedDict):
-    """Says which version of a model is served, and how it compares with the previous one."""
+    """Describes the version of a model that is served, and how its answers compare with the
+    previous one's."""
 
     name: str
     version: str
@@ -103,21 +104,21 @@ class Changes(Protocol):
     """Whether clients may ask for changes."""
 
     async def load(self, name: str) -> LoadResult:
-        """Serve a model as its files are now; do nothing if they have not changed.
+        """Serve the current files of a model; do nothing if they have not changed.
 
-        Raises ModelNotFoundError if it has no files, RetryableError, and NotLoadedError if the new
-        version cannot be served or agrees too little with the old one, which then stays. A load
-        continues when its caller is cancelled.
+        Raises ModelNotFoundError if the model has no files, RetryableError, and NotLoadedError if
+        the new version cannot be served or agrees too little with the old one; the old version then
+        stays. A load continues when its caller is cancelled.
         """
 
     async def unload(self, name: str) -> None:
         """Stop serving a model; requests in progress are answered. Raises ModelNotFoundError."""
 
     def start(self) -> None:
-        """Allow changes, since the models are warm."""
+        """Allow changes, because the models are now warm."""
 
     def stop(self) -> None:
-        """Allow no more changes, since the server ends."""
+        """Allow no more changes, because the server is ending."""
 
 
 class Repository:
@@ -145,13 +146,13 @@ class Repository:
     ) -> None:
         """Set limits for each model; the limits on bytes and decode threads are shared by all.
 
-        `max_queue` is in images. Where decoding the `sample`, an image, takes no less time than
-        running it on a CPU, a model's jobs decode the images that they run, in up to `processes`
-        processes that the `parent` forks, if there is one. `default` names the
-        model of `/v1/classify`. With `strict` warming up raises the first error, not only where no
-        model can be served; it times batches for `measure_s`. `bounds` are the engines' timeouts,
-        and `decode_s` is that of one image. With `swaps` recent images are kept, to compare new
-        versions of a model on them.
+        `max_queue` is in images. `sample` is an image file: if decoding it takes at least as long
+        as running it on a CPU, a model's jobs also decode their images, in up to `processes`
+        processes that `parent` forks. `default` names the model of `/v1/classify`. With `strict`
+        warming up raises the first error; otherwise only if no model can be served. Warming up
+        measures batches for `measure_s` seconds. `bounds` has the engines' time limits, and
+        `decode_s` is the time limit for decoding one image. With `swaps` recent images are kept, to
+        compare new versions of a model on them.
         """
         self.max_body_bytes, self.max_pixels = max_body_bytes, max_pixels
         self.regions = Regions(max_body_bytes) if shared_memory else None
@@ -201,8 +202,8 @@ class Repository:
         prepare: Callable[[Any], Decoding],
         reopen: Callable[[int], Engine] | None = None,
     ) -> Pipeline:
-        """Add a model, which `close` will close; `reopen` opens a replacement of an engine by its
-        number."""
+        """Add a model, which `close` will close. `reopen` opens an engine to replace the one with
+        this number."""
         if info.name in self.models:
             raise ValueError(f"two models are named {info.name!r}")
         pipeline = self.open_aside(info, engines, prepare, reopen)
@@ -218,9 +219,11 @@ class Repository:
         measure_s: float | None = None,
         known: Latency | None = None,
     ) -> Pipeline:
-        """Return a model that is not served until `install`; `discard` closes it if it never is.
+        """Return a model that is not served until `install` is called. To close it instead, call
+        `discard`.
 
-        `measure_s` replaces that of all; `known` is L(n), which is not measured then.
+        `measure_s` replaces the repository's value. If `known` is given, it is L(n), which is then
+        not measured.
         """
         metrics = self.metrics.beside(info.name, info.version)
         runner = EngineRunner(
@@ -249,7 +252,8 @@ class Repository:
         return pipeline
 
     def _jobs_of(self, prepare: Callable[[bytes], Decoding], engine: Engine) -> JobProcesses | None:
-        """Return the processes that may run an engine's batches, if they can."""
+        """Return the processes that may run an engine's batches, or None if the engine cannot run
+        in them."""
         from models import elsewhere  # noqa: PLC0415  with the library that the engine has brought
 
         opened = elsewhere(engine)
@@ -259,7 +263,7 @@ class Repository:
         return JobProcesses(self._parent, (opened, coded), self._most_processes)
 
     def install(self, new: Pipeline) -> None:
-        """Serve a model from now on, in place of its old version if there is one."""
+        """Serve a model from now on, instead of its old version if there is one."""
         name = new.info.name
         old = self.models.get(name)
         shown = next((model for model in self.metrics.models if model.name == name), None)
@@ -271,7 +275,8 @@ class Repository:
         self._change(old, new)
 
     def remove(self, name: str) -> Pipeline | None:
-        """Stop serving a model; return it, or None if it was broken. Raises ModelNotFoundError."""
+        """Stop serving a model. Return the model, or None if it was broken. Raises
+        ModelNotFoundError."""
         if (broken := self.broken.pop(name, None)) is not None:
             old, version = None, broken.version
         else:
@@ -283,7 +288,7 @@ class Repository:
         return old
 
     async def retire(self, old: Pipeline) -> None:
-        """Finish the requests in progress of a model that is no longer served, then free it."""
+        """Finish the requests of a model that is no longer served, then free the model."""
         self._aside.add(old)
         await old.drain(None)
         await self.discard(old)
@@ -292,12 +297,12 @@ class Repository:
         """Close a model that was never served."""
         if not await pipeline.runner.close(_RETIRE_S):
             info = pipeline.info
-            _log.error("an engine of version %s of %s does not return", info.version, info.name)
+            _log.error("an engine of version %s of %s is stuck", info.version, info.name)
         self._aside.discard(pipeline)
         pipeline.metrics.forget()
 
     def keep_default(self) -> None:
-        """Fix the current default model, however many models are added."""
+        """Keep the current default model, even if more models are added."""
         default = self.default
         if default is not None:
             self._default = default.info.name
@@ -335,9 +340,11 @@ class Repository:
 
     @property
     def default(self) -> Pipeline | None:
-        """Return the model for requests that name none: the one set, or the only one, else None.
+        """Return the model for requests that name none: the configured model, or the only model, or
+        None.
 
-        None where the configured one could not be opened, for which `find_default` raises an error.
+        Returns None if the configured model could not be opened; `find_default` raises an error
+        then.
         """
         if self._default is not None:
             return self.models.get(self._default)
@@ -349,7 +356,7 @@ class Repository:
         return self.default or (self.find(self._default) if self._default is not None else None)
 
     def find(self, name: str, version: str | None = None) -> Pipeline:
-        """Return a model by name. Raises ModelNotFoundError in Triton's words, or
+        """Return a model by name. Raises ModelNotFoundError with Triton's wording, or
         BrokenModelError.
         """
         if (broken := self.broken.get(name)) and version in (None, broken.version):
@@ -360,8 +367,8 @@ class Repository:
         return pipeline
 
     def _not_found(self, name: str, version: str | None) -> str:
-        """Return the end of a message about a model or version that is not served: the names of
-        those that are."""
+        """Return the end of a message about a model or version that is not served, with the names
+        of models that are."""
         if known := self.models.get(name):
             return f"'{name}' version {version} is not found; its version is {known.info.version}"
         others = those_there_are(name, [*self.models, *self.broken])
@@ -379,28 +386,31 @@ class Repository:
 
     @property
     def ready(self) -> bool:
-        """Return whether all models accept requests, ignoring those broken from the start."""
+        """Return whether all models accept requests, apart from models that were broken from the
+        start."""
         states = {pipeline.runner.state for pipeline in self.models.values()}
         return states <= {State.READY, State.BROKEN}
 
     def check_ready(self) -> None:
-        """Raise NotReadyError or ShuttingDownError unless clients should send requests here."""
+        """Raise NotReadyError or ShuttingDownError unless clients should send requests to this
+        server."""
         if self._leaving:
-            raise ShuttingDownError("the server is about to shut down; send requests elsewhere")
+            raise ShuttingDownError("the server is about to shut down; use another server")
         for pipeline in self.models.values():
             if pipeline.runner.state is not State.BROKEN:
                 pipeline.runner.state.check_ready()
 
     def leave(self) -> None:
-        """Report not to be ready from now on, but accept requests still."""
+        """Report that the server is not ready from now on, but continue to accept requests."""
         self._leaving = True
 
     def exposition(self) -> "asyncio.Future[bytes]":
-        """Return all metrics in Prometheus' text format, made in a thread because drivers may be
-        slow.
+        """Return all metrics in Prometheus' text format. A thread collects them, because drivers
+        may be slow.
 
-        Callers who ask while one is made share the next. That waits a multiple of the time that one
-        takes, because making it holds the interpreter's lock for a large part of that time.
+        Calls during the creation of a text share the next text. Between two texts there is a pause
+        of several times the time to create one, because that holds the interpreter's lock most of
+        the time.
         """
         if self._next_told is None:
             self._next_told = asyncio.ensure_future(self._tell(self._told))
@@ -420,14 +430,14 @@ class Repository:
             self._tell_at = ended + min(_TELL_PAUSES * (ended - began), _MOST_PAUSE_S)
 
     def busy_gpus(self) -> "asyncio.Future[list[float]]":
-        """Return, from a thread, the share of time for which each GPU is busy."""
+        """Return the share of time for which each GPU is busy, measured in a thread."""
         return self._teller.run(Metrics.busy_gpus, self.metrics)
 
     async def warm_up(self) -> None:
         """Warm up every engine, one after another.
 
-        Raises EngineError where that fails for every model, for one with `strict`, or where the
-        device is lost. Otherwise a model that fails is BROKEN, and the log says why.
+        Raises EngineError if every model fails, if any model fails with `strict`, or if the device
+        is lost. Otherwise a model that fails is BROKEN, and the reason is logged.
         """
         failed = []
         for name, pipeline in self.models.items():
@@ -446,14 +456,14 @@ class Repository:
             self.changes.start()
 
     async def failure(self) -> EngineError:
-        """Wait until an engine has failed for good, and return its last error."""
+        """Wait until an engine has failed permanently, and return its last error."""
         await self._failed.wait()
         assert self._failure is not None  # noqa: S101  set before the event; narrows the type
         return self._failure
 
     async def drain(self, timeout_s: float) -> bool:
-        """Refuse new requests and finish those in progress; return False if that took longer than
-        `timeout_s`."""
+        """Refuse new requests, and finish the requests in progress. Return False if that takes
+        longer than `timeout_s`."""
         self._stop_changing()
         for pipeline in self._every:
             pipeline.runner.refuse()  # at once
@@ -461,11 +471,11 @@ class Repository:
         return all(drained)
 
     async def give_up(self) -> None:
-        """Answer all requests in progress with ShuttingDownError."""
+        """Fail all requests in progress with ShuttingDownError."""
         await asyncio.gather(*(pipeline.runner.give_up() for pipeline in self._every))
 
     async def close(self, timeout_s: float) -> bool:
-        """Close everything and fail the requests in progress; return False if an engine is
+        """Close everything, and fail the requests in progress. Return False if an engine is
         stuck."""
         self._stop_changing()
         closed = await asyncio.gather(*(p.runner.close(timeout_s) for p in self._every))
@@ -484,8 +494,8 @@ class Repository:
         return self._decoders.lost + self._reader.pool.lost + jobs
 
     def _give_back(self) -> None:
-        """Give back resources that are only kept: recent images, idle processes, and free
-        memory."""
+        """Give back resources that the server can do without: recent images, idle processes and
+        free memory."""
         _log.warning("memory is short: new images are refused until there is more")
         for pipeline in self._every:
             if pipeline.recent is not None:
@@ -493,12 +503,12 @@ class Repository:
         self._teller.post(_shrink, self._processes, lambda _, __: None)
 
     async def read_aside(self, read: Callable[[], bytes], client: Client) -> bytes:
-        """Run a long function on a client's body in the client's turn, and return its result.
-        Raises its errors."""
+        """Run a function that may take long on a client's body in the client's turn, and return its
+        result. Raises the function's errors."""
         return await self._reader.run(READ, read, client)
 
     async def give_back_periodically(self) -> None:
-        """Give memory back to the system soon after much was in use."""
+        """Give memory back to the system soon after much of it was in use."""
         slack = Slack()
         while True:
             await asyncio.sleep(_GIVE_BACK_S)
@@ -506,7 +516,8 @@ class Repository:
                 await self.give_back()
 
     async def give_back(self) -> None:
-        """Give free memory back to the system, in a thread, since it may take milliseconds."""
+        """Give free memory back to the system. A thread does so, because it may take
+        milliseconds."""
         await self._teller.run(lambda _: give_back_free_memory(), None)
 
     def _fail(self, failure: EngineError) -> None:

@@ -1,14 +1,15 @@
-"""Loads new versions of models while the old ones are served, and then replaces these.
+"""Loads new versions of models while the old versions are served, and then replaces the old
+versions.
 
     a call, or changed files
-      └─ read ── self-test ── every batch size ── recent images ─┬─ opens here, and takes over
+      └─ read ── self-test ── every batch size ── recent images ─┬─ opened here, takes over
                                                                  └─ refused: agrees too little
 
-All but the last is done in a process of its own where the CPU will serve (`trial.py`).
+If the CPU will serve, all steps but the last run in a separate process (`trial.py`).
 
-The old version is freed after its last request; a request belongs to the version that it began
+The old version is freed after its last request; a request stays with the version that it began
 with. One model is loaded at a time. At most two versions of a model have engines: a third is opened
-once the first is freed.
+only after the first is freed.
 """
 
 import asyncio
@@ -78,8 +79,8 @@ class Swaps(Changes):
     ) -> None:
         """Prepare to change the served models.
 
-        `settings` and `expectations` say which they are, and `stamps` has the stamp of each model
-        that is open.
+        `settings` and `expectations` say which models are served; `stamps` has the stamp of each
+        open model.
         """
         self._repository, self._settings, self._expectations = repository, settings, expectations
         self.by_clients = settings.repository_api
@@ -159,18 +160,18 @@ class Swaps(Changes):
             except Exception as error:
                 _log.exception("version %s of %s failed unexpectedly", file.version, name)
                 why = (
-                    f"version {file.version} of {name} is not served: it failed unexpectedly; the "
-                    "log says how"
+                    f"version {file.version} of {name} is not served: it failed unexpectedly; see "
+                    "the server's log"
                 )
                 raise self._refuse(old, file, "failed", why) from error
 
     async def _swap(self, old: Pipeline | None, file: ModelFile, stamp: Stamp) -> LoadResult:
-        """Open, prove and compare a version, and then serve it."""
+        """Open, prove and compare a new version, and then serve it."""
         repository, name = self._repository, file.name
         if old is not None and old.info.version == file.version and file.numbered:
             raise NotLoadedError(
-                f"version {file.version} of {name} is served, and its files have changed; put the "
-                f"new ones in a folder of their own, as {int(file.version) + 1}"
+                f"the files of version {file.version} of {name} changed while it is served; put"
+                f" the new files in a new folder, such as {int(file.version) + 1}"
             )
         examples = old.recent.examples if old is not None and old.recent is not None else ()
         trial = await self._thread.run(
@@ -211,8 +212,8 @@ class Swaps(Changes):
         examples: Sequence[Example],
         scores: Sequence[NDArray[np.float32] | None] | None,
     ) -> Comparison:
-        """Compare a version with the old one on recent images, by the new one's `scores`, which are
-        computed here if None."""
+        """Compare a new version with the old one on recent images. `scores` has the new version's
+        scores; if None, they are computed here."""
         if old is None:
             return Comparison()
         if scores is None:
@@ -230,13 +231,15 @@ class Swaps(Changes):
     async def _scores(
         self, old: Pipeline, new: Pipeline, image: bytes | Frames | Array
     ) -> NDArray[np.float32] | None:
-        """Return a new version's scores of an image, or None if it takes no such image."""
+        """Return a new version's scores of an image, or None if the new version does not accept the
+        image."""
         prepare = partial(prepared, old.info, new.info, new.prepare)
         taken = await self._thread.run(prepare, image)
         return None if taken is None else (await new.runner.try_out(taken)).scores.copy()
 
     def _judge(self, old: Pipeline | None, new: Pipeline, compared: Comparison) -> None:
-        """Raise NotLoadedError if a version differs too much from the old one."""
+        """Raise NotLoadedError if a new version's answers differ too much from the old
+        version's."""
         least = self._settings.agreement
         if old is None or compared.agreement is None:
             return
@@ -252,8 +255,8 @@ class Swaps(Changes):
     def _refuse(
         self, old: Pipeline | None, file: ModelFile, outcome: str, why: str
     ) -> NotLoadedError:
-        """Record the reason why a version is not served in metrics and where clients read it, and
-        return it as an error."""
+        """Record why a version is not served, in the metrics and for clients. Return the reason as
+        an error."""
         repository = self._repository
         repository.metrics.swapped(file.name, outcome)
         if old is not None:
@@ -276,14 +279,14 @@ class Swaps(Changes):
             await self._thread.run(lambda _: give_back_free_memory(), None)
 
     async def _retired(self, name: str) -> None:
-        """Wait until the version before the last is freed."""
+        """Wait until the previous version of a model is freed."""
         if (retiring := self._retiring.pop(name, None)) is not None:
             await asyncio.wait([retiring])
             retiring.result()
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """Keep out other changes within this block. Raises the errors of `_check`."""
+        """Prevent other changes within this block. Raises the errors of `_check`."""
         async with self._lock:
             self._check()
             try:
@@ -295,12 +298,13 @@ class Swaps(Changes):
     def _check(self) -> None:
         """Raise RetryableError unless models may change now."""
         if self._stopped:
-            raise ShuttingDownError("the server is shutting down; load the model elsewhere")
+            raise ShuttingDownError("the server is shutting down; load the model on another server")
         if any(m.runner.state is State.WARMING for m in self._repository.models.values()):
             raise NotReadyError("the server is warming up; try again in a second")
 
     def _version(self, file: ModelFile, stamp: Stamp) -> str:
-        """Return the version number of a model's files: that of their folder, or the next one."""
+        """Return the version number of a model's files: the number of their folder, or the next
+        number."""
         last = self._tried.get(file.name)
         if file.numbered or last is None:
             return file.version
@@ -344,7 +348,7 @@ class Swaps(Changes):
             raise NotLoadedError(for_clients(error, self._settings)) from error
         if name not in found:
             raise ModelNotFoundError(
-                f"failed to load '{name}': there is no such model in the server's own"
+                f"failed to load '{name}': there is no such model in the server's"
                 f" repository; {those_there_are(name, list(found))}"
             )
         return found[name], stamp_of(found[name])
@@ -363,12 +367,12 @@ class Swaps(Changes):
 
 
 def _summary(old: Pipeline | None, new: Pipeline, compared: Comparison) -> str:
-    """Return the known differences of a version's answers from the old one's."""
-    said = ["nothing is known of its answers, as no images came lately to compare them on"]
+    """Return a sentence on how a new version's answers differ from the old version's."""
+    said = ["its answers were not compared, because there are no recent images"]
     if compared.agreement is not None:
         said = [
-            f"of {compared.images} recent images {compared.agreement:.1%} have the class that they"
-            f" had, and no probability changed by more than {compared.largest_change:.3f}"
+            f"{compared.agreement:.1%} of {compared.images} recent images have the same class as"
+            f" before, and no probability changed by more than {compared.largest_change:.3f}"
         ]
     if old is not None and (phrase := relabelled(old.info, new.info)):
         said.append(phrase)

@@ -1,12 +1,12 @@
-"""Tries a model's new version on the CPU in a process of its own.
+"""Tries a model's new version on the CPU in a separate process.
 
     files ── classifier ── self-test, every batch size ── L(n) ── recent images ─┬─ ReadModel
                                                                                  └─ their scores
 
-All work that takes the interpreter's lock or all cores is done there. Its results hold for the
-session that will serve, which has the same bytes, threads, library and machine; the server opens
-only that session. A device other than the CPU is not shared with the process: a model for it is
-read here, and proves itself in the server.
+That process does all work that holds the interpreter's lock or needs all cores. Its results hold
+for the session that will serve, because that session has the same bytes, threads, library and
+machine. The server only opens the session. The process has no access to devices other than the CPU:
+a model for another device is only read there, and proves itself in the server.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,8 @@ _MEASURE_S = 0.5
 
 @dataclass(frozen=True)
 class Trial:
-    """Holds a version and the results of trying it, None if it was not run."""
+    """Holds a new version and the results of its trial; results are None if the version was not
+    run."""
 
     read: ReadModel
     latency: Latency | None = None
@@ -46,7 +47,7 @@ def try_file(
     old: ModelInfo | None,
     images: Sequence[bytes | Frames | Array],
 ) -> Trial:
-    """Try a version on images that the old one answered. Raises ModelError."""
+    """Try a new version on images that the old version answered. Raises ModelError."""
     # It brings all that reads ONNX, which the server need not have.
     from service.hosting.reading import (  # noqa: PLC0415
         load_unchanged,
@@ -89,8 +90,8 @@ def prepared(
     prepare: Callable[[Any], Decoding],
     image: bytes | Frames | Array,
 ) -> Image | None:
-    """Return the input that the new version makes of an image that the old one took; None if it
-    takes no such image."""
+    """Return the new version's input for an image that the old version accepted, or None if the new
+    version does not accept the image."""
     if isinstance(image, Frames) and not new.of_clips:
         return None
     if not isinstance(image, np.ndarray):

@@ -1,4 +1,4 @@
-"""Makes embeddings from an engine's results: one vector of finite numbers per image."""
+"""Creates embeddings from an engine's results: one vector of finite numbers per image."""
 
 from collections.abc import Sequence
 
@@ -12,25 +12,28 @@ from service.hosting.pipeline import ModelInfo
 
 
 def embedding(info: ModelInfo) -> Inner:
-    """Return the value that is the model's embedding. Raises UnsupportedError if it has none."""
+    """Return the value inside the network that is the model's embedding. Raises UnsupportedError if
+    the model has none."""
     if isinstance(info.embedding, Inner):
         return info.embedding
     raise UnsupportedError(f"the model '{info.name}' has no embedding: {info.embedding.reason}")
 
 
 def embeddings_of(rows: Sequence[ScoreRow], info: ModelInfo) -> NDArray[np.float32]:
-    """Return the embedding of each image, which the request asked for. Raises EngineFailedError."""
+    """Return the requested embedding of each image. Raises EngineFailedError if a number is not
+    finite."""
     name = embedding(info).name
     vectors = as_vectors(np.stack([row.inner[name] for row in rows]))
     if not np.isfinite(vectors).all():
         raise EngineFailedError(
-            "the model gave an embedding with a number that is not finite; "
+            "the model computed an embedding with a number that is not finite; "
             "check the image, the model and its preprocessing"
         )
     return vectors
 
 
 def normalise(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the vectors scaled to length 1, so that products are cosines; zeros remain zeros."""
+    """Return the vectors scaled to length 1, so that their dot products are cosines; zero vectors
+    stay zero."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Answers a connection's requests in order: handles the first while the others wait."""
+"""Answers a connection's requests in order: the first is handled while the others wait."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -42,7 +42,7 @@ Work = Exchange[Any, Any] | AsgiCall | ErrorReply
 
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
-    """Holds a request in the queue of its connection."""
+    """Holds a request in its connection's queue."""
 
     record: RequestRecord
     keep_alive: bool  # the client may send another request
@@ -62,8 +62,8 @@ class AnswerQueue:
     def __init__(
         self, peers: Peers, on_over: Callable[[QueuedRequest], None], linger: Callable[[], None]
     ) -> None:
-        """Set `on_over`, called with each answered request, and `linger`, which closes the
-        connection gently."""
+        """Take `on_over`, which is called with each answered request, and `linger`, which closes
+        the connection after the client can have read the answers."""
         self._peers = peers
         self._on_over = on_over
         self._linger = linger
@@ -74,7 +74,7 @@ class AnswerQueue:
         self._default_lines = b""
 
     def add(self, queued: QueuedRequest) -> None:
-        """Append a request, and begin it if no other is in the queue."""
+        """Append a request, and begin it if the queue was empty."""
         self.queue.append(queued)
         if len(self.queue) > 1:
             self._peers.flow.pause_reading()
@@ -82,21 +82,21 @@ class AnswerQueue:
             self.go_on()
 
     def pass_on(self, queued: QueuedRequest, piece: bytes) -> None:
-        """Pass on a piece of a request's body, which drops it where it is answered already."""
+        """Pass on a piece of a request's body. A request that is already answered drops it."""
         if queued.begun:
             queued.work.add_piece(piece)
         else:
             queued.chunks.append(piece)
 
     def end(self, queued: QueuedRequest) -> None:
-        """Pass on the end of a request's body."""
+        """Note that a request's body is complete."""
         queued.whole = True
         if queued.begun and not queued.answered:
             queued.work.end()
         self.go_on()
 
     def go_on(self) -> None:
-        """Remove requests that are over, and begin the next one."""
+        """Remove requests that have ended, and begin the next one."""
         if self._pumping:
             return
         self._pumping = True
@@ -107,7 +107,7 @@ class AnswerQueue:
             self._pumping = False
 
     def write(self, response: Response) -> None:
-        """Write the first request's answer."""
+        """Write the answer to the first request."""
         queued, transport = self.queue[0], self._peers.transport
         if transport.is_closing():
             return
@@ -133,8 +133,8 @@ class AnswerQueue:
         self.answered()
 
     def decide_last(self) -> bool:
-        """Return whether the connection ends after the first request's answer, which is being
-        written."""
+        """Decide and return whether the connection ends after the answer to the first request,
+        which is being written."""
         queued = self.queue[0]
         stays = queued.keep_alive and (queued.whole or is_short(queued.record.headers))
         leaving = self._edge.leaving and len(self.queue) == 1
@@ -142,11 +142,11 @@ class AnswerQueue:
         return queued.last
 
     def make_last(self) -> None:
-        """End the connection after the first request's answer."""
+        """End the connection after the answer to the first request."""
         self.queue[0].last = True
 
     def answered(self) -> None:
-        """After the first request's answer, begin the next one or close the connection."""
+        """Begin the next request or close the connection, because the first request is answered."""
         queued = self.queue[0]
         queued.answered = True
         if queued.last and queued.whole and not queued.keep_alive:
@@ -157,7 +157,7 @@ class AnswerQueue:
         self.go_on()
 
     def _is_over(self, queued: QueuedRequest) -> bool:
-        """Begin the first request if it has not begun, and return whether it is over."""
+        """Begin the first request if it has not begun, and return whether it has ended."""
         work = queued.work
         if not queued.begun:
             if self._peers.flow.write_paused or self._peers.transport.is_closing():

@@ -1,4 +1,4 @@
-"""Lets FastAPI's routes answer by a model's endpoint, on any ASGI server."""
+"""Lets FastAPI's routes answer with a model's endpoint, on any ASGI server."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ _LINGER_S = 3.0
 
 
 async def answer_to(request: Request, endpoint: AnyEndpoint) -> Response:
-    """Return an endpoint's answer to a request. Raises HTTPException if the client leaves."""
+    """Return an endpoint's answer to a request. Raises HTTPException if the client disconnects."""
     answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
     exchange = Exchange(endpoint, record_of(request.scope), answer.set_result)
     left = HTTPException(Code.CLIENT_LEFT, "the client disconnected")
@@ -46,14 +46,14 @@ async def answer_to(request: Request, endpoint: AnyEndpoint) -> Response:
 
 
 def permit(request: Request, right: Right) -> None:
-    """Raise ForbiddenError unless the request's client may do this."""
+    """Raise ForbiddenError unless the request's client has this right."""
     rights.permit(record_of(request.scope), right)
 
 
 class _Early(Response):
-    """Answers before the body has arrived, and closes the connection after a while.
+    """Answers before the body has arrived, and ends a while later.
 
-    An immediate close would reset what the client has not read.
+    Closing the connection at once would discard data that the client has not read.
     """
 
     def __init__(self, response: Response) -> None:
@@ -73,7 +73,7 @@ class _Early(Response):
 
 
 async def _answered(answer: "asyncio.Future[Response]", receive: Receive) -> bool:
-    """Wait for the answer, and return False if the client leaves first."""
+    """Wait for the answer. Return False if the client disconnects first."""
 
     async def left() -> None:
         while (await receive())["type"] != "http.disconnect":

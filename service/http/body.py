@@ -1,4 +1,4 @@
-"""Reads a request's body, first what its headers declare and then its bytes, within limits.
+"""Reads a request's body within limits: first the headers that describe it, then its bytes.
 
 headers ── refuse early ── pieces, counted ── the whole body ── its images
 """
@@ -55,21 +55,24 @@ _PLAIN = frozenset((b"", *(kind.encode() for kind in IMAGE_TYPES)))
 SHORT_BYTES = 65_536
 
 LONG_BODY = 2**20
-"""What is longer, in bytes, is copied and read in a thread: on the event loop 20 MB take 10 ms."""
+"""Longer bodies, in bytes, are copied and read in a thread: on the event loop 20 MB would take 10
+ms."""
 
 # Digits of the largest length that llhttp takes; more are leading zeros.
 _LENGTH_DIGITS = 20
 
 
 def content_length(headers: Headers) -> int | None:
-    """Return the length that the headers declare, or None if they declare none."""
+    """Return the length of the body that the headers declare, or None if they declare none."""
     length = headers.get(b"content-length", b"")
     return int(length) if len(length) <= _LENGTH_DIGITS and length.isdigit() else None
 
 
 def is_short(headers: Headers) -> bool:
-    """Return whether an unwanted body is short enough to be read, so that the connection stays
-    open. A body in chunks is not, nor one whose client waits for 100 Continue.
+    """Return whether an unwanted body is short enough to read, so that the connection can stay
+    open.
+
+    Returns False for a chunked body, and if the client waits for 100 Continue.
     """
     if b"transfer-encoding" in headers or b"expect" in headers:
         return False
@@ -83,9 +86,9 @@ def _coding(headers: Headers) -> str:
 
 
 def content_coding(headers: Headers) -> str:
-    """Return the body's coding, "gzip", "deflate" or "" for none.
+    """Return the body's content coding: "gzip", "deflate", or "" for none.
 
-    Raises UnsupportedMediaTypeError for another Content-Encoding.
+    Raises UnsupportedMediaTypeError for any other Content-Encoding.
     """
     coding = _coding(headers)
     if coding and coding not in CODINGS:
@@ -96,7 +99,7 @@ def content_coding(headers: Headers) -> str:
 
 
 def is_json(headers: Headers) -> bool:
-    """Return whether the headers say that the body is JSON."""
+    """Return whether the Content-Type is JSON."""
     media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     return media_type == JSON_TYPE.encode()
 
@@ -104,7 +107,7 @@ def is_json(headers: Headers) -> bool:
 def form_boundary(headers: Headers, also: Collection[str] = ()) -> bytes:
     """Return a form's boundary, or b"" if the body is an image or has a media type in `also`.
 
-    Raises UnsupportedMediaTypeError where the body is neither, or is compressed, and
+    Raises UnsupportedMediaTypeError for other media types and for a compressed body, and
     BadRequestError for a form without a boundary.
     """
     content_type = headers.get(b"content-type", b"")
@@ -138,10 +141,10 @@ def form_boundary(headers: Headers, also: Collection[str] = ()) -> bytes:
 
 
 def images_of(body: bytes, boundary: bytes, max_images: int) -> list[bytes]:
-    """Return the bytes of the images in upload order; there is at least one, and none is empty.
+    """Return the image files in upload order: at least one, and none empty.
 
-    Raises BadRequestError where the body is empty, malformed or truncated, TooManyImagesError for
-    more than `max_images`, InvalidParameterError for an unknown form field.
+    Raises BadRequestError if the body is empty, malformed or truncated, TooManyImagesError for more
+    than `max_images` files, and InvalidParameterError for an unknown form field.
     """
     if not boundary:
         if not body:
@@ -166,7 +169,8 @@ def images_of(body: bytes, boundary: bytes, max_images: int) -> list[bytes]:
             parser.write(body[start : start + _PIECE])
     except FormParserError as error:
         raise BadRequestError(
-            f"malformed {FORM_TYPE} body: {error}; let the HTTP client write form and Content-Type"
+            f"malformed {FORM_TYPE} body: {error}; let the HTTP client write the form and its"
+            " Content-Type"
         ) from error
     if not form.ended:
         raise BadRequestError(f"the {FORM_TYPE} body ends early; send it again")
@@ -218,7 +222,7 @@ class _Form:
             )
         if len(self.files) == self._max_images:
             raise TooManyImagesError(
-                f"more than {self._max_images} images in one request; send them in several"
+                f"more than {self._max_images} images in one request; send several requests"
             )
         self.files.append((options.get(b"filename", b"").decode("utf-8", "replace"), []))
 

@@ -1,6 +1,6 @@
-"""Compresses and decompresses bodies by gzip and deflate (RFC 9110 section 8.4.1).
+"""Compresses and decompresses bodies with gzip and deflate (RFC 9110 section 8.4.1).
 
-The size of an inflated body is limited while it inflates: a bomb costs no more than a large body.
+The size is limited during decompression, so a decompression bomb costs no more than a large body.
 """
 
 import re
@@ -32,8 +32,8 @@ _WORTH_IT = 512
 def inflate(data: bytes, coding: str, max_bytes: int) -> bytes:
     """Decompress a body to at most `max_bytes` bytes.
 
-    Raises PayloadTooLargeError where it is larger, BadRequestError where it is malformed, truncated
-    or followed by other data.
+    Raises PayloadTooLargeError if the body is larger, and BadRequestError if it is malformed,
+    truncated or followed by other data.
     """
     inflater = zlib.decompressobj(_WINDOW_BITS[coding])
     parts: list[bytes] = []
@@ -54,7 +54,7 @@ def inflate(data: bytes, coding: str, max_bytes: int) -> bytes:
         size += len(part)
         if size > max_bytes:
             raise PayloadTooLargeError(
-                f"at most {max_bytes} bytes are allowed in a body, and this one inflates to more"
+                f"at most {max_bytes} bytes are allowed in a body, but this one inflates to more"
             )
         rest = inflater.unconsumed_tail
     if not inflater.eof:
@@ -65,7 +65,8 @@ def inflate(data: bytes, coding: str, max_bytes: int) -> bytes:
 
 
 def wanted_coding(accept_encoding: str, size: int) -> str | None:
-    """Return the coding for an answer of `size` bytes that Accept-Encoding allows, or None."""
+    """Return the content coding for an answer of `size` bytes, as Accept-Encoding allows, or
+    None."""
     if size < _WORTH_IT or len(accept_encoding) > _MAX_ACCEPT_BYTES:
         return None
     weights = dict.fromkeys(CODINGS, 0.0)

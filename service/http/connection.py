@@ -1,15 +1,16 @@
-"""Serves one client's connection by a parser, limits and a queue of requests.
+"""Serves one client's connection with a parser, limits and a queue of requests.
 
     bytes ── Parser ── head ── edge ─┬─ ErrorReply
                                      ├─ a model's endpoint ── Exchange
                                      └─ everything else ───── AsgiCall
 
-A connection is closed if it sends much, or little for long, without completing a request, or if it
-does not read its answers.
+A connection is closed if its client sends too many bytes without completing a request, sends too
+slowly, or does not read its answers.
 
-A client that ends its side (FIN) after whole requests gets their answers. But it may have left, and
-its requests should be withdrawn. So after a while it is sent `100 Continue`: any client of HTTP/1.1
-ignores that, and the system of a client that has left answers with a reset.
+A client that closes its sending side (FIN) after complete requests gets their answers. But the
+client may have left, and its requests should then be withdrawn. So after a while the server sends
+`100 Continue`: HTTP/1.1 clients ignore it, and the system of a client that has left replies with a
+reset.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ _ASK_S, _LOOK_S = 0.1, 0.01
 _WRONG = frozenset((*range(400, 500), Code.TOO_LATE)) - {Code.TOO_MANY, Code.CLIENT_LEFT}
 
 MAX_PIPELINED = 100
-"""The most requests that may wait on a connection: one read can bring 14,000, which take 3 kB
+"""The most requests that may wait on a connection: one read can return 14,000 requests of 3 kB
 each."""
 
 
@@ -60,7 +61,7 @@ _OPENED, _HEAD, _BODY, _WHOLE, _IDLE, _REFUSED = range(6)
 
 
 class Connection(asyncio.Protocol):
-    """Connects a client's transport, parser and requests with uvicorn and the edge."""
+    """Connects a client's transport, parser and requests to uvicorn and the edge."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Connection(asyncio.Protocol):
         app_state: dict[str, Any],  # noqa: ARG002
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Prepare for a connection that uvicorn accepts; called by uvicorn."""
+        """Prepare for a connection; called by uvicorn, which accepts it."""
         self._config = config
         self._edge = config.edge
         self._state = server_state
@@ -115,7 +116,7 @@ class Connection(asyncio.Protocol):
 
     @override
     def connection_lost(self, _: Exception | None) -> None:
-        """Abandon the unanswered requests, because the client has left."""
+        """Abandon the unanswered requests, because the connection is lost."""
         cast("set[Connection]", self._state.connections).discard(self)
         self._edge.connections.close(self)
         self._release_unsent()
@@ -142,8 +143,8 @@ class Connection(asyncio.Protocol):
 
     @override
     def eof_received(self) -> bool:
-        """Return True to answer a client that ended its side after whole requests, False if it has
-        left."""
+        """Return True to keep the connection, if the client closed its sending side after complete
+        requests, or False if the client has left."""
         if self._unparsed:
             self._at_end = True
             return True
@@ -157,7 +158,7 @@ class Connection(asyncio.Protocol):
 
     @override
     def pause_writing(self) -> None:
-        """Stop writing, because the client does not read its answers; what waits counts."""
+        """Stop writing, because the client does not read its answers. Count the bytes that wait."""
         self._peers.flow.pause_writing()
         queue = self._answers.queue
         caller = queue[0].record.caller if queue else self._caller
@@ -184,7 +185,7 @@ class Connection(asyncio.Protocol):
             self._unsent = None
 
     def _parse(self, data: bytes) -> None:
-        """Parse bytes; of those that take long, the rest after others had a turn."""
+        """Parse bytes. If parsing takes long, the rest is parsed after other clients had a turn."""
         if self._deaf:
             return
         try:
@@ -219,15 +220,15 @@ class Connection(asyncio.Protocol):
             self._since = self._loop.time()
 
     def on_head(self, head: Head) -> None:
-        """Queue the request of a head."""
+        """Queue a request whose head is complete."""
         queue = self._answers.queue
         # A request before it, perhaps of the same read, ends the connection.
         if self._deaf or (queue and queue[-1].last):
             return
         if len(queue) >= MAX_PIPELINED:
             raise TooManyFromClientError(
-                f"{MAX_PIPELINED} of your requests wait on this connection, the most allowed; "
-                "send the next when they are answered"
+                f"{MAX_PIPELINED} of your requests wait on this connection, which is the limit; "
+                "send the next one when these are answered"
             )
         self._stage = _BODY
         self._since = self._loop.time()
@@ -249,7 +250,7 @@ class Connection(asyncio.Protocol):
             self._answers.pass_on(queued, piece)
 
     def on_end(self) -> None:
-        """Pass on the end of a request."""
+        """Note that a request is complete."""
         queued, self._parsing = self._parsing, None
         if queued is not None:
             if self._stage == _BODY:
@@ -257,7 +258,7 @@ class Connection(asyncio.Protocol):
             self._answers.end(queued)
 
     def _work(self, record: RequestRecord, head: Head) -> Work:
-        """Return the reply to a request, or an object that makes it."""
+        """Return the object that answers a request."""
         write = self._answers.write
         refused = self._edge.admit(record, health_only=self._health_only)
         if refused is not None:
@@ -276,14 +277,16 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_kept(self) -> bool:
-        """Return whether its client, answered a moment ago, may be about to send a model another
-        request. Probes and scrapes do not count: they come again after a refusal.
+        """Return whether the client, which got an answer a moment ago, may be about to send another
+        request to a model. Probes and scrapes do not count, because they are repeated after a
+        refusal.
         """
         kept = self._stage == _IDLE and self._posted and not self._transport.is_closing()
         return kept and self._loop.time() - self._since < KEPT_S
 
     def shutdown(self) -> None:
-        """Close after the requests in progress, and after one that may be arriving."""
+        """Close the connection after the requests in progress and a request that may be
+        arriving."""
         if self._answers.queue:
             self._answers.queue[-1].last = True
             return
@@ -301,23 +304,23 @@ class Connection(asyncio.Protocol):
 
     @property
     def silent_since(self) -> float | None:
-        """Return since when, in loop time, the client owes a request, or None if it owes none.
+        """Return the loop time since which the server has waited for a request.
 
-        None also where the connection is closing.
+        Returns None if it waits for no request, or if the connection is closing.
         """
         if self._answers.queue or self._stage in (_BODY, _WHOLE) or self._transport.is_closing():
             return None
         return self._since
 
     def hang_up_on(self) -> None:
-        """Close a silent connection because another one needs its place."""
+        """Close a silent connection to make room for another one."""
         if self._transport.get_write_buffer_size():
             self._transport.abort()
         else:
             self._transport.close()
 
     def inspect(self, now: float) -> None:
-        """Close the connection if its client is too slow to send or to read at the time `now`."""
+        """Close the connection if, at the time `now`, its client sends or reads too slowly."""
         limits = self._edge.limits
         passed, self._looked = now - self._looked, now
         if not self._transport.get_write_buffer_size():
@@ -336,7 +339,7 @@ class Connection(asyncio.Protocol):
             # A head behind other requests has to wait for their answers.
             if took > limits.head_s and not self._answers.queue:
                 late = f"the request line and headers did not arrive within {limits.head_s:g} s"
-                self._refuse(RequestTimeoutError(late))
+                self._refuse(RequestTimeoutError(f"{late}; send them faster"))
         else:
             owed = {_OPENED: limits.head_s, _IDLE: limits.idle_s, _REFUSED: limits.refused_s}
             if took > owed.get(self._stage, inf):
@@ -414,8 +417,8 @@ class Connection(asyncio.Protocol):
         self._answers.go_on()
 
     def _ask(self, *, asked: bool = False) -> None:
-        """Find out whether a client that ended its side has left, and withdraw its requests
-        if so."""
+        """Find out whether a client that closed its sending side has left; if so, withdraw its
+        requests."""
         if not self._answers.queue or self._transport.is_closing():
             return
         if self._reports():
@@ -427,13 +430,14 @@ class Connection(asyncio.Protocol):
         self._loop.call_later(_ASK_S, partial(self._ask, asked=True))
 
     def _reports(self, event: int = 0) -> bool:
-        """Return whether the system reports this event, or a reset, for the connection."""
+        """Return whether the system reports this poll event, or a reset, for the connection."""
         poll = select.poll()
         poll.register(self._transport.get_extra_info("socket"), event)
         return bool(poll.poll(0))
 
     def _linger(self) -> None:
-        """End the answers, but leave the connection open until the client can have read them."""
+        """Send the end of the answers, but keep the connection open until the client can have read
+        them."""
         self._transport.write_eof()
         self._deaf = True
         self._parsing = None

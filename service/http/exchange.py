@@ -4,7 +4,8 @@
       │        │      │                  │               └─ in a thread, if it is long ── answer
       └────────┴──────┴──────────────────┴─── error ──────────────────────────────────────┘
 
-Convoy's own connection drives it (`connection`), or ASGI (`asgi`): same calls, same answers.
+Convoy's own connection (`connection`) or ASGI (`asgi`) drives an exchange, with the same calls and
+answers.
 """
 
 from collections.abc import Callable
@@ -29,44 +30,46 @@ Head = TypeVar("Head")
 Form = TypeVar("Form")
 
 LONG_ANSWER = 2**16
-"""Longer answers, in bytes, are made in a thread: the event loop would take a millisecond."""
+"""Longer answers, in bytes, are created in a thread, because they would block the event loop for a
+millisecond."""
 
 
 class Endpoint(Protocol[Head, Form]):
-    """Reads requests to one model at one path, and formats their answers.
+    """Reads the requests to one model at one path, and formats their answers.
 
-    A `Head` holds the options in a request's head, a `Form` those that its answer depends on.
+    A `Head` holds the options in a request's head; a `Form` holds the options that its answer
+    depends on.
     """
 
     pipeline: Pipeline
 
     def check(self, record: RequestRecord) -> Head:
-        """Return the options in the head. Raises ServiceError if the head is wrong."""
+        """Return the options in the head. Raises ServiceError if the head is invalid."""
 
     def reads_quickly(self, headers: Headers, pieces: Pieces, length: int) -> bool:
-        """Return whether reading a body of these pieces, of this length together, takes less time
-        than handing it to a thread."""
+        """Return whether reading a body, given as pieces with a total length, takes less time than
+        a handover to a thread."""
 
     def read(self, head: Head, body: bytes) -> tuple[ImageRequest, Form]:
-        """Return the images in the body, and the form of their answer. Raises ServiceError if the
-        body is wrong."""
+        """Return the images in the body, and the form of the answer. Raises ServiceError if the
+        body is invalid."""
 
     def answer_bytes(self, form: Form, scored: Scored) -> int:
-        """Return the most bytes that the answer's body can have."""
+        """Return an upper limit on the bytes of the answer's body."""
 
     def answer(self, form: Form, scored: Scored, phases: Callable[[], Phases]) -> Response:
-        """Return the answer with the scores, in pieces that each hold the interpreter's lock for a
-        short time; calling `phases` returns how long each phase took until then."""
+        """Return the answer with the scores. Each piece of this work holds the interpreter's lock
+        only for a short time. `phases` returns how long each phase has taken until it is called."""
 
 
 AnyEndpoint = Endpoint[Any, Any]
-"""An endpoint whose types of heads and forms are its own affair."""
+"""An endpoint with any types of heads and forms."""
 
 
 class Exchange(Generic[Head, Form]):
-    """Handles a call over HTTP from its head to its answer.
+    """Handles an HTTP request to a model's endpoint, from its head to its answer.
 
-    `respond` gets the answer, unless the call is abandoned.
+    `respond` is called with the answer, unless the request is abandoned.
     """
 
     __slots__ = (
@@ -89,8 +92,8 @@ class Exchange(Generic[Head, Form]):
         respond: Callable[[Response], None],
         now: Callable[[], Endpoint[Head, Form] | None] = lambda: None,
     ) -> None:
-        """Set `now`, which gives the endpoint when the request begins, as the model may have
-        changed by then."""
+        """Take `now`, which returns the endpoint when the request begins, because the model may
+        have changed by then."""
         self.endpoint, self.record = endpoint, record
         self._now = now
         self._respond = respond
@@ -102,7 +105,8 @@ class Exchange(Generic[Head, Form]):
         self._form: Form  # since the body is read
 
     def begin(self) -> None:
-        """Open the request, or refuse what the head alone shows to be wrong or too large."""
+        """Open the request, or refuse it if the head already shows that it is invalid or too
+        large."""
         now = self._now()
         if now is not None and now is not self.endpoint:  # another request was before it
             self.endpoint = now
@@ -131,7 +135,7 @@ class Exchange(Generic[Head, Form]):
             self._request.fail(error)
 
     def end(self) -> None:
-        """Read the body, which is complete."""
+        """Read the body, which is now complete."""
         if self._request.ended:
             return
         chunks, self._chunks = self._chunks, []
@@ -149,7 +153,7 @@ class Exchange(Generic[Head, Form]):
             self._request.fail(error)
 
     def abandon(self) -> None:
-        """Stop because no one waits for the answer."""
+        """Stop, because no client waits for the answer."""
         self._chunks = []
         self._request.abandon(self.record.refused or Code.CLIENT_LEFT)
 
@@ -199,7 +203,8 @@ class Exchange(Generic[Head, Form]):
 
 
 def _joined(chunks: list[bytes | bytearray]) -> bytes:
-    """Return a body of its pieces, which are let go: it is in memory once while it is read."""
+    """Return the body joined from its pieces, and release the pieces, so that it is in memory only
+    once."""
     # A single piece of bytes is not copied. Other threads run while many are joined, but not if one
     # is a bytearray.
     body = b"".join([bytes(chunk) for chunk in chunks])
@@ -218,7 +223,7 @@ def _read_joined(
 
 
 def add_chunk(chunks: list[bytes | bytearray], chunk: bytes) -> None:
-    """Append a piece of a body, joined to the last if it is small, because each object takes
+    """Append a piece of a body. A small piece is joined to the last one, because each object takes
     memory."""
     last = chunks[-1] if chunks else None
     if last is None or len(chunk) >= _SMALL_CHUNK or len(last) >= _MERGED_CHUNKS:

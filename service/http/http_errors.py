@@ -6,7 +6,7 @@ from service.errors import Code, ServiceError
 
 
 class HttpError(ServiceError, code=Code.MALFORMED):
-    """The base of errors that have an HTTP `status` more precise than their code's."""
+    """The base of errors that have a more precise HTTP `status` than their code."""
 
     status: ClassVar[int]
 
@@ -19,7 +19,7 @@ class TargetTooLongError(HttpError, status=414):
 
 
 class ExpectationError(HttpError, status=417):
-    """Says that an Expect header has another value than 100-continue."""
+    """Says that an Expect header has a value other than 100-continue."""
 
 
 class HeadTooLargeError(HttpError, status=431):

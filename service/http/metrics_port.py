@@ -1,4 +1,4 @@
-"""Serves metrics on a port of their own, for a network that clients cannot reach.
+"""Serves metrics on a separate port, for a network that clients cannot reach.
 
 Scrapers are few and trusted: one thread answers one request at a time.
 """
@@ -26,7 +26,7 @@ _log = logging.getLogger("convoy")
 def metrics_port(host: str, port: int, exposition: Callable[[], bytes]) -> Iterator[int]:
     """Answer GET /metrics with `exposition()` within this block, and yield the port.
 
-    Raises ListenError where the address is in use, forbidden or unknown.
+    Raises ListenError if the address is in use, forbidden or unknown.
     """
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,8 +1,8 @@
-"""Wraps llhttp with limits, and gives a connection whole, checked heads and pieces of bodies.
+"""Wraps llhttp with limits, and passes checked heads and pieces of bodies to a connection.
 
-llhttp takes heads and trailers of any length. Here it is an error to send many bytes without
-completing a head, a piece of a body, or a request. llhttp also leaves some checks of a head to
-servers: RFC 9112 sections 2.3 (versions), 3.2 (Host) and 6.1 (Transfer-Encoding), and RFC 9110
+llhttp accepts heads and trailers of any length. This parser refuses a client that sends many bytes
+without completing a head, a piece of a body, or a request. llhttp also leaves some checks of a head
+to servers: RFC 9112 sections 2.3 (versions), 3.2 (Host) and 6.1 (Transfer-Encoding), and RFC 9110
 section 10.1.1 (Expect).
 """
 
@@ -19,15 +19,16 @@ from service.http.http_errors import (
 )
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Limit on a request line with its headers; and, give or take a step of reading, on the extensions
-of a chunk and on trailers."""
+"""Limit on the bytes of a request line with its headers. It also limits chunk extensions and
+trailers, with the accuracy of one read."""
 
 MAX_TARGET_BYTES = 8 * 1024
-"""Limit on a path with its query, as in nginx; decoding a `%41` takes a tenth of a microsecond."""
+"""Limit on the bytes of a path with its query, the same as in nginx; decoding a `%41` takes 0.1
+µs."""
 
 MAX_HEADERS = 100
-"""The most headers of a request: browsers send 20, each takes a microsecond, and 64 KiB have room
-for 16,000."""
+"""The most headers of a request. Browsers send 20; each takes a microsecond, and 64 KiB could hold
+16,000."""
 
 # Bytes that are parsed at once where they may be something else than a body.
 _STEP = 2**13
@@ -83,9 +84,9 @@ class Parser:
         self._pieces = 0  # that were passed on
 
     def parse(self, data: bytes) -> bytes:
-        """Parse received bytes; return those that are left where they have many pieces, so that
-        others have a turn before those are parsed. Raises ServiceError, after which it takes no
-        more bytes."""
+        """Parse received bytes. If they have many pieces, return the rest, so that other clients
+        have a turn before it is parsed. Raises ServiceError; the parser must not be used after
+        that."""
         self._size = size = len(data)
         self._read += size
         self._pieces = 0
@@ -124,7 +125,9 @@ class Parser:
         """Add a piece of the request's target."""
         self._target += url
         if len(self._target) > MAX_TARGET_BYTES:
-            raise TargetTooLongError(f"the path and query have more than {MAX_TARGET_BYTES} bytes")
+            raise TargetTooLongError(
+                f"the path and query have more than {MAX_TARGET_BYTES} bytes; shorten them"
+            )
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header, or a trailer of a chunked body."""
@@ -141,7 +144,7 @@ class Parser:
         method = llhttp.get_method()
         if llhttp.should_upgrade():
             if method == b"CONNECT":
-                raise BadRequestError("CONNECT is for proxies, and this server is not a proxy")
+                raise BadRequestError("CONNECT is for proxies, but this server is not a proxy")
             return  # it comes again, see `_stay`
         if self._read > MAX_HEAD_BYTES:  # otherwise the head cannot be too large
             size = len(self._target) + sum(len(name) + len(value) for name, value in headers)
@@ -163,7 +166,7 @@ class Parser:
         self._connection.on_piece(body)
 
     def on_message_complete(self) -> None:
-        """Pass on the end of a request."""
+        """Note that a request is complete."""
         self._in_plain_body = False  # what follows may be a head, and chunks
         if not self._llhttp.should_upgrade():
             self._pending = 0
@@ -178,8 +181,8 @@ class Parser:
         return llhttp
 
     def _stay(self) -> bytes:
-        """Replace the llhttp parser, which reads no body after an upgrade; return the head without
-        that header."""
+        """Replace the llhttp parser, which reads no body after an upgrade. Return the head without
+        the Upgrade header."""
         was, self._llhttp = self._llhttp, self._new()
         version = was.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (was.get_method(), self._target, version)]
@@ -202,7 +205,7 @@ def _check(version: str, headers: list[tuple[bytes, bytes]], named: dict[bytes, 
             coding = b"several"
     if coding is not None and (version == "1.0" or coding.strip().lower() != b"chunked"):
         raise BadRequestError(
-            "Transfer-Encoding must be `chunked`, in HTTP/1.1 alone; "
+            "Transfer-Encoding must be `chunked` and needs HTTP/1.1; "
             "name the compression of a body in Content-Encoding"
         )
     expected = named.get(b"expect", b"").strip().lower()
@@ -215,15 +218,16 @@ def _check(version: str, headers: list[tuple[bytes, bytes]], named: dict[bytes, 
 
 def _head_too_large() -> HeadTooLargeError:
     return HeadTooLargeError(
-        f"the request line and headers exceed {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} headers"
+        f"the request line and headers exceed {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} headers;"
+        " send fewer or shorter headers"
     )
 
 
 def _not_http(reason: str, piece: bytes = b"") -> ServiceError:
-    """Return the error for a piece of bytes that llhttp rejects with this message."""
+    """Return the error for bytes that llhttp rejects with this message."""
     if piece.startswith(_TLS):
         return BadRequestError(
-            "this is TLS, and this server speaks HTTP without it; use http://, or a proxy"
+            "this is TLS, but the server speaks HTTP without TLS; use http://, or a TLS proxy"
             " (docs/tls.md)"
         )
     if reason in _OTHER_VERSION:

@@ -1,4 +1,4 @@
-"""Makes JSON answers, and errors in their one format."""
+"""Creates JSON answers, and errors in their common format."""
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from math import ceil
@@ -20,7 +20,7 @@ Route = Callable[[Request], Coroutine[Any, Any, Response]]
 _MOST_CHARACTERS = 500
 
 JSON_NUMBER_BYTES = 24
-"""The most bytes of a number in JSON, of 17 digits with an exponent, and a comma."""
+"""The most bytes of a number in JSON: 17 digits, an exponent and a comma."""
 
 # Elements of a list that are encoded at once: 16,000 strings take a millisecond.
 _PIECE = 2**14
@@ -29,7 +29,7 @@ _PIECE = 2**14
 _PLACE = b"[\0]"
 
 PLACE = msgspec.Raw(_PLACE)
-"""Stands for a list in an answer."""
+"""A placeholder for a list in an answer."""
 
 _JSON = (b"content-type", b"application/json")
 
@@ -45,7 +45,7 @@ BROWSER_HEADERS = (
 
 
 class _Json(Response):
-    """Makes a JSON response faster than Starlette's class, which takes 5 µs."""
+    """A JSON response that is created faster than Starlette's class, which takes 5 µs."""
 
     def __init__(self, body: bytes, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.status_code = status
@@ -55,25 +55,26 @@ class _Json(Response):
 
 
 def json_response(answer: Any) -> Response:
-    """Return a successful answer whose content has a type of `service/api/schemas.py`."""
+    """Return a successful answer; `answer` has a type defined in `service/api/schemas.py`."""
     return _Json(msgspec.json.encode(answer), 200, ())
 
 
 def json_around(answer: Mapping[str, Any], name: str, pieces: Sequence[bytes]) -> Response:
-    """Return a successful answer whose field `name` is a list of elements that are JSON already."""
+    """Return a successful answer whose field `name` is a list; its elements are already encoded as
+    JSON."""
     return _Json(around(answer, name, pieces), 200, ())
 
 
 def around(answer: Mapping[str, Any], name: str, pieces: Sequence[bytes]) -> bytes:
-    """Return JSON whose field `name` is a list of elements that are JSON already."""
+    """Return JSON whose field `name` is a list; its elements are already encoded as JSON."""
     return b"".join(parts_around({**answer, name: PLACE}, [pieces]))
 
 
 def parts_around(answer: Mapping[str, Any], lists: Sequence[Sequence[bytes]]) -> list[bytes]:
-    """Return JSON in parts, with the lists in the places of `PLACE`; their elements are JSON
-    already.
+    """Return JSON in parts, with the lists in place of `PLACE`. Elements are already encoded as
+    JSON.
 
-    To be joined once, while other threads run: each further copy of megabytes takes milliseconds.
+    The caller joins the parts once, because each copy of megabytes takes milliseconds.
     """
     first, *others = msgspec.json.encode(answer).split(_PLACE)
     parts = [first]
@@ -90,7 +91,8 @@ def json_pieces(
     encode: Callable[[Any], bytes] = msgspec.json.encode,
     at_once: int = _PIECE,
 ) -> list[bytes]:
-    """Return the elements as JSON, many in each piece, between which other threads run."""
+    """Return the elements as JSON, in pieces of many elements; other threads may run between
+    pieces."""
     pieces = []
     for at in range(0, len(elements), at_once):
         some = elements[at : at + at_once]
@@ -108,7 +110,7 @@ def error_response(status: int, message: str, headers: Mapping[str, str] | None 
 
 
 def refusal(error: ServiceError) -> Response:
-    """Return an answer that states an error of the service."""
+    """Return an answer that states one of the service's errors."""
     headers = {}
     if error.code is Code.UNAUTHENTICATED:
         headers["WWW-Authenticate"] = "Bearer"  # the expected scheme (RFC 6750)

@@ -3,8 +3,9 @@
     SIGTERM or SIGINT -> fail readiness, serve for `notice_s` -> refuse, finish those inside -> exit
                       └──────── answers say `connection: close` ────────┘
 
-At the end idle connections are closed. Without a notice it serves for as long as a client keeps a
-connection on which it was answered within the last second. A second signal skips the wait.
+Idle connections are closed at the end. Without a notice, the server continues as long as a client
+has an open connection on which it got an answer within the last second. A second signal skips the
+wait.
 """
 
 import asyncio
@@ -73,7 +74,8 @@ _FIRST: Mapping[str, Any] = {
 _LOOK_S = 0.02
 
 DEVICE_LOST = 75
-"""The exit status of a process that lost the device (EX_TEMPFAIL): another process may have it."""
+"""The exit status of a process that lost the device (EX_TEMPFAIL): a new process may be able to use
+it."""
 
 _log = logging.getLogger("convoy")
 
@@ -83,10 +85,11 @@ class ListenError(Exception):
 
 
 def bind(host: str, port: int, settings: str = "--host and --port") -> socket.socket:
-    """Return a socket bound to the address but not listening, so that no client waits for the
-    model.
+    """Return a socket that is bound to the address but does not listen, so that no client waits for
+    the model.
 
-    Raises ListenError, naming the settings, where the address is in use, forbidden or unknown.
+    Raises ListenError if the address is in use, forbidden or unknown; the message names the
+    settings.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -108,10 +111,10 @@ def bind(host: str, port: int, settings: str = "--host and --port") -> socket.so
 
 
 def turn_away(listener: socket.socket) -> None:
-    """Make the system ignore new connections, so that clients try again and find the port closed.
+    """Make the system ignore new connections, so that clients retry and then find the port closed.
 
-    Otherwise clients that connect between the last `accept` and the close would be reset. Where the
-    system has no such filter, nothing changes.
+    Otherwise clients that connect between the last `accept` and the close would be reset. Does
+    nothing on systems without such a filter.
     """
     code = ctypes.create_string_buffer(
         b"".join(struct.pack("HBBI", *instruction) for instruction in _NO_SYN)
@@ -125,7 +128,7 @@ def turn_away(listener: socket.socket) -> None:
 def ended_by_sigterm() -> Iterator[None]:
     """Let SIGTERM end the process with the usual status within this block; ignore SIGHUP.
 
-    It is for the time before the server runs. The first process of a container receives only
+    Used before the server runs. Needed because the first process of a container receives only
     signals that it handles.
     """
     before = signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
@@ -144,7 +147,7 @@ def http_settings(
     endpoints: Mapping[str, AnyEndpoint] | None = None,
     room: ByteRoom | None = None,
 ) -> ConvoyConfig:
-    """Return uvicorn's settings for any application; benchmarks use them for a bare one."""
+    """Return uvicorn's settings for an application; benchmarks use them for a bare application."""
     on_end: list[OnEnd] = []
     if settings.access_log and settings.log_level in (LogLevel.DEBUG, LogLevel.INFO):
         on_end.append(AccessLog(line_writer(settings.log_format), settings.log_level))
@@ -195,17 +198,17 @@ async def _to_nobody(_: Message) -> None:
 
 
 class Port(Protocol):
-    """Listens on a further port of the server, with a protocol of its own."""
+    """Listens on an additional port of the server, with another protocol."""
 
     async def start(self, edge: Edge) -> None:
-        """Listen; `edge` admits requests. Raises OSError if the address is in use."""
+        """Start to listen; `edge` admits requests. Raises OSError if the address is in use."""
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new requests, and finish those in progress within a time limit."""
+        """Refuse new requests, and finish the requests in progress within a time limit."""
 
 
 class Server(uvicorn.Server):
-    """Extends uvicorn to warm up models after it listens and to drain before it exits."""
+    """Extends uvicorn: warms up models after it listens, and drains before it exits."""
 
     def __init__(
         self,
@@ -230,8 +233,8 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     @override
     def capture_signals(self) -> Iterator[None]:
-        """Drain on a signal, whereas uvicorn's own method would kill the process with it in the
-        end.
+        """Drain on a signal. uvicorn's own method would in the end kill the process with the
+        signal.
 
         While the server runs, threads give up the interpreter's lock after SWITCH_S.
         """
@@ -253,7 +256,7 @@ class Server(uvicorn.Server):
 
     @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and then start to warm up; health requests are answered meanwhile."""
+        """Listen, then start to warm up; health requests are answered meanwhile."""
         # FastAPI describes its routes when it first looks for one, which takes 27 ms.
         await self.config.loaded_app(dict(_FIRST), _no_body, _to_nobody)
         try:
@@ -281,7 +284,7 @@ class Server(uvicorn.Server):
         self.stuck = not await self._repository.close(LEAVE_S)
 
     async def _accept_rest(self, listener: socket.socket) -> None:
-        """Accept all waiting connections like uvicorn, because closing the listener would reset
+        """Accept all waiting connections as uvicorn does, because closing the listener would reset
         them."""
         protocol: Any = self.config.http_protocol_class
         make = partial(protocol, self.config, self.server_state, self.lifespan.state)
@@ -292,7 +295,7 @@ class Server(uvicorn.Server):
                 await asyncio.get_running_loop().connect_accepted_socket(make, connection)
 
     def stop(self) -> None:
-        """Drain; a second call ends the waiting."""
+        """Start to drain; a second call skips the wait."""
         if self._draining is None:
             self._draining = asyncio.create_task(self._leave())
             return
@@ -307,7 +310,7 @@ class Server(uvicorn.Server):
         """Reload the file of API keys, if there is one."""
         keys = self._edge.keys if self._edge is not None else None
         if keys is None:
-            _log.info("SIGHUP: there is no file to read again (--api-key-file)")
+            _log.info("SIGHUP: there is no file to read again; --api-key-file is not set")
         else:
             keys.reload()
 
@@ -322,7 +325,7 @@ class Server(uvicorn.Server):
             self._announce()
 
     async def _watch(self) -> None:
-        """Exit if an engine fails for good, so that the process manager restarts the service."""
+        """Exit if an engine fails permanently, so that the process manager restarts the service."""
         failure = await self._repository.failure()
         await asyncio.sleep(_REFUSE_S)
         self._fail(failure)
@@ -349,7 +352,7 @@ class Server(uvicorn.Server):
         _log.info("shutting down: finishing %d requests", self._repository.requests)
         self.drained = await self._repository.drain(self._settings.drain_s)
         if not self.drained:
-            _log.error("giving up %d requests", self._repository.requests)
+            _log.error("ending with %d unfinished requests", self._repository.requests)
             await self._repository.give_up()
         self.should_exit = True
 
@@ -364,9 +367,10 @@ def run_server(
     announce: Callable[[], None],
     port: Port | None = None,
 ) -> bool:
-    """Serve until a signal, then close the repository; call `announce` when the service is ready.
+    """Serve until a signal, then close the repository. `announce` is called when the service is
+    ready.
 
-    Returns True if every accepted request was answered within `drain_s`; otherwise see
+    Returns True if every accepted request was answered within `drain_s`. For other outcomes see
     `outcome_of`.
     """
     config = http_settings(app, settings, keys, endpoints, repository.room)
@@ -379,13 +383,13 @@ def run_server(
 def outcome_of(server: Server) -> bool:
     """Return whether all accepted requests were answered; exit the process if an engine is stuck.
 
-    Raises the engine's error if it could not warm up or failed for good, or ListenError.
+    Raises the engine's error if it could not warm up or failed permanently, or ListenError.
     """
     if server.stuck:
         # Without this the interpreter would wait for the engine's thread, perhaps forever.
         if server.failure is not None:
             _log.error("%s", server.failure)
-        _log.error("an engine does not return from its last batch; exiting without it")
+        _log.error("an engine is stuck in its last batch; exiting without it")
         logging.shutdown()
         sys.stdout.flush()
         lost = isinstance(server.failure, DeviceLostError)

@@ -1,8 +1,10 @@
-"""Contains all use of uvicorn's internals, for which pyproject.toml limits its version.
+"""Contains all uses of uvicorn's internals, because of which pyproject.toml limits uvicorn's
+version.
 
-uvicorn owns the server: listening, the date header, shutdown. It is configured with `Connection`,
-our protocol, which hands requests that are not for a model to an `AsgiCall`: uvicorn's own cycle,
-driven by calls. `tests/service/http/test_uvicorn_adapter.py` names every attribute used here.
+uvicorn runs the server: listening, the date header, shutdown. It is configured with Convoy's
+protocol class `Connection`, which passes requests that are not for a model to an `AsgiCall`. That
+is uvicorn's request cycle, driven by calls. `tests/service/http/test_uvicorn_adapter.py` names
+every attribute used here.
 """
 
 import asyncio
@@ -36,7 +38,7 @@ _log = logging.getLogger("uvicorn.error")
 
 
 class ConvoyConfig(Config):
-    """Extends uvicorn's settings by the state that Convoy's connections share."""
+    """Extends uvicorn's settings with the state that Convoy's connections share."""
 
     def __init__(
         self,
@@ -46,8 +48,8 @@ class ConvoyConfig(Config):
         room: ByteRoom | None = None,
         **options: Any,
     ) -> None:
-        """Add the edge, and `endpoints` by path, which connections call without ASGI; the mapping
-        may change. Answers that clients do not read count in `room`."""
+        """Take the edge, and the `endpoints` by path, which connections call without ASGI; this
+        mapping may change. Answers that clients have not read are counted in `room`."""
         super().__init__(app, **options)
         self.edge = edge
         self.room = room or ByteRoom(sys.maxsize)
@@ -55,7 +57,7 @@ class ConvoyConfig(Config):
 
 
 class Peers:
-    """Describes both ends of a connection as uvicorn does."""
+    """Describes both ends of a connection in uvicorn's terms."""
 
     def __init__(
         self, config: ConvoyConfig, state: ServerState, transport: asyncio.Transport
@@ -71,7 +73,7 @@ class Peers:
 
 
 class AnswerProgress(Protocol):
-    """Reports to a connection's queue how far the first request's answer is."""
+    """Reports the progress of the first request's answer to a connection's queue."""
 
     def decide_last(self) -> bool:
         """Return whether the connection ends after this answer, which begins now."""
@@ -84,7 +86,7 @@ class AnswerProgress(Protocol):
 
 
 class AsgiCall(RequestResponseCycle):
-    """Has the application answer one request."""
+    """Lets the application answer one request."""
 
     def __init__(
         self, peers: Peers, record: RequestRecord, head: Head, answers: AnswerProgress
@@ -109,8 +111,8 @@ class AsgiCall(RequestResponseCycle):
         self._turn: Turn | None = None  # since `begin`
 
     def begin(self) -> None:
-        """Start the application, in its client's turn, after the answers to earlier requests are
-        written."""
+        """Start the application when the client's turn comes, after the answers to earlier requests
+        are written."""
         self._turn = self._peers.config.edge.turns.post(self._record.caller.name, self._begin)
 
     def _begin(self) -> None:
@@ -137,8 +139,8 @@ class AsgiCall(RequestResponseCycle):
         self.message_event.set()
 
     def abandon(self) -> None:
-        """Tell the application, when it next calls `receive`, that the client has left; do not
-        start it if it has not begun."""
+        """Report a disconnect to the application when it next calls `receive`. If the application
+        has not begun, do not start it."""
         if self._turn is not None:
             self._turn.withdraw()
         self.disconnected = True
@@ -146,7 +148,7 @@ class AsgiCall(RequestResponseCycle):
 
     @override
     async def send(self, message: Any) -> None:
-        """Write what the application sends and record it, unless the client has left."""
+        """Write and record a message from the application, unless the client has left."""
         if not self.disconnected:
             if message["type"] == "http.response.body":
                 self._record.bytes_out += len(message.get("body", b""))
@@ -163,7 +165,8 @@ class AsgiCall(RequestResponseCycle):
 
 
 def _scope(peers: Peers, record: RequestRecord, head: Head) -> Any:
-    """Return the ASGI scope of a request. Raises BadRequestError if its target is malformed."""
+    """Return the ASGI scope of a request. Raises BadRequestError if the request target is
+    malformed."""
     try:
         url = httptools.parse_url(head.target)
     except httptools.HttpParserInvalidURLError as error:

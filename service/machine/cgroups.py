@@ -1,8 +1,8 @@
 """Reads the processor time and memory that Linux control groups allow this process.
 
-Containers limit time and memory, not cores: `docker run --cpus=2 --memory=4g` on 64 cores sets a
-quota on the process's group or one above it. Version 1 has a hierarchy for each controller, version
-2 a single one.
+Containers limit processor time and memory rather than cores: `docker run --cpus=2 --memory=4g` on
+64 cores sets a quota on the process's group or a parent group. Version 1 of control groups has one
+hierarchy per controller; version 2 has a single hierarchy.
 """
 
 import contextlib
@@ -32,15 +32,16 @@ def memory_limit(groups: Path = GROUPS, mount: Path = MOUNT) -> float:
 
 
 def available_memory() -> int:
-    """Return the bytes that this process may use: the machine's memory, or its groups' limit if
-    lower."""
+    """Return the bytes that this process may use: the machine's memory, or the limit of its control
+    groups if that is lower."""
     return int(min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), memory_limit()))
 
 
 def memory_share(groups: Path = GROUPS, mount: Path = MOUNT) -> float:
-    """Return the largest share of a group's memory limit that is in use, or 0 if there is no limit.
+    """Return the share of a memory limit that is in use, the largest over all groups; 0 without a
+    limit.
 
-    Files that the system keeps in memory, and could drop, do not count.
+    Cached files, which the system could drop, do not count as in use.
     """
     return max((_share(folder) for folder, _ in _folders("memory", groups, mount)), default=0.0)
 
@@ -61,15 +62,15 @@ def _share(folder: Path) -> float:
 
 
 def _limits(controller: str, groups: Path, mount: Path) -> Iterator[float]:
-    """Yield the limits of this process's groups and of each group above them."""
+    """Yield the limits of this process's groups and of all parent groups."""
     for folder, names in _folders(controller, groups, mount):
         with contextlib.suppress(OSError):  # the group is not mounted: no limit
             yield _limit(" ".join((folder / name).read_text() for name in names))
 
 
 def _folders(controller: str, groups: Path, mount: Path) -> Iterator[tuple[Path, Sequence[str]]]:
-    """Yield the folders of this process's groups and of each group above them, with the names of
-    the files that hold a limit."""
+    """Yield the folders of this process's groups and of all parent groups, with the names of the
+    files that contain a limit."""
     version_2, version_1 = _FILES[controller]
     try:
         lines = groups.read_text().splitlines()
@@ -93,8 +94,8 @@ def _folders(controller: str, groups: Path, mount: Path) -> Iterator[tuple[Path,
 
 
 def _limit(text: str) -> float:
-    """Return the first number in the text divided by the second if there are two, or inf if there
-    is no limit."""
+    """Return the number in the text, or the first divided by the second if there are two; inf means
+    no limit."""
     try:
         limit, period = map(float, f"{text} 1".split()[:2])
     except ValueError:

@@ -1,7 +1,7 @@
-"""Finds how many processor cores this process may use, and on which one a thread runs.
+"""Finds how many processor cores this process may use, and on which core a thread runs.
 
-The number is limited by the CPU affinity and by the quota: with a quota of two cores, 64 threads
-would use up each period's time at its start and then all be throttled until its end.
+The CPU affinity and the quota of the control group limit the number. With a quota of two cores, 64
+threads would use up the time of each period at its start, and then all be throttled until its end.
 """
 
 import contextlib
@@ -40,14 +40,16 @@ if hasattr(os, "sched_setaffinity"):
 
 
 def this_core() -> int | None:
-    """Return the core on which this thread runs, or None if it is unknown or of no use."""
+    """Return the core on which this thread runs, or None if it is unknown or threads cannot be
+    pinned."""
     core = _getcpu() if _getcpu is not None else -1
     return core if core >= 0 else None
 
 
 def keep_on(core: int | None, thread: int) -> None:
-    """Pin a thread to a core by its native id; for None, give it this thread's affinity.
+    """Pin the thread with this native id to a core. If `core` is None, give it the calling thread's
+    affinity.
 
-    Raises OSError where the thread has ended, or the core is no longer available.
+    Raises OSError if the thread has ended or the core is no longer available.
     """
     os.sched_setaffinity(thread, os.sched_getaffinity(0) if core is None else {core})

@@ -1,7 +1,9 @@
-"""Says whether this process is near a limit on its memory, beyond which the system would end it.
+"""Determines whether this process is near a memory limit, at which the system would end the
+process.
 
-- Of the control group: the memory in use that cannot be given back, as a share of `memory.max`.
-- Of the process: its addresses, as a share of those that `ulimit -v` or prlimit allows.
+- Limit of the control group: the memory in use that cannot be reclaimed, as a share of
+  `memory.max`.
+- Limit of the process: its address space, as a share of what `ulimit -v` or prlimit allows.
 """
 
 import ctypes
@@ -14,8 +16,8 @@ from time import monotonic
 from service.machine.cgroups import memory_share
 
 NEAR = 0.92
-"""The share of its limit that memory in use has when it is short. That is more than three quarters,
-though decoding may take a quarter: most of that quarter is in use by then."""
+"""Memory is short if this share of its limit is in use. It is above three quarters although
+decoding may take a quarter, because most of that quarter is in use by then."""
 
 _EVERY_S = 0.25
 
@@ -33,7 +35,7 @@ _SETTLED = 3
 
 
 def address_share() -> float:
-    """Return the share in use of the addresses that this process may have, 0 if there is no
+    """Return the share of the allowed address space that this process uses, or 0 if there is no
     limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft == resource.RLIM_INFINITY:
@@ -42,12 +44,13 @@ def address_share() -> float:
 
 
 def resident_bytes() -> int:
-    """Return the physical memory of this process, or 0 where that is not known."""
+    """Return the bytes of physical memory that this process uses, or 0 if that is unknown."""
     return _bytes_of(_RESIDENT)
 
 
 def _bytes_of(column: int) -> int:
-    """Return a column of /proc/self/statm, which counts pages, in bytes; 0 on other systems."""
+    """Return a column of /proc/self/statm, converted from pages to bytes; 0 on systems without that
+    file."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             pages = int(file.read().split()[column])
@@ -57,18 +60,18 @@ def _bytes_of(column: int) -> int:
 
 
 def keep_free_memory() -> None:
-    """Have glibc keep up to 8 MiB of free memory at the end of a heap, instead of 128 KiB.
+    """Make glibc keep up to 8 MiB of free memory at the end of a heap, instead of 128 KiB.
 
-    A request's body of 100 kB there was given back and fetched again with every request. How much
-    is kept is twice the largest block that was free once.
+    Otherwise the memory for a request body of 100 kB would be given back and requested again with
+    every request. glibc keeps twice the size of the largest block that was ever freed.
     """
     bytes(2**22)
 
 
 def give_back_free_memory() -> None:
-    """Give the memory that is free within this process back to the system.
+    """Give the free memory inside this process back to the system.
 
-    glibc keeps free memory below any that is in use: 70 MB after a version of SqueezeNet.
+    glibc keeps free memory that lies below memory in use: 70 MB after a version of SqueezeNet.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other libraries of C lack it
     if trim is not None:
@@ -76,10 +79,10 @@ def give_back_free_memory() -> None:
 
 
 def share_one_arena() -> None:
-    """Have threads that begin from now on allocate from one arena of glibc.
+    """Make threads that start from now on allocate from a single glibc arena.
 
-    What is free at the end of any other arena is not given back: after messages of 20 MB by gRPC
-    that was 65 MB of each.
+    Free memory at the end of any other arena is not given back: after gRPC messages of 20 MB, that
+    was 65 MB per arena.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -87,9 +90,11 @@ def share_one_arena() -> None:
 
 
 class Slack:
-    """Says when to give back what is free within this process: it grew, and little is in use.
+    """Decides when to give free memory back to the system: when the process has grown and little is
+    in use.
 
-    What is in use now will be used again, mostly: then giving back costs more than it gains.
+    Memory that is in use now is usually needed again soon, so giving it back would cost more than
+    it gains.
     """
 
     def __init__(self, resident: Callable[[], int] = resident_bytes) -> None:
@@ -99,8 +104,8 @@ class Slack:
         self._quiet = 0  # looks since much was in use
 
     def is_worth_it(self, most_in_use: int) -> bool:
-        """Return whether to give back now; `most_in_use` are the bytes of bodies and answers that
-        were in use at once since the last look."""
+        """Return whether to give memory back now. `most_in_use` is the most bytes of bodies and
+        answers that were in use at once since the last call."""
         now = self._resident()
         self._least = min(self._least or now, now)
         self._lowest = min(self._lowest or now, now)
@@ -113,7 +118,7 @@ class Slack:
 
 
 class MemoryPressure:
-    """Looks at the limits from time to time, and says whether memory is short."""
+    """Checks the limits from time to time, and returns whether memory is short."""
 
     def __init__(
         self,
@@ -121,7 +126,8 @@ class MemoryPressure:
         on_short: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Call `on_short` when memory becomes short, to give back resources that are only kept."""
+        """Take `on_short`, which is called when memory becomes short, to give back resources that
+        are not needed."""
         self._shares, self.on_short, self._clock = shares, on_short, clock
         self._looked = -inf
         self._share = 0.0

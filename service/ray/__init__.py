@@ -1,1 +1,1 @@
-"""Holds Convoy's application for Ray Serve: `deploy/ray/README.md`."""
+"""Contains Convoy's application for Ray Serve; `deploy/ray/README.md` describes it."""

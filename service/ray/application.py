@@ -1,4 +1,4 @@
-"""Runs Convoy's own application in each replica, with its queue and its batches; Ray's are off.
+"""Runs Convoy's application in each replica, with Convoy's queue and batches; Ray's are off.
 
 client ── Ray's proxy ── replica: application ── decode ── queue ── engine
           (routes)       (Convoy's routes, bounds and answers)
@@ -29,8 +29,8 @@ _OF_THE_SERVER = (
 
 
 def application(settings: Settings) -> serve.Application:
-    """Build the application that `import_path` names; `args` are the settings of `convoy serve`.
-    Raises SettingsError for a setting of Convoy's own HTTP server.
+    """Build the application that `import_path` names. `args` has settings of `convoy serve`. Raises
+    SettingsError for a setting of Convoy's HTTP server.
     """
     refused = [name for name in _OF_THE_SERVER if name in settings.model_fields_set]
     if refused:
@@ -43,16 +43,16 @@ def application(settings: Settings) -> serve.Application:
 
 
 class Replica:
-    """Answers calls that Ray itself makes to a replica, which are no requests."""
+    """Answers calls from Ray itself to a replica, which are not requests of clients."""
 
     app: App  # set by `serve.ingress`
 
     async def check_health(self) -> None:
-        """Raise unless Convoy is ready; Ray replaces a replica that stays unready."""
+        """Raise an error unless Convoy is ready; Ray replaces a replica that stays unready."""
         self._repository.check_ready()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return the counts of this replica that the autoscaling policy reads."""
+        """Return this replica's counts for the autoscaling policy."""
         return {WAITING: float(self._repository.waiting)}
 
     @property
@@ -62,8 +62,8 @@ class Replica:
 
 
 def build(settings: Settings) -> App:
-    """Return the application of one replica. Raises ModelError or SettingsError. Unless the
-    settings say otherwise, it has as many threads as Ray assigned CPUs.
+    """Return the application of one replica. By default it has as many threads as Ray assigned
+    CPUs. Raises ModelError or SettingsError.
     """
     if not settings.threads:
         assigned = ray.get_runtime_context().get_assigned_resources()
@@ -75,7 +75,7 @@ def build(settings: Settings) -> App:
 
 @asynccontextmanager
 async def _lifespan(repository: Repository, settings: Settings, _: FastAPI) -> AsyncIterator[None]:
-    """Warm up before Ray sends requests; drain and close after the last."""
+    """Warm up before Ray sends requests; drain and close after the last request."""
     with ExitStack() as stack:
         if settings.metrics_port is not None:
             exposition = repository.metrics.exposition

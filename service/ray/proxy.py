@@ -1,4 +1,5 @@
-"""Guards Ray's HTTP proxies: RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH names `middlewares`."""
+"""Adds middlewares to Ray's HTTP proxies: RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH names
+`middlewares`."""
 
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -11,10 +12,10 @@ _LOST = error_response(
 
 
 class LostReplicas:
-    """Answers 503 to a request whose replica ended before it answered.
+    """Answers a request with 503 if its replica ended before the replica answered.
 
-    Ray's proxy leaves such a request unanswered, and its HTTP server then answers 500. A lost
-    replica is seldom the fault of the request, so its client may send it again; Ray does not.
+    Ray's proxy does not answer such a request, and its HTTP server then answers 500. The request is
+    seldom the reason why a replica is lost, so the client may send it again. Ray does not retry it.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -35,5 +36,5 @@ class LostReplicas:
 
 
 def middlewares() -> list[Middleware]:
-    """Return the middlewares that every request passes."""
+    """Return the middlewares that every request passes through."""
     return [Middleware(LostReplicas)]

@@ -1,1 +1,1 @@
-"""Records requests in counts, metrics, logs and traces."""
+"""Records requests as counts, metrics, logs and traces."""

@@ -1,11 +1,12 @@
-"""Counts one model's requests in a row of integers; the rows of its versions add up.
+"""Counts one model's requests in a row of integers; the rows of a model's versions are summed.
 
 Times are nanoseconds, so that sums are exact. The terms are those of Triton's statistics extension:
 
     Triton   compute_input   queue   compute_infer   compute_output
     here     decode          queue   compute         respond
 
-Triton's time of a request starts when its body is complete: it excludes our phase `receive`.
+Triton measures a request from the moment its body is complete, which excludes Convoy's phase
+`receive`.
 """
 
 import time
@@ -34,7 +35,7 @@ REASONS = {
 
 
 class Phases(NamedTuple):
-    """Holds the durations of a request's phases in whole microseconds, whose sum is `total`."""
+    """Holds the durations of a request's phases in whole microseconds; they add up to `total`."""
 
     total: int
     receive: int  # reading the body
@@ -47,7 +48,7 @@ class Phases(NamedTuple):
     def of(
         cls, total: float, receive: float, decode: float, queue: float, compute: float
     ) -> "Phases":
-        """Return durations converted from seconds; `respond` is the rest of `total`."""
+        """Return the durations, converted from seconds; `respond` is the remainder of `total`."""
         received, decoded = int(receive * 1e6 + 0.5), int(decode * 1e6 + 0.5)
         queued, computed = int(queue * 1e6 + 0.5), int(compute * 1e6 + 0.5)
         parts = received + decoded + queued + computed
@@ -110,7 +111,7 @@ _SIZES = _HISTOGRAMS + len(Phases._fields) * _WIDTH
 
 
 def why_left(flags: int) -> str:
-    """Return why a device left a file to the CPU, according to the first of its flags."""
+    """Return why a device left a file to the CPU, given the file's flags; the first flag counts."""
     return _ENGINE if flags == NOT_DECODED else _FLAGS[(flags & -flags).bit_length() - 1]
 
 
@@ -136,12 +137,12 @@ class Counts:
             start += _WIDTH
 
     def decoded(self, why: str) -> None:
-        """Count an image of an engine that decodes files: as decoded by the device, or why by the
-        CPU."""
+        """Count an image of an engine that decodes files: as decoded by the device, or the reason
+        why the CPU decoded it."""
         self.row[_DECODED[why]] += 1
 
     def refused(self, code: Code, seconds: float) -> None:
-        """Count a request with any other outcome and its duration in seconds."""
+        """Count a request with another outcome, and its duration in seconds."""
         self.row[_CODES[code]] += 1
         if code in REASONS:
             self.row[_FAIL_NS] += int(seconds * 1e9 + 0.5)
@@ -157,13 +158,13 @@ class Counts:
             self.row[index + 2 * self._max_batch] += int(record.compute_s * 1e9 + 0.5)
 
     def sum(self, more: Sequence[Sequence[int]] = ()) -> "Totals":
-        """Return the sum over the row and over `more`, rows of other counts with the same largest
+        """Return the totals over this row and `more`, rows of other counts with the same largest
         batch."""
         return Totals([self.row, *more], self._max_batch)
 
 
 def folded(rows: Sequence[Sequence[int]]) -> list[int]:
-    """Return one row that counts everything that these rows count."""
+    """Return one row with the sum of these rows."""
     columns = list(zip(*rows, strict=True))
     row = [sum(column) for column in columns]
     row[_LAST_MS] = max(columns[_LAST_MS])
@@ -171,7 +172,7 @@ def folded(rows: Sequence[Sequence[int]]) -> list[int]:
 
 
 class Totals:
-    """Holds the sums of a model's counts at one moment, for Prometheus and Triton's statistics
+    """Holds the totals of a model at one moment, for Prometheus and Triton's statistics
     extension."""
 
     def __init__(self, rows: Sequence[Sequence[int]], max_batch: int) -> None:
@@ -220,6 +221,6 @@ class Totals:
 
 
 def _histogram(cells: Sequence[int]) -> Histogram:
-    """Turn counts by bucket and a sum of nanoseconds into cumulative counts and seconds."""
+    """Convert counts per bucket and a sum of nanoseconds to cumulative counts and seconds."""
     *counts, ns = cells
     return list(zip(_BOUNDS, map(float, accumulate(counts)), strict=True)), ns / 1e9

@@ -1,7 +1,7 @@
-"""Reads the GPUs' utilisation, memory and power, for metrics under Triton's names.
+"""Reads the GPUs' utilisation, memory and power, for metrics with Triton's names.
 
-NVML comes with the driver, and its Python binding with the CUDA extras; without either there are no
-such metrics.
+NVML is installed with the driver, and its Python binding with the CUDA extras. Without either there
+are no such metrics.
 """
 
 import importlib
@@ -30,7 +30,7 @@ class GpuCollector(Collector):
 
     @override
     def collect(self) -> Iterable[Metric]:
-        """Return one gauge per reading, with a value for each GPU that has it."""
+        """Return one gauge per reading, with a value for each GPU that provides the reading."""
         for name, text, function, part, unit in _READINGS:
             gauge = GaugeMetricFamily(f"nv_gpu_{name}", text, labels=["gpu_uuid"])
             read = getattr(self._nvml, f"nvmlDeviceGet{function}")

@@ -1,8 +1,9 @@
-"""Logs without blocking: a thread writes the lines; those beyond a limit are dropped and counted.
+"""Logs without blocking: a thread writes the lines, and lines beyond a limit are dropped and
+counted.
 
-A full pipe or a slow disk does not delay the event loop. A request is one line with the fields of
-`RequestRecord`; it holds no image, file name, query or API key. Why not QueueHandler:
-docs/decisions/logging.md.
+A full pipe or a slow disk does not delay the event loop. Each request is one line with fields of
+`RequestRecord`, without images, file names, queries or API keys. docs/decisions/logging.md explains
+why QueueHandler is not used.
 """
 
 import json
@@ -63,7 +64,7 @@ _ACCESS = {
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as one line, and its traceback after it."""
+    """Formats a record as one line, followed by its traceback."""
 
     converter = staticmethod(time.gmtime)
     default_time_format = _TIME
@@ -74,7 +75,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(TextFormatter):
-    """Formats a record as one JSON object, with a traceback as one of its fields."""
+    """Formats a record as one JSON object; a traceback is one of its fields."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
@@ -92,7 +93,7 @@ class JsonFormatter(TextFormatter):
 
 
 class LineWriter(logging.Handler):
-    """Writes lines and log records to a file descriptor, from a thread of its own."""
+    """Writes lines and log records to a file descriptor in a separate thread."""
 
     def __init__(
         self,
@@ -118,7 +119,8 @@ class LineWriter(logging.Handler):
         self._thread.start()
 
     def write(self, line: str) -> None:
-        """Queue a line without its newline, for the next write; any thread may call this."""
+        """Queue a line, given without its newline, for the next write; any thread may call this
+        method."""
         if len(self._lines) < self._most:
             self._lines.append(line)
         else:
@@ -132,7 +134,7 @@ class LineWriter(logging.Handler):
 
     @override
     def close(self, timeout_s: float = _FLUSH_S) -> None:
-        """Write all queued lines, and wait at most `timeout_s` seconds for that."""
+        """Write all queued lines, waiting at most `timeout_s` seconds."""
         self._ending = True
         self._hurry.set()
         self._thread.join(timeout_s)
@@ -151,7 +153,7 @@ class LineWriter(logging.Handler):
             self._write_all()
 
     def _write_all(self) -> None:
-        """Write all lines in pieces that a pipe takes whole, and report dropped lines."""
+        """Write all lines in pieces that a pipe accepts atomically, and report dropped lines."""
         with self._counting:
             dropped, self._dropped = self._dropped, 0
         if dropped:
@@ -176,7 +178,7 @@ class LineWriter(logging.Handler):
 
 
 class AccessLog:
-    """Writes one line for each request, whether it was answered or its client left."""
+    """Writes one line per request, both for answered requests and for those whose client left."""
 
     def __init__(self, writer: LineWriter, level: LogLevel = LogLevel.INFO) -> None:
         self._write = writer.write
@@ -186,8 +188,8 @@ class AccessLog:
         self._time = ""  # of that second: formatted once for all of its requests
 
     def __call__(self, record: RequestRecord) -> None:
-        """Write the line of a request; that of a request which is sent again and again only if it
-        is wanted."""
+        """Write the line of a request. Requests that are repeated all the time, such as probes, are
+        written only at the level debug."""
         quiet = _is_quiet(record)
         if quiet and not self._quietly:
             return
@@ -220,7 +222,7 @@ class AccessLog:
 
 
 def _is_quiet(record: RequestRecord) -> bool:
-    """Return whether a request is a probe's, a scrape's or the page's poll, and did not fail."""
+    """Return whether a request is a probe, a scrape or a poll of the page, and did not fail."""
     path = record.path
     return record.status < 400 and (path in _QUIET or path.endswith(_QUIET_ENDS))
 
@@ -237,7 +239,8 @@ def configure_logging(
     log_format: LogFormat | None = None,
     level: LogLevel = LogLevel.INFO,
 ) -> None:
-    """Log Convoy's messages and others' warnings to standard error; uvicorn's too if `verbose`.
+    """Log Convoy's messages and other libraries' warnings to standard error; also uvicorn's
+    messages if `verbose`.
 
     If a format is given, a thread writes the lines, so that a slow reader never blocks a server.
     """

@@ -1,7 +1,7 @@
-"""Exports metrics for Prometheus as `convoy_...`, and under Triton's names as `nv_inference_...`.
+"""Exports metrics for Prometheus as `convoy_...`, and with Triton's names as `nv_inference_...`.
 
-Both read `service.telemetry.counts`, as /v2/models/stats does. Plain integers count and
-prometheus_client formats them: see docs/decisions/counting.md.
+Both come from `service.telemetry.counts`, like /v2/models/stats. The counters are plain integers,
+which prometheus_client formats: see docs/decisions/counting.md.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ from service.telemetry.gpus import open_gpus
 
 @dataclass(eq=False)
 class ModelMetrics:
-    """Holds one model's counts, and gauges that are read whenever metrics are scraped."""
+    """Holds one model's counts, and gauges that are read at every scrape."""
 
     name: str
     version: str
@@ -45,7 +45,7 @@ class ModelMetrics:
 
 
 class Comparison(NamedTuple):
-    """Compares a model's new version's answers to recent images with the old one's."""
+    """Describes how a new version's answers to recent images differ from the old version's."""
 
     images: int = 0  # compared
     agreement: float | None = None  # the share of them that got the same class
@@ -88,9 +88,9 @@ class Metrics(Collector):
         return ModelMetrics(name, version, Counts(self.max_batch))
 
     def replace(self, old: ModelMetrics | None, new: ModelMetrics | None) -> None:
-        """Export a model's new version in place of the old one, if there is one.
+        """Export the counts of a model's new version, instead of the old version's if there is one.
 
-        The old one may go on counting the requests inside, but those before it may not.
+        The old version may still count its requests in progress, but earlier versions may not.
         """
         others = [model for model in self.models if model is not old]
         index = self.models.index(old) if old in self.models else len(others)
@@ -105,7 +105,8 @@ class Metrics(Collector):
         return generate_latest(self._registry) + "".join(_triton_lines(self.models)).encode()
 
     def busy_gpus(self) -> list[float]:
-        """Return the share of time for which each GPU is busy; drivers may be slow."""
+        """Return the share of time for which each GPU is busy. Drivers may be slow, so call it in a
+        thread."""
         gauges = [] if self._gpus is None else self._gpus.collect()
         busy = (gauge for gauge in gauges if gauge.name == "nv_gpu_utilization")
         return [sample.value for gauge in busy for sample in gauge.samples]
@@ -200,7 +201,8 @@ _TRITON = (
 
 
 def _triton_lines(models: Iterable[ModelMetrics]) -> Iterator[str]:
-    """Yield the metrics under Triton's names, to which prometheus_client would append `_total`."""
+    """Yield the metrics with Triton's names as text, because prometheus_client would append
+    `_total` to the names."""
     scraped = [(_labels(model), model.counts.sum(), model.pending()) for model in models]
     for name, text, attribute in _TRITON:
         yield f"# HELP {name} {text}\n# TYPE {name} counter\n"

@@ -1,5 +1,5 @@
-"""Holds the facts of a request for the access log and traces, from its head to its answer's last
-byte."""
+"""Holds the facts about a request for the access log and traces, from its head to the last byte of
+its answer."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -12,10 +12,10 @@ from service.telemetry.counts import Phases
 
 @dataclass(eq=False, slots=True)
 class RequestRecord:
-    """Records one request; its fields are filled in as they become known.
+    """Records one request; fields are set as they become known.
 
-    Only the fields that the edge sets decide anything: the client, the charge for its images, and
-    the server's names.
+    Only the fields that the edge sets affect how the request is handled: the client, the charge for
+    its images, and the server's names.
     """
 
     id: bytes

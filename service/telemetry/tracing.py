@@ -1,8 +1,8 @@
-"""Makes traces by OpenTelemetry, from the extra `otel`, which no other module imports.
+"""Creates traces with OpenTelemetry, from the extra `otel`. No other module imports OpenTelemetry.
 
-A request is a span with a child span per phase. They are made after the answer, from times that
-were taken anyway. OpenTelemetry's own variables configure sampling and export, above all
-OTEL_EXPORTER_OTLP_ENDPOINT.
+A request is a span with one child span per phase. The spans are created after the answer, from
+times that are measured anyway. OpenTelemetry's environment variables configure sampling and export,
+such as OTEL_EXPORTER_OTLP_ENDPOINT.
 """
 
 import time
@@ -21,10 +21,10 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 class Traces:
-    """Makes each request's spans, which a thread exports in batches."""
+    """Creates the spans of each request, which a thread exports in batches."""
 
     def __init__(self, processor: SpanProcessor | None = None) -> None:
-        """Export spans by OTLP over HTTP, or through `processor` if it is given."""
+        """Export spans with OTLP over HTTP, or through `processor` if it is given."""
         resource = Resource.create()
         if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
             resource = resource.merge(Resource({SERVICE_NAME: "convoy"}))
@@ -34,7 +34,7 @@ class Traces:
         self._tracer = self._provider.get_tracer("convoy")
 
     def __call__(self, record: RequestRecord) -> None:
-        """Make a request's spans, of which the first starts when the head is complete."""
+        """Create a request's spans; the first span starts when the head is complete."""
         end = time.time_ns()
         start = end - int((record.ended - record.started) * 1e9)
         method = record.method.decode()

@@ -123,7 +123,7 @@ def test_a_refused_connection_is_one_clear_line(loadtest: Run) -> None:
     status, out, error = loadtest(f"http://127.0.0.1:{port}", *SHORT)
     assert (status, out) == (1, "")
     where = f"cannot reach http://127.0.0.1:{port}/v1/classify"
-    assert error == f"Error: {where}: connection refused; is a server there?\n"
+    assert error == f"Error: {where}: connection refused; check the address and the server\n"
 
 
 def test_a_server_that_does_not_answer_is_one_clear_line(loadtest: Run) -> None:
@@ -131,7 +131,7 @@ def test_a_server_that_does_not_answer_is_one_clear_line(loadtest: Run) -> None:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         status, _, error = loadtest(url, *SHORT, "--timeout", "200ms")
     assert status == 1
-    assert error == f"Error: {url}/v1/classify did not answer in 0.2 s\n"
+    assert error == f"Error: {url}/v1/classify did not answer within 0.2 s (--timeout)\n"
 
 
 @pytest.mark.parametrize(

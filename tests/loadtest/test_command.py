@@ -114,7 +114,7 @@ def test_an_address_without_a_scheme_is_one_of_http(loadtest: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["ftp://x"], "ftp://x is not a server's address, as http://127.0.0.1:8000"),
+        (["ftp://x"], "ftp://x is not a server's address, such as http://127.0.0.1:8000"),
         (["http://"], "is not a server's address"),
         (["http://x:port"], "is not a server's address"),
         (["http://x/?a=b"], "is not a server's address"),

@@ -14,7 +14,7 @@ def test_a_folder_without_images_is_one_clear_line(loadtest: Run, tmp_path: Path
     (tmp_path / "empty").mkdir()
     status, _, error = loadtest("http://127.0.0.1:1", "--images", tmp_path / "empty")
     assert status == 1
-    assert error.endswith("empty: no images are there\n")
+    assert error.endswith("empty: there are no images\n")
     status, _, error = loadtest("http://127.0.0.1:1", "--images", tmp_path / "nowhere")
     assert status == 1
     assert error.endswith("nowhere: No such file or directory\n")

@@ -26,11 +26,11 @@ EXAMPLES = {
     "colour": PHOTOGRAPHS,
     "clips": [file for file in sorted((_FOLDER / "clips").iterdir()) if file.suffix != ".md"],
 }
-"""Files to try, by the kind of images that a model takes."""
+"""Example files, by the kind of images that a model takes."""
 
 
 def example_for(image_shape: Sequence[int]) -> Path:
-    """Return a file to try with a model that takes images, or clips, of this shape."""
+    """Return an example file for a model with this input shape, of an image or a clip."""
     if len(image_shape) == 4:
         return EXAMPLES["clips"][0]
     return EXAMPLES["grey" if image_shape[-1] == 1 else "colour"][0]
@@ -45,19 +45,19 @@ class _Files(StaticFiles):
 
     @override
     def file_response(self, *args: Any, **options: Any) -> Response:
-        """Return the file, or 304 if the browser's copy is current."""
+        """Return a response with the file, or with status 304 if the browser's copy is current."""
         response = super().file_response(*args, **options)
         response.headers["cache-control"] = self._cache_control
         return response
 
 
 def add_pages(app: FastAPI, max_pixels: int) -> None:
-    """Add the page at /, the one at /docs, and their files under /page.
+    """Add the pages at / and /docs, and their files under /page.
 
-    The page shrinks an image of more than `max_pixels` before it sends it.
+    The page shrinks images of more than `max_pixels` before it sends them.
 
-    All their addresses are relative. The address of Swagger UI, whose package provides files alone,
-    contains its version, so that browsers may keep it for good.
+    All addresses in the pages are relative. The address of Swagger UI contains its version, so that
+    browsers may cache it forever.
     """
     swagger = f"page/swagger-ui/{version('fastapi-swagger')}"
     text = (_FOLDER / "docs.html").read_text(encoding="utf-8").replace("{swagger}", swagger)
@@ -90,9 +90,10 @@ def add_pages(app: FastAPI, max_pixels: int) -> None:
 
 
 def page_headers(images: str) -> dict[str, str]:
-    """Return the headers of a page that may show images from this source beside Convoy's own files.
+    """Return the headers of a page that may show images from this source in addition to Convoy's
+    files.
 
-    A page contains the versions of its files, so the browser must ask whether the page has changed.
+    A page contains the versions of its files, so browsers must check whether the page has changed.
     """
     return {
         "cache-control": "no-cache",
@@ -103,7 +104,7 @@ def page_headers(images: str) -> dict[str, str]:
 
 
 def with_headers(send: Send) -> Send:
-    """Return `send` changed to add BROWSER_HEADERS to every answer that lacks them."""
+    """Return a wrapper of `send` that adds BROWSER_HEADERS to every answer that lacks them."""
 
     async def start(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,4 +1,4 @@
-"""Makes the outputs of an answer to a V2 inference request, independent of how they are sent."""
+"""Creates the outputs of an answer to a V2 inference request, for HTTP and gRPC."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -20,7 +20,7 @@ _HEAD_BYTES, _LINE_BYTES = 4096, 64
 
 
 class Output(NamedTuple):
-    """Holds one output of an answer: scores, labels if the request asks for those, or
+    """Holds one output of an answer: scores, labels if the request asks for labels, or
     embeddings."""
 
     name: str
@@ -40,7 +40,7 @@ class Output(NamedTuple):
 
 
 def bytes_of(asked: InferRequest, rows: Sequence[ScoreRow], pipeline: Pipeline) -> int:
-    """Return the most bytes of an answer, in JSON or in protobuf."""
+    """Return an upper limit on the bytes of an answer, in JSON or in protobuf."""
     count, info = _HEAD_BYTES + 6 * len(asked.id), pipeline.info
     for wanted in asked.outputs:
         classes = len(rows[0].scores)
@@ -55,12 +55,12 @@ def bytes_of(asked: InferRequest, rows: Sequence[ScoreRow], pipeline: Pipeline) 
 
 
 def outputs_of(asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> Sequence[Output]:
-    """Return the outputs that a request asks for; those in shared memory are written there.
+    """Return the outputs that a request asks for. Outputs for shared memory are also written there.
 
-    For a client's own tensor, binary scores may be NaN or infinite, as in Triton, and so may those
-    in JSON if what the client sent has such numbers; otherwise they raise InvalidTensorError, and
-    those of an image EngineFailedError. Raises what `embeddings_of` and `RegionPart.write` raise,
-    too.
+    For a client's own tensor, binary scores may be NaN or infinite, as in Triton. Scores in JSON
+    may be so only if the client's tensor has such numbers. Other scores that are not finite raise
+    InvalidTensorError for a tensor, and EngineFailedError for an image. Also raises the errors of
+    `embeddings_of` and `RegionPart.write`.
     """
     unsure = [(number, row) for number, row in enumerate(rows, 1) if not row.is_known_finite]
     if unsure and not _may_be_any(asked, info):
@@ -98,8 +98,8 @@ def _output(wanted: WantedOutput, rows: Sequence[ScoreRow], info: ModelInfo) -> 
 
 
 def _may_be_any(asked: InferRequest, info: ModelInfo) -> bool:
-    """Return whether scores may be NaN or infinite: those of the client's own numbers, sent in
-    binary, or in JSON for a client that itself sent some that are."""
+    """Return whether scores may be NaN or infinite: scores of a client's own tensor may, if they
+    are sent in binary, or in JSON to a client that sent such numbers itself."""
     own = asked.images
     if own is None or own.dtype != np.float32:
         return False
@@ -121,12 +121,13 @@ def _check_finite(row: ScoreRow, number: int, asked: InferRequest, info: ModelIn
             raise
         raise InvalidTensorError(
             f"the model's scores are not finite numbers for tensor {number} of input "
-            f"'{info.tensor}': its values are too large for the model; normalise them as it expects"
+            f"'{info.tensor}': its values are too large; normalise them as the model expects"
         ) from error
 
 
 def _ranked_values(row: ScoreRow, info: ModelInfo) -> NDArray[np.floating]:
-    """Return the scores, one per class; of a yes/no model's one score both probabilities."""
+    """Return the scores, one per class. For a yes/no model with one score, return both
+    probabilities."""
     return row.scores if len(row.scores) > 1 else probabilities(row.scores, info.output)
 
 

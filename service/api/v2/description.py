@@ -1,6 +1,6 @@
-"""Describes the server and its models as the V2 protocol and Triton's extensions define.
+"""Describes the server and its models, as defined by the V2 protocol and Triton's extensions.
 
-Each typed dictionary is followed by the function that fills it in; FastAPI documents both.
+Each typed dictionary is followed by the function that fills it; FastAPI documents both.
 """
 
 from typing import Annotated, Any, NamedTuple, NotRequired
@@ -46,7 +46,7 @@ Models = Annotated[Repository, Depends(_repository)]
 
 
 async def _asked(request: Request, models: Models) -> Pipeline:
-    """Return the model that the path names. Raises ModelNotFoundError."""
+    """Return the model that the request's path names. Raises ModelNotFoundError."""
     return models.find(request.path_params["model"], request.path_params.get("version"))
 
 
@@ -71,9 +71,7 @@ class ReadyAnswer(TypedDict):
 
 
 async def ready(models: Models) -> ReadyAnswer:
-    """Report that all models accept requests, ignoring those of several that could not be
-    opened.
-    """
+    """Report that all models accept requests, apart from models that could not be opened."""
     models.check_ready()
     return ReadyAnswer(ready=True)
 
@@ -115,7 +113,8 @@ class TensorMetadata(TypedDict):
 
 
 class ConfiguredTensor(TypedDict):
-    """Describes an input or output in a model's configuration; `dims` are one image's."""
+    """Describes an input or output in a model's configuration; `dims` is the shape for one
+    image."""
 
     name: str
     data_type: str
@@ -128,7 +127,7 @@ class ConfiguredTensor(TypedDict):
 
 
 class _Input(NamedTuple):
-    """Describes an input by its part for one image."""
+    """Describes an input; the shape is that of one image."""
 
     name: str
     datatype: str
@@ -153,15 +152,15 @@ def _pixels(info: ModelInfo) -> _Input:
 
 
 def _inputs(info: ModelInfo, *, every: bool) -> list[_Input]:
-    """Return the input of the model's own file, as Triton lists it; with `every`, also the inputs
-    that a request may have in its place."""
+    """Return the input of the model's own file, as Triton lists it. With `every`, also return the
+    inputs that a request may use instead."""
     if not info.tensor:
         return [_pixels(info)]
     return [_own_input(info), _pixels(info)] if every else [_own_input(info)]
 
 
 def _outputs(pipeline: Pipeline, *, every: bool) -> dict[str, int]:
-    """Return, by name of each output, the length of the row that one image has in it."""
+    """Return the names of the outputs, each with the length of one image's row."""
     info = pipeline.info
     sizes = {info.scores: pipeline.runner.classes}
     if every and isinstance(info.embedding, Inner):
@@ -179,7 +178,7 @@ Every = Annotated[
 
 
 class ModelMetadata(TypedDict):
-    """Describes a model's inputs, of which a request has one, and its outputs."""
+    """Describes a model's inputs and outputs; a request uses one of the inputs."""
 
     name: str
     versions: list[str]
@@ -211,7 +210,7 @@ async def model_metadata(pipeline: Asked, every: Every = False) -> ModelMetadata
 
 
 async def model_config(pipeline: Asked, every: Every = False) -> dict[str, Any]:
-    """Return the parts of a model's Triton configuration that apply; `dims` do not include the
+    """Return the applicable parts of a model's Triton configuration; `dims` do not include the
     batch."""
     info, runner = pipeline.info, pipeline.runner
     inputs = _inputs(info, every=every)
@@ -290,7 +289,7 @@ def index_of(models: Repository, *, only_ready: bool) -> list[IndexEntry]:
 
 
 class InferenceStatistics(TypedDict):
-    """Counts requests, and where their time went."""
+    """Counts requests, and the time that each of their phases took."""
 
     success: Duration
     fail: Duration

@@ -34,7 +34,7 @@ _SLOW_PIECE = 2**12
 
 
 def _json_length(headers: Headers) -> int | None:
-    """Return the length of a request's JSON, or None if the whole body is JSON. Raises
+    """Return the length of a request's JSON in bytes, or None if the whole body is JSON. Raises
     BadRequestError."""
     value = headers.get(_HEADER_LENGTH)
     if value is None:
@@ -52,13 +52,13 @@ class Infer:
         self.pipeline = pipeline
 
     def check(self, record: RequestRecord) -> RequestRecord:
-        """Return the record unchanged. Raises ServiceError where its headers are invalid."""
+        """Return the record unchanged. Raises ServiceError if its headers are invalid."""
         _json_length(record.headers)
         content_coding(record.headers)
         return record
 
     def reads_quickly(self, headers: Headers, _: Pieces, length: int) -> bool:
-        """Return whether reading a body takes less time than handing it to a thread."""
+        """Return whether reading a body takes less time than a handover to a thread."""
         regions = self.pipeline.regions
         if regions is not None and regions.longest > LONG_BODY:  # which it may have copied
             return False
@@ -68,7 +68,7 @@ class Infer:
     def read(
         self, head: RequestRecord, body: bytes
     ) -> tuple[ImageRequest, tuple[InferRequest, str]]:
-        """Return the tensors of the body."""
+        """Return the tensors in the body."""
         pipeline = self.pipeline
         max_images, info = pipeline.admission.max_images_a_request, pipeline.info
         asked = parse_request(body, _json_length(head.headers), info, max_images, pipeline.regions)
@@ -82,7 +82,7 @@ class Infer:
         return wanted, (asked, accepted)
 
     def answer_bytes(self, form: tuple[InferRequest, str], scored: Scored) -> int:
-        """Return the most bytes of the outputs."""
+        """Return an upper limit on the bytes of the outputs."""
         return bytes_of(form[0], scored.results, self.pipeline)
 
     def answer(
@@ -91,8 +91,7 @@ class Infer:
         scored: Scored,
         phases: Callable[[], Phases],  # noqa: ARG002
     ) -> Response:
-        """Return the scores in the form that was asked for, compressed if the client accepts
-        that."""
+        """Return the scores in the requested form, compressed if the client accepts that."""
         asked, accepted = form
         content, json_length = format_answer(asked, scored.results, self.pipeline.info)
         headers = {}
@@ -120,7 +119,7 @@ class InferTensor(TypedDict, total=False):
 
 
 class InferAnswer(TypedDict, total=False):
-    """The scores of n images, [n, classes], or their labels if the request asks for those; or
+    """The scores of n images, [n, classes], or their labels if the request asks for labels, or
     their embeddings, [n, size].
     """
 
@@ -148,7 +147,7 @@ def format_answer(
 
 
 def _tensor(output: Output, binary: list[bytes], lists: list[list[bytes]]) -> InferTensor:
-    """Return an output as JSON; add its elements to `binary` if they follow the JSON, else to
+    """Return an output as JSON. Add its elements to `binary` if they follow the JSON, otherwise to
     `lists`."""
     tensor = InferTensor(name=output.name, datatype=output.datatype, shape=output.shape)
     if output.written:

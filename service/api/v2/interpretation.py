@@ -1,18 +1,19 @@
-"""Interprets inference requests of the V2 protocol, however they arrived.
+"""Interprets inference requests of the V2 protocol, from HTTP or gRPC.
 
-A request has one input: `image`, or the one that the model itself has, under its own name.
+A request has one input: `image`, or the model's own input under its name in the file.
 
     image     UINT8 [n, H, W, C]       RGB pixels in the model's size, or grey ones; not normalised
     image     BYTES [n] or [n, 1]      files of images
-    its own   FP32 [n, C, H, W]        normalised as the model expects; or [n, H, W, C], if it does;
-                                       also FP16, or UINT8, not normalised, where the file has that
+    own name  FP32 [n, C, H, W]        normalised as the model expects; [n, H, W, C] if it expects
+                                       that; also FP16, or UINT8 without normalisation, if the
+                                       model's file has that type
 
-It has one output or both: the scores, under the model's own name for them, which alone are sent to
-requests that name none; and `embedding`, FP32 [n, size].
+A request may name one or both outputs: the scores, under their name in the model's file, and
+`embedding`, FP32 [n, size]. A request that names no output gets the scores.
 
-The structures are the only description of a request. msgspec parses JSON by them, and converts the
-fields of a protobuf; the OpenAPI document shows their schema. A tensor's elements are not part of
-them: they are read once its shape has been checked.
+The structures below are the only description of a request. msgspec uses them to parse JSON and to
+convert the fields of a protobuf message, and the OpenAPI document shows their schema. A tensor's
+elements are not part of the structures: they are read after its shape has been checked.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +43,7 @@ NUMBERS: Mapping[str, type[np.generic]] = {
     "FP16": np.float16,
     "UINT8": np.uint8,
 }
-"""The types of tensors in the protocol's words."""
+"""The types of tensors, by the protocol's names."""
 
 MEMORY = "shared memory is off; send tensors in the body, or start the server with --shared-memory"
 
@@ -125,7 +126,7 @@ _Tensor = TypeVar("_Tensor", InputTensor, OutputTensor)
 
 
 class InferenceJson(msgspec.Struct):
-    """Holds an inference request, except elements of tensors that are not JSON."""
+    """Holds an inference request, without the elements of tensors that are not JSON."""
 
     inputs: list[InputTensor]
     outputs: list[OutputTensor] | None = None
@@ -138,7 +139,7 @@ class InferenceJson(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class WantedOutput:
-    """Says which output a request asks for, and in which form."""
+    """Describes an output that a request asks for, and its form."""
 
     name: str
     binary: bool = False  # as a binary tensor
@@ -189,10 +190,11 @@ def understand(
     max_images: int,
     regions: Regions | None = None,
 ) -> InferRequest:
-    """Return a request with its images; `elements` finds the input's elements, unless they are in
-    one of the `regions`.
+    """Return a request with its images. `elements` returns the input's elements, unless they are in
+    one of the `regions` of shared memory.
 
-    BadRequestError: invalid. TooManyImagesError: more than `max_images`.
+    Raises BadRequestError if the request is invalid, and TooManyImagesError for more than
+    `max_images`.
     """
     tensor = _only("input", asked.inputs, [name for name in (INPUT, info.tensor) if name], info)
     outputs = asked.outputs or [OutputTensor(info.scores)]
@@ -230,7 +232,7 @@ def _wanted(
     parameters = output.parameters or OutputParameters()
     if parameters.classification and output.name != info.scores:
         raise BadRequestError(
-            f"output '{output.name}' has no classes; ask for the classification of '{info.scores}'"
+            f"output '{output.name}' has no classes; only '{info.scores}' takes `classification`"
         )
     binary = parameters.binary_data
     return WantedOutput(
@@ -244,8 +246,8 @@ def _wanted(
 def _shared(
     parameters: InputParameters | OutputParameters | None, regions: Regions | None
 ) -> RegionPart | None:
-    """Return a tensor's part of shared memory, or None if the tensor is in the request. Raises the
-    errors of `Regions.part`, and UnsupportedError if this server shares no memory."""
+    """Return the part of shared memory that holds a tensor, or None if the tensor is in the
+    request. Raises the errors of `Regions.part`, and UnsupportedError if shared memory is off."""
     if parameters is None or parameters.shared_memory_region is None:
         return None
     if regions is None:
@@ -258,8 +260,8 @@ def _shared(
 
 
 def _only(kind: str, tensors: Sequence[_Tensor], names: Sequence[str], info: ModelInfo) -> _Tensor:
-    """Return the request's only tensor. Raises an error unless there is one, with one of
-    `names`."""
+    """Return the request's only tensor. Raises BadRequestError unless there is exactly one, with
+    one of `names`."""
     _check_names(kind, tensors, names, info)
     if len(tensors) != 1:
         raise BadRequestError(
@@ -314,8 +316,8 @@ def _read_input(
 
 
 def _image_count(tensor: InputTensor, info: ModelInfo) -> int:
-    """Return the number n of images. Raises an error where name, datatype or shape is
-    unsupported."""
+    """Return the number n of images. Raises BadRequestError if the name, datatype or shape is not
+    supported."""
     n, *rest = tensor.shape or [0]
     if n and tuple(rest) in _shapes(tensor, info):
         return n
@@ -352,12 +354,12 @@ def _shapes(tensor: InputTensor, info: ModelInfo) -> Sequence[tuple[int, ...]]:
 
 
 def _own_kinds(info: ModelInfo) -> str:
-    """Return a phrase on the types that the model's own input takes, to end a message."""
+    """Return a phrase about the types that the model's own input accepts, for an error message."""
     if info.tensor_type == "UINT8":
         return "UINT8 or FP32, pixels from 0 to 255,"
     return "FP32" if info.tensor_type == "FP32" else f"{info.tensor_type} or FP32"
 
 
 def in_engine_order(pixels: NDArray[np.uint8], info: ModelInfo) -> NDArray[np.uint8]:
-    """Return RGB pixels in the engine's order of channels, as a view of the same memory."""
+    """Return RGB pixels in the engine's channel order, as a view of the same memory."""
     return pixels[..., ::-1] if info.channels is ChannelOrder.BGR else pixels

@@ -1,13 +1,13 @@
-"""Reads a request's JSON of any length while other threads go on running.
+"""Reads a request's JSON of any length without blocking other threads.
 
-A parser in C holds the interpreter's lock until it returns. So more objects or strings than any
-request needs are refused first; then `data`, the only part that may be long, is cut out, to be read
-in pieces:
+A parser in C holds the interpreter's lock until it returns. So JSON with more objects or strings
+than any request needs is refused first. Then `data`, the only part that may be long, is cut out and
+read in pieces:
 
     text ── objects and strings counted ── cut ─┬─ short JSON with [0], [1], ... for `data`: parsed
                                                 └─ lists: spans of the text, read by `tensors`
 
-A search for a byte is no parser: it takes less than a millisecond for 8 MB.
+Searching for a byte is not parsing: a search takes less than a millisecond for 8 MB.
 """
 
 import re
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from service.errors import BadRequestError, PayloadTooLargeError
 
 PIECE = 2**16
-"""The most bytes that are handed to a parser or a translation at once: it takes a millisecond."""
+"""The most bytes that are passed to a parser or translation at once, which takes a millisecond."""
 
 # An input, an output and their parameters are five; clients add a few of their own.
 _MOST_OBJECTS = 256
@@ -37,7 +37,7 @@ _KEY = b'"data"'
 
 
 class Span(NamedTuple):
-    """Marks a part of a text."""
+    """Locates a part of a text."""
 
     text: bytes
     start: int
@@ -61,7 +61,7 @@ def check_counts(text: bytes, end: int, max_files: int) -> None:
 
 
 def has_more(text: bytes, byte: bytes, end: int, limit: int) -> bool:
-    """Return whether a byte is more than `limit` times in the text up to `end`."""
+    """Return whether a byte occurs more than `limit` times in the text up to `end`."""
     found = 0
     for start in range(0, end, PIECE):
         found += text.count(byte, start, min(start + PIECE, end))
@@ -73,8 +73,8 @@ def has_more(text: bytes, byte: bytes, end: int, limit: int) -> bool:
 def cut(text: bytes, end: int) -> tuple[bytes, Sequence[Span]]:
     """Return the JSON with each list `data` replaced by `[0]`, `[1]` and so on, and the lists.
 
-    The insides of the lists are not checked. Raises BadRequestError where the text is no JSON,
-    PayloadTooLargeError where the rest is long.
+    The contents of the lists are not checked. Raises BadRequestError if the text is not JSON, and
+    PayloadTooLargeError if the rest is too long.
     """
     kept: list[bytes] = []
     lists: list[Span] = []
@@ -110,8 +110,8 @@ def string_end(text: bytes, start: int, end: int) -> int:
 
 
 def _list_end(text: bytes, start: int, end: int) -> int:
-    """Return the end of a list of lists, numbers and strings, which is the last bracket before the
-    next key."""
+    """Return the end of a list of lists, numbers and strings: the last bracket before the next
+    key."""
     position = start
     while True:
         quote = text.find(b'"', position, end)

@@ -4,9 +4,9 @@
     body = JSON | tensor                 Inference-Header-Content-Length is the JSON's length
     body = tensor, or one file           Inference-Header-Content-Length: 0
 
-Files are base64 in JSON. Binary tensors are little-endian; a 4-byte length precedes each element of
-a BYTES tensor. A tensor's `data` stays text until its shape has been checked; where the JSON is
-long, it is cut out before msgspec sees it.
+In JSON, files are base64. Binary tensors are little-endian; a 4-byte length precedes each element
+of a BYTES tensor. A tensor's `data` remains text until its shape has been checked. If the JSON is
+long, `data` is cut out before msgspec parses the JSON.
 """
 
 import math
@@ -75,12 +75,12 @@ _, REQUEST_SCHEMAS = msgspec.json.schema_components(
 
 
 def content_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return a reference to a structure as a request's body, for the OpenAPI document."""
+    """Return OpenAPI's description of a request body, as a reference to a structure."""
     return {"application/json": {"schema": {"$ref": _SCHEMAS.format(name=kind.__name__)}}}
 
 
 def read_json(decode: Callable[[bytes], T], text: bytes) -> T:
-    """Decode the JSON of a request. Raises BadRequestError where it is invalid."""
+    """Decode the JSON of a request. Raises BadRequestError if it is invalid."""
     try:
         return decode(text)
     except RecursionError:
@@ -100,7 +100,7 @@ async def short_body(request: Request) -> bytes:
         async for chunk in request.stream():
             data += chunk
             if len(data) > _MAX_SHORT_BYTES:
-                raise PayloadTooLargeError(f"the body may have at most {_MAX_SHORT_BYTES} bytes")
+                raise PayloadTooLargeError(f"at most {_MAX_SHORT_BYTES} bytes are allowed here")
     except ClientDisconnect as error:
         raise HTTPException(Code.CLIENT_LEFT, "the client disconnected") from error
     return inflate(data, coding, _MAX_SHORT_BYTES) if coding else data
@@ -116,10 +116,11 @@ def parse_request(
     max_images: int,
     regions: Regions | None = None,
 ) -> InferRequest:
-    """Return the request in a body; `header_length` is None if the client sent no such header.
+    """Return the request in a body. `header_length` is the length of the JSON, or None if the
+    client sent no Inference-Header-Content-Length.
 
-    The images may be a view of `body`. Takes time in proportion to the body's length. Raises
-    BadRequestError where the body is invalid, PayloadTooLargeError for too much JSON or more than
+    The images may be a view of `body`. The time is proportional to the body's length. Raises
+    BadRequestError if the body is invalid, and PayloadTooLargeError for too much JSON or more than
     `max_images`.
     """
     if header_length == 0:
@@ -153,10 +154,11 @@ def parse_request(
 
 
 def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
-    """Return the request made by one image without JSON; its answer is binary, like Triton's.
+    """Return the request for a body that is one image without JSON. Its answer is binary, as in
+    Triton.
 
-    A file is recognised by its first bytes, anything else by its length: as the model's own input,
-    like in Triton, or else as pixels.
+    A file is recognised by its first bytes. Other bodies are recognised by their length: as the
+    model's own input, as in Triton, or as pixels.
     """
     outputs = [WantedOutput(info.scores, binary=True)]
     if ImageFormat.of(body) is not None:
@@ -183,8 +185,8 @@ def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
 def _read_head(
     body: bytes, end: int, max_images: int
 ) -> tuple[InferenceJson, Sequence[Span] | None]:
-    """Return the JSON up to `end`, and separately its `data` lists if it is too long to parse
-    whole, or has NaN, which is no JSON."""
+    """Return the JSON up to `end`. If it is too long to parse whole, or has NaN, which is not JSON,
+    its `data` lists are returned separately."""
     check_counts(body, end, max_images)
     if end <= PIECE and NAN not in body[:end]:
         return read_json(_decode, body[:end]), None
@@ -193,11 +195,14 @@ def _read_head(
 
 
 def _elements(tensor: InputTensor, lists: Sequence[Span] | None, binary: memoryview) -> Elements:
-    """Return a reader of a tensor's elements, which are in the JSON or in the bytes after it."""
+    """Return a reader of a tensor's elements, which are in the JSON or in the bytes after the
+    JSON."""
     size = tensor.parameters and tensor.parameters.binary_data_size
     if size is None:
         if binary:
-            raise BadRequestError(f"{len(binary)} bytes follow the JSON, but no tensor claims them")
+            raise BadRequestError(
+                f"{len(binary)} bytes follow the JSON, but no tensor has binary_data_size"
+            )
         return JsonElements(_data_of(tensor, lists))
     if size != len(binary):
         raise BadRequestError(
@@ -208,7 +213,7 @@ def _elements(tensor: InputTensor, lists: Sequence[Span] | None, binary: memoryv
 
 
 def _data_of(tensor: InputTensor, lists: Sequence[Span] | None) -> Span:
-    """Return the list `data` of a tensor. Raises BadRequestError where it has none."""
+    """Return the list `data` of a tensor. Raises BadRequestError if the tensor has none."""
     data = bytes(tensor.data)
     if data.startswith(b"["):
         if lists is None:

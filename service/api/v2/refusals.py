@@ -1,7 +1,8 @@
-"""Answers requests of Triton's clients that Convoy does not support, by a reason or a fixed answer.
+"""Answers requests of Triton's clients that Convoy does not support, with a reason or a fixed
+answer.
 
-Logging and tracing are set when the server starts, and it maps no client's GPU memory:
-clients may only send images. The OpenAPI document leaves these routes out.
+Logging and tracing are configured when the server starts, and the server does not map GPU memory of
+clients. The OpenAPI document omits these routes.
 """
 
 from fastapi import APIRouter
@@ -28,8 +29,8 @@ LOGGING: dict[str, str | bool | int] = {
     "log_verbose_level": 0,
     "log_format": "default",
 }
-TRACING = "trace settings cannot be changed by clients"
-LOG_LEVEL = "log settings cannot be changed by clients"
+TRACING = "clients cannot change trace settings; set them when the server starts"
+LOG_LEVEL = "clients cannot change log settings; set them when the server starts"
 CUDA_MEMORY = "CUDA shared memory is not supported; send tensors in the body"
 NO_REGION = "Unable to find shared memory region: '{}'"
 _REFUSED = {

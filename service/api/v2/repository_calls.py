@@ -1,7 +1,7 @@
-"""Loads and unloads models by the V2 protocol's repository API if the server allows that.
+"""Loads and unloads models with the V2 protocol's repository API, if the server allows that.
 
-Models come from the server's own folder, under their names there. The OpenAPI document leaves these
-routes out.
+Models are loaded from the server's own folder, under their names there. The OpenAPI document omits
+these routes.
 """
 
 from collections.abc import Iterable
@@ -65,8 +65,8 @@ async def unload_route(request: Request, models: Models, model: str) -> Response
 
 
 async def _parameters(request: Request) -> Iterable[str]:
-    """Return the names of a request's parameters. Raises ForbiddenError if its client may not
-    change the models."""
+    """Return the names of a request's parameters. Raises ForbiddenError if the client may not
+    change models."""
     permit(request, Right.REPOSITORY)
     data = await short_body(request)
     return read_json(_decode, data).parameters if data else ()

@@ -62,7 +62,7 @@ router.add_api_route(
     openapi_extra={"requestBody": {"content": content_of(IndexRequest)}},
 )
 async def index(request: Request, models: Models) -> list[IndexEntry]:
-    """List the models; only those that are ready, if the body is `{"ready": true}`."""
+    """List the models. If the body is `{"ready": true}`, list only models that are ready."""
     data = await short_body(request)
     only_ready = bool(data) and read_json(_decode_index, data).ready
     return index_of(models, only_ready=only_ready)
@@ -72,9 +72,9 @@ async def infer(request: Request, pipeline: Asked) -> Response:
     """Score n images.
 
     The input `image` is UINT8 pixels, RGB for every model, or BYTES: image files. The model's own
-    input, under its own name, is FP32, normalised; or also FP16, or UINT8 pixels, where the file
-    has that. Triton's binary tensor data, classification and schedule policy extensions are
-    supported.
+    input, under its name in the model's file, is normalised FP32; also FP16 or UINT8 pixels, if the
+    file has that type. Triton's extensions for binary tensor data, classification and schedule
+    policy are supported.
     """
     path = _infer_paths(pipeline)[0]
     return await answer_to(request, request.app.endpoints[path])
@@ -118,12 +118,12 @@ for _path in _PATHS:
 
 
 def endpoints_of(pipeline: Pipeline) -> dict[str, AnyEndpoint]:
-    """Return a model's endpoint, by each of its paths."""
+    """Return a mapping from each of its paths to a model's endpoint."""
     return dict.fromkeys(_infer_paths(pipeline), Infer(pipeline))
 
 
 def add_routes(app: FastAPI) -> None:
-    """Add the routes, whose requests the models' endpoints answer."""
+    """Add the routes; the models' endpoints answer their requests."""
     for routes in (router, memory, repository, refusals):
         app.include_router(routes)
 

@@ -1,6 +1,6 @@
-"""Registers system shared memory as Triton's extension of that name defines.
+"""Registers system shared memory, as defined by Triton's extension for it.
 
-The OpenAPI document leaves these routes out.
+The OpenAPI document omits these routes.
 """
 
 import msgspec
@@ -22,16 +22,16 @@ _decode = msgspec.json.Decoder(RegisterRequest).decode
 
 
 def register_region(models: Repository, name: str, key: str, offset: int, byte_size: int) -> None:
-    """Register a region. Raises the errors of `Regions.register`, and UnsupportedError if this
-    server shares no memory."""
+    """Register a region. Raises the errors of `Regions.register`, and UnsupportedError if shared
+    memory is off."""
     if models.regions is None:
         raise UnsupportedError(MEMORY)
     models.regions.register(name, key, offset, byte_size)
 
 
 def regions_of(models: Repository, name: str = "") -> list[RegionStatus]:
-    """Return a region, or every region if none is named. Raises ModelNotFoundError for an unknown
-    one."""
+    """Return the status of a region, or of every region if `name` is empty. Raises
+    ModelNotFoundError for an unknown name."""
     if models.regions is not None:
         return models.regions.status(name)
     if name:
@@ -40,14 +40,14 @@ def regions_of(models: Repository, name: str = "") -> list[RegionStatus]:
 
 
 def unregister_region(models: Repository, name: str = "") -> None:
-    """Forget a region, or every region if none is named."""
+    """Forget a region, or every region if `name` is empty."""
     if models.regions is not None:
         models.regions.unregister(name)
 
 
 @router.post("/region/{region}/register")
 async def register(request: Request, models: Models, region: str) -> Response:
-    """Register part of a file of shared memory of this machine, under a name."""
+    """Register part of a shared-memory file on this machine under a name."""
     permit(request, Right.SHARED_MEMORY)
     asked = read_json(_decode, await short_body(request))
     register_region(models, region, asked.key, asked.offset, asked.byte_size)

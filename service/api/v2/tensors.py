@@ -1,8 +1,9 @@
-"""Reads the elements of tensors, numbers or files, from JSON or from bytes.
+"""Reads the elements of tensors, which are numbers or files, from JSON or from bytes.
 
 Nested lists of numbers never become Python lists. Without its digits, a JSON array is a skeleton of
-brackets and commas, to compare with the skeleton of the shape; without its brackets, it is one flat
-list. All of it is read piece by piece, so that no call holds the interpreter's lock for long.
+brackets and commas, which is compared with the skeleton for the shape. Without its brackets, it is
+one flat list. Arrays are read piece by piece, so that no call holds the interpreter's lock for
+long.
 """
 
 import json
@@ -82,12 +83,12 @@ class BinaryElements:
 
 
 def numbers_in_json(data: Span, shape: Sequence[int], kind: type[np.generic]) -> Any:
-    """Return a JSON array's numbers as uint8 or float32; numbers that are too large become
+    """Return the numbers in a JSON array as uint8 or float32; numbers that are too large become
     infinite.
 
-    The array may be flat, nested as `shape`, or nested less deep with the last axes flattened; the
-    first axis may be absent if it is 1. Raises BadRequestError for another structure, another
-    number of elements, or elements of another kind.
+    The array may be flat, nested like `shape`, or nested less deeply with the last axes flattened;
+    the first axis may be absent if it is 1. Raises BadRequestError for any other structure, a wrong
+    number of elements, or elements that are not numbers.
     """
     whole = kind is np.uint8
     wrong = f"`data` must be {'whole numbers from 0 to 255' if whole else 'numbers'}"
@@ -119,8 +120,8 @@ def _numbers(flat: bytes, kind: type[np.generic]) -> Numbers:
 
 
 def _skeleton(data: Span, of_numbers: bytes, wrong: str) -> bytearray:
-    """Return the brackets and commas of an array. Raises BadRequestError with the text `wrong` if
-    the array has anything but numbers."""
+    """Return the brackets and commas of an array. Raises BadRequestError with the message `wrong`
+    if the array has anything other than numbers."""
     skeleton = bytearray()  # which grows in pieces: to join them would take 2 ms at once
     last = b""
     for start in range(data.start, data.end, PIECE):
@@ -138,7 +139,7 @@ def _skeleton(data: Span, of_numbers: bytes, wrong: str) -> bytearray:
 
 
 def _elements(skeleton: bytearray, data: Span, wrong: str) -> int:
-    """Return the number of numbers, if they stand where brackets and commas say."""
+    """Return how many numbers the array has, if brackets and commas separate them correctly."""
     commas = sum(skeleton.count(b",", at, at + PIECE) for at in range(0, len(skeleton), PIECE))
     if commas:
         return commas + 1
@@ -146,7 +147,7 @@ def _elements(skeleton: bytearray, data: Span, wrong: str) -> int:
 
 
 def _flat(data: Span, wrong: str) -> Iterator[bytes]:
-    """Yield pieces of the array as flat JSON arrays. Raises BadRequestError where a number is too
+    """Yield pieces of the array as flat JSON arrays. Raises BadRequestError if a number is too
     long."""
     text, position, end = data
     while position < end:
@@ -160,7 +161,7 @@ def _flat(data: Span, wrong: str) -> Iterator[bytes]:
 def numbers_in_binary(
     data: bytes | memoryview, shape: Sequence[int], kind: type[np.generic]
 ) -> Any:
-    """Return little-endian numbers; bytes are a view, others a copy because they may be
+    """Return little-endian numbers: uint8 as a view, other types as a copy because they may be
     unaligned."""
     stored = np.dtype(kind).newbyteorder("<")
     check_size(-(-len(data) // stored.itemsize), prod(shape))
@@ -171,7 +172,7 @@ def numbers_in_binary(
 def files_in_json(data: Span, n: int) -> list[bytes]:
     """Return the n files of a JSON array of base64, of shape [n] or [n, 1].
 
-    Raises BadRequestError for another number of elements, or an element that is not base64.
+    Raises BadRequestError for a wrong number of elements, or an element that is not base64.
     """
     text, start, end = data
     files, outside, position = [], [], start
@@ -187,9 +188,9 @@ def files_in_json(data: Span, n: int) -> list[bytes]:
 
 
 def _is_list_of(strings: int, outside: Sequence[Span]) -> bool:
-    """Return whether JSON is a list of `strings` strings, or of as many lists of one string.
+    """Return whether JSON is a list of `strings` strings, or a list of that many one-string lists.
 
-    `outside` is its text before, between and after the strings.
+    `outside` is the text before, between and after the strings.
     """
     if any(end - start > PIECE for _, start, end in outside):
         return False
@@ -208,8 +209,8 @@ def _file(base64: Span, number: int) -> bytes:
 
 
 def decode_base64(base64: Span) -> bytes:
-    """Return the bytes of a JSON string of base64, decoded in pieces. Raises ValueError
-    or msgspec.DecodeError."""
+    """Return the bytes that a JSON string encodes in base64. The string is decoded in pieces.
+    Raises ValueError or msgspec.DecodeError."""
     text, position, end = base64
     parts, rest = [], b""
     while position < end:
@@ -226,7 +227,7 @@ def decode_base64(base64: Span) -> bytes:
             rest = part[len(part) & ~3 :] if position < end else b""
             part = part[: len(part) - len(rest)]
             if position < end and part.endswith(b"="):
-                raise ValueError("it goes on after its end")
+                raise ValueError("it continues after its end")
         parts.append(_base64(b'"%b"' % part))
     return b"".join(parts)
 
@@ -257,19 +258,19 @@ def files_in_binary(data: memoryview, n: int, name: str) -> list[bytes]:
 
 
 def copied(data: memoryview) -> bytes:
-    """Return a copy of the bytes, made without holding the interpreter's lock for long."""
+    """Return a copy of the bytes, without holding the interpreter's lock for long."""
     parts = range(0, len(data), _COPIED)
     return b"".join([bytes(data[start : start + _COPIED]) for start in parts])
 
 
 def check_size(got: int, expected: int) -> None:
-    """Raise BadRequestError unless there are as many elements as the shape has."""
+    """Raise BadRequestError unless the number of elements is that of the shape."""
     if got != expected:
         raise BadRequestError(f"unexpected total size: got {got} elements, expecting {expected}")
 
 
 def _is_nested_as(skeleton: bytearray, shape: Sequence[int]) -> bool:
-    """Return whether the brackets and commas are those of nested lists of this `shape`."""
+    """Return whether the brackets and commas are those of lists nested like `shape`."""
     first = skeleton[: len(shape) + 1]
     depth = len(first) - len(first.lstrip(b"["))
     if depth > len(shape):
@@ -283,8 +284,8 @@ def _is_nested_as(skeleton: bytearray, shape: Sequence[int]) -> bool:
 def _list_of(element: bytearray, count: int) -> bytearray:
     """Return the brackets and commas of a list of `count` equal elements.
 
-    It is made in pieces, between which other threads run: for millions of elements it would take 6
-    ms at once.
+    The text is created in pieces, so that other threads can run between them: for millions of
+    elements it would take 6 ms at once.
     """
     text = bytearray(b"[")
     text += element

@@ -37,5 +37,5 @@ def test_a_file_that_is_no_result_is_named(tmp_path: Path, content: bytes | None
     file = tmp_path / "before.json"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(LoadTestError, match=r"before\.json is not a result that --json wrote"):
+    with pytest.raises(LoadTestError, match=r"before\.json is not a result written by --json"):
         read_run(file)

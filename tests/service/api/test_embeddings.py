@@ -134,7 +134,7 @@ async def test_a_wrong_request_in_json_is_told_what_is_right(
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        ("top_k=3", "unknown parameter 'top_k'; there are encoding_format and normalize"),
+        ("top_k=3", "unknown parameter 'top_k'; the parameters are encoding_format and normalize"),
         ("normalize=yes", "normalize must be 0 or 1; got 'yes'"),
         ("encoding_format=int8", "encoding_format must be float or base64"),
     ],

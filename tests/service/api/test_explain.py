@@ -133,7 +133,7 @@ async def test_an_embedding_and_a_map_of_one_batch_do_not_disturb_each_other() -
         ("explain_as=overlay", "explain_as needs explain, such as explain=1"),
         (
             "explained=1",
-            "unknown parameter 'explained'; there are top_k, threshold, explain and explain_as",
+            "unknown parameter 'explained'; the parameters are top_k, threshold, explain and",
         ),
     ],
 )

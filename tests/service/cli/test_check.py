@@ -65,7 +65,7 @@ def test_images_are_decoded_in_both_ways_and_compared(
     device.close()
     assert status == broken
     if broken:
-        assert "the GPU makes other pixels than the CPU: 4 of 4 images: " in out
+        assert "the GPU computes other pixels than the CPU: 4 of 4 images: " in out
         return
     assert "decoded by the GPU, to the same pixels: 1 of 4 images" in out
     for why in ("progressive", "components", "format"):
@@ -182,7 +182,7 @@ def test_the_preset_that_is_right_more_often_is_advised(convoy: Run, tmp_path: P
     assert re.search(r"imagenet +\S+ +\S+ +12 of 12", out)
     advice = next(line for line in out.splitlines() if " is right for " in line)
     assert "is right for 12 of the 12 images" in advice
-    assert "caffe for 4; these images do not tell it from" in advice
+    assert "caffe for 4; these images do not distinguish it from" in advice
     assert "imagenet" in advice
     assert "unit" in advice
     status, out, _ = convoy(*command, "--device", "cpu", "--preset", "imagenet")

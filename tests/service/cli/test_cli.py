@@ -255,7 +255,7 @@ def test_inspect_shows_a_model_or_its_plan(convoy: Run) -> None:
     assert "digits, N = 2, A100 SXM 80 GB: 12 launches" in out
     status, _, error = convoy("inspect", "digits", "--plan", "--gpu", "voodoo")
     assert status == 2
-    assert "voodoo is not known; there are t4, a100" in error
+    assert "voodoo is not known; choose one of t4, a100" in error
 
 
 def test_a_model_of_clips_is_inspected_and_compiled(
@@ -286,7 +286,7 @@ def test_a_folder_of_models_is_strictly_served_all_or_none(convoy: Run, tmp_path
     folder = make_models(tmp_path / "models")
     status, out, error = convoy("serve", folder, "--port", "0", "--default-model", "no")
     assert (status, out) == (2, "")
-    assert error == "Error: --default-model: no is not served; there are channels.v2, digits\n"
+    assert error == "Error: --default-model: no is not served; the models are channels.v2, digits\n"
     (folder / "digits" / "model.onnx").write_text("this is no model")
     status, out, error = convoy("serve", folder, "--port", "0", "--strict")
     assert (status, out) == (1, "")
@@ -294,7 +294,7 @@ def test_a_folder_of_models_is_strictly_served_all_or_none(convoy: Run, tmp_path
     assert line.startswith("Error: the model digits: ")
     status, _, error = convoy("serve", folder, "--port", "0", "--set", "size=3")
     assert status == 2
-    assert "--preset, --labels and --set apply to a single model" in error
+    assert "--preset, --labels and --set need a single model" in error
 
 
 def test_the_help_of_serve_has_two_lines_an_option_and_the_usual_ones_on_one_screen(

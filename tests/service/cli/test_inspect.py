@@ -146,7 +146,7 @@ def test_a_timeline_is_measured_where_asked(
 ) -> None:
     status, _, error = convoy("inspect", "digits", "--measure")
     assert status == 2
-    assert "--measure: measures the --timeline; name its file" in error
+    assert "--measure needs --timeline FILE, the file to draw to" in error
     drawing = ("inspect", "digits", "--timeline", tmp_path / "digits.svg", "--measure")
     monkeypatch.setitem(sys.modules, "cupy", None)
     status, _, error = convoy(*drawing)

@@ -81,12 +81,12 @@ IN_THE_FORM_OF_SERVE = "`convoy serve` (the built-in model) and `convoy serve pa
         (
             ["serve", "MODEL"],
             {"CALLED_BY_MAKE": "yes"},
-            "`make serve` (the built-in model) and `make serve MODEL=path.onnx` (a file of yours)",
+            "`make serve` (the built-in model) and `make serve MODEL=path.onnx` (your own file)",
         ),
         (
             ["serve"],
             {"CONVOY_MODEL": "MODEL", "CALLED_BY_MAKE": "yes"},
-            "`CONVOY_MODEL=` (the built-in model) and `CONVOY_MODEL=path.onnx` (a file of yours)",
+            "`CONVOY_MODEL=` (the built-in model) and `CONVOY_MODEL=path.onnx` (your own file)",
         ),
         (["classify", "MODEL", SAMPLE], {}, "`digits` (the built-in model) and `path.onnx`"),
     ],
@@ -140,9 +140,9 @@ def test_where_a_download_fails_the_error_ends_with_what_works_now(
     [
         (("pull", "hf://flowers"), "hf://flowers: a model of a hub is hf://ORG/NAME"),
         (("classify", "hf://maker/_x", SAMPLE), "hf://maker/_x: invalid model name '_x'"),
-        (("pull", "hf://maker/shrubs"), "answers 404 Not Found; is there such a repository"),
+        (("pull", "hf://maker/shrubs"), "answers 404 Not Found; check the names of the repository"),
         (("pull", f"{NAME}/other.onnx"), "has no model other.onnx; it has onnx/model.onnx"),
-        (("pull", "squeezenet"), "there is no model squeezenet in the catalogue; did you mean"),
+        (("pull", "squeezenet"), "the catalogue has no model squeezenet; did you mean"),
     ],
 )
 def test_what_cannot_be_had_is_one_line_and_status_1(

@@ -44,7 +44,7 @@ def test_a_quantized_file_is_written_and_checked(convoy: Run, photos: Path, tmp_
     status, out, error = convoy("quantize", "digits", photos, "-o", output)
     assert status == 0, error
     assert "10 labels stay (100.0%)" in out
-    assert "of 10 named after a label" in out
+    assert "of 10 photographs named after a label" in out
     assert "N = 1: 1000.00 ms become 500.00 ms on this machine, 2.00 times the images" in out
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [output.name]
     onnx.checker.check_model(output, full_check=True)
@@ -67,7 +67,7 @@ def test_a_model_that_is_no_faster_comes_with_what_may_explain_it(
     status, out, _ = convoy("quantize", "digits", photos, "-o", tmp_path / "digits.int8.onnx")
     assert status == 0
     assert (
-        "Warning: on this machine it is no faster; a model of small layers gains little, and so"
+        "Warning: the 8-bit model is not faster on this machine. Models with small layers gain"
         " does any on a CPU without VNNI\n"
     ) in out
 
@@ -113,14 +113,14 @@ def test_interrupted_it_says_whether_there_is_something_to_go_on_with(
         status, out, error = convoy(*quantize)
         assert (status, out) == (1, "")
         assert error.splitlines()[-1] == (
-            "Interrupted. Nothing had been measured yet; run it again to begin anew"
+            "Interrupted. Nothing was measured yet; run the command again to start over"
         )
         assert list(tmp_path.iterdir()) == [photos]
         patch.setattr(quantization, "calibrate", interrupted)
         status, out, error = convoy(*quantize)
         assert (status, out) == (1, "")
         assert error.splitlines()[-1] == (
-            f"Interrupted. What was measured is in {journal}; run it again to go on"
+            f"Interrupted. Measurements so far are in {journal}; run the command again to continue"
         )
         assert sorted(tmp_path.iterdir()) == [journal, photos]
     assert convoy(*quantize)[0] == 0
@@ -133,7 +133,7 @@ def test_interrupted_while_the_model_is_read_it_says_so_too(
     monkeypatch.setattr(command, "load", Mock(side_effect=KeyboardInterrupt))
     status, _, error = convoy("quantize", "digits", photos, "-o", tmp_path / "x.onnx")
     assert status == 1
-    assert error == "Interrupted. Nothing had been measured yet; run it again to begin anew\n"
+    assert error == "Interrupted. Nothing was measured yet; run the command again to start over\n"
 
 
 @pytest.mark.parametrize("value", ["nan", "1.5", "-0.5", "much"])

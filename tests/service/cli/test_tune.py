@@ -150,7 +150,7 @@ def test_interrupted_it_says_what_is_kept_and_where(
     )
     assert (status, out) == (1, "")
     assert error.splitlines()[-1] == (
-        f"Interrupted. Results so far are in {store}; run it again to go on"
+        f"Interrupted. Results so far are in {store}; run the command again to continue"
     )
     assert len(TuningStore(store).read()) == 2
 

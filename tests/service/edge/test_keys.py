@@ -122,5 +122,5 @@ def test_a_key_has_the_rights_that_are_named_after_it(tmp_path: Path) -> None:
     "rights", ["weight=0", "weight=-1", "weight=x", "weight=", "priority=0", "priority=10", "more"]
 )
 def test_what_follows_a_key_is_one_of_these(tmp_path: Path, rights: str) -> None:
-    with pytest.raises(SettingsError, match=r"line 2: after a key may follow weight=N"):
+    with pytest.raises(SettingsError, match=r"line 2: a key may be followed by weight=N"):
         Keys(keys_file(tmp_path, f"one\ntwo {rights}\n"))

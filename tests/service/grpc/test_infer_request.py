@@ -115,8 +115,8 @@ CONTENTS = {"uint_contents": PIXELS}
         (request(None, bytes(6), bytes(6)), "2 raw_input_contents for 1 inputs"),
         (request({"uint_contents": [*PIXELS[:5], 256]}), "whole numbers from 0 to 255"),
         (request({"uint_contents": [*PIXELS[:5], 2**32 - 1]}), "whole numbers from 0 to 255"),
-        (request({"int_contents": PIXELS}), "contents' uint_contents; got field 2"),
-        (request({"fp32_contents": [0.5] * 6}), "contents' uint_contents; got fp32_contents"),
+        (request({"int_contents": PIXELS}), "must be in uint_contents; got field 2"),
+        (request({"fp32_contents": [0.5] * 6}), "must be in uint_contents; got fp32_contents"),
         (request({**CONTENTS, "bytes_contents": [b""]}), "uint_contents; got bytes_contents"),
         (request({"bytes_contents": [b"x"]}, datatype="BYTES", shape=[2]), "got 1 elements"),
         (
@@ -139,10 +139,10 @@ def test_what_makes_no_sense_is_refused_and_named(asked: Any, says: str) -> None
         (b"\xff" * 11, "a number does not end"),
         (b"\x0a\x05m", "field 1 should have 5 bytes, but 1 are left"),
         (b"\x2a\x02\x0a\x05", "field 1 should have 5 bytes, but 0 are left"),
-        (b"\x0b\x0c", "a field of wire type 3"),
+        (b"\x0b\x0c", "a field has the wire type 3"),
         (b"\x00\x00", "field 0"),
         (b"\x0d\0\0", "field 1 should have 4 bytes, but 2 are left"),
-        (b"\x0a\x01\xff", "the message is no ModelInferRequest"),
+        (b"\x0a\x01\xff", "the message is not a valid ModelInferRequest"),
     ],
 )
 def test_what_is_malformed_is_refused(data: bytes, says: str) -> None:

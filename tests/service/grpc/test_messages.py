@@ -64,5 +64,5 @@ def test_a_message_is_filled_with_the_fields_that_it_has() -> None:
 
 
 def test_what_is_no_message_is_refused() -> None:
-    with pytest.raises(BadRequestError, match="the message is no ServerMetadataResponse"):
+    with pytest.raises(BadRequestError, match="the message is not a valid ServerMetadataResponse"):
         parse(message_class("inference.ServerMetadataResponse"), b"\x0a\xff")

@@ -108,7 +108,7 @@ def test_an_address_that_is_none_is_answered_with_the_form(written: str) -> None
 
 @pytest.mark.parametrize("revision", ["", "a b", "x" * 81, "a%00b"])
 def test_a_revision_that_git_cannot_have_is_refused(revision: str) -> None:
-    with pytest.raises(ModelFileError, match="a revision cannot have that name"):
+    with pytest.raises(ModelFileError, match="the revision is invalid"):
         parse_address(Path(f"hf://maker/flowers@{revision}"))
 
 
@@ -129,7 +129,8 @@ def test_the_model_is_served_with_what_describes_it_and_offline_from_then_on(
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     caplog.clear()
     assert list(load(settings, None).preprocessing.labels) == LABELS
-    assert f"the hub cannot be asked (Connection refused); the commit {COMMIT}" in caplog.text
+    said = f"the hub cannot be reached (Connection refused); the downloaded commit {COMMIT}"
+    assert said in caplog.text
     caplog.clear()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert find_models(settings)[0].path.read_bytes() == MODEL
@@ -201,7 +202,7 @@ def test_weights_in_files_of_their_own_come_too(tmp_path: Path) -> None:
     del files["onnx/odd name.bin"]
     with (
         fake_hub(files) as running,
-        pytest.raises(ModelFileError, match=r"keeps weights in 'odd name.bin', which the rep"),
+        pytest.raises(ModelFileError, match=r"stores weights in 'odd name.bin', which the rep"),
     ):
         got(running, Address("maker", "flowers", "other"))
 
@@ -229,7 +230,7 @@ def test_the_model_is_chosen_as_in_a_folder(names: list[str], file: str, chosen:
         (
             ["a.onnx", "onnx/model.onnx"],
             "",
-            "may be a.onnx or onnx/model.onnx; name the one to serve, as hf://maker/flowers/a.onnx",
+            "a.onnx or onnx/model.onnx; name the one to serve, such as hf://maker/flowers/a.onnx",
         ),
         (["x/a.onnx", "y/b.onnx"], "", "may be x/a.onnx or y/b.onnx; name the one"),
         (
@@ -256,7 +257,7 @@ def test_a_repositorys_model_toml_is_not_used(caplog: pytest.LogCaptureFixture) 
     with fake_hub(files) as running:
         path = got(running)
     assert names_in(path.parent) == ["model.onnx"]
-    assert "model.toml is not used" in caplog.text
+    assert "model.toml is ignored" in caplog.text
 
 
 # --- a hub that misbehaves -----------------------------------------------------------------------
@@ -376,7 +377,7 @@ def test_a_server_whose_file_ends_before_is_asked_for_all_of_it(flowers: FakeHub
 def test_what_is_here_is_not_asked_for_again(flowers: FakeHub) -> None:
     flowers.faults["model.onnx"] += [cut, *[drop] * 4]
     half = len(MODEL) // 2
-    says = f"{half:,} bytes are here, and the next try resumes; is the network"
+    says = f"{half:,} bytes are here, and the next try resumes; check the network"
     with pytest.raises(ModelFileError, match=says):
         got(flowers)
     flowers.asked.clear()
@@ -386,38 +387,38 @@ def test_what_is_here_is_not_asked_for_again(flowers: FakeHub) -> None:
     assert headers["range"] == f"bytes={half}-"
 
 
-WAYS_OUT = "https_proxy names a proxy, HF_ENDPOINT a mirror of the hub .* served as a folder"
+WAYS_OUT = "Set https_proxy to a proxy or HF_ENDPOINT to a mirror of the hub .* name their folder"
 
 
 @pytest.mark.parametrize(
     ("name", "faults", "says"),
     [
-        (MAIN, [drop] * 5, f"revision/main.*; is the network there\\? {WAYS_OUT}"),
+        (MAIN, [drop] * 5, f"revision/main.*; check the network. {WAYS_OUT}"),
         (MAIN, [status(500)] * 5, f"the server answers 500 .*{WAYS_OUT}"),
-        (MAIN, [text("<html>sign in</html>")], f"no list of files: .*{WAYS_OUT}"),
-        (MAIN, [text("[]")], "no list of files: Expected `object`"),
-        (MAIN, [text("[" * 100_000)], "no list of files: "),
-        (MAIN, [changed("sha", "../..")], "no list of files: "),
-        (MAIN, [changed("sha", f"{COMMIT}\n")], "no list of files: "),
-        (MAIN, [changed("size", None)], "no list of files: Expected `int`, got `null`"),
-        (MAIN, [changed("size", -1)], "no list of files: "),
-        (MAIN, [changed("blobId", "../../x")], "no list of files: "),
-        (MAIN, [changed("lfs", {"sha256": "../x", "size": 1})], "no list of files: "),
-        (MAIN, [status(401)], "answers 401 Unauthorized; .*set HF_TOKEN to one that may read it"),
+        (MAIN, [text("<html>sign in</html>")], f"not a list of files: .*{WAYS_OUT}"),
+        (MAIN, [text("[]")], "not a list of files: Expected `object`"),
+        (MAIN, [text("[" * 100_000)], "not a list of files: "),
+        (MAIN, [changed("sha", "../..")], "not a list of files: "),
+        (MAIN, [changed("sha", f"{COMMIT}\n")], "not a list of files: "),
+        (MAIN, [changed("size", None)], "not a list of files: Expected `int`, got `null`"),
+        (MAIN, [changed("size", -1)], "not a list of files: "),
+        (MAIN, [changed("blobId", "../../x")], "not a list of files: "),
+        (MAIN, [changed("lfs", {"sha256": "../x", "size": 1})], "not a list of files: "),
+        (MAIN, [status(401)], "answers 401 Unauthorized; .*set HF_TOKEN to a token that may read"),
         (MAIN, [status(403)], "answers 403 Forbidden; .*accept the conditions on the repository's"),
-        (MAIN, [status(404)], "answers 404 Not Found; is there such a repository, and has it that"),
-        (MAIN, [status(429, retry_after="300")], "and asks to wait 300 s; try again later; with a"),
+        (MAIN, [status(404)], "answers 404 Not Found; check the names of the repository and of"),
+        (MAIN, [status(429, retry_after="300")], "and asks to wait 300 s; try again later, or"),
         (MAIN, [status(429)] * 5, "answers 429 Too Many Requests; try again later"),
         ("model.onnx", [status(403)], "onnx/model.onnx: the server answers 403"),
-        ("model.onnx", [other_bytes], "its checksum differs; nothing of it was kept"),
-        ("config.json", [other_bytes], "its checksum differs; nothing of it was kept"),
-        ("model.onnx", [more_bytes], f"has more than {len(MODEL):,} bytes"),
+        ("model.onnx", [other_bytes], "its checksum differs; the download was deleted"),
+        ("config.json", [other_bytes], "its checksum differs; the download was deleted"),
+        ("model.onnx", [more_bytes], f"has more than the expected {len(MODEL):,} bytes"),
         ("model.onnx", [said_to_have(-9)] * 5, f"{len(MODEL) - 9:,} bytes are here"),
         ("model.onnx", [status(302, location="file:///etc/passwd")], "answers 302 .*file:"),
         (
             "model.onnx",
             [status(302, location="ftp://127.0.0.1:1/x")],
-            "only https and http is followed",
+            "only redirects to https and http are followed",
         ),
     ],
 )
@@ -450,7 +451,7 @@ def test_a_repository_with_a_hostile_name_is_refused_and_nothing_is_written(
 ) -> None:
     with (
         fake_hub({**FILES, name: b"x"}) as running,
-        pytest.raises(ModelFileError, match=r"is refused: it has a file .* no plain relative path"),
+        pytest.raises(ModelFileError, match=r"is refused: the name of its file .* is not a plain"),
     ):
         got(running)
     assert running.paths == [LISTED]
@@ -461,19 +462,19 @@ def test_a_repository_that_is_too_large_is_refused_before_it_is_fetched(flowers:
     listing = flowers.listing()
     listing["siblings"][2]["lfs"]["size"] = 2**40
     flowers.faults[MAIN].append(text(json.dumps(listing)))
-    with pytest.raises(ModelFileError, match=r"has 1,099,511,\d+,\d+ bytes; a model may have"):
+    with pytest.raises(ModelFileError, match=r"has 1,099,511,\d+,\d+ bytes; at most"):
         got(flowers)
     assert flowers.paths == [LISTED]
 
 
 def test_a_list_of_files_is_bounded(flowers: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "_LARGEST_LISTING", 100)
-    with pytest.raises(ModelFileError, match="answers with more than 100 bytes"):
+    with pytest.raises(ModelFileError, match="sent more than the 100 bytes allowed"):
         got(flowers)
 
 
 def test_another_commit_than_was_asked_for_is_refused(flowers: FakeHub) -> None:
-    with pytest.raises(ModelFileError, match="answers with another commit, c0ffee"):
+    with pytest.raises(ModelFileError, match="sent the list of another commit, c0ffee"):
         got(flowers, Address("maker", "flowers", "d" * 40))
 
 
@@ -527,7 +528,7 @@ def test_a_wrong_token_is_named_but_not_shown(flowers: FakeHub) -> None:
     [
         ("HF_ENDPOINT", "huggingface.co", "HF_ENDPOINT: huggingface.co is not allowed"),
         ("HF_ENDPOINT", "file:///etc", "it must be an address"),
-        ("HF_TOKEN", "hf_a\r\nX: y", "HF_TOKEN: it has characters that no token has"),
+        ("HF_TOKEN", "hf_a\r\nX: y", "HF_TOKEN: it has characters that a token cannot have"),
     ],
 )
 def test_a_variable_that_is_wrong_is_named(name: str, value: str, says: str) -> None:
@@ -537,7 +538,7 @@ def test_a_variable_that_is_wrong_is_named(name: str, value: str, says: str) -> 
 
 
 def test_offline_what_is_not_here_is_refused_without_a_request(flowers: FakeHub) -> None:
-    with pytest.raises(ModelFileError, match=r"is not here, and HF_HUB_OFFLINE is set; .* copy"):
+    with pytest.raises(ModelFileError, match=r"was not downloaded, and HF_HUB_OFFLINE is set; .* "):
         pull(FLOWERS, HubAccess(flowers.url, offline=True), unseen)
     assert not flowers.asked
 

@@ -39,4 +39,4 @@ def test_without_a_place_on_disk_it_is_in_memory_and_the_log_says_so(
     with caplog.at_level(logging.WARNING, "convoy"):
         assert KeptObject([1, 2]).get() == [1, 2]
     (message,) = caplog.messages
-    assert message.startswith("models are kept in memory, too, since nothing can be kept in")
+    assert message.startswith("models are also kept in memory, because no file can be written in")

@@ -194,13 +194,13 @@ def test_a_default_model_that_is_not_served_is_refused_before_any_is_loaded(
 ) -> None:
     monkeypatch.setattr(reading, "load_classifier", None)
     for settings in (models_in(make_models(tmp_path)), models_in(BUILT_IN_MODEL)):
-        with pytest.raises(SettingsError, match=r"other is not served; there are .*digits"):
+        with pytest.raises(SettingsError, match=r"other is not served; the models are .*digits"):
             list(open_models(settings.model_copy(update={"default_model": "other"}), None))
 
 
 def test_a_folder_without_models_is_no_folder_of_models(tmp_path: Path) -> None:
     (tmp_path / "other.onx").write_bytes(BUILT_IN_MODEL.read_bytes())
-    with pytest.raises(ModelFileError, match="has no models; put each in a folder"):
+    with pytest.raises(ModelFileError, match="contains no models; put each model"):
         find_models(models_in(tmp_path))
 
 
@@ -307,7 +307,7 @@ def test_a_preset_beside_another_is_refused_where_the_model_cannot_have_it() -> 
 
 def test_only_one_model_can_be_beside_itself(tmp_path: Path) -> None:
     several = models_in(make_models(tmp_path)).model_copy(update={"beside": "precision=fp16"})
-    with pytest.raises(SettingsError, match=r"^--beside applies to a single model; there are chan"):
+    with pytest.raises(SettingsError, match=r"^--beside needs a single model, but .*: chan"):
         find_models(several)
     with pytest.raises(SettingsError, match=r"^--beside: fp16 is not allowed; write KEY=VALUE"):
         find_models(Settings(beside="fp16"))
@@ -365,7 +365,7 @@ def test_one_model_has_the_name_that_is_set_wherever_its_file_is(
 
 
 def test_a_name_is_of_one_model_and_one_that_it_may_have(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"--model-name .* there are channels.v2, digits"):
+    with pytest.raises(SettingsError, match=r"--model-name .* several: channels.v2, digits"):
         find_models(named(make_models(tmp_path)))
     with pytest.raises(ModelFileError, match="--model-name: invalid model name"):
         find_models(named(BUILT_IN_MODEL, "a/b"))

@@ -33,7 +33,7 @@ async def test_the_settings_bound_the_repository() -> None:
 async def test_a_default_model_that_is_not_served_is_refused() -> None:
     settings = SETTINGS.model_copy(update={"default_model": "other"})
     repository = make_repository(settings)
-    with pytest.raises(SettingsError, match="other is not served; there are digits"):
+    with pytest.raises(SettingsError, match="other is not served; the models are digits"):
         add_models(repository, settings)
     await repository.close(PATIENCE_S)
 

@@ -71,7 +71,7 @@ def test_a_guess_by_which_photographs_hardly_differ_is_doubted(tmp_path: Path) -
     write_network(path, bias=40.0)
     said = model(path).warning
     assert "answers of net are probably wrong: its preset imagenet is a guess" in said
-    assert "which pixels are right they do not show, and it may be those of no preset" in said
+    assert "the photographs do not show which preset is right, and perhaps none is" in said
     assert "caffe" in said
     assert "raw" in said
 
@@ -102,7 +102,7 @@ def test_few_classes_are_weak_evidence_of_which_the_log_tells(
     write_network(path, bias=40.0, classes=2)
     assert model(path).warning == ""
     assert "answers of net may be wrong: its preset imagenet is a guess" in caplog.text
-    assert "with 2 classes, of none of which these need be, that is weak evidence" in caplog.text
+    assert "with 2 classes, which the photographs need not show, this is weak" in caplog.text
 
 
 def test_a_network_of_colours_of_another_range_is_doubted_and_one_of_the_guess_is_not(
@@ -176,8 +176,8 @@ def test_squeezenets_guess_is_replaced_by_the_preset_that_names_the_photographs(
     taken = model(SQUEEZENET)
     assert taken.preprocessing.guess == "caffe"
     assert (taken.preprocessing.mean, taken.warning) == (PRESETS["caffe"].mean, "")
-    assert "the preset caffe, by the built-in photographs" in taken.origin
-    assert 'the preset "caffe" is taken: by caffe it names 3 of 3' in caplog.text
+    assert "the preset caffe, chosen by the built-in photographs" in taken.origin
+    assert 'the preset "caffe" is used: with caffe it recognises 3 of 3' in caplog.text
     classifier = model(SQUEEZENET, preset="caffe")
     assert (classifier.warning, classifier.preprocessing.guess) == ("", "")
 
@@ -195,8 +195,8 @@ def test_a_network_that_names_nothing_by_any_preset_warns(tmp_path: Path) -> Non
     labels.write_text("\n".join(reversed(imagenet.labels())))
     settings = SETTINGS.model_copy(update={"model": SQUEEZENET, "labels": labels})
     found = load(settings, None)
-    assert "by which it names 0 of 3 photographs of what its labels name" in found.warning
-    assert "no preset names more than 0" in found.warning
+    assert "With it the model recognises 0 of 3 built-in photographs" in found.warning
+    assert "with no preset more than 0" in found.warning
     assert found.preprocessing.guess == "imagenet"
 
 
@@ -288,7 +288,7 @@ def test_what_no_node_shows_the_scores_of_photographs_do(
     write_scores(path, body, classes)
     found = model(path, preset="unit")
     assert found.preprocessing.output.value == kind
-    assert "as those of built-in photographs are" in found.scores
+    assert "as the scores of built-in photographs show" in found.scores
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_scores_that_are_decisions_are_named_as_such(
     path = tmp_path / "net.onnx"
     write_scores(path, body, 2)
     model(path, preset="unit")
-    assert ("as those of decisions" in caplog.text) is said
+    assert ("that outputs decisions" in caplog.text) is said
 
 
 @pytest.mark.parametrize(

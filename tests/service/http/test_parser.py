@@ -139,7 +139,7 @@ HOST = b"Host: here"
             "must be `chunked`",
         ),
         ([b"POST /v2 HTTP/1.1", HOST, *[b"Transfer-Encoding: chunked"] * 2], 400, "Transfer-Enc"),
-        ([b"POST /v2 HTTP/1.0", b"Transfer-Encoding: chunked"], 400, "in HTTP/1.1 alone"),
+        ([b"POST /v2 HTTP/1.0", b"Transfer-Encoding: chunked"], 400, "and needs HTTP/1.1"),
         ([b"POST /v2 HTTP/1.1", HOST, b"Expect: 200-ok"], 417, "must be `100-continue`"),
         ([b"GET /v2"], 505, "this server speaks HTTP/1.1"),
         ([b"GET /v2 HTTP/0.9"], 505, "this server speaks HTTP/1.1"),
@@ -178,7 +178,7 @@ async def test_a_head_that_is_not_as_it_should_be_is_refused(
 async def test_a_client_that_wants_tls_is_named() -> None:
     async with convoy() as (server, _):
         hello = await server.send(b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + bytes(32))
-        assert "this is TLS, and this server speaks HTTP" in (await hello.reply()).error(400)
+        assert "this is TLS, but the server speaks HTTP" in (await hello.reply()).error(400)
 
 
 async def test_a_head_may_be_as_long_as_it_is_said_to_be() -> None:

@@ -71,7 +71,7 @@ def serving(
         assert process.stdout is not None
         announced = process.stdout.readline()
         found = re.search(
-            r" at http://127\.0\.0\.1:(\d+) (?:and by gRPC at 127\.0\.0\.1:(\d+) )?", announced
+            r" at http://127\.0\.0\.1:(\d+) (?:and over gRPC at 127\.0\.0\.1:(\d+) )?", announced
         )
         assert found, process.communicate()
         yield Serving(process, int(found[1]), int(found[2]) if found[2] else None)

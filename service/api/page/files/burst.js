@@ -61,7 +61,7 @@ async function send(take) {
   await Promise.all(Array.from({ length: RAMP.at(-1)[1] }, (_, own) => one(own)));
   const seconds = (performance.now() - begun) / 1000;
   $("said").textContent =
-    failed || `${IMAGES} images in ${seconds.toFixed(2)} s, ${(IMAGES / seconds).toFixed(0)} a second; the largest batch: ${most}`;
+    failed || `${IMAGES} images in ${seconds.toFixed(2)} s, ${(IMAGES / seconds).toFixed(0)} per second; largest batch: ${most}`;
 }
 
 /** Connect the button. */

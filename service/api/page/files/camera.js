@@ -7,9 +7,9 @@ const SIDE = 480; // pixels of the longer side that are sent
 
 // In place of the browser's words, by the error's name.
 const REASONS = {
-  NotFoundError: "this machine has none; choose an image instead",
-  NotAllowedError: "the browser does not let this page use it; allow it beside the address",
-  NotReadableError: "another program uses it; close that one",
+  NotFoundError: "this machine has no camera; choose an image instead",
+  NotAllowedError: "the browser does not let this page use the camera; allow it next to the address bar",
+  NotReadableError: "another program uses the camera; close that program",
 };
 
 let video;

@@ -159,7 +159,7 @@ async function view(asked) {
       if (clips) clip.play($("crop"), model.image);
     } else if (!isShown()) {
       $("heat").hidden = true;
-      $("looked").textContent = "a map lies over the image, which this browser does not show: send it as a JPEG or PNG";
+      $("looked").textContent = "this browser cannot show the image, so it cannot show a map over it; send a JPEG or PNG";
     } else if (answer.predictions) {
       lookedAt = answer;
       $("heat").getContext("2d").clearRect(0, 0, $("heat").width, $("heat").height);
@@ -167,9 +167,9 @@ async function view(asked) {
       const [best] = answer.predictions;
       if (kind === "exact") {
         await lookExactly($("image"), path(), best, answer.files[0], alive);
-        if (alive()) $("looked").textContent = `By the network's last layer: what each place adds to the score of "${best.label}"`;
+        if (alive()) $("looked").textContent = `How much each position contributes to the score of "${best.label}" in the last layer`;
       } else if (await look($("image"), path(chosen(), chosen().classes), best, alive)) {
-        $("looked").textContent = `By covering parts, one by one: the warmer, the more "${best.label}" rests on it`;
+        $("looked").textContent = `The warmer an area, the more "${best.label}" rests on it (found by covering parts one by one)`;
       }
     }
   } catch (error) {
@@ -339,7 +339,7 @@ async function connect() {
     modelsAreKnown();
     await askAgain();
   } catch (error) {
-    const wanted = hasKey() ? "this API key is not known: enter another" : "enter the server's API key";
+    const wanted = hasKey() ? "this API key is unknown; enter another key" : "enter the server's API key";
     $("state").textContent = $("entry").hidden ? error.message : wanted;
     $("state").dataset.state = "waiting";
   }

@@ -140,7 +140,7 @@ async def test_the_pixels_that_a_model_gets_are_shown() -> None:
             assert ("requests_total", "1") in counts
             two = [("file", SEVEN.read_bytes())] * 2
             refused = await client.post(path, files=two)
-            assert (refused.status_code, refused.json()["error"]) == (422, "send one image, not 2")
+            assert (refused.status_code, refused.json()["error"]) == (422, "send one image; got 2")
             refused = await client.post(f"{path}?top_k=1", content=b"x", headers=jpeg)
             assert refused.status_code == 422
             assert "no parameters" in refused.json()["error"]
@@ -204,7 +204,8 @@ def test_where_it_looked_takes_seven_batches_of_seven(page: "Page") -> None:
     before = _images(page)
     page.get_by_role("button", name="Map by covering").click()
     expect(page.locator("#looked")).to_have_text(
-        'By covering parts, one by one: the warmer, the more "7" rests on it', timeout=30_000
+        'The warmer an area, the more "7" rests on it (found by covering parts one by one)',
+        timeout=30_000,
     )
     expect(page.locator("#batches-run .done")).to_have_count(7)
     assert len(asked) == 7
@@ -377,7 +378,7 @@ def test_a_server_that_wants_a_key_is_given_it_once_a_tab(browser: "Browser", ke
         field.press("Enter")
         expect(field).to_have_value("")
         expect(field).to_be_visible()  # wanted again
-        expect(page.locator("#state")).to_have_text("this API key is not known: enter another")
+        expect(page.locator("#state")).to_have_text("this API key is unknown; enter another key")
         expect(page.get_by_label("Drawing pad")).to_be_hidden()
         field.fill("right-key")
         page.get_by_role("button", name="Use", exact=True).click()

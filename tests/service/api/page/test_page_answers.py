@@ -245,8 +245,8 @@ def test_the_camera_is_classified_until_it_is_closed_and_frames_are_not_queued(
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("NotFoundError", "camera: this machine has none; choose an image instead"),
-        ("NotAllowedError", "camera: the browser does not let this page use it; allow it beside"),
+        ("NotFoundError", "camera: this machine has no camera; choose an image instead"),
+        ("NotAllowedError", "camera: the browser does not let this page use the camera; allow"),
         ("AbortError", "camera: as the browser has it"),
     ],
 )

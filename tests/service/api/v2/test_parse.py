@@ -200,7 +200,7 @@ NESTING = "one flat list, or lists nested as the shape"
             request({"parameters": {"binary_data_size": -6}}, bytes(6)),
             "`int` >= 0.*data_size",
         ),
-        (request({"data": PIXELS}, bytes(6)), "6 bytes follow the JSON, but no tensor claims them"),
+        (request({"data": PIXELS}, bytes(6)), "6 bytes follow the JSON, but no tensor has"),
         (request({"parameters": []}), "Expected `object . null`, got `array`"),
         (request({"parameters": {"shared_memory_region": 7}}), "Expected `str . null`, got `int`"),
         (request(id=7), r"Expected `str`, got `int` - at `\$.id`"),

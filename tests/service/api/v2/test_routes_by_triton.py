@@ -199,13 +199,13 @@ CALLS = [
         "update_trace_settings",
         lambda c: c.update_trace_settings(settings={"trace_level": ["OFF"]}),
         status="501",
-        says="trace settings cannot be changed",
+        says="clients cannot change trace settings",
     ),
     Call(
         "update_trace_settings",
         lambda c: c.update_trace_settings("digits", settings={"trace_rate": "1"}),
         status="501",
-        says="trace settings cannot be changed",
+        says="clients cannot change trace settings",
     ),
     Call(
         "get_trace_settings",
@@ -227,7 +227,7 @@ CALLS = [
         "update_log_settings",
         lambda c: c.update_log_settings({"log_verbose_level": 1}),
         status="501",
-        says="log settings cannot be changed",
+        says="clients cannot change log settings",
     ),
     Call("get_log_settings", lambda c: c.get_log_settings()["log_verbose_level"], answers(0)),
     # None is registered here, and forgetting it is done at once.

@@ -379,7 +379,7 @@ async def test_a_silent_connection_ends(surface: str, monkeypatch: pytest.Monkey
                 monkeypatch.setattr(grpc_port, "_IDLE_MS", 300)
                 await stream.write(message(asked.files(SMALL)))
                 assert await stream.read()
-                with pytest.raises(grpc.aio.AioRpcError, match="no message came for"):
+                with pytest.raises(grpc.aio.AioRpcError, match="no message arrived for"):
                     await stream.read()
             else:
                 assert await by_grpc(channel, surface, asked.files(SMALL)) == ""
@@ -403,7 +403,7 @@ async def test_a_request_that_does_not_arrive_ends(
             return
         async with asked.channel() as channel:
             call = channel.stream_stream(f"/{INFERENCE}/{asked.method}")()
-            with pytest.raises(grpc.aio.AioRpcError, match=r"did not arrive|no message came"):
+            with pytest.raises(grpc.aio.AioRpcError, match=r"did not arrive|no message arrived"):
                 await call.read()
 
 
