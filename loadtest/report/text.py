@@ -103,7 +103,7 @@ def _notes(summary: Summary) -> list[str]:
         notes.append(
             f"requests were sent {milliseconds(summary.send_lag_ms['p99'])} ms late at p99 though "
             f"the load generator used {summary.client_cpu:.2f} cores: something else kept this "
-            "machine busy, and the latency includes the delay"
+            "machine busy, and the latency contains it"
         )
     if summary.interrupted:
         notes.append(f"ended after {summary.seconds:.1f} s")

@@ -111,7 +111,7 @@ async def test_one_batch_has_requests_that_want_either() -> None:
         ({"input": 7}, 400, "a data URL"),
         ({"input": [[1, 2]]}, 400, "a data URL"),
         ({"input": []}, 400, "`input` is empty"),
-        ({"input": ""}, 400, "it is empty"),
+        ({"input": ""}, 400, "the text is empty"),
         ({"input": ["Nw==", "no base64!"]}, 400, "image 2 of 2: it is not base64"),
         ({"input": "data:image/png,7"}, 400, "must begin as data:image/jpeg;base64"),
         ({"input": "https://example.com/cat.jpg"}, 400, "addresses are not fetched"),

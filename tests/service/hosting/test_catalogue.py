@@ -186,7 +186,10 @@ def test_a_redirect_to_ftp_is_not_followed(
             monkeypatch.setenv("ftp_proxy", f"http://127.0.0.1:{listening.server_port}")
             monkeypatch.setenv("no_proxy", "")
         elsewhere = redirect_to(f"ftp://127.0.0.1:{listening.server_port}/model.onnx")
-        with server(elsewhere) as (entry, _), pytest.raises(ModelFileError, match="but only redirects to https"):
+        with (
+            server(elsewhere) as (entry, _),
+            pytest.raises(ModelFileError, match="only redirects to https"),
+        ):
             pull("one", entry, unseen, tmp_path)
         listening.handle_request()
     assert not asked
