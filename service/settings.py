@@ -240,8 +240,8 @@ class Settings(BaseModel):
     catalogue: Path | None = None
     """TOML file with more models for `convoy pull`."""
     cache: Path | None = None
-    """Folder for cached files: downloaded models, compiled kernels, results of `convoy tune`.
-    [default: convoy in XDG_CACHE_HOME, or ~/.cache/convoy]"""
+    """Folder for cached files: downloaded models, compiled kernels, results of `convoy
+    tune`. [default: convoy in XDG_CACHE_HOME, or ~/.cache/convoy]"""
     external_data: bool = False
     """Allow weights in subfolders of the model's folder; weights in files next to the model are
     always read."""

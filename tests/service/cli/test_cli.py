@@ -123,7 +123,7 @@ def test_clips_are_classified_and_a_still_image_is_none(
     status, out, error = convoy("classify", clips, animation, SAMPLES[0], "--preset", "imagenet")
     assert status == 1
     assert str(animation) in out
-    assert f"Error: {SAMPLES[0]}: one still image is no clip" in error
+    assert f"Error: {SAMPLES[0]}: a single still image is not a clip" in error
 
 
 def test_a_port_in_use_ends_with_one_line_and_status_1(convoy: Run) -> None:

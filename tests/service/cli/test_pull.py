@@ -62,7 +62,7 @@ def test_commands_that_take_a_model_take_one_of_a_hub(
     assert len(flowers.asked) == 1
 
 
-IN_THE_FORM_OF_SERVE = "`convoy serve` (the built-in model) and `convoy serve path.onnx` (a file"
+IN_THE_FORM_OF_SERVE = "`convoy serve` (the built-in model) and `convoy serve path.onnx` (your"
 
 
 @pytest.mark.parametrize(

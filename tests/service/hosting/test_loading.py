@@ -178,10 +178,10 @@ def test_a_repository_of_one_model_takes_flags_and_is_that_model(tmp_path: Path)
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ("resnet", "no model of that name; did you mean resnet"),
+        ("resnet", "nor the name of a model; did you mean resnet"),
         ("squeeznet1.1", r"did you mean squeezenet1\.1"),
         ("digit", "did you mean digits"),
-        ("x.onnx", "there is no file or folder x.onnx"),
+        ("x.onnx", "x.onnx is neither a file"),
     ],
 )
 def test_a_slip_in_a_name_gets_near_names(asked: str, says: str) -> None:
@@ -231,7 +231,7 @@ def test_a_folder_is_the_model_in_it_alone_and_among_others(
     [
         (["model.onnx", "onnx/model.onnx"], "model.onnx or onnx/model.onnx"),
         (["a.onnx", "b.onnx"], "a.onnx or b.onnx"),
-        (["a.onnx", "c/model.onnx"], "may be the model a.onnx, or a folder of models, such as c"),
+        (["a.onnx", "c/model.onnx"], "may be the model a.onnx or a folder of models, such as c"),
     ],
 )
 def test_where_two_files_may_be_the_model_both_are_named(
