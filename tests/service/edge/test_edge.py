@@ -225,7 +225,7 @@ async def test_images_are_what_is_counted_not_requests(direct: bool) -> None:
         direct=direct, engine=FakeEngine(gate=gate), limits=Limits(per_client=4)
     ) as server:
         message = error_of(await server.ask(post(form(5), FORM)), 413)
-        assert "5 images in one request, and at most 4 of yours" in message
+        assert "5 images in one request; at most 4 of your" in message
         first = await server.send(post(form(3), FORM))
         await until(lambda: server.edge.inside == {"127.0.0.1": 3})
         refused = await server.ask(post(form(2), FORM))

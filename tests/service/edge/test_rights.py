@@ -181,7 +181,7 @@ async def test_a_key_has_only_the_rights_that_its_line_names(tmp_path: Path, mem
                 if right is needed:
                     assert reply.status == 200, (key, path)
                 else:
-                    assert f"with the word `{needed.value}`" in reply.error(403), (key, path)
+                    assert f"has the word `{needed.value}`" in reply.error(403), (key, path)
             foreign = request_to(next(iter(CHANGES)), sent, "Origin: https://other.example")
             assert "pages of other sites" in (await server.ask(foreign)).error(403)
 

@@ -393,7 +393,7 @@ async def test_what_changes_the_server_needs_a_right() -> None:
 async def test_images_of_a_client_are_limited_as_over_http() -> None:
     gate = threading.Event()
     async with client(FakeEngine(gate=gate), limits=Limits(per_client=3)) as asking:
-        async with refused(Status.INVALID_ARGUMENT, "at most 3 of yours"):
+        async with refused(Status.INVALID_ARGUMENT, "at most 3 of your images"):
             await asking.digits(1, 2, 3, 4)
         waiting = asyncio.create_task(asking.digits(1, 2, 3))
         await until(lambda: asking.pipeline.admission.images == 3)

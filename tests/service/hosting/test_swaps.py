@@ -512,7 +512,7 @@ async def test_files_in_a_numbered_folder_do_not_change_under_the_same_number(
     folder: Folder, served: Served
 ) -> None:
     folder.put("b", partial(engine_of, 1), version="1", numbered=True)
-    with pytest.raises(NotLoadedError, match="put the new ones in a folder of their own, as 2"):
+    with pytest.raises(NotLoadedError, match="put the new files in a new folder, such as 2"):
         await served.changes.load(FAKE)
     folder.put("c", partial(engine_of, 5), version="5", numbered=True)
     await served.changes.load(FAKE)

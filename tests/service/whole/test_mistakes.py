@@ -197,7 +197,7 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
     ),
     "a file by curl -d, which drops its line ends": (
         typed("application/x-www-form-urlencoded", DIGIT.translate(None, b"\0\r\n")),
-        *(400, "curl drops", "--data-binary @cat.jpg"),
+        *(400, "curl -d", "--data-binary @cat.jpg"),
     ),
     "the name of a file by curl -d": (
         typed("application/x-www-form-urlencoded", b"cat.jpg"),
@@ -224,11 +224,11 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
     "a path of no server": (Request("GET", "/status", {}), 404, "/status", "/docs"),
     "base64 as the body": (
         post(content=base64.b64encode(DIGIT)),
-        *(415, "an image in base64", '{"input": "..."}, as application/json'),
+        *(415, "an image in base64", '{"input": "..."}, with Content-Type: application/json'),
     ),
     "a data URL as the body": (
         post(content=b"data:image/jpeg;base64," + base64.b64encode(DIGIT)),
-        *(415, "an image in base64", '{"input": "..."}, as application/json'),
+        *(415, "an image in base64", '{"input": "..."}, with Content-Type: application/json'),
     ),
     "gzip that no header names": (post(content=gzip.compress(DIGIT)), 415, "by gzip", FORMATS),
     "an array of NumPy": (post(content=b"\x93NUMPY" + bytes(99)), 415, "a NumPy array", "V2"),
