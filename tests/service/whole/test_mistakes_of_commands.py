@@ -109,7 +109,7 @@ COMMANDS: dict[str, tuple[Sequence[str], int, str, str]] = {
         ("classify", "digits", "no.png"),
         2,
         "no.png",
-        "name images, or a folder",
+        "name images or a folder",
     ),
     "text as an image": (
         ("classify", "digits", "{}/three.txt"),
