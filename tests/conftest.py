@@ -99,8 +99,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Collect without garbage collection, and exclude the collected objects from later collections.
 
-    It is half a million objects that live as long as the process. Each worker begins with other
-    files than the rest, so that each file is compiled by one of them.
+    These are half a million objects that live as long as the process. Each worker starts with
+    different files, so that only one worker compiles each file.
     """
     gc.disable()
     try:

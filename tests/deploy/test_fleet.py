@@ -259,7 +259,8 @@ def test_nothing_is_lost_or_computed_twice_where_a_server_stops_under_load(tmp_p
 def faulty_servers(fault: int) -> Iterator[tuple[list[int], list[int]]]:
     """Yield the ports of two ready servers, and the statuses of all their POSTs.
 
-    The first, of either, is `fault`; 0: the server closes the connection without an answer.
+    The first POST, to either server, gets the status `fault`; 0: the server closes the connection
+    without an answer.
     """
     statuses: list[int] = []
 

@@ -1,6 +1,7 @@
 """python -m tests.fuzz TARGET [--seconds N] [--keep FOLDER]: search for inputs that break a parser.
 
-Exit status 0: none was found. Otherwise the input is in the folder, by default the target's corpus.
+Exit status 0: no input was found. Otherwise, the input is in the folder, by default the target's
+corpus.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     kind, first, unit and last ── first + unit · n + last ── its reader ── the longest hold
 
-A parser in C that is handed 8 MB keeps every other thread from running until it returns. So the
-fuzzer's input is how a long body is made, and the oracle is a heartbeat beside its reader.
+A C parser that receives 8 MB blocks every other thread until it returns. The fuzzer's input
+therefore describes a long body, and a heartbeat thread measures the hold during its reader.
 """
 
 import struct

@@ -57,8 +57,8 @@ def _in_pieces(body: bytes) -> object:
 def _waiting(body: bytes) -> object:
     """A reader that lets other threads run: it waits, and compresses.
 
-    Not all of it: the more two threads compute, the more often a busy machine keeps the heartbeat
-    from a core in each of the tries.
+    It does not wait all the time: the more two threads compute, the more often a busy machine
+    delays the heartbeat in each of the tries.
     """
     time.sleep(0.1)
     return zlib.compress(body[:1_000_000], 1)

@@ -32,7 +32,7 @@ def images(tmp_path: Path) -> Path:
 def loadtest(convoy: Run, images: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run the command on these images: (exit status, standard output, standard error).
 
-    Each request of an open loop is sent, however late.
+    Each request of an open loop is sent, however late it is.
     """
     monkeypatch.setattr(loops, "_MAX_LAG_S", 10.0 * PATIENCE_S)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 def link_libraries(prefix: Path) -> None:
     """Link the bytecode with which the libraries were installed into an empty `prefix`.
 
-    With sys.pycache_prefix Python looks nowhere else, and would compile 3,000 files again.
+    With sys.pycache_prefix, Python searches only there, and would compile 3,000 files again.
     """
     if prefix.exists():
         return

@@ -34,7 +34,7 @@ def random_images(n: int, shape: tuple[int, int, int], seed: int = 0) -> np.ndar
     """Return n float32 images of `shape` that differ like real images: in colour and coarse
     pattern.
 
-    White noise would not do: to a network every such image looks the same.
+    White noise would not be suitable, because all such images look the same to a network.
     """
     rng = np.random.default_rng(seed)
     channels, height, width = shape
@@ -59,7 +59,7 @@ needs_shared = pytest.mark.skipif(
 def photographs(every: int) -> list[Path]:
     """Return one in this many of the 200 photographs with labels, as far as they are available.
 
-    Where photographs were carried, every tenth is.
+    If photographs were carried to the machine, every tenth is available.
     """
     folder = DATA / "images"
     with (folder / "labels.csv").open() as table:

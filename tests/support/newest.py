@@ -2,8 +2,9 @@
 
     python -m tests.support.newest [PYTEST'S ARGUMENTS]
 
-Upper bounds of pyproject.toml are left out: they say what is known to work, and this finds out
-whether they may be raised. What another package holds back is named, too.
+The upper bounds in pyproject.toml are ignored: they state the versions that are known to work, and
+this program tests whether they can be raised. It also names packages that another package holds
+back.
 """
 
 import json

@@ -1,16 +1,17 @@
 """Chooses the tests that `make test` skips: most tests that passed with the same sources.
 
-To simulate and compile every kernel and network, to compute figures of them, and to send the
-batching policy hours of requests in virtual time takes most of the suite's time, and gives the same
-result until a source, a case, a library or a compiler changes. `make prove` runs all of it, and
-then writes the digest of all that each proof depends on to tests/proved.txt. While a proof's digest
-holds, `make test` runs one test in 64, each run others than the one before, for
-what a digest cannot know: this machine. Where it does not hold, and in `make test-all`, all run.
+Three kinds of tests take most of the suite's time: simulating and compiling every kernel and
+network, computing figures from them, and sending hours of requests in virtual time to the batching
+policy. Their results are the same until a source, a case, a library or a compiler changes. `make
+prove` runs all of them, and then writes a digest of everything on which each proof depends to
+tests/proved.txt. While a proof's digest matches, `make test` runs one test in 64, in each run other
+tests, because a digest does not cover the machine. If it does not match, and in `make test-all`,
+all tests run.
 
     python -m tests.support.proved [PROOF ...]            # writes digests: `make prove`, at its end
     python -m tests.support.proved --tests [PROOF ...]    # names the tests that it runs
 
-Both are for all proofs if none is named (`make prove PROOFS=server`).
+Both commands apply to all proofs if none is named (`make prove PROOFS=server`).
 """
 
 import argparse
@@ -94,7 +95,7 @@ class Proof:
     def kept(self, file: Path, run: str) -> range:
         """Return the tests of a proved file that a run includes, by their positions in the file.
 
-        They depend on the run's name alone, for all its workers to take the same.
+        They depend only on the run's name, so that all its workers choose the same tests.
         """
         where = file.relative_to(ROOT).as_posix()
         files = 1 if where in self.large else FILES
@@ -105,7 +106,7 @@ class Proof:
     def spared(self, items: Iterable[pytest.Item], run: str) -> list[pytest.Item]:
         """Return the tests that need not run again while the digest matches: 63 in 64.
 
-        A large file makes only its share (`Choice.of_cases`).
+        A large file creates only its share (`Choice.of_cases`).
         """
         by_file: dict[Path, list[pytest.Item]] = {}
         for item in items:
@@ -379,7 +380,7 @@ class Choice:
     def of_cases(self, file: Path, cases: Sequence[_Case]) -> Sequence[_Case]:
         """Return the cases of a large file that the run includes, for the creation of tests.
 
-        To make tests of all, and leave 63 in 64 out, took each worker more than a second.
+        Creating tests for all cases, and leaving 63 in 64 out, took each worker more than a second.
         """
         for proof in self._proofs:
             if proof.proves(file):

@@ -1,8 +1,8 @@
 """Compares two right answers within a bound that follows from the arithmetic.
 
-A sum of L products errs by at most about (L + 1)·u·Σ|terms|, u = eps / 2 (Higham, Accuracy and
-Stability of Numerical Algorithms, section 3.1). When both sides of a comparison are rounded, their
-distance is at most (L + 2)·eps·Σ|terms|, generously.
+The error of a sum of L products is at most about (L + 1)·u·Σ|terms|, u = eps / 2 (Higham, Accuracy
+and Stability of Numerical Algorithms, section 3.1). If both sides of a comparison are rounded, they
+differ by at most (L + 2)·eps·Σ|terms|, a generous bound.
 """
 
 from typing import Any

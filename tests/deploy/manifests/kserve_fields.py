@@ -3,8 +3,8 @@ schemas.
 
     PYTHON kserve_fields.py < RESOURCES.json
 
-It runs by a Python of its own, as tests/support/service/kserve_calls.py does. It prints every field
-that a model does not have, or that has another type, and imports nothing of Convoy.
+It runs with a separate Python, like tests/support/service/kserve_calls.py, and imports nothing from
+Convoy. It prints every field that a model does not have, or that has another type.
 """
 
 import json

@@ -1,9 +1,10 @@
 """The image's command under the manifest's constraints: environment, user, read-only root, signals.
 
-What is not here: the image's own filesystem and Python, seccomp, and the limits of cgroups. Ports
-and the writable folder differ from the container's, so that tests run side by side. The code is a
-copy that the manifest's user can read; folders that hold the interpreter and that this user may not
-enter, such as root's home, are replaced by open ones in the container's mount namespace.
+The tests do not cover the image's own filesystem and Python, seccomp, and the limits of cgroups.
+Ports and the writable folder differ from the container's, so that tests can run at the same time.
+The code is a copy that the manifest's user can read. Folders that contain the interpreter and that
+this user may not enter, such as root's home, are replaced by open folders in the container's mount
+namespace.
 """
 
 import json

@@ -1,7 +1,7 @@
 """NVIDIA's genai-perf, unchanged and pinned, measures image embeddings of a real server.
 
-It measures language models; its one kind of request that an image classifier can answer is that of
-NV-CLIP's embeddings. It calls perf_analyzer.
+It measures language models. Of its requests, an image classifier can answer only those for NV-CLIP
+embeddings. It calls perf_analyzer.
 """
 
 import json

@@ -1,12 +1,12 @@
 """The batcher with every order of arrivals, cancellations, failures and shutdown.
 
-Requests have deadlines and priorities, there are one to three engines, and another model may want
-their devices too. Hypothesis
-writes a scenario; it is played in virtual time beside a model of what has to happen: a plain list
-of the items that wait. The model is compared at every dispatch, and whenever nothing is left to
-do at a moment; the outcomes are judged at the end. How many travel and who is refused is the
-policy's business, so long as it refuses only who has a deadline. The items of a client go in order;
-clients take turns with what is not refused.
+Requests have deadlines and priorities, there are one to three engines, and another model may also
+want their devices. Hypothesis writes a scenario, which runs in virtual time together with a model
+of the expected events: a plain list of the waiting items. The two are compared at every dispatch,
+and whenever nothing remains to be done at a time; the outcomes are checked at the end. The policy
+decides how many items to dispatch and which requests to refuse, but it may refuse only requests
+with a deadline. The items of a client run in order, and clients take turns with the items that are
+not refused.
 """
 
 import asyncio
@@ -244,7 +244,7 @@ class Play:
         """Check that of two clients with the same priority that wait before and after, neither gets
         much more.
 
-        Who is refused does not wait: a client all of whose deadlines cannot be met may get nothing.
+        Refused requests do not wait: a client whose deadlines all cannot be met may get nothing.
         """
         visits = self.scenario.visits
         if len({visit.priority or DEFAULT_PRIORITY for visit in visits}) > 1:

@@ -266,7 +266,7 @@ def test_what_a_plan_takes_is_bounded_however_many_wait_and_fit() -> None:
     """A thousand wait, 64 fit, and more arrive; the cost is counted in calls, which are the same on
     any machine.
 
-    Eight times the effort makes it 55,000, and eight times as many parts and plans 2,700,000.
+    Eight times the effort would be 55,000 calls, and eight times as many parts and plans 2,700,000.
     """
     latency = Latency(tuple(1 + 0.05 * n for n in range(64)))
     claims = deadlines(*(4 + 0.01 * n for n in range(1000)))

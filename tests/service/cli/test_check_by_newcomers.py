@@ -1,8 +1,9 @@
 """A newcomer with another library's model gets the right labels, or the key to set, in two
 commands.
 
-The networks tell colours apart. Their files are as the libraries' exporters write them: names,
-opset, layout, open sizes, types; what they expect of pixels is what the library's models do.
+The networks distinguish colours. Their files have the form that the libraries' exporters write:
+names, opset, layout, unknown sizes, types. They expect the same preprocessing as the library's
+models.
 """
 
 import re

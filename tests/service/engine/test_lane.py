@@ -1,6 +1,6 @@
 """Clients take turns for the threads of a lane, and withdrawn work is not done.
 
-`tests/service/images/test_decode_pool.py` has room and costs.
+`tests/service/images/test_decode_pool.py` tests memory budgets and costs.
 """
 
 import asyncio

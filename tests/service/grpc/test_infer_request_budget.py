@@ -1,6 +1,6 @@
 """The worst known messages take time and memory in proportion to their length, like bodies.
 
-For how long reading one keeps other threads from running is held by the corpus of tests/fuzz.
+The corpus of tests/fuzz limits for how long reading a message blocks other threads.
 """
 
 import time

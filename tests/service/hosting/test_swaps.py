@@ -58,7 +58,7 @@ FAKE = "fake"
 def engine_of(version: int, wrong_from: int = CLASSES, **options: Any) -> FakeEngine:
     """Return an engine whose largest score is 10 more than `version`.
 
-    It takes digits from `wrong_from` on for the next digit.
+    It mistakes digits from `wrong_from` on for the next digit.
     """
 
     def scores(images: Any) -> Any:

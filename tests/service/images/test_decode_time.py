@@ -1,7 +1,7 @@
 """The time to decode the worst images, and the time for which this blocks other threads.
 
-Decoding cannot be cancelled, so it is bounded by construction: pixels, scans times pixels, and what
-each format's decoder takes for a pixel. Pillow lets other threads run while it decodes.
+Decoding cannot be cancelled, so it is bounded in advance: pixels, scans times pixels, and the time
+per pixel of each format's decoder. Pillow lets other threads run while it decodes.
 """
 
 import threading

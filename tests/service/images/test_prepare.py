@@ -59,7 +59,7 @@ def test_images_of_one_size_share_their_sketch_and_those_of_no_other() -> None:
 def in_two_steps(picture: Image.Image, p: Preprocessing) -> Pixels:
     """Compute as torchvision and timm do: resize the whole upright image, then crop it.
 
-    CROP is Resize and CenterCrop; SQUASH a Resize to two sides; PAD is ResizeKeepRatio with
+    CROP is Resize and CenterCrop; SQUASH is a Resize to two sides; PAD is ResizeKeepRatio with
     longest = 1 and CenterCropOrPad.
     """
     picture = ImageOps.exif_transpose(picture).convert("RGB")

@@ -1,7 +1,7 @@
 """The pointing game (Zhang et al. 2016): the largest value of a map lies on the object.
 
-Thirty photographs whose object covers less than a quarter of them, where the image's centre is no
-safe guess.
+In thirty photographs, the object covers less than a quarter of the image, so the centre of the
+image is not a safe guess.
 """
 
 import csv

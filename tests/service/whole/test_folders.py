@@ -28,9 +28,9 @@ def save_brightest(
 ) -> None:
     """Save a network whose scores are 9 for each channel that is 255 of 255, and 0 at 0.
 
-    It undoes the normalisation that it was made for, so that another one gives other scores; with
-    `last` its channels come last, without `closed` it leaves open how many there are and how large
-    images are, as optimum does, and its weights are in a file `beside` it.
+    It reverses the normalisation for which it was made, so another normalisation gives other
+    scores. With `last`, its channels come last. Without `closed`, it leaves the number of channels
+    and the size of images unknown, as optimum does. Its weights are in a file `beside` it.
     """
     height, width, channels = (SIDE, SIDE, 3) if closed else ("height", "width", "num_channels")
     shape = ["N", height, width, channels] if last else ["N", channels, height, width]

@@ -152,7 +152,7 @@ def handovers(steps: list[Step]) -> int:
     """Return how often a thread posts to another: to the engine's thread, and back to the event
     loop's.
 
-    By stages, as threads' steps are otherwise in any order.
+    The posts are counted by stages, because the steps of different threads are in no fixed order.
     """
     posts = ("ThreadPool.post", "ThreadPool.settle")
     return sum(step.function in posts for step in steps)

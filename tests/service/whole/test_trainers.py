@@ -1,7 +1,8 @@
 """With `exact = true`, pixels are bit-identical to those with which timm and torchvision evaluate.
 
-The sums were recorded with the transforms of timm and torchvision; where both are installed, the
-long suite compares every pixel of 50 photographs, and the scores of a model of timm for all.
+The checksums were recorded with the transforms of timm and torchvision. If both are installed, the
+long suite compares every pixel of 50 photographs, and the scores of a timm model for all
+photographs.
 """
 
 import importlib.util

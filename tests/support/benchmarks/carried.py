@@ -2,8 +2,9 @@
 
     python -m tests.support.benchmarks.carried RELEASE ARCHITECTURE FILE
 
-A cubin's name in the cache depends on the compiler's version, so RELEASE must be that of NVRTC on
-the machine which they are for. FILE is a .tar.xz; what the cache lacks is compiled.
+A cubin's name in the cache depends on the compiler's version, so RELEASE must be the version of
+NVRTC on the machine for which the cubins are packed. FILE is a .tar.xz; cubins that the cache lacks
+are compiled.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Replaces cuDNN: computes on the CPU with PyTorch, at the given addresses.
 
-It has as much of nvidia-cudnn-frontend as benchmarks/kernels/baselines_cudnn.py uses, and is as
-strict.
+It provides the part of nvidia-cudnn-frontend that benchmarks/kernels/baselines_cudnn.py uses, and
+is equally strict.
 """
 
 import ctypes
@@ -51,7 +51,7 @@ class FakeCudnn:
     """A graph with four engines: 0 is right, 1 computes in TF32, 2 fails when built, 3 supports no
     graph here.
 
-    In the layouts of `unsupported`, "NCHW" or "NHWC", it does nothing.
+    In the layouts of `unsupported`, "NCHW" or "NHWC", it supports no engine.
     """
 
     torch: Any

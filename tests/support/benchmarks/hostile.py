@@ -1,11 +1,11 @@
 """Simulates an honest client during floods, for CHANGELOG's promise that clients take turns.
 
-The queue, its turns and the policy are the code that serves; engine and clock are simulated. A
-flood keeps 128 images waiting, in two requests of 64. With k of them an honest client's p50 may
-grow k+1 times, and what it gets of the engine may fall to 1/(k+1) where it wants as much. Where
-small batches waste the engine, batches stay as large as leaves its other clients their share, and
-two of them bound the p50 instead: 2.3 for "flat" and one flood. `fifo` is the same without telling
-clients apart.
+The queue, its turns and the policy are the served code; engine and clock are simulated. A flood
+keeps 128 images waiting, in two requests of 64. During k floods, an honest client's p50 may grow to
+k+1 times, and its share of the engine may fall to 1/(k+1) if it wants that much. If small batches
+waste the engine, batches stay as large as possible without reducing the shares of other clients,
+and two of them bound the p50 instead: 2.3 for "flat" and one flood. `fifo` does not distinguish
+clients.
 """
 
 import heapq

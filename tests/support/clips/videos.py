@@ -50,7 +50,7 @@ def video(
     """Return a video of frames; `written` are options of the container, the others are the
     encoder's.
 
-    A `streamed` one is written without going back.
+    A `streamed` file is written without seeking.
     """
     chosen = {**LOSSLESS.get(encoder, {}), **{k.replace("_", "-"): v for k, v in options.items()}}
     # Some containers are read again while they are written.

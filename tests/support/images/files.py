@@ -16,7 +16,8 @@ def heic(name: str = "scene") -> bytes:
     """Return a file of `scene(64, 64)`; "scenergba" uses the image's grey as alpha, and "odd" is
     `scene(61, 45)`, which is padded to whole blocks. "grey" is one colour, 256×256.
 
-    pillow-heif 1.8.1 wrote them, with quality=60: what decodes them here writes none.
+    pillow-heif 1.8.1 wrote the HEIF files, with quality=60, because the decoder here cannot write
+    them.
     """
     return (Path(__file__).parent / "heic" / f"{name}.heic").read_bytes()
 

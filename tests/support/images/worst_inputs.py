@@ -1,8 +1,8 @@
 """Lists the inputs with the highest known cost for parsers, for each kind of bytes that clients
 send.
 
-`test_parser_budget` measures what they take, `test_worst_inputs` what a server makes of them. A new
-way to make a parser work is a new row here.
+`test_parser_budget` measures their cost, and `test_worst_inputs` their effect on a server. A new
+expensive input is a new row here.
 """
 
 import base64

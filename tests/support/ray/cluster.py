@@ -1,6 +1,6 @@
 """Runs Convoy with deploy/ray/serve.yaml on a Ray cluster whose nodes are all on this machine.
 
-Needs the extra `ray`. Each node has a loopback address of its own.
+Needs the extra `ray`. Each node has its own loopback address.
 """
 
 import os

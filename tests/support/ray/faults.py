@@ -46,7 +46,7 @@ def load(url: str, seconds: float) -> Iterator[list[Load]]:
 def faults(running: RayConvoy, seconds: float) -> Load:
     """Return the results of clients while a replica dies, a node is lost and another joins.
 
-    It begins with two nodes with a replica each, and ends with two replicas again.
+    It begins with two nodes that have one replica each, and ends with two replicas again.
     """
     (lost,) = running.cluster.worker_nodes
     (on_head,) = (each for each in running.replicas() if each.address != lost.node_ip_address)

@@ -1,6 +1,6 @@
 """Runs `convoy` as on a machine without an idle core: no test of a model waits 3 s for one.
 
-What else runs beside a test would decide how long it takes.
+Otherwise, the time of a test would depend on other programs on the machine.
 """
 
 from service.cli import main as convoy

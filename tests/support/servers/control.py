@@ -1,6 +1,7 @@
 """Lets the engine of a server in another process hold its batches, or fail.
 
-Files in a folder say so. What is inside the server is therefore known, however busy the machine.
+Files in a folder are the commands. The number of images in the server is therefore known, however
+busy the machine is.
 """
 
 import os

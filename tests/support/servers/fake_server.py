@@ -1,6 +1,7 @@
 """Runs a real server with a fake engine: python -m tests.support.servers.fake_server.
 
-Prints its port once it takes requests. The exit status is 0 if everything accepted was answered.
+Prints its port when it accepts requests. The exit status is 0 if all accepted requests were
+answered.
 """
 
 import argparse

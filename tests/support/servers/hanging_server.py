@@ -1,6 +1,6 @@
 """Runs a real server whose engine hangs on a 9: python -m tests.support.servers.hanging_server.
 
-Prints its port once it takes requests.
+Prints its port when it accepts requests.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Runs `convoy` with one process for all tests of models, which imports their libraries once.
 
-No trial waits for an idle core, as in busy_server.py.
+No test of a model waits for an idle core, as in busy_server.py.
 """
 
 from unittest.mock import patch

@@ -1,7 +1,7 @@
 """Restarts two servers in turn, under the load of clients that follow HTTP.
 
-A client may send a POST again only where it surely was not computed: its connection was refused, or
-the answer is 503. It obeys `connection: close`, and takes its next request to the other server.
+A client may send a POST again only if it certainly was not computed: if its connection was refused,
+or the answer is 503. It obeys `connection: close`, and sends its next request to the other server.
 """
 
 import http.client
@@ -79,7 +79,8 @@ def pair(*options: str) -> Iterator[list[RestartableServer]]:
 def _ports_to_keep(count: int) -> list[int]:
     """Return free ports below the range from which the system assigns ports.
 
-    From that range it might give one to another test while the server that has it is stopped.
+    From that range, the system might assign a port to another test while the server that uses it is
+    stopped.
     """
     free: list[int] = []
     for port in random.sample(range(10_000, 30_000), 100):

@@ -2,8 +2,8 @@
 
     python -m tests.support.service.beside_triton    # writes triton_2_51.json beside the test
 
-It installs the package `nvidia-pytriton`, which has the real tritonserver 2.51 with its backend for
-Python, and lets that compute what the ONNX file of the test computes.
+It installs the package `nvidia-pytriton`, which contains the real tritonserver 2.51 with its Python
+backend. This backend computes the same as the ONNX file of the test.
 """
 
 import base64

@@ -97,7 +97,7 @@ def opened(
 ) -> Iterator["Page"]:
     """Yield a page in a separate window.
 
-    Fails where a script fails, requests another host, or violates the policy.
+    Fails if a script fails, requests another host, or violates the policy.
     """
     size: Any = {"width": view.width, "height": view.height}
     page = browser.new_page(color_scheme=view.scheme, viewport=size, **options)

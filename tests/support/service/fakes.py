@@ -194,9 +194,9 @@ def make_repository(
 ) -> Repository:
     """Return a repository of one model with fakes, not yet warm.
 
-    `prepare` replaces a `decode` that costs nothing. `others` are engines beside the first. With
-    `decodes` the jobs that run images decode them. No time is too long unless `bounds` or
-    `decode_s` say so.
+    `prepare` replaces a `decode` that costs nothing. `others` are additional engines. With
+    `decodes`, the jobs that run images also decode them. There are no time limits unless `bounds`
+    or `decode_s` set them.
     """
     engine = engine or FakeEngine()
     repository = Repository(

@@ -2,8 +2,8 @@
 
     python -m tests.support.service.film FOLDER MODEL [FLAG...]
 
-FOLDER gets one PNG a task; docs/page.png is the last. With `--beside preset=raw` among the flags
-of the server, two presets are compared.
+FOLDER gets one PNG per task; docs/page.png is the last one. With `--beside preset=raw` among the
+server's flags, two presets are compared.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Measures for how long one call blocks every other thread of the interpreter.
 
-It does not matter which thread makes the call. Not seen: a call that sleeps with the lock held, as
-it uses no CPU; and what is shorter than the pause between two beats.
+Any thread may make the call. Two cases are not measured: a call that sleeps while it holds the GIL,
+because it uses no CPU, and holds that are shorter than the pause between two beats.
 """
 
 import ctypes
@@ -55,10 +55,11 @@ class _CoreClock:
 class Heartbeat(threading.Thread):
     """Takes the GIL repeatedly, and measures the process's computing time in between.
 
-    The CPU time of all threads is what counts, not the time of day: it stands still while a thread,
-    asked to let go of the GIL, waits until this one has had it, and while others use the core. Two
-    threads that compute without the GIL are no hold: they do not keep this one from its next beat.
-    Nor is it one that this thread waits for a core, while others of the process compute.
+    The CPU time of all threads is measured, not the time of day. It does not advance while a thread
+    that must release the GIL waits until this thread has had it, and while other programs use the
+    core. Two threads that compute without the GIL are not a hold, because they do not delay this
+    thread's next beat. A wait of this thread for a core, while other threads of the process
+    compute, is not a hold either.
     """
 
     def __init__(self) -> None:
@@ -115,9 +116,9 @@ def heartbeat() -> Iterator[Heartbeat]:
 def longest_hold_s(call: Callable[[], object], tries: int, enough_s: float) -> float:
     """Return the longest time for which `call` held the GIL, in the best of several tries.
 
-    In seconds of a quiet core, whatever else the machine does. Noise only adds, so a try within
-    `enough_s` is the last. Objects that are there already, of other tests, are not collected: that
-    holds the lock for as long as they are many.
+    The result is in seconds of an idle core, whatever else the machine does. Noise only increases
+    the time, so a try within `enough_s` is the last. Existing objects of other tests are not
+    collected, because a collection holds the GIL for a time that grows with their number.
     """
     found = float("inf")
     gc.collect()

@@ -2,8 +2,8 @@
 
     PYTHON mlperf_calls.py ADDRESS SCENARIO LOGS IMAGE...
 
-It runs by a Python of its own, which has mlcommons-loadgen, and imports nothing of Convoy. The
-images are files whose names begin with the digit that they show.
+It runs with a separate Python, which has mlcommons-loadgen, and imports nothing from Convoy. The
+names of the images begin with the digit that they show.
 """
 
 import http.client

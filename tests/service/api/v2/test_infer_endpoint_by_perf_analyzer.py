@@ -1,7 +1,7 @@
 """NVIDIA's perf_analyzer, unchanged and pinned, with a real server, if it is installed.
 
-Its wheel needs glibc 2.38: `pip install perf-analyzer==2.60.0` on Ubuntu 24.04 or Debian 13. Where
-that is older pip installs a placeholder of the same name, which is none.
+Its wheel needs glibc 2.38: `pip install perf-analyzer==2.60.0` on Ubuntu 24.04 or Debian 13. With
+an older glibc, pip installs a placeholder with the same name that measures nothing.
 """
 
 import csv

@@ -1,8 +1,9 @@
 """Other servers' clients, unchanged and pinned, with a real server process.
 
-Each is installed once from its registry into an environment of its own below `.cache/clients`;
-Triton's two example programs are in no package, so they come from a commit of its repository.
-perf_analyzer is in test_infer_endpoint_by_perf_analyzer.py, since its wheel needs glibc 2.38.
+Each client is installed once from its registry into a separate environment under `.cache/clients`.
+Triton's two example programs are not in any package, so they come from a commit of its repository.
+perf_analyzer is tested in test_infer_endpoint_by_perf_analyzer.py, because its wheel needs glibc
+2.38.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """All calls of NVIDIA's client, tritonclient, to a real server process.
 
-A call is answered as Triton answers it, or refused on purpose: CALLS says which.
+CALLS states for each call whether it is answered as by Triton or refused on purpose.
 """
 
 import inspect

@@ -1,6 +1,6 @@
 """No answer holds the GIL for long, for any route and form.
 
-`tests/fuzz/lock.py` does the same for what is read. The lists here are those of the routes.
+`tests/fuzz/lock.py` does the same for the readers. The lists here contain all routes.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
 """No request blocks the event loop for long, at any interface.
 
-What counts is the processor time of the loop's own thread in one callback: it does not depend on
-what else the machine does. `test_holds` does the same for the interpreter's lock.
+The CPU time of the loop's own thread in one callback is measured, because it does not depend on
+other work on the machine. `test_holds` does the same for the GIL.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Every interface enforces every bound, with limits that small files and short times reach.
 
-The table of docs/reliability.md has a row for each of `ROWS`; `test_bounds` holds both together.
+The table of docs/reliability.md has a row for each of `ROWS`; `test_bounds` checks that both agree.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """A server under the worst known inputs: an honest client among eight clients that send only these.
 
-By gRPC the same, with the messages of tests/fuzz/lock.py, and compressed ones.
+The same test runs over gRPC, with the messages of tests/fuzz/lock.py and with compressed messages.
 """
 
 import http.client
@@ -172,7 +172,8 @@ _REFUSED = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED
 def check(server: Serving, seconds: float | None = None, grpc_port: int | None = None) -> None:
     """Attack for this long, or until each input was sent once.
 
-    Every honest request is answered with its own result; if for so long, soon.
+    Every honest request must be answered with its own result and, if the attack lasts for a time,
+    soon.
     """
     before = peak_bytes(server.process.pid)
     kind, port = (Attack, server.port) if grpc_port is None else (GrpcAttack, grpc_port)

@@ -1,4 +1,4 @@
 """Faults, injected one by one: every accepted request is answered once, and the server continues.
 
-`python -m tests.service.whole.faults` prints them as the table of deploy/FAULTS.md.
+`python -m tests.service.whole.faults` prints the faults as the table of deploy/FAULTS.md.
 """

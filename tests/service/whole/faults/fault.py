@@ -8,7 +8,7 @@ from tests.service.whole.faults.rig import Rig
 Counted = Mapping[str, int]
 """The counts of requests to models, by status, that the server must report.
 
-ANY stands for a request that could just as well end one way as another.
+ANY stands for a request that may end in several ways.
 """
 
 ANY = "any"
