@@ -152,3 +152,41 @@ def test_what_is_ahead_of_a_client_is_its_own_and_as_much_of_each_other() -> Non
     assert ahead == {"a": 5.0, "b": 5.0}
     assert list(desk.queue.ahead(C, 0.0)) == []
     assert (desk.queue.size(B), desk.queue.size(C)) == (2.0, 0.0)
+
+
+def test_weights_count_in_what_is_ahead_of_a_client() -> None:
+    desk, heavy = Counterpart(), Client("heavy", 3.0)
+    desk.put(A, 100)
+    desk.put(heavy, 100)
+    ahead = {line.client.name: share for line, share in desk.queue.ahead(Client("c", 2.0), 4.0)}
+    assert ahead == {"a": 2.0, "heavy": 6.0}
+
+
+def test_a_turn_brings_a_heavy_line_level_by_its_weight() -> None:
+    desk, heavy = Counterpart(), Client("heavy", 3.0)
+    desk.put(A, 100)
+    desk.put(heavy, 100)
+    desk.serve(4.0)
+    line, worth = desk.queue.next()
+    assert (line.client, worth) == (heavy, 12.0)
+
+
+def test_the_clock_shows_a_part_of_a_first_turn_and_then_where_the_last_entry_began() -> None:
+    desk, heavy = Counterpart(), Client("heavy", 2.0)
+    desk.put(heavy, 100)
+    desk.serve()
+    assert desk.queue.line(A).service == pytest.approx(1 / 3)
+    line, _ = desk.queue.next()
+    assert line.service == 0.5
+    desk.queue.served(line, 4.0, entries=4)  # three of them before the last, at twice the weight
+    assert desk.queue.line(B).service == 2.0
+
+
+def test_a_copy_knows_which_lines_had_a_turn() -> None:
+    desk, twin = Counterpart(), Counterpart()
+    desk.put(A, 5)
+    desk.serve()
+    desk.put(B, 3)
+    twin.queue = desk.queue.copy()
+    assert [desk.serve() for _ in range(2)] == [twin.serve() for _ in range(2)] == ["b", "a"]
+    assert twin.queue.line(C).service == desk.queue.line(C).service == 1.0

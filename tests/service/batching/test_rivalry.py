@@ -32,6 +32,15 @@ def test_the_lightest_is_known_by_the_most_that_it_had_inside_within_a_second() 
     assert rivalry.rivals(11.6, 16.0) == Rivals(2, 2)
 
 
+def test_the_most_is_of_the_last_time_that_a_client_had_so_many() -> None:
+    rivalry = Rivalry()
+    rivalry.asked(10.0, "a", 9)
+    for now, inside in ((10.0, 5), (10.9, 5), (11.5, 2)):
+        rivalry.asked(now, "b", inside)
+    rivalry.asked(11.5, "a", 9)
+    assert rivalry.rivals(11.5, 16.0) == Rivals(2, 5)
+
+
 def test_of_as_many_clients_as_can_bear_the_largest_batch_only_the_number_matters() -> None:
     rivalry = Rivalry()
     for client in "abc":

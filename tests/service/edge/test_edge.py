@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import resource
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from service.api.app import create_app
-from service.edge.edge import Limits
+from service.edge.edge import Limits, allowed
 from service.edge.keys import Keys
 from service.settings import LogFormat, LogLevel
 from service.telemetry.logs import AccessLog, LineWriter
@@ -234,6 +235,7 @@ async def test_images_are_what_is_counted_not_requests(direct: bool) -> None:
         await until(lambda: server.edge.inside == {"127.0.0.1": 4})
         gate.set()
         assert [(await each.reply()).status for each in (first, second)] == [200, 200]
+        assert (await server.ask(post(form(4), FORM))).status == 200
         assert server.edge.inside == {}
 
 
@@ -417,3 +419,12 @@ async def test_an_unread_log_delays_no_request() -> None:
     os.close(reader)
     lines.close(PATIENCE_S)
     os.close(writer)
+
+
+def test_files_of_another_port_leave_fewer_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1000, 1000))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    few, fewer = (allowed(Limits(connections=1000), files).connections for files in (0, 300))
+    assert 0 < fewer < few < 1000
+    # Other tests' files may be closed meanwhile.
+    assert few - fewer == pytest.approx(300, abs=50)

@@ -11,7 +11,7 @@ from service.edge import connections
 from service.edge.connections import GRACE_S, SPARE
 from service.edge.edge import Limits
 from service.edge.keys import Keys
-from service.http.parser import MAX_HEAD_BYTES, MAX_HEADERS
+from service.http.parser import MAX_HEAD_BYTES, MAX_HEADERS, MAX_TARGET_BYTES
 from tests.service.edge.test_edge import BEARER, keys
 from tests.service.edge.test_edge import convoy as keyed
 from tests.service.http.test_connection_pace import convoy, error_in
@@ -188,6 +188,7 @@ async def test_a_head_may_be_as_long_as_it_is_said_to_be() -> None:
         old = b"GET /v2 HTTP/1.0\r\n\r\n"
         for request in (long, many, old):
             assert (await server.ask(request)).status == 200
+        assert (await server.ask(get("/" + "v" * (MAX_TARGET_BYTES - 1)))).status == 404
 
 
 async def test_trailers_are_dropped_and_bounded() -> None:

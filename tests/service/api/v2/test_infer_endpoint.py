@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import threading
+import tracemalloc
 import zlib
 from typing import Any
 
@@ -109,7 +110,8 @@ def test_a_spoilt_body_is_refused(coding: str, spoil: Any, says: str) -> None:
 )
 def test_an_answer_is_compressed_as_the_client_prefers(accept: str, coding: str | None) -> None:
     assert wanted_coding(accept, 10_000) == coding
-    assert wanted_coding(accept, 100) is None  # it would only grow
+    assert wanted_coding(accept, 512) == coding
+    assert wanted_coding(accept, 511) is None  # it would only grow
 
 
 @pytest.mark.anyio
@@ -125,6 +127,19 @@ async def test_bodies_are_compressed_both_ways(coding: str) -> None:
         plain = await client.post(PATH, content=body, headers={**headers, "accept-encoding": ""})
         assert best(plain) == [3] * 20
         assert "content-encoding" not in plain.headers
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+def test_a_bomb_is_inflated_no_further_than_to_the_limit(coding: str) -> None:
+    bomb = compress(bytes(20_000_000), coding)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ServiceError, match="inflates to more"):
+            inflate(bomb, coding, 100_000)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 500_000
 
 
 @pytest.mark.anyio
