@@ -1,4 +1,4 @@
-"""Contains everything that runs on a device, and the problems and references it is checked with.
+"""Contains all code that runs on a device, and the problems and references that check this code.
 
 Imports neither `models` nor `service`, and works without a GPU or a driver.
 """

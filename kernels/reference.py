@@ -56,7 +56,7 @@ def conv(
 def _projected(x: Array | None, weight: Array, projection: Projection) -> Array:
     """Return N×C'×H'×W' → N×K×P×Q, computed by a K×C'×1×1 weight at the projection's strides."""
     if x is None:
-        raise ValueError("the problem has a projection, but there is no residual")
+        raise ValueError("the problem has a projection and needs a residual to project")
     require_shape("residual", x, (len(x), projection.c, *projection.input))
     seen = x[:, :, *(slice(None, None, stride) for stride in projection.strides)]
     return np.moveaxis(np.tensordot(seen, weight.reshape(weight.shape[:2]), (1, 1)), -1, 1)
@@ -109,7 +109,7 @@ def per_channel(vector: Array, ndim: int) -> Array:
 def require_shape(name: str, array: Array, shape: tuple[int, ...]) -> None:
     """Raise ValueError unless an array has the shape that its problem says."""
     if array.shape != shape:
-        raise ValueError(f"{name} has shape {array.shape}, the problem says {shape}")
+        raise ValueError(f"{name} must have the problem's shape {shape}, got {array.shape}")
 
 
 def require_one_type(*arrays: Array | None) -> None:

@@ -31,8 +31,9 @@ Config = TypeVar("Config")
 class Algorithm(Protocol[Config]):
     """Computes convolutions in one way; its docstring names the paper and section that it follows.
 
-    All methods but `supports` take only problems that it supports. A configuration is a frozen
-    dataclass: equal ones launch the same, and those of one problem have different `str`s.
+    Every method except `supports` takes only problems that the algorithm supports. A configuration
+    is a frozen dataclass. Equal configurations give equal launches, and no two configurations of
+    one problem have the same `str`.
     """
 
     @property
@@ -44,7 +45,7 @@ class Algorithm(Protocol[Config]):
         can."""
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return how many multiplications of elements the algorithm takes."""
+        """Return how many times the algorithm multiplies two elements."""
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
         """Return the precision at which elements are multiplied; it may differ from the
@@ -63,31 +64,30 @@ class Algorithm(Protocol[Config]):
         """Return the bytes of device memory that each workspace operand needs, by its name."""
 
     def counter_bytes(self, problem: ConvProblem, config: Config) -> int:
-        """Return the bytes of the operand "counters", which is zero before and after a launch; 0 if
-        unused."""
+        """Return the bytes of the operand "counters", or 0 if the algorithm has none. All counters
+        are zero before and after a launch."""
 
     def filter_form(self, problem: ConvProblem, config: Config) -> str:
-        """Return a name for the layout that `prepare_filter` gives: equal names mean equal
+        """Return the name of the layout that `prepare_filter` returns; equal names mean equal
         layouts."""
 
     def prepare_filter(self, weight: Filter, problem: ConvProblem, config: Config) -> Filter:
-        """Return the operand "weight" of all launches, made of K×(C/groups)×R×S. Raises
-        ValueError."""
+        """Return the filter K×(C/groups)×R×S in the layout of the launches' operand "weight".
+        Raises ValueError for a filter that this layout cannot hold."""
 
     def launches(
         self, problem: ConvProblem, config: Config, tensors: ConvTensors
     ) -> tuple[Launch, ...]:
         """Return the launches of y = activation(conv(x, weight) + bias + residual), in order.
 
-        Operands have these names. y may overwrite the residual. The floats between a pixel's
-        channels and its pitch are neither used nor written. Raises ValueError where pixels do not
-        have the problem's channels, and beyond 32-bit indices.
+        The operands have the names in this formula. y may overwrite the residual. Elements between
+        a pixel's last channel and the next pixel are neither used nor written. Raises ValueError if
+        pixels do not have the problem's channels, or if an index exceeds 32 bits.
         """
 
 
 class ConvChoice(NamedTuple):
-    """Holds an algorithm, a configuration of it, and the point at which the next launch may
-    begin."""
+    """Holds an algorithm, its configuration, and the point at which the next launch may begin."""
 
     algorithm: Algorithm[Any]
     config: Any
@@ -138,8 +138,8 @@ def choices(
 ) -> list[ConvChoice]:
     """Return every algorithm that can run the problem, with each of its configurations.
 
-    If `max_shared_bytes` is given, only those whose blocks need at most so much; if `architecture`
-    is given, only those whose kernels are for it.
+    `max_shared_bytes` keeps only choices whose blocks need at most that much shared memory.
+    `architecture` keeps only choices whose kernels support that architecture.
     """
 
     def fits(work: Work) -> bool:

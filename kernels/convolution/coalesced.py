@@ -1,6 +1,5 @@
-"""Implements cuConv: direct convolution in two stages, with coalesced reads and filter rows on
-chip.
-"""
+"""Implements cuConv: direct convolution in two stages, with coalesced reads and with filter rows in
+shared memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -57,12 +56,13 @@ _STATIC_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class CoalescedTile:
-    """Sizes of the tile of a block and a lane; `conv_coalesced`'s template parameters have the same
-    names.
+    """Holds the tile sizes of a block and of a lane, named like `conv_coalesced`'s template
+    parameters.
 
-    A block computes rows × columns output pixels, a warp one of its rows. A lane computes all
-    columns for 4 filters, over one slice of the channels; `filter_lanes` lanes of a warp share a
-    slice. Shared memory holds `stages` chunks of `chunk` channels.
+    A block computes rows × columns output pixels, and each of its warps computes one of these rows.
+    A lane computes all columns of that row for 4 filters, over one slice of the channels;
+    `filter_lanes` lanes of a warp share a slice. Shared memory holds `stages` chunks of `chunk`
+    channels each.
     """
 
     rows: int
@@ -79,7 +79,7 @@ class CoalescedTile:
 
     @property
     def filters(self) -> int:
-        """Return how many filters a block computes; they share the input rows that it reads."""
+        """Return how many filters a block computes from the same input rows."""
         return self.filter_warps * self.filter_lanes * VECTOR
 
     @property
@@ -97,14 +97,15 @@ class CoalescedTile:
         return (self.rows + taps[0] - 1) * (self.columns + taps[1] - 1)
 
     def shared_bytes(self, taps: Taps) -> int:
-        """Return the bytes of shared memory of a block: chunks, later reused for sums, and pixel
-        offsets."""
+        """Return the bytes of shared memory of a block, for chunks (later reused for sums) and
+        pixel offsets."""
         stage = self.chunk * (prod(taps) * self.filters + self.patch(taps))
         return 4 * (max(self.stages * stage, self.pixels * self.filters) + self.patch(taps))
 
 
 def _tiles(*rest: tuple[int, int, int, int]) -> tuple[CoalescedTile, ...]:
-    """Return tiles 7 pixels wide: they divide widths of 7, 14 and 28, and nearly 13 and 27."""
+    """Return tiles that are 7 pixels wide, because 7 divides the widths 7, 14 and 28, and almost
+    divides 13 and 27."""
     return tuple(CoalescedTile(8, 7, *sizes) for sizes in rest)
 
 
@@ -121,11 +122,13 @@ TILES: Mapping[Taps, tuple[CoalescedTile, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class CoalescedConfig:
-    """Sets a tile, which part of a filter one block sums, and how these partial sums are added.
+    """Sets the tile, the part of a filter that one block sums, and how these partial sums are
+    added.
 
-    A block sums `taps` of a filter's taps over one of `strips` parts of the channels, which gives
-    one plane of partial sums; with one tap and one strip there are the paper's R·S planes. A second
-    launch, the paper's second stage, adds the planes; if `fused`, a tile's last block does.
+    A block sums `taps` of a filter's taps over one of `strips` parts of the channels, and so
+    computes one plane of partial sums. One tap and one strip give the paper's R·S planes. A second
+    launch, which is the paper's second stage, adds the planes. If `fused`, the last block of each
+    tile adds them instead.
     """
 
     tile: CoalescedTile
@@ -141,14 +144,15 @@ class CoalescedConfig:
 
 @dataclass(frozen=True, slots=True)
 class CoalescedConv:
-    """Implements Jordà et al. 2021 (cuConv), section 3; a filter row is its C numbers at one tap
-    (r, s).
+    """Implements Jordà et al. 2021 (cuConv), section 3, where a filter row is the C weights of a
+    filter at one tap (r, s).
 
-    The first stage computes the dot product of every filter row with every input row, with the
-    filter row in shared memory: R·S planes of P×Q for each image and filter. The second adds the
-    R·S planes. At 1×1 the only plane is the output. The paper measures filters of 1×1, 3×3 and 5×5
-    at stride 1 and gains most for small images at N = 1. Section 6 leaves it to future work that
-    one block does the work of several: here a block sums several taps, for more filters.
+    The first stage keeps filter rows in shared memory, and computes the dot product of every filter
+    row with every input row: R·S planes of P×Q for each image and filter. The second stage adds
+    these planes. A 1×1 filter has only one plane, which is the output. The paper measures filters
+    of 1×1, 3×3 and 5×5 at stride 1, and gains most for small images at N = 1. Its section 6
+    proposes as future work that one block does the work of several blocks. Here a block sums
+    several taps for more filters.
     """
 
     name: str = "coalesced"
@@ -180,8 +184,8 @@ class CoalescedConv:
         return direct_rounding(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[CoalescedConfig, ...]:
-        """Return the configurations within the workspace limit: each tile, summing all taps, a row,
-        or one."""
+        """Return each tile's configurations within the workspace limit: a block sums all taps, one
+        row of taps, or one tap."""
         r, s = problem.window.kernel
         in_one = [
             CoalescedConfig(tile, taps, strips)
@@ -227,19 +231,19 @@ class CoalescedConv:
         return (first, _second_work(problem, split))
 
     def workspace(self, problem: ConvProblem, config: CoalescedConfig) -> Mapping[str, int]:
-        """Return the bytes of the planes, each N·P·Q × K; nothing if there is only one."""
+        """Return the bytes of all planes, N·P·Q × K each, or nothing if there is only one plane."""
         split = planes(problem, config)
         return {"planes": 4 * split * _outputs(problem)} if split > 1 else {}
 
     def counter_bytes(self, problem: ConvProblem, config: CoalescedConfig) -> int:
-        """Return the bytes of one counter for each tile if a tile's last block adds the planes;
-        else 0."""
+        """Return the bytes of one counter per tile if the last block of a tile adds the planes, and
+        otherwise 0."""
         fused = config.fused and planes(problem, config) > 1
         return 4 * tiles(problem, config.tile) if fused else 0
 
     def filter_form(self, problem: ConvProblem, config: CoalescedConfig) -> str:  # noqa: ARG002  (one layout serves all)
-        """Return the name of an implicit matrix product's layout, for all configurations and
-        any N."""
+        """Return the name of the layout that implicit matrix products use, for all configurations
+        and any N."""
         return FILTER_FORM.format(groups=problem.groups)
 
     def prepare_filter(
@@ -254,10 +258,10 @@ class CoalescedConv:
     def launches(
         self, problem: ConvProblem, config: CoalescedConfig, tensors: ConvTensors
     ) -> tuple[Launch, ...]:
-        """Return one launch, or two if the second adds the planes; the operands are x, weight, y,
-        bias and residual if given, planes and counters.
+        """Return one launch, or two launches if the second adds the planes. The operands are x,
+        weight, y, planes and counters, and bias and residual if given.
 
-        Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
+        Raises ValueError if pixels do not fit the problem, or if an index exceeds 32 bits.
         """
         x, y, residual, _, activation = tensors
         check_operands(problem, tensors)
@@ -328,8 +332,8 @@ def _sum_planes(activation: Activation | None = None) -> Instantiation:
 
 
 def planes(problem: ConvProblem, config: CoalescedConfig) -> int:
-    """Return how many partial sums an output element has: one for each part of the taps and part
-    of the channels."""
+    """Return how many partial sums an output element has: the parts of the taps times the parts of
+    the channels."""
     return problem.window.kernel_volume // prod(config.taps) * config.strips
 
 
@@ -341,15 +345,15 @@ def tiles(problem: ConvProblem, tile: CoalescedTile) -> int:
 
 
 def _strips(problem: ConvProblem, tile: CoalescedTile) -> tuple[int, ...]:
-    """Return the numbers of parts to split the channels into; each gives a block fewer chunks than
-    the last."""
+    """Return the numbers of parts into which to split the channels. Each number gives a block fewer
+    chunks than the number before."""
     chunks = ceil(problem.c / tile.chunk)
     by_chunks = {ceil(chunks / strips): strips for strips in reversed(_STRIPS) if strips <= chunks}
     return tuple(reversed(by_chunks.values()))
 
 
 def _flat(problem: ConvProblem, tile: CoalescedTile) -> ConvProblem:
-    """Return a pointwise problem as one image as wide as the tile; return any other problem
+    """Return a pointwise problem as one image that is as wide as the tile. Return any other problem
     unchanged."""
     if not problem.window.is_pointwise:
         return problem

@@ -1,4 +1,5 @@
-"""Implements depthwise convolution, which filters each channel alone and is no matrix product."""
+"""Implements depthwise convolution, which filters each channel separately and so is not a matrix
+product."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,8 +39,9 @@ _RUNS = (4, 1)
 class DepthwiseConfig:
     """Sets the part of a window that a thread holds; the template's parameters have the same names.
 
-    A thread computes `run` neighbouring outputs of a window s wide at this stride, its inputs in
-    registers. s = 0: any window, one output at a time.
+    A thread computes `run` neighbouring outputs for windows of width s at this stride, and holds
+    their inputs in registers. s = 0 stands for any window; a thread then computes one output at a
+    time.
     """
 
     s: int
@@ -58,8 +60,9 @@ class DepthwiseConv:
     """Computes y[n, c·j + i] = x[n, c] ∗ w[c·j + i] in 2-D with j = K/C filters per channel, groups
     = C > 1.
 
-    Bound by memory, R·S multiplications for each output: threads hold a run of rows in registers
-    and vectors of neighbouring channels. Howard et al. 2017 (MobileNets), section 3.1, equation 3.
+    With only R·S multiplications per output, depthwise convolution is limited by memory. So a
+    thread computes several neighbouring outputs from inputs in registers, for a vector of
+    neighbouring channels. Source: Howard et al. 2017 (MobileNets), section 3.1, equation 3.
     """
 
     name: str = "depthwise"
@@ -84,8 +87,8 @@ class DepthwiseConv:
         return direct_rounding(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[DepthwiseConfig, ...]:
-        """Return the configurations, long runs first; unusual windows get the one that takes any
-        window."""
+        """Return the configurations, long runs first. An unusual window gets only the configuration
+        for any window."""
         window = problem.window
         s, stride = window.kernel[-1], window.strides[-1]
         if (
@@ -98,8 +101,8 @@ class DepthwiseConv:
         return (_ANY,)
 
     def work(self, problem: ConvProblem, config: DepthwiseConfig) -> tuple[Work]:
-        """Count the work: a thread waits for each row of its window, and every block for the first
-        row."""
+        """Count the work: a thread waits for each row of its window, and a block waits for the
+        first row."""
         window = problem.window
         rows, width = window.kernel[0], config.s or window.kernel[1]
         loads = rows * ((config.run - 1) * config.stride + width)  # of a thread, 16 bytes each
@@ -147,9 +150,8 @@ class DepthwiseConv:
     def launches(
         self, problem: ConvProblem, config: DepthwiseConfig, tensors: ConvTensors
     ) -> tuple[Launch]:
-        """Return one launch: operands x, weight, y; bias and residual if given. Raises
-        ValueError.
-        """
+        """Return one launch with the operands x, weight and y, and bias and residual if given.
+        Raises ValueError."""
         config, steps, sizes = self.sized(problem, config, tensors)
         return (
             launch(
@@ -172,7 +174,7 @@ class DepthwiseConv:
         """Return a configuration that can run, its number of threads with work, and the kernel's
         `Sizes`.
 
-        Raises ValueError where pixels do not fit the problem, and beyond 32-bit indices.
+        Raises ValueError if pixels do not fit the problem, or if an index exceeds 32 bits.
         """
         x, y, residual, *_ = tensors
         check_operands(problem, tensors)
@@ -220,6 +222,6 @@ class DepthwiseConv:
 
 
 def _steps(problem: ConvProblem, config: DepthwiseConfig) -> int:
-    """Return how many threads have work: one for each run of outputs and vector of channels."""
+    """Return how many threads have work: the runs of outputs times the vectors of channels."""
     p, q = problem.window.output
     return problem.n * p * -(-q // config.run) * -(-problem.k // VECTOR)

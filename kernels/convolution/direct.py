@@ -13,9 +13,10 @@ from kernels.problems.refusals import after_prologue, not_float, projecting
 class DirectConv(FloatGemm):
     """Computes y as a matrix product whose left factor is read from x instead of being stored.
 
-    For each group, (N·P·Q) × (C/groups·R·S) by (C/groups·R·S) × (K/groups): Lavin & Gray, equation
-    1, as the GEMM-based algorithm of Jordà et al. 2021 (cuConv), section 2.3.1, in the variant that
-    transforms the input while loading it. 2-D and 3-D, any stride, dilation, padding and groups.
+    For each group it multiplies (N·P·Q) × (C/groups·R·S) by (C/groups·R·S) × (K/groups). This is
+    Lavin & Gray's equation 1, computed by the GEMM-based algorithm of Jordà et al. 2021 (cuConv),
+    section 2.3.1, in the variant that transforms the input while loading it. It runs 2-D and 3-D
+    problems with any stride, dilation, padding and number of groups.
     """
 
     POINTWISE: ClassVar[bool] = False
@@ -23,5 +24,6 @@ class DirectConv(FloatGemm):
     name: str = "direct"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse tensors that are not float32, a prologue and a projection."""
+        """Refuse problems whose tensors are not float32, and problems with a prologue or a
+        projection."""
         return not_float(problem) or after_prologue(problem) or projecting(problem)

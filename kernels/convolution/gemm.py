@@ -20,8 +20,8 @@ from kernels.problems.refusals import (
 class GemmConv(FloatGemm):
     """Computes y = x · wᵀ, (N·H·W) × C by C × K: the pixels of an NHWC buffer are x's rows already.
 
-    1×1 (1×1×1) kernels at stride 1, unpadded, one group: Jordà et al. 2021 (cuConv), section 2.3.1,
-    where the input needs no transformation.
+    It runs 1×1 (1×1×1) kernels at stride 1, without padding, in one group. Jordà et al. 2021
+    (cuConv), section 2.3.1, show that the input then needs no transformation.
     """
 
     POINTWISE: ClassVar[bool] = True
@@ -32,7 +32,7 @@ class GemmConv(FloatGemm):
         """Refuse all but float32 problems with an unpadded 1×1 (1×1×1) kernel, stride 1 and one
         group.
 
-        It also refuses a prologue outside strict float32.
+        A prologue is refused except in strict float32.
         """
         one = (1,) * len(problem.window.input)
         return (

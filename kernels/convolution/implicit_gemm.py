@@ -1,7 +1,7 @@
 """Launches kernels/src/implicit_gemm.cu: convolution as an implicit matrix product.
 
-It has what DirectConv and GemmConv share: tiles, the filter's layout, the split of the inner
-dimension. TensorConv shares the last, and the arguments (kernels/src/implicit_gemm.cuh).
+DirectConv and GemmConv share its tiles, its filter layout and its split of the inner dimension.
+TensorConv shares this split and the kernel's arguments (kernels/src/implicit_gemm.cuh).
 """
 
 from collections.abc import Iterable, Mapping
@@ -71,11 +71,11 @@ T = TypeVar("T", bound=AnyTile)
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Sizes of the tile of a block and a thread; `conv_direct`'s template parameters have the same
-    names.
+    """Holds the tile sizes of a block and of a thread, named like `conv_direct`'s template
+    parameters.
 
-    A block computes bm output pixels × bn filters, a thread tm × tn of them. The inner dimension
-    is processed in chunks of bk, of which shared memory holds `stages`.
+    A block computes bm output pixels × bn filters, and each thread computes tm × tn of them. The
+    inner dimension is processed in chunks of bk elements. Shared memory holds `stages` chunks.
     """
 
     bm: int
@@ -92,8 +92,8 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """Return the bytes of shared memory of a block: chunks, and where each pixel's window
-        starts."""
+        """Return the bytes of shared memory of a block, for chunks and for the start of each
+        pixel's window."""
         pitch = self.bk if self.bk % 32 == 16 else self.bk + VECTOR  # as X_PITCH of the kernel
         return 4 * self.stages * (self.bm * pitch + self.bk * self.bn) + 16 * self.bm
 
@@ -122,7 +122,8 @@ TILES = (
 
 
 def unit(problem: ConvProblem) -> int:
-    """Return how many channels are copied at once: 16 bytes, or 8 bytes if there are few halves."""
+    """Return how many channels are copied at once: as many as 16 bytes hold, or as 8 bytes hold if
+    a pixel has few float16 channels."""
     wide = 16 // problem.precision.stored.itemsize
     if problem.precision is Precision.INT8:
         return wide
@@ -152,7 +153,8 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
         raise NotImplementedError
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N K P Q ((C/groups) R S + C'), C' the projection's channels, 0 without one.
+        """Return N K P Q ((C/groups) R S + C'), where C' is the projection's channels, or 0 without
+        a projection.
 
         Taps that read padding count, too.
         """
@@ -290,7 +292,7 @@ class FloatGemm(ImplicitGemm[Tile]):
         """Return K×(C/groups)×R×S as groups × R·S × C/groups × K/groups, channels padded with
         zeros.
 
-        It is the same for every configuration.
+        The layout is the same for every configuration.
         """
         return taps_by_channels_by_filters(weight, problem)
 

@@ -1,4 +1,5 @@
-"""Implements what all convolutions of quantized values share: exact sums, which become bytes.
+"""Implements the part that all convolutions of quantized values share: exact sums, rounded to
+bytes.
 
 numbers, scales, bias ─ requantization ─ offset, scale ─┐
 x, y, residual, activation ─ rounding_struct ───────────┴─ kernels/src/requantize.cuh
@@ -24,11 +25,11 @@ C = TypeVar("C", bound=TileConfig[Any])
 
 
 class IntegerSum(SplitSum[C], Generic[C]):
-    """The base of algorithms that multiply bytes by mma.sync and sum in 32-bit integers.
+    """The base of algorithms that multiply bytes with mma.sync and sum in 32-bit integers.
 
-    Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient
-    Integer-Arithmetic-Only Inference", sections 2.1 to 2.4; the sum is scaled in float32, as ONNX
-    defines it.
+    Source: Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient
+    Integer-Arithmetic-Only Inference", sections 2.1 to 2.4. Unlike there, the sum is scaled in
+    float32, as ONNX defines.
     """
 
     __slots__ = ()
@@ -40,16 +41,17 @@ class IntegerSum(SplitSum[C], Generic[C]):
         return Precision.INT8
 
     def rounding(self, problem: ConvProblem, config: C) -> float:  # noqa: ARG002  (the same for all)
-        """Return 0, since sums are exact; the algorithm is not charged with rounding y to bytes."""
+        """Return 0, since sums are exact. Rounding y to bytes does not count as an error of the
+        algorithm."""
         return 0.0
 
     def launches(self, problem: ConvProblem, config: C, tensors: ConvTensors) -> tuple[Launch]:
-        """Return one launch on x, weight, offset, scale and y, on residual if given, and on
-        workspace and counters if the sums are split.
+        """Return one launch with the operands x, weight, offset, scale and y, with residual if
+        given, and with workspace and counters if the sums are split.
 
-        offset and scale are those of `requantization`, whatever bias there is. Raises ValueError
-        where pixels do not fit the problem, beyond 32-bit indices, and for an activation that does
-        not clamp.
+        `requantization` returns offset and scale, which include any bias. Raises ValueError if
+        pixels do not fit the problem, an index exceeds 32 bits, or the activation does more than
+        clamp.
         """
         check_operands(problem, tensors)
         split = config.split > 1
@@ -75,9 +77,8 @@ class IntegerSum(SplitSum[C], Generic[C]):
 
 
 def rounding_struct(tensors: ConvTensors) -> bytes:
-    """Return a `Rounding` of requantize.cuh. Raises ValueError for an activation that does not
-    clamp.
-    """
+    """Return a `Rounding` of requantize.cuh. Raises ValueError for an activation that does more
+    than clamp."""
     y, residual = tensors.y.stored, tensors.residual
     ahead = residual.ahead if isinstance(residual, Addend) else None
     sum_least, sum_most = (ahead or y).bounds
@@ -97,11 +98,15 @@ def rounding_struct(tensors: ConvTensors) -> bytes:
 
 
 def signed_bytes(weight: Filter) -> Filter:
-    """Return a filter's whole numbers as signed bytes. Raises ValueError where one does not fit."""
+    """Return a filter's whole numbers as signed bytes. Raises ValueError if a number does not
+    fit."""
     numbers = weight.astype(np.int8)
     wrong = weight[numbers != weight]
     if wrong.size:
-        raise ValueError(f"the filter has {wrong[0]}; bytes are whole numbers from -128 to 127")
+        raise ValueError(
+f"the filter has the weight {wrong[0]}; quantized weights must be whole numbers from"
+" -128 to 127"
+)
     return numbers
 
 
@@ -112,18 +117,21 @@ def requantization(
     x: Storage,
     y: Storage,
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Return the operands "offset" and "scale" for a filter of `numbers`, its scales and its bias.
+    """Return the operands "offset" and "scale" for a filter with these `numbers`, scales and bias.
 
-    A sum of bytes and numbers, plus offset, times scale, is in units of y's scale. Ahead of the
-    offsets are 16 bytes of x's zero point. `scale` has one entry or K; `bias` is in units of x's
-    scale and the filter's. y is what the sum is stored as, ahead of a residual if there is one.
-    Raises ValueError where a sum may pass 32 bits.
+    The kernel adds the offset to a sum of products and multiplies by the scale; the result is in
+    units of y's scale. The operand "offset" begins with 16 bytes that repeat x's zero point.
+    `scale` has 1 or K entries. `bias` is in units of x's scale times the filter's scale. `y` says
+    how the sum is stored before any residual is added. Raises ValueError if a sum may exceed 32
+    bits.
     """
     rows = numbers.reshape(len(numbers), -1).astype(np.int64)
     offset = -x.zero_point * rows.sum(axis=1) + (0 if bias is None else bias)
     reach = int((255 * np.abs(rows).sum(axis=1) + np.abs(offset)).max())
     if reach > _LARGEST:
-        raise ValueError(f"sums of bytes may reach {reach}, beyond 32 bits")
+        raise ValueError(
+f"sums of bytes may reach {reach}, beyond 32 bits; they must not exceed {_LARGEST}"
+)
     # In this order and in float32, as ONNX Runtime computes it.
     step = np.float32(x.scale) * scale / np.float32(y.scale)
     padding = np.full(16, x.zero_point, np.uint8).view(np.int32)

@@ -48,8 +48,8 @@ class IntegerDepthwiseConv(DepthwiseConv):
     def prepare_filter(
         self, weight: Filter, problem: ConvProblem, config: DepthwiseConfig
     ) -> Filter:
-        """Return K×1×R×S as R·S × K floats, K padded with zeros to a multiple of 4. Raises
-        ValueError where a number does not fit a signed byte."""
+        """Return K×1×R×S as R·S × K floats, with K padded with zeros to a multiple of 4. Raises
+        ValueError if a number does not fit a signed byte."""
         check_filter(weight, problem)
         taps = signed_bytes(weight).reshape(problem.k, -1).T.astype(np.float32)
         return np.ascontiguousarray(np.pad(taps, ((0, 0), (0, padded(problem.k) - problem.k))))
@@ -58,9 +58,8 @@ class IntegerDepthwiseConv(DepthwiseConv):
     def launches(
         self, problem: ConvProblem, config: DepthwiseConfig, tensors: ConvTensors
     ) -> tuple[Launch]:
-        """Return one launch: operands x, weight, offset, scale, y; residual if given. Raises
-        ValueError.
-        """
+        """Return one launch with the operands x, weight, offset, scale and y, and residual if
+        given. Raises ValueError."""
         config, steps, sizes = self.sized(problem, config, tensors)
         return (
             launch(

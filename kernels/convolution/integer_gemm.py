@@ -44,7 +44,7 @@ class IntegerConv(IntegerSum[TileConfig[TensorTile]], TensorConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all but quantized problems without a prologue and a projection."""
+        """Refuse problems that are not quantized, and problems with a prologue or a projection."""
         return not_bytes(problem) or after_prologue(problem) or projecting(problem)
 
     @override
@@ -80,8 +80,8 @@ class IntegerConv(IntegerSum[TileConfig[TensorTile]], TensorConv):
     ) -> Filter:
         """Return K×(C/groups)×R×S whole numbers as K × (R·S · C/groups) signed bytes.
 
-        The channels are padded with zeros to 16. Raises ValueError where a number is not one of a
-        signed byte.
+        The channels are padded with zeros to a multiple of 16. Raises ValueError if a number does
+        not fit a signed byte.
         """
         check_filter(weight, problem)
         return taps_by_channels(signed_bytes(weight), unit(problem))
@@ -89,7 +89,7 @@ class IntegerConv(IntegerSum[TileConfig[TensorTile]], TensorConv):
 
 @dataclass(frozen=True, slots=True)
 class IntegerWarpgroupConv(IntegerConv):
-    """Computes IntegerConv's matrix product by Hopper's wgmma, which reads factors from shared
+    """Computes IntegerConv's matrix product with Hopper's wgmma, which reads factors from shared
     memory."""
 
     WARPGROUPS: ClassVar[bool] = True

@@ -35,7 +35,8 @@ class IntegerPatchConv(IntegerSum[TileConfig[PatchTile]], PatchConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all but 2-D windows on bytes in one group with 4 taps or more whose patch fits."""
+        """Refuse all problems except 2-D windows on bytes in one group that have at least 4 taps
+        and whose patch fits in shared memory."""
         return (
             not_bytes(problem)
             or after_prologue(problem)

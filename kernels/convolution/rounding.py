@@ -1,7 +1,8 @@
-"""Computes rounding errors of convolutions' sums, relative to the size of the sums.
+"""Estimates the rounding errors of convolutions' sums, relative to the size of the sums.
 
-The unit is u = eps / 2 of float32. A sum of L products whose errors are independent errs by about
-√L·u (Higham and Mary 2019, "A new approach to probabilistic rounding error analysis", theorem 3.1).
+The unit is u = eps / 2 of float32. A sum of L products with independent errors has an error of
+about √L·u (Higham and Mary 2019, "A new approach to probabilistic rounding error analysis", theorem
+3.1).
 """
 
 from math import prod, sqrt
@@ -25,15 +26,15 @@ FACTORS = {
 
 
 def direct_rounding(problem: ConvProblem) -> float:
-    """Return the error of sums of all products at the problem's precision, in units of u."""
+    """Return the error of direct sums at the problem's precision, in units of u."""
     return sqrt(prod(problem.filter_shape[1:])) + FACTORS[problem.precision]
 
 
 def winograd_rounding(
     problem: ConvProblem, m: int, r: int, points: Points, factors: float
 ) -> float:
-    """Return the error of F(m, r)'s outputs in units of u, if factors of products err by
-    `factors`."""
+    """Return the error of F(m, r)'s outputs in units of u, if the factors of products have the
+    error `factors`."""
     matrices = winograd_matrices(m, r, points)
     growth = winograd_growth(matrices) ** len(problem.window.input)
     return float(growth * (sqrt(winograd_roundings(problem, matrices)) + factors))

@@ -3,8 +3,9 @@
     a tile of the output ─ split ─┬─> parts, in "workspace" ─ the last block, by "counters" ─> y
                                   └─> parts, in a cluster's shared memory ─ its blocks ─> y
 
-kernels/src/split.cuh adds up the parts, cluster_sum.cuh a cluster's. An algorithm says what its
-blocks are, and inherits its configurations, their workspace and the launch.
+kernels/src/split.cuh adds the parts in a workspace, and cluster_sum.cuh adds the parts of a
+cluster. An algorithm defines its blocks, and inherits its configurations, their workspace and the
+launch.
 """
 
 from collections.abc import Iterable, Mapping
@@ -44,8 +45,9 @@ def _named(tile: object, split: int) -> str:
 class TileConfig(Generic[Tile]):
     """Sets a block's tile, and how many blocks `split` its sums.
 
-    Those blocks may be a `cluster`, which adds up the parts in its shared memory. The blocks of 2
-    or 4 tiles may run `together`, in a cluster too, and copy what they share once.
+    If `cluster`, these blocks form a cluster, which adds the parts in its shared memory. The blocks
+    of 2 or 4 tiles may also form a cluster and run `together`; data that they share is then copied
+    only once.
     """
 
     tile: Tile
@@ -74,7 +76,7 @@ C = TypeVar("C", bound=TileConfig[Any] | WinogradConfig[Any])
 
 
 class SplitSum(Generic[C]):
-    """The base of algorithms of one launch, whose kernel's sizes begin with split.cuh's
+    """The base of algorithms with one launch. Their kernels' `Sizes` begin with split.cuh's
     `ConvSizes`."""
 
     __slots__ = ()
@@ -84,7 +86,8 @@ class SplitSum(Generic[C]):
         raise NotImplementedError
 
     def most_parts(self, problem: ConvProblem, config: C) -> int:
-        """Return the number of parts that a tile's sums can be split into, 1 if they cannot."""
+        """Return the number of parts into which a tile's sums can be split, or 1 if they cannot be
+        split."""
         raise NotImplementedError
 
     def tiles(self, problem: ConvProblem, config: C) -> int:
@@ -123,7 +126,8 @@ class SplitSum(Generic[C]):
         config: C,  # noqa: ARG002
         tensors: ConvTensors,  # noqa: ARG002
     ) -> Mapping[str, Value]:
-        """Return the arguments before the bias, by which the kernel reads x and the weights."""
+        """Return the arguments through which the kernel reads x and the weights; the bias follows
+        them."""
         return {"x": "x", "weight": "weight"}
 
     def sizes(self, problem: ConvProblem, config: C, tensors: ConvTensors) -> bytes:
@@ -131,12 +135,13 @@ class SplitSum(Generic[C]):
         raise NotImplementedError
 
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:  # noqa: ARG002  (most have none)
-        """Return the kernel's own arguments, which stand between the window and the epilogue's."""
+        """Return the arguments that only this kernel has; they stand between the window and the
+        epilogue's arguments."""
         return {}
 
     def configs(self, problem: ConvProblem) -> tuple[C, ...]:
-        """Return each tile with every split in which all blocks have work and the workspace fits
-        its limit."""
+        """Return each tile with every split that gives all blocks work and keeps the workspace
+        within its limit."""
         return tuple(
             config
             for one in self.unsplit(problem)
@@ -146,25 +151,28 @@ class SplitSum(Generic[C]):
         )
 
     def workspace(self, problem: ConvProblem, config: C) -> Mapping[str, int]:
-        """Return the bytes of all blocks' partial sums; nothing if these are not in a workspace."""
+        """Return the bytes of all blocks' partial sums, or nothing if they are not in a
+        workspace."""
         if not self._by_workspace(config):
             return {}
         blocks = self.tiles(problem, config) * config.split
         return {"workspace": 4 * blocks * self.part_floats(config)}
 
     def counter_bytes(self, problem: ConvProblem, config: C) -> int:
-        """Return the bytes of one counter for each tile; 0 without a workspace."""
+        """Return the bytes of one counter per tile, or 0 without a workspace."""
         return 4 * self.tiles(problem, config) if self._by_workspace(config) else 0
 
     def _by_workspace(self, config: C) -> bool:
         return config.split > 1 and not self.clustered(config)
 
     def launches(self, problem: ConvProblem, config: C, tensors: ConvTensors) -> tuple[Launch]:
-        """Return one launch on x, weight, y, and the other operands that the problem needs.
+        """Return one launch with the operands x, weight and y, and the other operands that the
+        problem needs.
 
-        These are bias and residual if given; workspace and counters if it has any; scale and shift,
-        padded with zeros to 4 channels, if the problem has a prologue. Raises ValueError where
-        pixels do not fit the problem, and beyond 32-bit indices.
+        These are bias and residual if given, workspace and counters if the sums are split, and
+        scale and shift (padded with zeros to a multiple of 4 channels) if the problem has a
+        prologue. Raises ValueError if pixels do not fit the problem, or if an index exceeds 32
+        bits.
         """
         check_operands(problem, tensors)
         by_workspace = self._by_workspace(config)

@@ -30,11 +30,12 @@ STEP_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class TensorTile:
-    """Sizes of the tile of a block and a warp; `conv_tensor`'s template parameters have the same
-    names.
+    """Holds the tile sizes of a block and of a warp, named like `conv_tensor`'s template
+    parameters.
 
-    A block computes bm output pixels × bn filters, a warp wm × wn of them. The inner dimension is
-    processed in chunks of bk, 128 bytes, of which shared memory holds `stages`.
+    A block computes bm output pixels × bn filters, and each warp computes wm × wn of them. The
+    inner dimension is processed in chunks of bk elements, which are 128 bytes. Shared memory holds
+    `stages` chunks.
     """
 
     bm: int
@@ -61,13 +62,13 @@ class TensorTile:
 
     @property
     def shared_bytes(self) -> int:
-        """Return the bytes of shared memory of a block: chunks or sums, and each pixel's window
-        start."""
+        """Return the bytes of shared memory of a block, for chunks or sums and for the start of
+        each pixel's window."""
         return max(self.stages * (self.bm + self.bn) * ROW_BYTES, 4 * self.sums) + 16 * self.bm
 
     @property
     def dynamic_bytes(self) -> int:
-        """Return the bytes of dynamic shared memory, which is all that a block uses."""
+        """Return the bytes of dynamic shared memory; a block uses no static shared memory."""
         return self.shared_bytes
 
     def __str__(self) -> str:
@@ -99,11 +100,13 @@ registers."""
 
 @dataclass(frozen=True, slots=True)
 class TensorConv(ImplicitGemm[TensorTile]):
-    """Computes DirectConv's matrix product by mma.sync: fp16, TF32, or 3×TF32, nearly float32.
+    """Computes DirectConv's matrix product with mma.sync in fp16, TF32 or 3×TF32, which is nearly
+    as exact as float32.
 
-    The split of a float32 factor in two TF32 numbers, and sums outside tensor cores where they
-    would be truncated: Ootomo and Yokota 2022, "Recovering single precision accuracy from Tensor
-    Cores while surpassing the FP32 theoretical peak performance", sections 4.1 and 4.3.
+    In 3×TF32 a float32 factor is split into two TF32 numbers, and sums that tensor cores would
+    truncate are computed outside them: Ootomo and Yokota 2022, "Recovering single precision
+    accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance", sections 4.1
+    and 4.3.
     """
 
     WARPGROUPS: ClassVar[bool] = False
@@ -115,20 +118,22 @@ class TensorConv(ImplicitGemm[TensorTile]):
     name: str = "tensor"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse strict float32, which uses no tensor cores, bytes, and problems with a
-        prologue."""
+        """Refuse problems in strict float32 (which uses no tensor cores), problems of bytes, and
+        problems with a prologue."""
         return without_tensor_cores(problem) or not_floating(problem) or after_prologue(problem)
 
     @override
     def blocks_of(self, problem: ConvProblem) -> tuple[TensorTile, ...]:
-        """Return the tiles to choose from, whose chunks have the same bytes at every precision."""
+        """Return the tiles to choose from; their chunks have the same number of bytes at every
+        precision."""
         bk = ROW_BYTES // problem.precision.stored.itemsize
         splits = problem.precision is Precision.TF32X3
         return tuple(replace(tile, bk=bk) for tile in (SPLITTING_TILES if splits else TENSOR_TILES))
 
     @override
     def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:
-        """Return the tile's bytes, plus those for each pixel's address in a projection's input."""
+        """Return the tile's bytes, plus the bytes of each pixel's address in a projection's
+        input."""
         tile = config.tile
         return tile.dynamic_bytes + (16 * tile.bm if problem.projection else 0)
 
@@ -156,7 +161,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return problem.precision.architectures
 
     def products_of_chunk(self, problem: ConvProblem, tile: TensorTile) -> int:
-        """Return the instructions by which a warp multiplies one chunk."""
+        """Return the instructions with which a warp multiplies one chunk."""
         products = 3 if problem.precision is Precision.TF32X3 else 1
         return products * (tile.wm // 16) * (tile.wn // 8) * (ROW_BYTES // STEP_BYTES)
 
@@ -178,8 +183,8 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return {"projection": given}
 
     def work(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[Work]:
-        """Count the work: blocks multiply prefetched chunks; partial sums are added by each tile's
-        last block, or in shares by the blocks of a cluster."""
+        """Count the work: blocks multiply prefetched chunks. The last block of each tile adds the
+        partial sums, or the blocks of a cluster each add a share of them."""
         tile, split = config.tile, config.split > 1
         sharing = config.split if config.cluster else 1
         itemsize = problem.precision.stored.itemsize
@@ -205,7 +210,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
         )
 
     def trips(self, problem: ConvProblem, tile: TensorTile) -> Trips:  # noqa: ARG002  (no loops, no data warps)
-        """Return the trip counts of inner loops, and the work of warps that only copy."""
+        """Return the trip counts of inner loops, including the loops of warps that only copy."""
         return NO_INNER_LOOPS
 
     def copied_rows(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:  # noqa: ARG002  (all of them)
@@ -228,7 +233,8 @@ class TensorConv(ImplicitGemm[TensorTile]):
     ) -> Filter:
         """Return K×(C/groups)×R×S as K × (R·S · C/groups + C'), in the precision's type.
 
-        The channels are padded with zeros to the number copied at once, each row to 16 bytes.
+        The channels are padded with zeros to a multiple of the number that is copied at once, and
+        each row to a multiple of 16 bytes.
         """
         check_filter(weight, problem)
         stored = problem.precision.stored

@@ -50,10 +50,11 @@ _LEAST_TAPS = 4
 
 @dataclass(frozen=True, slots=True)
 class PatchTile:
-    """Sizes of the tile of a block and a warp; `conv_tensor_patch`'s template has the same names.
+    """Holds the tile sizes of a block and of a warp, named like `conv_tensor_patch`'s template
+    parameters.
 
-    A block computes bm output pixels × bn filters, a warp wm × wn of them. Shared memory holds
-    `stages` chunks of weights.
+    A block computes bm output pixels × bn filters, and each warp computes wm × wn of them. Shared
+    memory holds `stages` chunks of weights.
     """
 
     bm: int
@@ -92,10 +93,11 @@ PATCH_TILES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class PatchConv(SplitSum[TileConfig[PatchTile]]):
-    """Computes direct convolution in fp16 by mma.sync, from a patch of the input in shared memory.
+    """Computes direct convolution in fp16 with mma.sync, from a patch of the input in shared
+    memory.
 
-    TensorConv reads an input pixel from the second-level cache once per tap, PatchConv once per
-    block.
+    TensorConv reads an input pixel from the second-level cache once per tap; PatchConv reads it
+    only once per block.
     """
 
     TILES: ClassVar[tuple[PatchTile, ...]] = PATCH_TILES
@@ -108,7 +110,8 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
     name: str = "tensor patch"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all but 2-D windows in fp16 in one group with 4 taps or more whose patch fits."""
+        """Refuse all problems except 2-D windows in fp16 in one group that have at least 4 taps and
+        whose patch fits in shared memory."""
         return (
             not_half(problem)
             or after_prologue(problem)
@@ -147,8 +150,8 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         return slices_of(problem).count
 
     def work(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> tuple[Work]:
-        """Count the work: blocks copy patches and multiply chunks; each tile's last one adds
-        partial sums."""
+        """Count the work: blocks copy patches and multiply chunks; the last block of each tile adds
+        the partial sums."""
         tile, split, slices = config.tile, config.split > 1, slices_of(problem)
         patch, of_block = patch_of(problem, tile.bm), ceil(slices.count / config.split)
         chunks = of_block * slices.chunks
@@ -220,7 +223,8 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         problem: ConvProblem,
         config: TileConfig[PatchTile],  # noqa: ARG002  (one layout serves all tiles)
     ) -> Filter:
-        """Return K×C×R×S as K × slices × (R·S taps or pairs × channels), padded with zeros."""
+        """Return K×C×R×S as K × slices × (R·S taps or pairs of taps × channels), padded with
+        zeros."""
         check_filter(weight, problem)
         weight = self.stored_filter(weight)
         k, c, r, s = weight.shape
@@ -276,13 +280,13 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         return tuple(ceil(size / part) for size, part in zip(sizes, region, strict=True))
 
     def _patches(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return how many patches shared memory holds: two if a block has several slices,
-        else one."""
+        """Return how many patches shared memory holds: two if a block has several slices, and
+        otherwise one."""
         return min(2, ceil(slices_of(problem).count / config.split))
 
     def _tables(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return the tables' offset in shared memory: after weights and patches, and after the
-        sums."""
+        """Return the tables' offset in shared memory, where both the weights and patches and the
+        sums have ended."""
         tile, slices = config.tile, slices_of(problem)
         patch_bytes = patch_of(problem, tile.bm).places * slices.place_bytes
         row_bytes = CHUNK_BYTES + 16  # an odd number of vectors
@@ -301,7 +305,8 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
 
 
 def unfit_window(problem: ConvProblem) -> str | None:
-    """Refuse a window with too few taps for a patch to pay, or with too many to fit."""
+    """Refuse a window with so few taps that a patch gains nothing, or with so many that a patch
+    does not fit in shared memory."""
     window = problem.window
     if not _LEAST_TAPS <= window.kernel_volume <= MAX_VECTORS:
         return f"kernel {by_axis(window.kernel)}; it runs {_LEAST_TAPS} to {MAX_VECTORS} taps"
@@ -313,6 +318,6 @@ def unfit_window(problem: ConvProblem) -> str | None:
 
 
 def _trips(tile: PatchTile, multiplies: str) -> Trips:
-    """Return the trip counts for a square 3×3 window and 8 vectors of channels."""
+    """Return the trip counts for a window of 3×3 and 8 vectors of channels."""
     read = (sqrt(tile.bm) + 2) ** 2
     return Trips({multiplies: 9, "STS": ceil(8 * read / tile.threads)}, {})

@@ -41,9 +41,9 @@ _AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class TensorWinogradTile:
-    """Sizes of a block's tile; `conv_tensor_winograd`'s template parameters have the same names.
+    """Holds the tile sizes of a block, named like `conv_tensor_winograd`'s template parameters.
 
-    A block computes bm tiles × bn filters, the channels in chunks of 16.
+    A block computes bm tiles × bn filters, and processes the channels in chunks of 16.
     """
 
     bm: int
@@ -80,13 +80,14 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
-    """Computes F(m×m, r×r) in float16 in one launch, with products by mma.sync.
+    """Computes F(m×m, r×r) in float16 in one launch, and multiplies with mma.sync.
 
-    As WinogradConv: Lavin & Gray 2015, algorithm 1. The transformed data and filter are rounded to
-    halves; transforms, products and sums are float32. The transformed data, up to 4 times x, is
-    divided by 4, and the filter multiplied: no finite x becomes infinite on the way. Below 2^-12,
-    where a quarter has fewer bits, that errs by at most 2^-23. A NaN or an infinity of x may spread
-    to all outputs of the tiles that read it, as NaN.
+    Like WinogradConv it follows Lavin & Gray 2015, algorithm 1. The transformed data and filter are
+    rounded to float16; transforms, products and sums are float32. The transformed data, which may
+    be 4 times as large as x, is divided by 4, and the filter is multiplied by 4, so that no finite
+    x becomes infinite. Transformed data below 2^-12 loses bits when divided by 4, which adds an
+    error of at most 2^-23. A NaN or an infinity in x may turn all outputs of the tiles that read it
+    into NaN.
     """
 
     m: int
@@ -99,11 +100,13 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         return f"tensor {self._winograd.name}"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all but r×r kernels in fp16 at stride 1, dilation 1, in one group."""
+        """Refuse all problems except r×r kernels in fp16 at stride 1 and dilation 1 in one
+        group."""
         return not_half(problem) or self._winograd.misfit(problem)
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N ⌈P/m⌉ ⌈Q/m⌉ C K alpha² (Lavin & Gray, equation 19), transforms not counted."""
+        """Return N ⌈P/m⌉ ⌈Q/m⌉ C K alpha² (Lavin & Gray, equation 19), which leaves out the
+        transforms."""
         return self._winograd.multiplications(problem)
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
@@ -111,7 +114,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         return problem.precision
 
     def rounding(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> float:
-        """Return the rounding error of y, in units of float32's eps / 2: V and U are rounded to 11
+        """Return the rounding error of y in units of float32's eps / 2, with V and U rounded to 11
         bits."""
         factors = sqrt(2) * ROUNDED
         return winograd_rounding(problem, self.m, self.r, config.points, factors)
@@ -145,8 +148,8 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         problem: ConvProblem,
         config: WinogradConfig[TensorWinogradTile],
     ) -> int:
-        """Return the bytes of two chunks of V, U and d, later reused for 32 tiles' products and
-        outputs."""
+        """Return the bytes of two chunks of V, U and d, which are later reused for the products and
+        outputs of 32 tiles."""
         tile, positions, outputs = config.tile, self._winograd.positions, self.m**2
         chunks = 2 * 2 * _CHUNK * (positions * (tile.bm + tile.bn) + _PIXELS * tile.bm)
         return max(chunks, 4 * tile.bn * (positions * _AT_ONCE + outputs * tile.bm))
@@ -201,17 +204,18 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
     def prepare_filter(
         self, weight: Filter, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]
     ) -> Filter:
-        """Return 4 U, where U = G g Gᵀ, as halves: K×C×R×S → (alpha² K) × C, channels padded with
-        zeros.
+        """Return 4 U in float16, where U = G g Gᵀ: K×C×R×S → (alpha² K) × C, with channels padded
+        with zeros.
 
-        Raises ValueError for a weight beyond `LARGEST_WEIGHT`, for which halves do not suffice.
+        Raises ValueError for a weight above `LARGEST_WEIGHT`, for which the range of float16 is too
+        small.
         """
         check_filter(weight, problem)
         largest = np.abs(weight).max(initial=0)
         if largest > LARGEST_WEIGHT:
             raise ValueError(
-                f"a weight of {largest:.3g}: beyond {LARGEST_WEIGHT:.0f} {self.name} has no halves"
-                " for it"
+                f"{self.name} computes in float16 and takes weights up to {LARGEST_WEIGHT:.0f};"
+                f" the largest is {largest:.3g}"
             )
         return filter_rows(4 * weight.astype(np.float32), self.m, config.points, HALF)
 
@@ -277,11 +281,11 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
 @cache
 def region_of(n: int, rows: int, columns: int, bm: int, m: int, r: int) -> Region:
-    """Return a region with at most `bm` tiles, for n images of rows × columns, that reads at most 8
-    bm pixels.
+    """Return a region with at most `bm` tiles that reads at most 8 bm pixels, for n images of rows
+    × columns tiles.
 
-    It is the one of which the fewest cover a layer; of equally many, the one that reads the fewest
-    pixels.
+    The returned region covers a layer with the fewest copies of itself. Among regions with equally
+    few copies, it reads the fewest pixels.
     """
     max_pixels = _PIXELS * bm
     shapes = (

@@ -1,5 +1,5 @@
-"""Launches kernels/src/tma_gemm.cu, in which wgmma multiplies what the tensor memory accelerator
-copies."""
+"""Launches kernels/src/tma_gemm.cu, in which wgmma multiplies tiles that the tensor memory
+accelerator copies."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -33,10 +33,10 @@ tiles of 16 better than those of 64, and those of 8 images tiles of 112 better t
 
 @dataclass(frozen=True, slots=True)
 class TmaTile(TensorTile):
-    """Sizes of the tile of a block of `conv_tensor_tma`, which warps share like WarpgroupConv's; if
-    wgmma's rows are filters, each warp has 16 filters and all pixels.
+    """Holds the tile sizes of a block of `conv_tensor_tma`. Warps divide the tile as in
+    WarpgroupConv; if wgmma's rows are filters, each warp has 16 filters and all pixels.
 
-    One further warp copies. The places of pixels are not kept in shared memory.
+    One more warp only copies. Shared memory holds no table of pixel positions.
     """
 
     @property
@@ -56,7 +56,8 @@ class TmaTile(TensorTile):
 
 
 def has_filter_rows(tile: TensorTile) -> bool:
-    """Return whether wgmma's 64 rows are filters, and pixels its columns, in one of TMA_TILES."""
+    """Return whether, in this tile of TMA_TILES, wgmma's 64 rows are filters and its columns are
+    pixels."""
     return tile.wn < tile.bn
 
 
@@ -74,22 +75,22 @@ pixels lie in registers, as rows."""
 
 @dataclass(frozen=True, slots=True)
 class TmaConv(WarpgroupConv):
-    """Computes WarpgroupConv's matrix product, but one thread of a block copies whole tiles of both
-    factors.
+    """Computes WarpgroupConv's matrix product, with one thread per block that copies whole tiles of
+    both factors.
 
-    2 or 4 blocks may be a cluster, of which two have the same pixels or the same filters: each
-    copies half of what they share, to both. The blocks that share their sums may be of that
-    cluster, too. A chunk is of one tap, so few channels fill it badly. Where pixels do not lie at
-    16 bytes, as in some slices, it launches WarpgroupConv's kernel with a tile that is as large, or
-    larger.
+    A cluster of 2 or 4 blocks has pairs of blocks with the same pixels or the same filters. Each
+    block of a pair copies half of the data that both need, into both blocks. Blocks that share
+    their sums may belong to the same cluster. A chunk holds only one tap, so a problem with few
+    channels leaves most of it empty. Where pixels do not begin at multiples of 16 bytes, as in some
+    slices, WarpgroupConv's kernel is launched instead, with a tile that is at least as large.
     """
 
     name: str = "tensor tma"
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse split factors, groups, all that WarpgroupConv refuses, and pixels (of 8 bytes) and
-        windows that tensor copies cannot read."""
+        """Refuse the problems that WarpgroupConv refuses, split factors, several groups, and pixels
+        (of 8 bytes) and windows that tensor copies cannot read."""
         splits = problem.precision is Precision.TF32X3
         return (
             WarpgroupConv.supports(self, problem)
@@ -108,7 +109,8 @@ class TmaConv(WarpgroupConv):
 
     @override
     def unsplit(self, problem: ConvProblem) -> Iterable[TileConfig[TensorTile]]:
-        """Return each tile alone, and in clusters of 2 or 4 if there are so many tiles."""
+        """Return each tile alone, and in clusters of 2 or 4 blocks if the problem has enough
+        tiles."""
         for tile in self.blocks_of(problem):
             of_pixels, of_filters = _tiles(problem, tile)
             yield TileConfig(tile)
@@ -119,7 +121,8 @@ class TmaConv(WarpgroupConv):
 
     @override
     def chunks(self, problem: ConvProblem, tile: TensorTile) -> int:
-        """Return the number of chunks of all taps, each padded, and of the projection."""
+        """Return the number of chunks of all taps and of the projection. Each tap is padded to
+        whole chunks."""
         of_tap = ceil(problem.c / tile.bk)
         return problem.window.kernel_volume * of_tap + ceil(problem.projected / tile.bk)
 
@@ -172,8 +175,8 @@ class TmaConv(WarpgroupConv):
     def factors(
         self, problem: ConvProblem, config: TileConfig[TensorTile], tensors: ConvTensors
     ) -> Mapping[str, Value]:
-        """Return the maps of x, the weights and the projected value; without a projection the last
-        is x's again."""
+        """Return the tensor maps of x, of the weights and of the projection's input. Without a
+        projection, the third map is x's again."""
         x, residual = tensors.x, tensors.residual
         window, stored = problem.window, problem.precision.stored
         x_rows, weight_rows = _copied(problem, config)
@@ -242,14 +245,15 @@ def _window_of(projection: Projection) -> Window:
 
 
 def _tiles(problem: ConvProblem, tile: TensorTile) -> tuple[int, int]:
-    """Return the number of tiles of pixels, and that of tiles of filters."""
+    """Return two numbers: the tiles along the pixels and the tiles along the filters."""
     return ceil(problem.n * problem.window.output_volume / tile.bm), ceil(problem.k / tile.bn)
 
 
 def _shape(problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[int, int]:
     """Return how many tiles of pixels and of filters a cluster has.
 
-    Two tiles share the larger factor if no block is then idle, and otherwise the filters.
+    Two tiles share the larger factor if this leaves no block idle, and otherwise they share the
+    filters.
     """
     tile, together = config.tile, config.together
     of_pixels, of_filters = _tiles(problem, tile)
@@ -259,7 +263,7 @@ def _shape(problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[int, i
 
 
 def _copied(problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[int, int]:
-    """Return how many rows of x and of the weights a block copies for a chunk: half of those that
-    another block needs too."""
+    """Return how many rows of x and of the weights a block copies for a chunk. Of rows that another
+    block needs too, it copies half."""
     pixels, filters = _shape(problem, config)
     return config.tile.bm // filters, config.tile.bn // pixels

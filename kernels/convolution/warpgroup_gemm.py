@@ -1,4 +1,5 @@
-"""Launches kernels/src/tensor_gemm.cu with Hopper's products of warpgroups (wgmma)."""
+"""Launches kernels/src/tensor_gemm.cu with wgmma, the instruction with which a warpgroup of Hopper
+multiplies matrices."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -24,12 +25,13 @@ HOPPER = Architectures(90, 90)
 
 @dataclass(frozen=True, slots=True)
 class WarpgroupConv(TensorConv):
-    """Computes TensorConv's matrix product by wgmma, which reads shared memory itself.
+    """Computes TensorConv's matrix product with wgmma, which reads its factors directly from shared
+    memory.
 
-    Only pixels of TF32 pass through registers, to be rounded or split: wgmma would truncate them.
-    Split weights are in shared memory too, as two numbers each. In fp16 and TF32 a warp multiplies
-    a chunk by 4 instructions instead of 16 to 128. Blocks that share a tile's sums may be a
-    cluster, which adds them up in its shared memory.
+    Only TF32 pixels pass through registers, where they are rounded or split, because wgmma would
+    truncate them. Split weights lie in shared memory as two numbers each. In fp16 and TF32 a warp
+    multiplies a chunk with 4 instructions instead of 16 to 128. Blocks that share a tile's sums may
+    form a cluster, which adds the sums in its shared memory.
     """
 
     WARPGROUPS: ClassVar[bool] = True
@@ -39,7 +41,8 @@ class WarpgroupConv(TensorConv):
 
     @override
     def configs(self, problem: ConvProblem) -> tuple[TileConfig[TensorTile], ...]:
-        """Return all tiles with every split, and with those that are of one cluster."""
+        """Return all tiles with every split, and also with each split whose blocks fit in one
+        cluster."""
         return TensorConv.configs(self, problem) + tuple(
             replace(one, split=split, cluster=True)
             for one in self.unsplit(problem)
@@ -50,8 +53,8 @@ class WarpgroupConv(TensorConv):
 
     @override
     def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:
-        """Return TensorConv's bytes, plus those of two chunks of the rest of weights that are
-        split."""
+        """Return TensorConv's bytes, plus the bytes of two chunks that hold the second numbers of
+        split weights."""
         rest = 2 * config.tile.bn * ROW_BYTES if problem.precision is Precision.TF32X3 else 0
         return TensorConv.dynamic_bytes(self, problem, config) + rest
 

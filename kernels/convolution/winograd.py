@@ -1,4 +1,5 @@
-"""Implements Winograd's minimal filtering: it multiplies less, adds more, and errs more."""
+"""Implements Winograd's minimal filtering, which needs fewer multiplications but more additions
+than direct convolution, and has larger errors."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -34,11 +35,13 @@ from kernels.winograd.matrices import Points
 
 @dataclass(frozen=True, slots=True)
 class WinogradTile:
-    """Sizes of the tile of a block and a thread; `conv_winograd`'s template has the same names.
+    """Holds the tile sizes of a block and of a thread, named like `conv_winograd`'s template
+    parameters.
 
-    A block computes bm tiles × bn filters, the channels in chunks of bc. Most of its threads
-    multiply, each tm × tn at one of a tile's positions, while `data_warps` warps transform the
-    data. Registers are limited so that `resident` blocks fit on a multiprocessor.
+    A block computes bm tiles × bn filters, and processes the channels in chunks of bc. Most of its
+    threads multiply; each computes tm × tn products at one position of the tiles. Meanwhile
+    `data_warps` warps transform the data. Registers are limited so that `resident` blocks fit on a
+    multiprocessor.
     """
 
     bm: int
@@ -54,14 +57,14 @@ class WinogradTile:
         return positions * (self.bm // self.tm) * (self.bn // self.tn) + 32 * self.data_warps
 
     def dynamic_shared_bytes(self, positions: int) -> int:
-        """Return the bytes of two chunks of V and U and one of the data, later reused for the
-        products."""
+        """Return the bytes of two chunks of V and U and one chunk of the data, which are later
+        reused for the products."""
         v = self.bc * (positions * self.bm + 32 // self.bc)
         u, data = positions * self.bc * self.bn, positions * self.bm * self.bc
         return 4 * max(2 * v + 2 * u + data, positions * self.bm * self.bn)
 
     def shared_bytes(self, positions: int) -> int:
-        """Return the dynamic bytes plus those of the tiles' positions, which are aligned to 128
+        """Return the dynamic bytes plus the bytes of the tiles' positions, which are aligned to 128
         bytes."""
         return self.dynamic_shared_bytes(positions) + -(-(16 * self.bm + 4) // 128) * 128
 
@@ -93,13 +96,14 @@ TILES = {
 
 @dataclass(frozen=True, slots=True)
 class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
-    """Computes F(m, r) nested along `axes` axes: along each, m outputs from alpha = m + r - 1
-    inputs.
+    """Computes F(m, r) nested along `axes` axes; along each axis it computes m outputs from alpha =
+    m + r - 1 inputs.
 
-    Y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A for each tile, the product summed over C in between: Lavin & Gray
-    2015, section 4.1, equation 8 and algorithm 1; F(4×4, 3×3) is their section 4.3; in 3-D Lan et
-    al. 2017, section 3.2. Stride 1, dilation 1, one group; any padding. All three stages are one
-    launch. A NaN or an infinity of x spreads to all outputs of the tiles that read it, as NaN.
+    For each tile, Y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A, where the products are summed over C before the
+    inverse transform. Sources: Lavin & Gray 2015, section 4.1, equation 8 and algorithm 1, and
+    section 4.3 for F(4×4, 3×3); Lan et al. 2017, section 3.2, for 3-D. It runs stride 1, dilation
+    1, one group and any padding. All three stages are one launch. A NaN or an infinity in x turns
+    all outputs of the tiles that read it into NaN.
     """
 
     m: int
@@ -114,43 +118,42 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
 
     @property
     def alpha(self) -> int:
-        """Return m + r - 1, the length of an input tile along an axis and the multiplications it
-        takes."""
+        """Return m + r - 1, the length of an input tile along an axis, which is also its number of
+        multiplications."""
         return self.m + self.r - 1
 
     @property
     def positions(self) -> int:
-        """Return alpha² or alpha³, the positions of an input tile: each has a product per channel
-        and filter."""
+        """Return alpha² or alpha³, the number of positions in an input tile. Each position has one
+        product per channel and filter."""
         positions: int = self.alpha**self.axes
         return positions
 
     @property
     def points(self) -> tuple[Points, ...]:
-        """Return the sets of points, the more accurate first; F(2, 3) has only one, as both start
-        alike."""
+        """Return the sets of points, the more accurate set first. F(2, 3) has only one set, because
+        the points that it uses are the same in both."""
         return (Points.INTEGER,) if self.alpha <= 4 else (Points.MIXED, Points.INTEGER)
 
     def image_tiles(self, problem: ConvProblem) -> int:
-        """Return how many output tiles an image has per filter; the last along an axis may be
+        """Return how many output tiles an image has per filter; the last tile along an axis may be
         partial."""
         return prod(self.tiles_along(problem.window))
 
     def tiles_along(self, window: Window) -> tuple[int, ...]:
-        """Return how many tiles an image has along each of three axes; the first number is 1 in
-        2-D."""
+        """Return how many tiles an image has along each of three axes; in 2-D the first number is
+        1."""
         along = tuple(-(-size // self.m) for size in window.output)
         return (1,) * (3 - len(along)) + along
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all but float32 kernels of r along every axis at stride 1, dilation 1, one
-        group.
-        """
+        """Refuse all problems except float32 kernels of size r along every axis at stride 1 and
+        dilation 1 in one group."""
         return not_float(problem) or self.misfit(problem)
 
     def misfit(self, problem: ConvProblem) -> str | None:
-        """Return why the window does not fit this algorithm, or None; the tensors' type is not
-        checked."""
+        """Return why the window does not fit this algorithm, or None if it fits. The tensors' type
+        is not checked."""
         return (
             after_prologue(problem)
             or wrong_axes(problem, self.axes)
@@ -161,7 +164,8 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         )
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N ⌈P/m⌉ ⌈Q/m⌉ C K alpha² (Lavin & Gray, equation 19), transforms not counted."""
+        """Return N ⌈P/m⌉ ⌈Q/m⌉ C K alpha² (Lavin & Gray, equation 19), which leaves out the
+        transforms."""
         return problem.n * self.image_tiles(problem) * problem.c * problem.k * self.positions
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
@@ -169,7 +173,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> float:
-        """Return the rounding error of y in units of float32's eps / 2: all arithmetic is
+        """Return the rounding error of y in units of float32's eps / 2, with all arithmetic in
         float32."""
         return winograd_rounding(problem, self.m, self.r, config.points, factors=0)
 
@@ -247,13 +251,14 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         )
 
     def filter_form(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> str:  # noqa: ARG002  (one serves all)
-        """Return the name of the layout for these points, which the non-fused algorithm shares."""
+        """Return the name of the layout for these points; the non-fused algorithm uses the same
+        layout."""
         return f"F({self.m},{self.r}) {config.points.name}"
 
     def prepare_filter(
         self, weight: Filter, problem: ConvProblem, config: WinogradConfig[WinogradTile]
     ) -> Filter:
-        """Return U = G g Gᵀ: K×C×R×S → alpha² × C × K, channels padded with zeros."""
+        """Return U = G g Gᵀ: K×C×R×S → alpha² × C × K, with channels padded with zeros."""
         check_filter(weight, problem)
         return filter_transform(weight, self.m, config.points)
 

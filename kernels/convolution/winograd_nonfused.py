@@ -3,10 +3,10 @@
     x ── data transform ─ "data" ── batched products ─ "products" ── inverse transform ── y
                           tiles × alpha² × C           tiles × alpha² × K
 
-The products at a tile's alpha² positions are a 1×1 convolution with alpha² groups, and are computed
-as one: in fp32 by kernels/convolution/implicit_gemm.py, else on tensor cores by tensor_gemm.py. The
-data between the stages is larger than x and y, so a large layer runs the stages for one chunk of
-its tiles after another.
+The products at a tile's alpha² positions are computed as a 1×1 convolution with alpha² groups: in
+fp32 by kernels/convolution/implicit_gemm.py, and at other precisions on tensor cores by
+tensor_gemm.py. The data between the stages is larger than x and y. A large layer is therefore
+divided into chunks of tiles, and the three stages run for one chunk after another.
 """
 
 from collections.abc import Mapping
@@ -94,9 +94,10 @@ def _product(products: ConvProblem) -> TensorConv | _BatchedProducts:
 class NonfusedWinogradConv:
     """Computes F(m, r) along each of `axes` axes, with three launches for each chunk of tiles.
 
-    Lavin & Gray 2015, algorithm 1, with global memory between its stages; in 3-D Lan et al. 2017,
-    section 3.2. A NaN or an infinity of x spreads to all outputs of the tiles that read it, as NaN.
-    All between the transforms is float32. Tensor cores multiply, except in fp32, at `arithmetic`.
+    Sources: Lavin & Gray 2015, algorithm 1, with global memory between its stages; for 3-D Lan et
+    al. 2017, section 3.2. A NaN or an infinity in x turns all outputs of the tiles that read it
+    into NaN. Data between the stages is float32. Except in fp32, tensor cores multiply it at the
+    precision `arithmetic`.
     """
 
     m: int
@@ -109,16 +110,18 @@ class NonfusedWinogradConv:
         return f"{self._winograd.name} non-fused"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all but kernels of r along every axis at stride 1, dilation 1, in one group."""
+        """Refuse all problems except kernels of size r along every axis at stride 1 and dilation 1
+        in one group."""
         return not_floating(problem) or self._winograd.misfit(problem)
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
-        """Return the precision of the products: the problem's, but TF32 for fp16, and 3×TF32 where
-        F(m, r) makes errors grow too much.
+        """Return the precision of the products: the problem's precision, except TF32 instead of
+        fp16, and 3×TF32 where F(m, r) amplifies errors too much.
 
-        TF32 multiplies the 11 bits of a half; halves themselves end at 65504, which transformed
-        data and products may exceed, though y does not. 3×TF32, nearly as exact as float32, is used
-        where rounding data and filter to 11 bits would more than double the error of y.
+        TF32 multiplies numbers of 11 bits, which is the precision of float16. float16 itself ends
+        at 65504, which transformed data and products may exceed although y does not. 3×TF32 is
+        nearly as exact as float32. It is used where rounding data and filter to 11 bits would more
+        than double the error of y.
         """
         if problem.precision is Precision.FP32:
             return Precision.FP32
@@ -128,8 +131,8 @@ class NonfusedWinogradConv:
         return Precision.TF32 if problem.precision is Precision.FP16 else problem.precision
 
     def rounding(self, problem: ConvProblem, config: NonfusedConfig) -> float:
-        """Return the rounding error of y in units of float32's eps / 2; only products' factors are
-        not float32."""
+        """Return the rounding error of y in units of float32's eps / 2. Everything is float32
+        except the factors of products."""
         factors = FACTORS[self.arithmetic(problem)]
         return winograd_rounding(problem, self.m, self.r, config.points, factors)
 
@@ -138,10 +141,12 @@ class NonfusedWinogradConv:
         return self._winograd.multiplications(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[NonfusedConfig, ...]:
-        """Return configurations with all tiles in one chunk, and with chunks that fit the cache.
+        """Return configurations with all tiles in one chunk, and with chunks that fit into the
+        cache.
 
-        F(4, 3) has only its more accurate points: with integer points its error is over 20 times
-        that of direct convolution where C = 512 is one sum, and they save almost no time here.
+        F(4, 3) has only its more accurate points. With integer points its error is over 20 times
+        the error of direct convolution for an unsplit sum over C = 512, and integer points save
+        almost no time here.
         """
         points = self._winograd.points[0]
         total = problem.n * self._winograd.image_tiles(problem)
@@ -192,8 +197,8 @@ class NonfusedWinogradConv:
         return tuple(works)
 
     def workspace(self, problem: ConvProblem, config: NonfusedConfig) -> Mapping[str, int]:
-        """Return the bytes of one chunk's "data" and "products", and of partial sums if products
-        are split."""
+        """Return the bytes of one chunk's "data" and "products", and of the partial sums if the
+        products' sums are split."""
         products = self._products(problem, config.chunk)
         pixels = FLOAT.itemsize * config.chunk
         return {
@@ -203,13 +208,13 @@ class NonfusedWinogradConv:
         }
 
     def counter_bytes(self, problem: ConvProblem, config: NonfusedConfig) -> int:
-        """Return the bytes of the counters of split products."""
+        """Return the bytes of the counters that split sums need."""
         products = self._products(problem, config.chunk)
         return _product(products).counter_bytes(products, config.gemm)
 
     def filter_form(self, problem: ConvProblem, config: NonfusedConfig) -> str:
-        """Return the name of the filter's layout: F(m, r), the points, and but for fp32 the
-        precision; in fp32 the fused algorithm has the same layout."""
+        """Return the name of the filter's layout: F(m, r), the points and, except in fp32, the
+        precision. In fp32 the fused algorithm has the same layout."""
         form = f"F({self.m},{self.r}) {config.points.name}"
         precision = self.arithmetic(problem)
         return form if precision is Precision.FP32 else f"{form} {precision.value}"
@@ -217,9 +222,9 @@ class NonfusedWinogradConv:
     def prepare_filter(
         self, weight: Filter, problem: ConvProblem, config: NonfusedConfig
     ) -> Filter:
-        """Return U = G g Gᵀ: K×C×R×S → alpha² × C × K, channels padded with zeros.
+        """Return U = G g Gᵀ: K×C×R×S → alpha² × C × K, with channels padded with zeros.
 
-        For tensor cores it is (alpha² K) × C, as TensorConv has it.
+        For tensor cores U is (alpha² K) × C, the layout that TensorConv reads.
         """
         check_filter(weight, problem)
         precision = self.arithmetic(problem)
@@ -231,11 +236,12 @@ class NonfusedWinogradConv:
     def launches(
         self, problem: ConvProblem, config: NonfusedConfig, tensors: ConvTensors
     ) -> tuple[Launch, ...]:
-        """Return three launches for each chunk: from x to data, by weight to products, and to y.
+        """Return three launches for each chunk: the data transform, the products and the inverse
+        transform.
 
-        The last also takes the bias and the residual, if given, the second workspace and counters,
-        if its sums are split. Raises ValueError where pixels do not fit the problem, and beyond
-        32-bit indices.
+        The last launch also takes the bias and the residual if given. The second also takes
+        workspace and counters if its sums are split. Raises ValueError if pixels do not fit the
+        problem, or if an index exceeds 32 bits.
         """
         x, y, residual, _, activation = tensors
         check_operands(problem, tensors)
@@ -293,8 +299,8 @@ class NonfusedWinogradConv:
         return WinogradConv(self.m, self.r, self.axes)
 
     def _chunk(self, problem: ConvProblem, total: int, nbytes: int) -> int:
-        """Return how many tiles a chunk has: equal chunks within `nbytes`, of at least `_STEP` or
-        all tiles."""
+        """Return how many tiles a chunk has. Chunks are equal, need at most `nbytes`, and have at
+        least `_STEP` tiles or all of them."""
         products = self._products(problem, _STEP)
         limit = max(1, nbytes // (FLOAT.itemsize * _STEP * (products.c + products.k))) * _STEP
         if total <= limit:
@@ -321,8 +327,8 @@ class NonfusedWinogradConv:
         )
 
     def _gemms(self, products: ConvProblem) -> tuple[TileConfig[Any], ...]:
-        """Return the configurations whose tiles are mostly full, split only if there are few
-        blocks."""
+        """Return the configurations whose tiles are mostly full. Sums are split only if there are
+        few blocks."""
         count = products.window.output_volume
 
         def pays(config: TileConfig[Any]) -> bool:

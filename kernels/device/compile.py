@@ -231,7 +231,9 @@ def _compile(instantiation: Instantiation, arch: str, texts: dict[str, str]) -> 
         raise CompileError(instantiation, str(error)) from error
     resources = _resources(compiled)
     if resources is None:
-        raise CompileError(instantiation, f"ptxas does not say what it uses\n{compiled.log}")
+        raise CompileError(
+instantiation, f"the log does not list the kernel's resources\n{compiled.log}"
+)
     return Cubin(compiled.cubin, compiled.lowered_name, resources)
 
 

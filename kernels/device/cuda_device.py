@@ -81,7 +81,7 @@ class CudaDevice:
     def __init__(self, number: int = 0, cache: Path = DEFAULT_CACHE) -> None:
         # Importing CuPy takes 0.2 s and 20 MB, only to say the same.
         if "cupy" not in sys.modules and not has_driver():
-            raise DeviceError(f"CUDA device {number} does not answer: there is no NVIDIA driver")
+            raise DeviceError(f"CUDA device {number} cannot be used: no NVIDIA driver is installed")
         self._cupy = _cupy()
         self._cuda = self._cupy.cuda
         self.number = number
@@ -90,7 +90,7 @@ class CudaDevice:
             self._use()
             properties = runtime.getDeviceProperties(number)
         except runtime.CUDARuntimeError as error:
-            raise DeviceError(f"CUDA device {number} does not answer: {error}") from error
+            raise DeviceError(f"CUDA device {number} cannot be used: {error}") from error
         self.name: str = properties["name"].decode()
         self.architecture = architecture((properties["major"], properties["minor"]))
         self.multiprocessors: int = properties["multiProcessorCount"]
@@ -223,7 +223,7 @@ class CudaDevice:
         if cluster != NO_CLUSTERS:
             geometry += f", clusters {cluster}"
         if min(*grid, *block, *cluster) < 1:  # RawKernel would launch 1 instead of 0
-            raise LaunchError(kernel, f"no threads ({geometry})")
+            raise LaunchError(kernel, f"it has no threads; each axis must be at least 1 ({geometry})")
         raw = kernel.function
         self._use()
         try:
@@ -257,7 +257,7 @@ class CudaDevice:
         except (self._cuda.driver.CUDADriverError, DriverError) as error:
             if error.status in _REFUSALS:
                 raise LaunchError(kernel, f"{error} ({geometry})") from error
-            raise FaultError(f"{error}, found when launching {kernel} ({geometry})") from error
+            raise FaultError(f"{error}, reported at the launch of {kernel} ({geometry})") from error
 
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
         return self._capture(_own(stream))
@@ -276,7 +276,7 @@ class CudaDevice:
             try:
                 stream.cupy.end_capture()
             except self._cuda.runtime.CUDARuntimeError as error:
-                raise FaultError(f"a graph could not be captured: {error}") from error
+                raise FaultError(f"the CUDA graph cannot be captured: {error}") from error
             raise
         finally:
             self._captured.remove(graph)
@@ -286,12 +286,12 @@ class CudaDevice:
 
     def early_launches(self, graph: Graph) -> int:
         if not isinstance(graph, CudaGraph):
-            raise TypeError(f"{graph!r} is another device's graph")
+            raise TypeError(f"{graph!r} is not a graph of a CUDA device")
         self._use()
         try:
             return programmatic_edges(graph.cupy.graph)
         except DriverError as error:
-            raise DeviceError(f"a graph's edges cannot be counted: {error}") from error
+            raise DeviceError(f"the edges of a CUDA graph cannot be counted: {error}") from error
 
     def synchronize(self) -> None:
         with self._faults():
@@ -381,7 +381,7 @@ class CudaGraph:
 
     def replay(self, stream: Stream) -> None:
         if self.cupy is None:
-            raise DeviceError("a graph was replayed before its capture had ended")
+            raise DeviceError("a graph can be replayed only after its capture has ended")
         with self._faults():
             self.cupy.launch(_own(stream).cupy)
 
@@ -392,18 +392,18 @@ def count_devices() -> int:
     try:
         return int(runtime.getDeviceCount())
     except runtime.CUDARuntimeError as error:
-        raise DeviceError(f"no CUDA device answers: {error}") from error
+        raise DeviceError(f"no CUDA device can be used: {error}") from error
 
 
 def _own(stream: Stream) -> CudaStream:
     if not isinstance(stream, CudaStream):
-        raise TypeError(f"{stream!r} is another device's stream")
+        raise TypeError(f"{stream!r} is not a stream of a CUDA device")
     return stream
 
 
 def _own_event(event: Event) -> CudaEvent:
     if not isinstance(event, CudaEvent):
-        raise TypeError(f"{event!r} is another device's event")
+        raise TypeError(f"{event!r} is not an event of a CUDA device")
     return event
 
 
@@ -414,7 +414,7 @@ def _raw_argument(argument: PlainArgument) -> Any:
 
 def _address(array: NDArray[Any]) -> int:
     if not array.flags.c_contiguous:
-        raise ValueError("only C-contiguous arrays can be copied to and from a device")
+        raise ValueError("an array that is copied to or from a device must be C-contiguous")
     return array.ctypes.data
 
 

@@ -98,7 +98,9 @@ def encoded(tensor: TensorMap) -> bytes:
     """Return the CUtensorMap of a tensor at an address. Raises DriverError if the driver refuses
     it."""
     if not isinstance(tensor.base, int):
-        raise TypeError(f"the tensor map of {tensor.base} has no address yet")
+        raise TypeError(
+f"the tensor map of {tensor.base} has no address yet; bind the launch to addresses first"
+)
     room = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
     skipped = -ctypes.addressof(room) % _MAP_ALIGNMENT
     head = (

@@ -143,7 +143,9 @@ def int32(number: int) -> np.int32:
     """Return the number as a C++ `int`. Raises ValueError beyond 32 bits, which kernels index
     with."""
     if not -(2**31) <= number < 2**31:
-        raise ValueError(f"{number} is beyond 32 bits; the tensor is too large for a kernel")
+        raise ValueError(
+f"{number} is beyond 32 bits, with which kernels index; the tensor must be smaller"
+)
     return np.int32(number)
 
 
@@ -185,7 +187,7 @@ def struct(source: str, name: str, /, **members: float | Iterable[int]) -> bytes
     for field, value in zip(declared, members.values(), strict=True):
         flat: list[Any] = [value] if isinstance(value, int | float) else list(value)
         if field.length not in (None, len(flat)):
-            raise TypeError(f"{name}.{field.name} has {field.length} numbers, not {len(flat)}")
+            raise TypeError(f"{name}.{field.name} needs {field.length} numbers, got {len(flat)}")
         if field.type == "Divisor":
             flat = [part for number in flat for part in _divisor(index(number))]
         form += f"{len(flat)}{_FORMS.get(field.type, 'i')}"
@@ -193,7 +195,7 @@ def struct(source: str, name: str, /, **members: float | Iterable[int]) -> bytes
     try:
         return pack(form, *numbers)
     except struct_error as error:
-        raise ValueError(f"{name} cannot hold its numbers: {error}") from error
+        raise ValueError(f"a number does not fit its field in {name}: {error}") from error
 
 
 _FORMS = {"Divisor": "I", "float": "f"}
@@ -213,7 +215,7 @@ def divisor(number: int) -> bytes:
 
 def _divisor(number: int) -> tuple[int, int, int]:
     if not 0 < number < 2**31:
-        raise ValueError(f"{number} is no divisor; kernels divide by 1 to {2**31 - 1}")
+        raise ValueError(f"a divisor of kernels must be from 1 to {2**31 - 1}, got {number}")
     shift = 31 + (number - 1).bit_length()
     return number, -(-(1 << shift) // number), shift
 
@@ -251,4 +253,4 @@ def _passed(parameter: Declaration, value: Value) -> Argument | str:
             return value
         case struct_name, bytes() if struct_name not in ("*", "int", "float", "TensorMap"):
             return value
-    raise TypeError(f"{parameter.name} is {parameter.type} in C++, not {value!r}")
+    raise TypeError(f"{parameter.name} must be of the C++ type {parameter.type}, got {value!r}")

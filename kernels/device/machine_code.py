@@ -55,7 +55,7 @@ def machine_code(cubin: Cubin) -> bytes:
     for name, offset, length in headers:
         if cubin.code.startswith(wanted, strings + name):
             return cubin.code[offset : offset + length]
-    raise ValueError(f"the cubin has no code of {cubin.name}")
+    raise ValueError(f"the cubin has no machine code of {cubin.name}")
 
 
 def disassemble(cubin: Cubin) -> tuple[Instruction, ...]:

@@ -67,7 +67,7 @@ def check_names(what: str, declared: Iterable[str], given: Iterable[str]) -> Non
     """Raise TypeError, naming the first difference, unless both have the same names in order."""
     for place, (want, have) in enumerate(zip_longest(declared, given, fillvalue="nothing"), 1):
         if want != have:
-            raise TypeError(f"{what} declares {want} in place {place}, but is given {have} there")
+            raise TypeError(f"argument {place} of {what} must be {want} as declared, got {have}")
 
 
 @cache

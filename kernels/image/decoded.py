@@ -89,7 +89,9 @@ class Crop:
         """
         width, height = size
         if not resize.fits(width, height, channels):
-            raise ValueError(f"a place has no room for {height}×{width}×{channels} pixels")
+            raise ValueError(
+f"a place in the batch has no room for {height}×{width}×{channels} pixels"
+)
         self.resize = resize
         left, top, right, bottom = resize.box
         across = _cut(width, (left, right), resize.size[0], resize.crop[::2], resize.interpolation)

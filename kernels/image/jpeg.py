@@ -87,7 +87,7 @@ class UnsuitableError(ValueError):
 
     def __init__(self, reason: Reason, what: str) -> None:
         """Take what was found in place of what a device decodes."""
-        super().__init__(f"a device does not decode this JPEG: {what}")
+        super().__init__(f"the GPU cannot decode this JPEG: {what}")
         self.reason = reason
 
 
@@ -172,11 +172,15 @@ class _Headers:
         elif marker in _FRAMES:
             self._read_frame(marker, body)
         else:
-            raise UnsuitableError(Reason.SEGMENT, f"it has a segment FF {marker:02X}")
+            raise UnsuitableError(
+Reason.SEGMENT, f"it has the unsupported segment FF {marker:02X}"
+)
 
     def _read_quantization(self, body: bytes) -> None:
         if len(body) % (1 + _STEPS) or any(number >= _TABLES for number in body[:: 1 + _STEPS]):
-            raise UnsuitableError(Reason.TABLE, "a quantization table is not of 64 bytes")
+            raise UnsuitableError(
+Reason.TABLE, "each quantization table must have 64 entries of 8 bits"
+)
         for at in range(0, len(body), 1 + _STEPS):
             self.quantization[body[at]] = body[at + 1 : at + 1 + _STEPS]
 
@@ -187,17 +191,19 @@ class _Headers:
             end = at + 1 + _LENGTHS + sum(counts)
             known = body[at] & 15 < _TABLES and body[at] >> 4 < 2
             if not known or len(counts) < _LENGTHS or sum(counts) > _VALUES or end > len(body):
-                raise UnsuitableError(Reason.TABLE, "a Huffman table has a wrong length")
+                raise UnsuitableError(
+Reason.TABLE, "the length of a Huffman table does not match its number of codes"
+)
             self.codes[body[at]] = body[at + 1 : end]
             at = end
 
     def _read_frame(self, marker: int, body: bytes) -> None:
         if self.frame is not None:
-            raise UnsuitableError(Reason.SEGMENT, "it has two frame headers")
+            raise UnsuitableError(Reason.SEGMENT, "it has two frame headers instead of one")
         if marker == _PROGRESSIVE:
-            raise UnsuitableError(Reason.PROGRESSIVE, "it is progressive")
+            raise UnsuitableError(Reason.PROGRESSIVE, "it is progressive, not baseline")
         if marker not in (_BASELINE, _EXTENDED) or body[:1] != b"\x08":
-            raise UnsuitableError(Reason.RARE, "it is neither baseline nor extended, of 8 bits")
+            raise UnsuitableError(Reason.RARE, "it must be baseline or extended, with 8 bits per sample")
         if len(body) < 6 or len(body) != 6 + 3 * body[5]:
             raise _wrong_length("the frame header")
         if body[5] not in (1, 3):
@@ -208,23 +214,29 @@ class _Headers:
         """Return what all segments say together, and the bytes of the scan."""
         frame = self.frame
         if frame is None:
-            raise UnsuitableError(Reason.SEGMENT, "it has no frame header ahead of its scan")
+            raise UnsuitableError(Reason.SEGMENT, "its scan must follow a frame header")
         height, width = unpack(">HH", frame[1:5])
         if not width * height > 0:
-            raise UnsuitableError(Reason.SEGMENT, "it has no pixels")
+            raise UnsuitableError(
+Reason.SEGMENT, f"its width and height must be at least 1, got {width}×{height}"
+)
         count, numbers = frame[5], frame[6::3]
         if scan_header[:1] != frame[5:6] or scan_header[-3:] != _WHOLE_BLOCKS:
-            raise UnsuitableError(Reason.SCANS, "it has several scans")
+            raise UnsuitableError(Reason.SCANS, "it has several scans instead of one")
         if len(scan_header) != 4 + 2 * count:
             raise _wrong_length("the scan's header")
         if len(set(numbers)) != count or scan_header[1:-3:2] != numbers:
-            raise UnsuitableError(Reason.COMPONENTS, "its components have another order")
+            raise UnsuitableError(
+Reason.COMPONENTS, "its scan must have each component once, in the frame's order"
+)
         sampling = [divmod(factors, 16) for factors in frame[7::3]]
         if any(not 1 <= factor <= 4 for pair in sampling for factor in pair):
-            raise UnsuitableError(Reason.SAMPLING, "a sampling factor is not 1 to 4")
+            raise UnsuitableError(Reason.SAMPLING, "each sampling factor must be from 1 to 4")
         luma, *chroma = sampling if count > 1 else [(1, 1)]
         if luma not in _SAMPLINGS or any(factors != (1, 1) for factors in chroma):
-            raise UnsuitableError(Reason.SAMPLING, f"its components are sampled by {sampling}")
+            raise UnsuitableError(
+Reason.SAMPLING, f"its components have the unsupported sampling factors {sampling}"
+)
         try:
             quantization = tuple(self.quantization[number] for number in frame[8::3])
             codes = tuple(
@@ -233,7 +245,9 @@ class _Headers:
                 for number in (byte >> 4, 16 | byte & 15)
             )
         except KeyError:
-            raise UnsuitableError(Reason.TABLE, "a table is missing") from None
+            raise UnsuitableError(
+Reason.TABLE, "a quantization or Huffman table that it uses is missing"
+) from None
         for place, code in enumerate(codes):
             _check_codes(code, dc=place % 2 == 0)
         return JpegFile(
@@ -251,7 +265,9 @@ class _Headers:
         if self.jfif or self.adobe is None:
             return self.jfif or numbers != b"RGB"
         if self.adobe > 1:
-            raise UnsuitableError(Reason.SEGMENT, f"its colours have the number {self.adobe}")
+            raise UnsuitableError(
+Reason.SEGMENT, f"its Adobe colour transform must be 0 or 1, got {self.adobe}"
+)
         return self.adobe == 1
 
 
@@ -272,18 +288,20 @@ def _check_codes(table: bytes, *, dc: bool) -> None:
     for length, count in enumerate(table[:_LENGTHS], 1):
         code += count
         if count and code >= 1 << length:
-            raise UnsuitableError(Reason.TABLE, "a Huffman table has more codes than there are")
+            raise UnsuitableError(
+Reason.TABLE, "a Huffman table has more codes of a length than that length allows"
+)
         code <<= 1
     if dc and any(value > 15 for value in table[_LENGTHS:]):
         raise UnsuitableError(Reason.TABLE, "a Huffman table has DC values of more than 15 bits")
 
 
 def _wrong_length(what: str) -> UnsuitableError:
-    return UnsuitableError(Reason.SEGMENT, f"{what} has a wrong length")
+    return UnsuitableError(Reason.SEGMENT, f"the length of {what} does not match its contents")
 
 
 def _truncated() -> UnsuitableError:
-    return UnsuitableError(Reason.TRUNCATED, "it does not end")
+    return UnsuitableError(Reason.TRUNCATED, "it is truncated: its end marker is missing")
 
 
 class JpegImage(DeferredImage):
@@ -313,7 +331,10 @@ class JpegImage(DeferredImage):
         self.pixels_shape = crop.shape  # H×W×C of what is decoded
         described, self.scratch_bytes = _described(file, eighths, crop)
         if self.scratch_bytes > SCRATCH_BYTES:
-            raise UnsuitableError(Reason.LARGE, f"it takes {self.scratch_bytes} bytes to decode")
+            raise UnsuitableError(
+Reason.LARGE,
+f"it needs {self.scratch_bytes} bytes of scratch memory, over {SCRATCH_BYTES}",
+)
         self._head = crop.head(len(file.scan), described)
 
     def write(self, place: Bytes) -> None:

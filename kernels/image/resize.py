@@ -53,7 +53,7 @@ def second_axis_launch(
     height, width, channels = shape
     nbytes = height * width * channels
     if nbytes > MIDDLE_BYTES:
-        raise ValueError(f"{height}×{width}×{channels} pixels are more than a place has room for")
+        raise ValueError(f"a place in the batch has no room for {height}×{width}×{channels} pixels")
     (blocks, _, _), block = blocks_of_threads(nbytes)
     return launch(
         instantiate(SOURCE, "second_axis"),

@@ -42,23 +42,23 @@ def check_operands(problem: ConvProblem, tensors: ConvTensors) -> None:
     present = [tensor for tensor in (x, y, residual) if tensor is not None]
     if any(tensor.stored.dtype != stored.dtype for tensor in present):
         at = problem.precision.value
-        raise ValueError(f"a convolution in {at} has tensors of {stored.dtype}")
+        raise ValueError(f"tensors of a convolution in {at} must be {stored.dtype}")
     if x.channels != problem.c:
-        raise ValueError(f"{problem.c} channels, but x has {x.channels}")
+        raise ValueError(f"the problem has {problem.c} channels, but x has {x.channels}")
     if y.channels != problem.k:
-        raise ValueError(f"{problem.k} filters, but y has {y.channels} channels")
+        raise ValueError(f"the problem has {problem.k} filters, but y has {y.channels} channels")
     if residual is None and problem.projection:
-        raise ValueError("a projection, but no residual to project")
+        raise ValueError("the problem has a projection and needs a residual to project")
     added = problem.projected or problem.k
     if residual is not None and residual.channels != added:
-        raise ValueError(f"{added} channels are added, but the residual has {residual.channels}")
+        raise ValueError(f"the residual must have {added} channels, got {residual.channels}")
 
 
 def check_filter(weight: Filter, problem: ConvProblem) -> None:
     """Raise ValueError unless the filter is K×(C/groups)×R×S, or longer by a projection's
     channels."""
     if weight.shape != problem.filter_shape:
-        raise ValueError(f"the filter is {weight.shape}, not {problem.filter_shape}")
+        raise ValueError(f"the filter must have shape {problem.filter_shape}, got {weight.shape}")
 
 
 def taps_by_channels_by_filters(weight: Filter, problem: ConvProblem) -> Filter:

@@ -26,9 +26,11 @@ class StridedTensor:
 
     def __post_init__(self) -> None:
         if len(self.shape) != len(self.strides):
-            raise ValueError(f"strides {self.strides} do not match the shape {self.shape}")
+            raise ValueError(f"the shape {self.shape} needs as many strides, got {self.strides}")
         if min(self.shape, default=1) < 1 or min(self.strides, default=0) < 0:
-            raise ValueError(f"shape {self.shape} or strides {self.strides} are out of range")
+            raise ValueError(
+f"sizes must be at least 1 and strides at least 0, got {self.shape} and {self.strides}"
+)
 
     @classmethod
     def contiguous(cls, shape: Sequence[int], stored: Storage = FLOAT) -> "StridedTensor":
@@ -62,7 +64,7 @@ class StridedTensor:
         ValueError."""
         size, stride = self.shape[axis], self.strides[axis]
         if size % outer:
-            raise ValueError(f"an axis of {size} does not split into {outer} runs")
+            raise ValueError(f"an axis of size {size} does not split into {outer} equal runs")
         shape = (*self.shape[:axis], outer, size // outer, *self.shape[axis + 1 :])
         strides = (*self.strides[:axis], stride * (size // outer), *self.strides[axis:])
         return replace(self, shape=shape, strides=strides)
@@ -72,7 +74,7 @@ class StridedTensor:
         missing = len(shape) - len(self.shape)
         have = (1,) * missing + self.shape
         if missing < 0 or any(a not in (1, b) for a, b in zip(have, shape, strict=True)):
-            raise ValueError(f"{self.shape} does not broadcast to {tuple(shape)}")
+            raise ValueError(f"the shape {self.shape} does not broadcast to {tuple(shape)}")
         strides = (0,) * missing + self.strides
         repeated = tuple(
             0 if size == 1 else stride for size, stride in zip(have, strides, strict=True)
@@ -162,10 +164,13 @@ def _reach(shape: Sequence[int], strides: Sequence[int]) -> int:
 
 def _check(written: StridedTensor, *read: StridedTensor) -> None:
     if any(tensor.shape != written.shape for tensor in read):
-        raise ValueError(f"shapes differ: {written.shape} and {[tensor.shape for tensor in read]}")
+        raise ValueError(
+f"all tensors must have the shape {written.shape},"
+f" got {[tensor.shape for tensor in read]}"
+)
     sizes = zip(written.shape, written.strides, strict=True)
     if any(size > 1 and stride == 0 for size, stride in sizes):
-        raise ValueError(f"cannot write to elements that repeat: {written}")
+        raise ValueError(f"a tensor to write must not have a stride of 0: {written}")
 
 
 def _without(axis: int, tensor: StridedTensor) -> StridedTensor:

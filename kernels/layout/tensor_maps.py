@@ -50,14 +50,14 @@ def pixels_map(operand: str, x: Pixels, n: int, window: Window, rows: int) -> Te
 def windows_refusal(window: Window) -> str | None:
     """Return why im2col mode cannot visit the windows, or None if it can."""
     if len(window.input) != 2:
-        return f"{len(window.input)}-D windows; tensor copies visit those of 2-D images"
+        return f"{len(window.input)}-D windows; tensor copies read only 2-D windows"
     windows = _windows(window)
     taps = [extent - 1 for extent in window.extent]
     corners = (*windows.lower, *windows.upper)
     if max(windows.steps) > MOST_STEP:
-        return f"a stride of {max(windows.steps)}; tensor copies make steps of {MOST_STEP} at most"
+        return f"a stride of {max(windows.steps)}; tensor copies take strides up to {MOST_STEP}"
     if max(taps) > _MOST_OFFSET or any(corner not in CORNERS for corner in corners):
-        return "windows too far beyond the image for tensor copies"
+        return "windows that reach further beyond the image than tensor copies can"
     return None
 
 

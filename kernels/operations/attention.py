@@ -52,7 +52,8 @@ def attention_launch(
     keys, depth = k.shape[-2:]
     if keys > MOST_KEYS or depth > MOST_DEPTH:
         raise ValueError(
-            f"{keys} keys of {depth} channels: {MOST_KEYS} of {MOST_DEPTH} fit a block"
+            f"a block holds up to {MOST_KEYS} keys of up to {MOST_DEPTH} channels,"
+f" got {keys} keys of {depth} channels"
         )
     one_type(precision.stored, q.stored, k.stored, v.stored, y.stored)
     added = StridedTensor((1,), (0,)) if bias is None else bias

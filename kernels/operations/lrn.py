@@ -15,7 +15,7 @@ def lrn_launch(
     exist (ONNX LRN). Raises ValueError.
     """
     if x.channels != y.channels:
-        raise ValueError(f"x has {x.channels} channels and y {y.channels}")
+        raise ValueError(f"y must have x's {x.channels} channels, got {y.channels}")
     before, after = (size - 1) // 2, size // 2
     elements = pixels * x.channels
     int32(pixels * max(x.pitch, y.pitch))

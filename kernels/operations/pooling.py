@@ -23,7 +23,9 @@ _LANES = 32
 def pool_launch(problem: PoolProblem, n: int, x: Pixels, y: Pixels) -> Launch:
     """Return a launch that pools n images: operands x, y. Raises ValueError."""
     if not x.channels == y.channels == problem.c:
-        raise ValueError(f"{problem.c} channels, but x has {x.channels} and y {y.channels}")
+        raise ValueError(
+f"x and y must have {problem.c} channels, got {x.channels} and {y.channels}"
+)
     v = vector_width(x, y)
     vectors = problem.c // v
     steps = n * problem.window.output_volume * vectors
@@ -46,7 +48,7 @@ def global_pool_launch(kind: PoolKind, n: int, pixels: int, x: Pixels, y: Pixels
     ValueError.
     """
     if x.channels != y.channels:
-        raise ValueError(f"x has {x.channels} channels and y {y.channels}")
+        raise ValueError(f"y must have x's {x.channels} channels, got {y.channels}")
     int32(n * pixels * x.pitch)
     return launch(
         instantiate("pooling.cu", "global_pool", t=_element(x, y), kind=_name(kind), rows=_ROWS),

@@ -49,7 +49,7 @@ def to_floats_launch(
     Raises ValueError.
     """
     if y.channels < channels:
-        raise ValueError(f"{channels} channels do not fit {y}")
+        raise ValueError(f"{channels} channels of the image do not fit into pixels of {y}")
     template: dict[str, TemplateArgument] = {
         "t": y.stored.element,
         "channels": channels,
@@ -94,10 +94,12 @@ def to_bytes_launch(
     of side × side are one of y, each with 4 channels. Raises ValueError.
     """
     if channels > VECTOR or y.pitch < VECTOR * side * side or y.pitch % VECTOR or y.offset:
-        raise ValueError(f"pixels of {channels} channels in blocks of {side} do not fit {y}")
+        raise ValueError(
+f"{side}×{side} pixels of {channels} channels do not fit into a pixel of {y}"
+)
     h, w = size
     if h % side or w % side:
-        raise ValueError(f"{h}x{w} pixels are no whole number of blocks of {side}")
+        raise ValueError(f"{h}x{w} pixels must be multiples of {side} along both axes")
     int32(n * h * w * max(channels, y.pitch))
     written: dict[str, Value] = {
         "columns": w // side,

@@ -85,7 +85,7 @@ def add_launch(
 def global_average_launch(n: int, pixels: int, x: Pixels, y: Pixels) -> Launch:
     """Return a launch that averages all `pixels` of each of n images of bytes: operands x, y."""
     if x.channels != y.channels:
-        raise ValueError(f"x has {x.channels} channels and y {y.channels}")
+        raise ValueError(f"y must have x's {x.channels} channels, got {y.channels}")
     int32(n * pixels * x.pitch)
     int32(255 * pixels)
     # In this order and in float32, as ONNX Runtime computes it.
@@ -142,7 +142,7 @@ def clamped(y: Storage, activation: Activation | None = None) -> tuple[int, int]
     low, high = -inf, inf
     if activation is not None:
         if not clamps(activation):
-            raise ValueError(f"a sum of bytes does not end in {activation}")
+            raise ValueError(f"a sum of bytes can only be clamped, not end in {activation}")
         is_clip = activation.kind is ActivationKind.CLIP
         low, high = (activation.a, activation.b) if is_clip else (0.0, inf)
     least, most = y.bounds

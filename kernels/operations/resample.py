@@ -17,7 +17,7 @@ def resample_launch(
     y. Raises ValueError.
     """
     if x.channels != y.channels:
-        raise ValueError(f"x has {x.channels} channels and y {y.channels}")
+        raise ValueError(f"y must have x's {x.channels} channels, got {y.channels}")
     missing = 3 - len(size)
     sizes = (*[(1, 1)] * missing, *tables)
     output = [size for size, _ in sizes]

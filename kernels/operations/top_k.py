@@ -51,9 +51,12 @@ def top_k_launch(x: StridedTensor, kind: ScoreKind, *, has_flags: bool = False) 
     n, classes = x.shape
     results = ResultLayout(n, classes)
     if classes > _EXACT:
-        raise ValueError(f"{classes} classes; indices are floats, exact up to {_EXACT}")
+        raise ValueError(
+f"there may be at most {_EXACT} classes, whose indices floats hold exactly,"
+f" got {classes}"
+)
     if x.strides[1] != 1:
-        raise ValueError(f"the scores of an image lie {x.strides[1]} elements apart, not 1")
+        raise ValueError(f"an image's scores must be contiguous, got a stride of {x.strides[1]}")
     int32(n * max(x.strides[0], results.pitch))
     warps = min(_MOST_WARPS, 1 << (-(-classes // 32) - 1).bit_length())
     template: dict[str, TemplateArgument] = {

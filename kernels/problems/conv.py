@@ -49,12 +49,13 @@ class ConvProblem:
         if self.projection is None:
             return
         if self.groups > 1 or self.window.kernel_volume > 1:
-            raise ValueError("a projection is added to a 1×1 convolution of one group")
+            raise ValueError("a projection needs a 1×1 convolution with one group")
         if self.precision is Precision.FP32:
-            raise ValueError("a projection is computed on tensor cores, never in fp32")
+            raise ValueError("a projection runs on tensor cores; choose another precision than fp32")
         if self.projection.output != self.window.output:
             raise ValueError(
-                f"the projection is {self.projection.output}, the output {self.window.output}"
+                f"the projection must have the output's size {self.window.output},"
+f" got {self.projection.output}"
             )
 
     def with_batch(self, n: int) -> "ConvProblem":

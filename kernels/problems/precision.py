@@ -64,7 +64,9 @@ _ELEMENTS = {FLOAT.dtype: "float", HALF.dtype: "Half", BYTE.dtype: "Byte"}
 def one_type(first: Storage, *others: Storage) -> Storage:
     """Return the storage that all tensors share. Raises ValueError where they differ."""
     if any(other != first for other in others):
-        raise ValueError(f"tensors of {first} and of {', '.join(map(str, others))}")
+        raise ValueError(
+f"all tensors must be stored as {first}, got {', '.join(map(str, others))}"
+)
     return first
 
 

@@ -134,7 +134,7 @@ class Bench:
         if fault := candidate.exam.fault(y):
             raise WrongResultError(fault)
         if counters.any():
-            raise WrongResultError("it leaves counters that are not zero")
+            raise WrongResultError("the counters must be zero after a launch, and are not")
         return ended.elapsed_ms(began) * 1e3
 
     def warm(

@@ -45,7 +45,7 @@ def profile_of(kernel: Instantiation, arch: str = ARCHITECTURE) -> StaticProfile
     except KeyError:
         raise UnprofiledKernelError(
             f"{TABLE.name} has no profile of {name_of(kernel)} for sm_{arch}; "
-            "make it: python -m kernels.tuning.profiles"
+            "to add it, run python -m kernels.tuning.profiles"
         ) from None
 
 

@@ -108,7 +108,7 @@ def kind(instruction: Instruction) -> str:
     if ".MOV" in opcode:
         return "move"
     if base not in _CLASSES:
-        raise LookupError(f"{opcode} has no class in {__name__}: decide what it costs")
+        raise LookupError(f"opcode {opcode} has no class in {__name__}; add it to a class")
     return _CLASSES[base] or base
 
 
@@ -385,7 +385,9 @@ def hot_loop(code: Sequence[Instruction]) -> Loop | None:
         return found
     inside = (code[loop.first : loop.last + 1] for loop in loops(code))
     if any(kind(instruction) in _BY_TENSOR_CORES for part in inside for instruction in part):
-        raise LookupError(f"products of tensor cores, and no load known to {__name__}")
+        raise LookupError(
+f"a loop multiplies on tensor cores with no load known to {__name__}; add its loads"
+)
     return None
 
 

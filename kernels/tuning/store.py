@@ -154,14 +154,14 @@ class TuningStore:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise self._not_one(f"{type(error).__name__}: {error}") from error
         raise TuningStoreError(
-            f"{self.path} holds measurements of schema {schema}, this version of Convoy reads"
-            f" {SCHEMA}; name another file with --tuning, or delete it and measure again"
+            f"{self.path} holds measurements of schema {schema}, but this version of Convoy reads"
+            f" schema {SCHEMA}; name another file with --tuning, or delete this file and measure again"
         )
 
     def _not_one(self, reason: str) -> TuningStoreError:
         return TuningStoreError(
             f"{self.path} holds no measurements of `convoy tune` ({reason}); name another file with"
-            " --tuning, or delete it and measure again"
+            " --tuning, or delete this file and measure again"
         )
 
 
@@ -231,7 +231,7 @@ def _outcome(
     trigger: str | None = None,
 ) -> Outcome:
     if (warm_us is None) != (cold_us is None):
-        raise ValueError("times are both warm and cold, or neither")
+        raise ValueError("an outcome must have both warm_us and cold_us, or neither")
     times = None
     if warm_us is not None and cold_us is not None:
         times = Times(Timing(*map(float, warm_us)), Timing(*map(float, cold_us)))
@@ -245,5 +245,5 @@ def _outcome(
 
 def _str(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not text")
+        raise TypeError(f"{value!r} must be a string")
     return value

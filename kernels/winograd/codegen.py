@@ -104,7 +104,7 @@ def _expression(terms: dict[str, Fraction]) -> str:
 def _literal(c: Fraction) -> str:
     """Return the coefficient as a C++ float literal. Raises ValueError where that is not exact."""
     if Fraction(float(np.float32(float(c)))) != c:
-        raise ValueError(f"{c} is no float: choose points of which every product is one")
+        raise ValueError(f"no float equals {c}; choose points whose products are all floats")
     return f"{float(c)}f"
 
 

@@ -99,7 +99,9 @@ def _require_problem(
         raise ValueError(f"F({matrices.m},{matrices.r}) does not compute {problem}: {refusal}")
     expected = (problem.n, problem.c, *problem.window.input), problem.filter_shape
     if (x.shape, weight.shape) != expected:
-        raise ValueError(f"x and weight are {x.shape} and {weight.shape}, not {expected}")
+        raise ValueError(
+f"x and weight must have the shapes {expected}, got {x.shape} and {weight.shape}"
+)
 
 
 def winograd_growth(matrices: WinogradMatrices) -> float:

@@ -137,7 +137,7 @@ def test_a_projection_is_a_convolution_of_the_residual() -> None:
     both = np.concatenate(weights, axis=1)
     y = reference.conv(x, both, problem, residual=residual)
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
-    with pytest.raises(ValueError, match="there is no residual"):
+    with pytest.raises(ValueError, match="needs a residual to project"):
         reference.conv(x, both, problem)
     with pytest.raises(ValueError, match="residual has shape"):
         reference.conv(x, both, problem, residual=apart)

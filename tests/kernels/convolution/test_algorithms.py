@@ -125,7 +125,7 @@ def test_a_gpu_is_offered_only_what_its_tensor_cores_multiply() -> None:
         (
             TMA,
             replace(C3D, precision=Precision.FP16),
-            "3-D windows; tensor copies visit those of 2-D images",
+            "3-D windows; tensor copies read only 2-D windows",
         ),
         (GEMM, C3D, "kernel 3x3x3; it runs 1x1x1"),
         (COALESCED, C3D, "3-D; it runs 2-D"),

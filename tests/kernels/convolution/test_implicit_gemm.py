@@ -187,7 +187,7 @@ def test_a_weights_rows_are_filled_up_with_zeros() -> None:
     [
         (dense(8), dense(12), None, "12 channels, but x has 8"),
         (dense(12), dense(8), None, "12 filters, but y has 8"),
-        (dense(12), dense(12), dense(8), "12 channels are added, but the residual has 8"),
+        (dense(12), dense(12), dense(8), "the residual must have 12 channels, got 8"),
     ],
 )
 @pytest.mark.parametrize("algorithm", [DIRECT, DEPTHWISE], ids=lambda each: each.name)
@@ -225,5 +225,5 @@ def test_tensors_beyond_32_bit_indices_are_refused(
 
 def test_a_filter_of_another_shape_is_refused() -> None:
     for algorithm, config, _ in choices(DEPTHWISE_LAYERS[0].problem):
-        with pytest.raises(ValueError, match="the filter is"):
+        with pytest.raises(ValueError, match="the filter must have shape"):
             algorithm.prepare_filter(normal((8, 1, 3, 4)), DEPTHWISE_LAYERS[0].problem, config)

@@ -201,7 +201,7 @@ def test_in_machine_code_products_of_a_chunk_are_one_group_that_nothing_waits_fo
 def test_floats_are_not_taken_for_bytes() -> None:
     bytes_, floats = Pixels(8, 16, stored=BYTE), Pixels(12, 12)
     config = INTEGER.configs(_1x1)[0]
-    with pytest.raises(ValueError, match="a convolution in int8 has tensors of uint8"):
+    with pytest.raises(ValueError, match="tensors of a convolution in int8 must be uint8"):
         INTEGER.launches(_1x1, config, ConvTensors(bytes_, floats))
 
 
@@ -258,5 +258,5 @@ def test_activations_that_clamp_are_bounds_in_steps(
 
 
 def test_an_activation_that_does_more_is_refused() -> None:
-    with pytest.raises(ValueError, match="a sum of bytes does not end in Tanh"):
+    with pytest.raises(ValueError, match="can only be clamped, not end in Tanh"):
         clamped(BYTE, Activation(ActivationKind.TANH))

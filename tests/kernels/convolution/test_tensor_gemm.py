@@ -157,9 +157,9 @@ def test_a_projection_without_what_it_projects_is_refused() -> None:
     config = TENSOR.configs(problem)[0]
     x, y, residual = (Pixels(each, each, stored=HALF) for each in (8, 12, 20))
     TENSOR.launches(problem, config, ConvTensors(x, y, residual))
-    with pytest.raises(ValueError, match="no residual to project"):
+    with pytest.raises(ValueError, match="needs a residual to project"):
         TENSOR.launches(problem, config, ConvTensors(x, y))
-    with pytest.raises(ValueError, match="20 channels are added, but the residual has 12"):
+    with pytest.raises(ValueError, match="the residual must have 20 channels, got 12"):
         TENSOR.launches(problem, config, ConvTensors(x, y, y))
     wide = replace(residual, pitch=2**27)
     with pytest.raises(ValueError, match="beyond 32 bits"):

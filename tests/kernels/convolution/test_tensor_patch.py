@@ -114,7 +114,7 @@ def test_a_filter_lies_slice_by_slice_filled_up_with_zeros() -> None:
     assert prepared.shape == (10, 2, 6 * 64)  # 9 taps of 40 channels, to whole chunks
     assert prepared[7, 1, 5 * 40 + 3] == weight[7, 43, 1, 2].astype(HALF)
     assert np.count_nonzero(prepared) == weight.size
-    with pytest.raises(ValueError, match="the filter is"):
+    with pytest.raises(ValueError, match="the filter must have shape"):
         PATCH.prepare_filter(normal((10, 72, 3, 1)), problem, config)
 
 

@@ -268,9 +268,9 @@ def test_pixels_of_other_channels_and_another_filter_are_refused() -> None:
     config = F2.configs(problem)[0]
     with pytest.raises(ValueError, match="12 channels, but x has 8"):
         F2.launches(problem, config, ConvTensors(halves(8), halves(8)))
-    with pytest.raises(ValueError, match="has tensors of float16"):
+    with pytest.raises(ValueError, match="must be float16"):
         F2.launches(problem, config, ConvTensors(dense(12), dense(8)))
-    with pytest.raises(ValueError, match="the filter is"):
+    with pytest.raises(ValueError, match="the filter must have shape"):
         F2.prepare_filter(normal((8, 12, 3, 1)), problem, config)
 
 

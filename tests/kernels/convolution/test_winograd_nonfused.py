@@ -326,7 +326,7 @@ def test_pixels_of_other_channels_and_another_filter_are_refused() -> None:
     config = F4.configs(problem)[0]
     with pytest.raises(ValueError, match="12 channels, but x has 8"):
         F4.launches(problem, config, ConvTensors(dense(8), dense(8)))
-    with pytest.raises(ValueError, match="the filter is"):
+    with pytest.raises(ValueError, match="the filter must have shape"):
         F4.prepare_filter(normal((8, 11, 3, 3)), problem, config)
 
 

@@ -30,14 +30,14 @@ def test_where_there_is_cupy_but_no_gpu_the_error_is_cudas(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cupy", FakeCupy(devices=0))
     monkeypatch.setattr(cuda_device, "_thread", threading.local())  # which has asked for no other
-    with pytest.raises(DeviceError, match="CUDA device 0 does not answer: cudaError100"):
+    with pytest.raises(DeviceError, match="CUDA device 0 cannot be used: cudaError100"):
         CudaDevice()
 
 
 def test_without_a_driver_cupy_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
     monkeypatch.setattr(cuda_device, "has_driver", lambda: False)
-    with pytest.raises(DeviceError, match="device 0 does not answer: there is no NVIDIA driver"):
+    with pytest.raises(DeviceError, match="device 0 cannot be used: no NVIDIA driver is"):
         CudaDevice()
     assert "cupy" not in sys.modules
 

@@ -158,4 +158,4 @@ def test_a_device_is_refused_where_there_is_no_driver_or_cupy_finds_no_gpu() -> 
     said = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
-    assert said.startswith(("a GPU:", "CUDA device 0 does not answer: "))
+    assert said.startswith(("a GPU:", "CUDA device 0 cannot be used: "))

@@ -32,7 +32,7 @@ def _compiled(folder: Path, source: str = SUMS, count: int = 3) -> Cubin:
 
 
 def test_a_kernel_that_is_not_in_the_cubin_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no code of other"):
+    with pytest.raises(ValueError, match="no machine code of other"):
         machine_code.machine_code(replace(_compiled(tmp_path), name="other"))
 
 

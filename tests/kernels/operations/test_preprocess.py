@@ -37,9 +37,9 @@ def test_a_defect_in_the_kernels_is_noticed(defect: str, tmp_path: Path) -> None
 
 def test_what_does_not_fit_the_output_is_refused() -> None:
     places = Places(1 << 20)
-    with pytest.raises(ValueError, match="3 channels do not fit"):
+    with pytest.raises(ValueError, match="3 channels of the image do not fit"):
         to_floats_launch(3, 2, 9, Pixels(1, 1), places)
-    with pytest.raises(ValueError, match="3 channels in blocks of 2 do not fit"):
+    with pytest.raises(ValueError, match="2×2 pixels of 3 channels do not fit"):
         to_bytes_launch(3, 2, (4, 4), Pixels(4, 4), 2, places)
-    with pytest.raises(ValueError, match="no whole number of blocks"):
+    with pytest.raises(ValueError, match="must be multiples of 2"):
         to_bytes_launch(3, 2, (5, 4), Pixels(4, 16), 2, places)

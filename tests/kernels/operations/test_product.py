@@ -116,7 +116,7 @@ def test_nothing_planted_is_not_noticed(precision: Precision, tmp_path: Path) ->
 
 def test_operands_are_stored_as_the_precision_says() -> None:
     a, b, y = SEVERAL_TILES
-    with pytest.raises(ValueError, match="tensors of float16 and of float32"):
+    with pytest.raises(ValueError, match="stored as float16, got float32"):
         product_launch(a, b, y, FP16)
 
 

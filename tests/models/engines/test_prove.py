@@ -133,11 +133,11 @@ def test_where_no_gpu_answers_auto_takes_the_cpu_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def none(_: int) -> CusimDevice:
-        raise DeviceError("no CUDA device answers: no driver")
+        raise DeviceError("no CUDA device can be used: no driver")
 
     monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", none)
     for driver, why in (
-        (True, "no CUDA device answers: no driver. Use --device cpu where there is no GPU"),
+        (True, "no CUDA device can be used: no driver. Use --device cpu where there is no GPU"),
         (False, "this machine has no NVIDIA driver"),
     ):
         monkeypatch.setattr("models.engines.open_engine.has_driver", lambda driver=driver: driver)
@@ -145,7 +145,7 @@ def test_where_no_gpu_answers_auto_takes_the_cpu_and_says_why(
         assert engine.device.startswith("cpu")
         assert engine.fallback_reason == why
         engine.close()
-    with pytest.raises(EngineError, match="no CUDA device answers"):
+    with pytest.raises(EngineError, match="no CUDA device can be used"):
         opened_on(DeviceKind.CUDA)
 
 

@@ -70,7 +70,7 @@ def test_what_is_measured_asks_for_the_device_and_ends(machine: Imitation) -> No
         *(("http", "convoy"), ("micro", "convoy")),
     ):
         assert f"{kind} by {side} is not measured: the measuring process crashed" in log
-    assert "CUDA device 0 does not answer" in log
+    assert "CUDA device 0 cannot be used" in log
     assert "ModuleNotFoundError" not in log
     assert not (out / "gpu.jsonl").exists(), "nothing was measured, and nothing says so"
     comes_back(out)
