@@ -179,7 +179,7 @@ Reason.SEGMENT, f"it has the unsupported segment FF {marker:02X}"
     def _read_quantization(self, body: bytes) -> None:
         if len(body) % (1 + _STEPS) or any(number >= _TABLES for number in body[:: 1 + _STEPS]):
             raise UnsuitableError(
-Reason.TABLE, "each quantization table must have 64 entries of 8 bits"
+Reason.TABLE, "a quantization table needs a number from 0 to 3 and 64 entries of 8 bits"
 )
         for at in range(0, len(body), 1 + _STEPS):
             self.quantization[body[at]] = body[at + 1 : at + 1 + _STEPS]
@@ -192,7 +192,7 @@ Reason.TABLE, "each quantization table must have 64 entries of 8 bits"
             known = body[at] & 15 < _TABLES and body[at] >> 4 < 2
             if not known or len(counts) < _LENGTHS or sum(counts) > _VALUES or end > len(body):
                 raise UnsuitableError(
-Reason.TABLE, "the length of a Huffman table does not match its number of codes"
+Reason.TABLE, "a Huffman table has an unsupported number or a wrong length"
 )
             self.codes[body[at]] = body[at + 1 : end]
             at = end
@@ -203,7 +203,7 @@ Reason.TABLE, "the length of a Huffman table does not match its number of codes"
         if marker == _PROGRESSIVE:
             raise UnsuitableError(Reason.PROGRESSIVE, "it is progressive, not baseline")
         if marker not in (_BASELINE, _EXTENDED) or body[:1] != b"\x08":
-            raise UnsuitableError(Reason.RARE, "it must be baseline or extended, with 8 bits per sample")
+            raise UnsuitableError(Reason.RARE, "it is not baseline or extended with 8 bits")
         if len(body) < 6 or len(body) != 6 + 3 * body[5]:
             raise _wrong_length("the frame header")
         if body[5] not in (1, 3):

@@ -24,7 +24,9 @@ class Pixels:
 
     def __post_init__(self) -> None:
         if not 1 <= self.channels <= self.pitch:
-            raise ValueError(f"the pitch must be at least {self.channels} channels, got {self.pitch}")
+            raise ValueError(
+                f"the pitch must be at least {self.channels} channels, got {self.pitch}"
+            )
 
     def strided(self, n: int, spatial: Sequence[int]) -> StridedTensor:
         """Return the tensor as N×C×H×W (N×C×D×H×W), in ONNX's order of axes."""

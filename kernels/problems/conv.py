@@ -51,7 +51,7 @@ class ConvProblem:
         if self.groups > 1 or self.window.kernel_volume > 1:
             raise ValueError("a projection needs a 1×1 convolution with one group")
         if self.precision is Precision.FP32:
-            raise ValueError("a projection runs on tensor cores; choose another precision than fp32")
+            raise ValueError("a projection needs tensor cores, so the precision must not be fp32")
         if self.projection.output != self.window.output:
             raise ValueError(
                 f"the projection must have the output's size {self.window.output},"

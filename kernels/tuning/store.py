@@ -155,7 +155,8 @@ class TuningStore:
             raise self._not_one(f"{type(error).__name__}: {error}") from error
         raise TuningStoreError(
             f"{self.path} holds measurements of schema {schema}, but this version of Convoy reads"
-            f" schema {SCHEMA}; name another file with --tuning, or delete this file and measure again"
+            f" schema {SCHEMA}; name another file with --tuning, or delete this file and measure"
+" again"
         )
 
     def _not_one(self, reason: str) -> TuningStoreError:

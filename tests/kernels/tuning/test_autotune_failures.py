@@ -38,7 +38,9 @@ BROKEN: dict[type, str] = {
     tuning_fakes.TurnsFilter: "WrongResultError: .* of image 0 are wrong, the first",
     tuning_fakes.ForgetsBias: "WrongResultError: .* of image 0 are wrong, the first",
     tuning_fakes.ForgetsLastBlock: "WrongResultError: .* the first nan instead of",
-    tuning_fakes.LeavesCounters: "WrongResultError: the counters must be zero after a launch, and are not",
+    tuning_fakes.LeavesCounters: (
+        "WrongResultError: the counters must be zero after a launch, and are not"
+    ),
     tuning_fakes.RefusesToLaunch: "LaunchError: cannot launch conv_direct.*2048",
     tuning_fakes.DoesNotCompile: "CompileError: conv_indirect of implicit_gemm.cu does not compile",
     tuning_fakes.TooLarge: "ValueError: 4294967296 is beyond 32 bits",

@@ -252,7 +252,7 @@ def test_the_transformed_filter_is_rounded_once() -> None:
 
 
 def test_a_filter_that_is_not_square_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"same r along every axis, got a filter of shape \(4, 4, 3, 5\)"):
+    with pytest.raises(ValueError, match=r"same r along every axis, got .*\(4, 4, 3, 5\)"):
         filter_transform(normal((4, 4, 3, 5)), 2, Points.INTEGER)
 
 
