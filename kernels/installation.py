@@ -1,4 +1,4 @@
-"""Says how to install what is missing, by the way in which Convoy was installed."""
+"""Explains how to install missing extras, depending on how Convoy was installed."""
 
 import sys
 from enum import StrEnum
@@ -8,7 +8,7 @@ _ROOT = Path(__file__).parent.parent
 
 
 class Installation(StrEnum):
-    """Names the ways in which Convoy can have been installed."""
+    """Lists the ways in which Convoy can be installed."""
 
     CHECKOUT = "checkout"
     WHEEL = "wheel"
@@ -26,7 +26,7 @@ def installation(root: Path = _ROOT, prefix: Path = Path(sys.prefix)) -> Install
 
 
 def how_to_install(extra: str, kind: Installation | None = None) -> str:
-    """Return advice on installing one of pyproject.toml's extras, worded as the end of a
+    """Return advice for installing one of pyproject.toml's extras, worded as the end of a
     sentence."""
     kind = kind or installation()
     if kind is Installation.CHECKOUT:

@@ -1,8 +1,8 @@
 """Defines convolution in plain NumPy, as a reference for the kernels.
 
-Arrays have ONNX's logical order with the batch axis first: N×C×H×W, N×C×D×H×W in 3-D. A convolution
-computes in the type of its input (float64 to check a kernel, float32 to see the effect of rounding
-alone) and refuses to mix types.
+Arrays have ONNX's logical order with the batch axis first: N×C×H×W, or N×C×D×H×W in 3-D. A
+convolution computes in the type of its input and refuses to mix types. float64 serves to check a
+kernel, and float32 to see the effect of rounding alone.
 """
 
 from collections.abc import Iterator
@@ -26,14 +26,14 @@ def conv(
 ) -> Array:
     """Return y = conv(x, weight) + bias + residual, N×C×H×W → N×K×P×Q.
 
-    weight is K×(C/groups)×R×S, bias K, residual N×K×P×Q. Lavin & Gray, equation 1, with strides u,
-    v, dilations d, e and the padding before the image, a, b:
+    weight is K×(C/groups)×R×S, bias is K, and residual is N×K×P×Q. This is Lavin & Gray's equation
+    1 with strides u and v, dilations d and e, and a and b as padding before the image:
 
         y[n,k,p,q] = Σ_c,r,s x[n, c, u·p + d·r - a, v·q + e·s - b] · weight[k,c,r,s]
 
     where x is zero outside the image. With a projection the residual is N×C'×H'×W', and the last C'
-    channels of the K×(C + C')×1×1 weight apply to it. Raises ValueError when an array's shape is
-    not `problem`'s.
+    channels of the K×(C + C')×1×1 weight are applied to the residual. Raises ValueError if an array
+    does not have the shape that `problem` requires.
     """
     require_one_type(x, weight, bias, residual)
     require_shape("x", x, (problem.n, problem.c, *problem.window.input))
@@ -54,7 +54,7 @@ def conv(
 
 
 def _projected(x: Array | None, weight: Array, projection: Projection) -> Array:
-    """Return N×C'×H'×W' → N×K×P×Q, computed by a K×C'×1×1 weight at the projection's strides."""
+    """Project N×C'×H'×W' → N×K×P×Q with a K×C'×1×1 weight at the projection's strides."""
     if x is None:
         raise ValueError("the problem has a projection and needs a residual to project")
     require_shape("residual", x, (len(x), projection.c, *projection.input))
@@ -63,8 +63,8 @@ def _projected(x: Array | None, weight: Array, projection: Projection) -> Array:
 
 
 def _conv_image(image: Array, weight: Array, problem: ConvProblem) -> Array:
-    """Return C×H×W → K×P×Q as a sum over taps of matrix products per group, (K/g × C/g) · (C/g ×
-    PQ)."""
+    """Convolve C×H×W → K×P×Q: for each group, sum the matrix products (K/g × C/g) · (C/g × PQ) over
+    the taps."""
     window, groups = problem.window, problem.groups
     k, c = problem.k // groups, problem.c // groups
     taps = weight.reshape(groups, k, c, window.kernel_volume)
@@ -75,7 +75,7 @@ def _conv_image(image: Array, weight: Array, problem: ConvProblem) -> Array:
 
 
 def padded(x: Array, window: Window, fill: float) -> Array:
-    """Return x padded with `fill` as far as the windows reach."""
+    """Return x, padded with `fill` as far as the windows reach."""
     reach = [
         (p - 1) * stride + extent
         for p, stride, extent in zip(window.output, window.strides, window.extent, strict=True)
@@ -107,7 +107,7 @@ def per_channel(vector: Array, ndim: int) -> Array:
 
 
 def require_shape(name: str, array: Array, shape: tuple[int, ...]) -> None:
-    """Raise ValueError unless an array has the shape that its problem says."""
+    """Raise ValueError unless an array has the given shape."""
     if array.shape != shape:
         raise ValueError(f"{name} must have the problem's shape {shape}, got {array.shape}")
 

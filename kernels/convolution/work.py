@@ -8,10 +8,9 @@ from kernels.device.device import Instantiation
 
 
 class Trips(NamedTuple):
-    """Counts the trips of loops inside a kernel's outer loop, for counts that machine code does not
-    show.
+    """Holds trip counts of loops inside a kernel's outer loop that machine code does not show.
 
-    Each is by an opcode that only its loop has; a loop that is not named runs once.
+    An opcode that occurs in no other loop names each loop. A loop without a name here runs once.
     """
 
     loop: Mapping[str, int]  # in an iteration of the outer loop
@@ -25,12 +24,13 @@ NO_INNER_LOOPS = Trips({}, {})
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Describes the part of a launch's work that the problem decides; the static profile has the
-    code's part.
+    """Describes the part of a launch's work that depends on the problem. The static profile
+    describes the part that depends on the code.
 
-    Numbers "of a block" are those of a full block, not of a partial last one. At the end of a split
-    launch one block of each tile reads the others' sums: `tail_bytes`. Where these blocks are a
-    cluster, each of them reads so much of the others' shared memory.
+    Numbers "of a block" are for a full block, not for a partial last block. At the end of a launch
+    with split sums, one block of each tile reads `tail_bytes` of partial sums from the other
+    blocks. If the blocks form a cluster, each of them reads `tail_bytes` from the shared memory of
+    the others.
     """
 
     kernel: Instantiation

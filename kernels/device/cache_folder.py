@@ -1,6 +1,7 @@
-"""Says where files that are made or downloaded once are kept: below one folder.
+"""Chooses the folder for all files that are made or downloaded once.
 
-All other code names such a file by a path below FOLDER, which `placed` moves to the chosen folder.
+All other code names these files by paths below FOLDER; `placed` returns their paths in the chosen
+folder.
 """
 
 from pathlib import Path
@@ -12,12 +13,13 @@ _chosen = [FOLDER]
 
 
 def keep_below(folder: Path) -> None:
-    """Keep everything below this folder from now on."""
+    """Keep all such files below this folder from now on."""
     _chosen[0] = folder
 
 
 def placed(path: Path) -> Path:
-    """Return where a path below FOLDER is in the chosen folder, and any other with ~ expanded."""
+    """Return a path below FOLDER as a path in the chosen folder, and any other path with ~
+    expanded."""
     if path.is_relative_to(FOLDER):
         path = _chosen[0] / path.relative_to(FOLDER)
     return path.expanduser()

@@ -1,12 +1,12 @@
-"""Compiles CUDA C++ under kernels/src to cubins by NVRTC, and caches them; all compiling goes by
-it.
+"""Compiles CUDA C++ under kernels/src to cubins with NVRTC, and caches them. All kernels are
+compiled here.
 
     kernels/src/*.cu, *.cuh ─┐
     Instantiation            ├─ digest ─ cache hit ──────────────┐
     architecture, flags      │         └ miss ─ NVRTC ─ cache ───┴─ Cubin
     compiler's version ──────┘
 
-Needs no GPU and no driver, so an image can be built with its cache filled.
+Compiling needs no GPU and no driver, so a container image can be built with its cache filled.
 """
 
 import hashlib
@@ -50,20 +50,21 @@ _Made = TypeVar("_Made")
 
 
 def compiler() -> str:
-    """Return the compiler's name and version in the words of the committed tables."""
+    """Return the compiler's name and version as the committed tables write them."""
     return name_of(nvrtc.version())
 
 
 def architectures() -> tuple[str, ...]:
-    """Return the names of the architectures that the compiler and the table of GPUs have."""
+    """Return the names of the architectures that both the compiler and the table of GPUs
+    support."""
     known = nvrtc.architectures()
     return tuple(name for name in ARCHITECTURES if int(name.rstrip("a")) in known)
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Holds the resources that a kernel uses on one architecture, as ptxas reports them, in
-    bytes."""
+    """Holds the resources that a kernel uses on one architecture, as ptxas reports them; memory is
+    in bytes."""
 
     registers: int  # a thread
     static_shared: int  # a block
@@ -93,11 +94,12 @@ def compile_kernel(
     cache: Path = DEFAULT_CACHE,
     root: Path = SOURCE_ROOT,
 ) -> Cubin:
-    """Return the cubin of one instantiation for `arch` ("80", "90a"), from the cache or compiled.
+    """Return the cubin of one instantiation for `arch` ("80", "90a"), from the cache if it is
+    there.
 
-    A damaged entry is compiled again; where the cache cannot be written, a warning is logged. Any
-    number of threads and processes may share a cache. Raises CompileError, and
-    CompilerNotFoundError where there is no compiler.
+    A damaged entry is compiled again. If the cache cannot be written, a warning is logged. Any
+    number of threads and processes may share a cache. Raises CompileError, or CompilerNotFoundError
+    if there is no compiler.
     """
     texts = _sources(root, instantiation.source)
     entry = cached_file(instantiation, arch, cache, root)
@@ -111,7 +113,8 @@ def compile_kernel(
 def cached_file(
     instantiation: Instantiation, arch: str, cache: Path = DEFAULT_CACHE, root: Path = SOURCE_ROOT
 ) -> Path:
-    """Return the file in which `compile_kernel` keeps a cubin. Raises CompilerNotFoundError."""
+    """Return the path of the file in which `compile_kernel` caches a cubin. Raises
+    CompilerNotFoundError."""
     texts = _sources(root, instantiation.source)
     return placed(cache) / f"{_digest(instantiation, arch, texts)}.cubin"
 
@@ -126,9 +129,9 @@ def compile_all(
 ) -> dict[tuple[Instantiation, str], Cubin]:
     """Return the cubin of every instantiation for each of the architectures that it supports.
 
-    They are compiled on as many `threads`; 0 is one for each core. `progress(done, total)` is
-    called after each, from the calling thread. Raises the first CompileError at once; kernels
-    compiled before it stay in the cache.
+    `threads` is the number of threads that compile; 0 stands for one per core. `progress(done,
+    total)` is called in the calling thread after each kernel. Raises the first CompileError at
+    once; kernels that were compiled before stay in the cache.
     """
     architectures = tuple(architectures)
     pairs = ((i, arch) for i in instantiations for arch in architectures)
@@ -148,10 +151,11 @@ def compile_all(
 def compile_each(
     make: Callable[[Instantiation], object], instantiations: Iterable[Instantiation], threads: int
 ) -> Iterator[Instantiation]:
-    """Call `make` with every instantiation, on as many `threads` (0: one for each core), and yield
-    each once its call has ended.
+    """Call `make` with every instantiation on `threads` threads (0: one per core). Yield each
+    instantiation once its call has ended.
 
-    A CompileError is left to whatever loads that kernel; any other error is raised at once.
+    A CompileError is ignored here, because loading that kernel raises it again. Any other error is
+    raised at once.
     """
 
     def attempt(instantiation: Instantiation) -> None:
@@ -165,8 +169,8 @@ def compile_each(
 def _in_threads(
     make: Callable[[_Item], _Made], items: Iterable[_Item], threads: int
 ) -> Iterator[tuple[_Item, _Made]]:
-    """Yield each item with what `make` returns for it, as they end; after an error no other
-    begins."""
+    """Yield each item with the result of `make`, in the order in which the calls end. After an
+    error no further call begins."""
     with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         running = {pool.submit(make, item): item for item in items}
         try:
@@ -178,7 +182,7 @@ def _in_threads(
 
 
 def source_digest(sources: Iterable[str], root: Path = SOURCE_ROOT) -> str:
-    """Return a digest of these files, of all that they include, and of the flags."""
+    """Return a digest of these files, of all files that they include, and of the flags."""
     texts = {source: _sources(root, source) for source in sources}
     return hashlib.sha256(json.dumps([FLAGS, texts], sort_keys=True).encode()).hexdigest()[:16]
 
@@ -198,8 +202,9 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 def _sources(root: Path, source: str) -> dict[str, str]:
     """Return the texts of `source` and of every file under `root` that it includes, by name.
 
-    The compiler gets these texts and searches no folder: it compiles exactly what is digested. A
-    missing include is left to the compiler: it may be in a branch that is not taken.
+    The compiler gets these texts and searches no folder, so it compiles exactly the texts in the
+    digest. A missing include is no error here, because it may stand in a branch that the compiler
+    skips.
     """
     texts = {source: (root / source).read_text(encoding="utf-8")}
     waiting = _INCLUDE.findall(texts[source])
@@ -212,7 +217,7 @@ def _sources(root: Path, source: str) -> dict[str, str]:
 
 
 def _digest(instantiation: Instantiation, arch: str, texts: dict[str, str]) -> str:
-    """Return the cache's key: a digest of all that the result depends on."""
+    """Return the cache key, a digest of everything on which the result depends."""
     flags = (*FLAGS, *instantiation.macros)
     depends_on = [nvrtc.version(), arch, flags, instantiation.expression, texts]
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
@@ -238,7 +243,7 @@ instantiation, f"the log does not list the kernel's resources\n{compiled.log}"
 
 
 def _resources(compiled: nvrtc.CompilerOutput) -> Resources | None:
-    """Return the resources that ptxas reports of the kernel, or None where the log has none."""
+    """Return the resources that ptxas reports for the kernel, or None if the log has none."""
     _, _, report = compiled.log.partition(f"Compiling entry function '{compiled.lowered_name}'")
     frame = re.search(
         r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report
@@ -255,7 +260,7 @@ def _resources(compiled: nvrtc.CompilerOutput) -> Resources | None:
 
 
 def _read(entry: Path) -> Cubin | None:
-    """Return the cached cubin, or None where it is missing or damaged."""
+    """Return the cached cubin, or None if it is missing or damaged."""
     try:
         content = entry.read_bytes()
     except FileNotFoundError:
@@ -273,7 +278,7 @@ def _read(entry: Path) -> Cubin | None:
 
 
 def _write(entry: Path, cubin: Cubin) -> None:
-    """Store a cubin atomically: any reader sees all of it or nothing."""
+    """Store a cubin atomically, so that a reader sees the whole cubin or none."""
     fields = {"name": cubin.name, "resources": asdict(cubin.resources)}
     rest = json.dumps(fields).encode() + b"\n" + cubin.code
     temporary = entry.with_suffix(f".{uuid4().hex}.tmp")

@@ -1,7 +1,9 @@
-"""Lists the compilers whose kernels were compared: the only such table.
+"""Lists the compiler releases whose kernels were compared with each other. No other file lists
+them.
 
-Each has a table of what its kernels take (tests/kernels/resources); the extras in pyproject.toml
-allow these versions and no newer one; if another is loaded, a warning names it.
+For each release tests/kernels/resources has a table of its kernels' resources. The extras in
+pyproject.toml allow these releases and no newer one. If another release is loaded, a warning names
+it.
 """
 
 from dataclasses import dataclass
@@ -9,20 +11,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """Names a release of NVRTC, and the package that has it."""
+    """Names a release of NVRTC, and the package that contains it."""
 
     package: str
     release: str
 
     @property
     def version(self) -> tuple[int, int]:
-        """Return the version that NVRTC says of itself, which is all that a process can know."""
+        """Return the version that NVRTC reports; a process cannot know more."""
         major, minor, _ = map(int, self.release.split("."))
         return major, minor
 
     @property
     def name(self) -> str:
-        """Return the words for it in tables and rows, such as "NVRTC 13.0"."""
+        """Return the compiler's name in tables and rows, such as "NVRTC 13.0"."""
         return name_of(self.version)
 
 
@@ -41,13 +43,12 @@ ones (constraints.txt), so none is left out; 12.8 is the first that knows sm_100
 
 
 def name_of(version: tuple[int, int]) -> str:
-    """Return the words for a version in tables and rows: "NVRTC 13.0"."""
+    """Return a version's name in tables and rows, such as "NVRTC 13.0"."""
     return "NVRTC {}.{}".format(*version)
 
 
 def doubt(version: tuple[int, int]) -> str | None:
-    """Return why kernels of this version of NVRTC may differ from those compared, or None where
-    they are known."""
+    """Return a warning if kernels of this NVRTC version were not compared, or None if they were."""
     versions = [compiler.version for compiler in COMPARED]
     if version in versions:
         return None

@@ -1,4 +1,4 @@
-"""Implements a GPU as a Device, through CuPy: the only module that imports CuPy, to open a GPU.
+"""Implements a GPU as a Device, through CuPy. No other module imports CuPy to open a GPU.
 
     kernels/device/compile.py ─ cubin ─ cupy.RawModule(path=...) ─ cupy.RawKernel ─ launch
 
@@ -71,11 +71,10 @@ must be empty to change it, so that launches with different shares cannot overla
 
 
 class CudaDevice:
-    """A GPU as a Device (kernels.device.device), chosen among those that CUDA_VISIBLE_DEVICES
-    shows.
+    """A GPU as a Device (kernels.device.device), one of the GPUs that CUDA_VISIBLE_DEVICES lists.
 
-    `number` is CUDA's; `cache` is the folder of compiled kernels. Raises DeviceError where CuPy is
-    not installed, or the driver, or the GPU is not available.
+    `number` is CUDA's device number, and `cache` is the folder of compiled kernels. Raises
+    DeviceError if CuPy or the driver is not installed, or if the GPU is not available.
     """
 
     def __init__(self, number: int = 0, cache: Path = DEFAULT_CACHE) -> None:
@@ -343,8 +342,7 @@ class CudaStream:
         self._faults = faults
 
     def synchronize(self) -> None:
-        """Sleep until the stream is done, because CUDA's own wait for a stream keeps a core
-        busy."""
+        """Sleep until the stream is done. CUDA's function for this wait would keep a core busy."""
         with self._faults():
             self._ended.record(self.cupy)
             self._ended.synchronize()
@@ -387,7 +385,7 @@ class CudaGraph:
 
 
 def count_devices() -> int:
-    """Return how many GPUs CUDA_VISIBLE_DEVICES shows. Raises DeviceError without CuPy or a GPU."""
+    """Return how many GPUs CUDA_VISIBLE_DEVICES lists. Raises DeviceError without CuPy or a GPU."""
     runtime = _cupy().cuda.runtime
     try:
         return int(runtime.getDeviceCount())
@@ -408,7 +406,8 @@ def _own_event(event: Event) -> CudaEvent:
 
 
 def _raw_argument(argument: PlainArgument) -> Any:
-    """Return an argument for RawKernel: a struct's bytes as one NumPy record, others unchanged."""
+    """Return an argument for RawKernel: a struct's bytes as one NumPy record, and any other
+    argument unchanged."""
     return np.frombuffer(argument, f"V{len(argument)}") if isinstance(argument, bytes) else argument
 
 

@@ -1,11 +1,11 @@
-"""Defines the interface between the engine and a device: a GPU, or in tests the CPU.
+"""Defines the interface between the engine and a device, which is a GPU, or the simulator in tests.
 
     Instantiation ─ compile, load ─> Kernel ─┐
     allocate ─> Buffer ─ address ────────────┴─ launch(kernel, ...) on a Stream, or into a Graph
 
-Work is asynchronous: a call that takes a stream returns at once, and its work is done after all
-earlier work of that stream. It is complete for the host after `synchronize()`. Streams do not wait
-for each other.
+Work is asynchronous. A call that takes a stream returns at once, and its work runs after all
+earlier work of that stream. The host may rely on the results after `synchronize()`. Streams do not
+wait for each other.
 
     DeviceError
     ├── CompilerNotFoundError  compile, load: NVRTC is not installed (kernels/device/nvrtc.py)
@@ -60,7 +60,7 @@ device makes its own 128 bytes."""
 class Trigger(Enum):
     """Names the point at which a kernel lets the next launch begin (kernels/src/dependent.cuh).
 
-    The value is the macro TRIGGER there. A block that ends lets it begin in any case.
+    The value is the macro TRIGGER there. A block that ends also lets the next launch begin.
     """
 
     START = 0
@@ -78,11 +78,12 @@ class Variant(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Instantiation:
-    """A kernel template with its arguments: the only C++ that Python generates.
+    """A kernel template with its arguments. Python generates no other C++.
 
-    `source` is a file under SOURCE_ROOT, `kernel` the template's name in it, `arguments` its
-    parameters in order, each by its name there (upper or lower case). A kernel that is not a
-    template has none. It is compiled for `architectures` alone.
+    `source` is a file under SOURCE_ROOT, and `kernel` is the template's name in that file.
+    `arguments` has the template's arguments in order, by the parameters' names in upper or lower
+    case; it is empty for a kernel that is not a template. The kernel is compiled only for
+    `architectures`.
     """
 
     source: str
@@ -94,9 +95,8 @@ class Instantiation:
 
     @classmethod
     def of(cls, source: str, kernel: str, configuration: "DataclassInstance") -> "Instantiation":
-        """Return the instantiation whose template arguments are a frozen dataclass's fields, in
-        order.
-        """
+        """Return the instantiation whose template arguments are the fields of a frozen dataclass,
+        in order."""
         arguments = [
             (field.name, getattr(configuration, field.name)) for field in fields(configuration)
         ]
@@ -111,8 +111,7 @@ class Instantiation:
 
     @property
     def macros(self) -> tuple[str, ...]:
-        """Return the compiler flags that define macros; there are none if all settings are the
-        defaults."""
+        """Return the compiler flags that define macros; with default settings there are none."""
         chosen = self.trigger is not Trigger.START
         return (
             *([f"-DTRIGGER={self.trigger.value}"] if chosen else []),
@@ -133,8 +132,9 @@ def _cpp(value: TemplateArgument) -> str:
 class Kernel:
     """A loaded instantiation, which can run on the device that loaded it.
 
-    Its resources per thread and block are None where the device does not report them.
-    `local_bytes` is memory instead of registers: spills, and arrays indexed at run time.
+    Its resources per thread and per block are None if the device does not report them.
+    `local_bytes` counts data that does not fit into registers: spills, and arrays that are indexed
+    at run time.
     """
 
     instantiation: Instantiation
@@ -164,11 +164,12 @@ class Memory(NamedTuple):
 
 
 class Buffer(Protocol):
-    """Device memory, undefined until written. An engine divides one into many."""
+    """Device memory, undefined until written. An engine divides one Buffer among many values."""
 
     @property
     def address(self) -> int:
-        """Return the first byte's address, a multiple of ALIGNMENT; offsets may be added to it."""
+        """Return the address of the first byte, a multiple of ALIGNMENT. Addresses inside the
+        buffer are this address plus an offset."""
 
     @property
     def nbytes(self) -> int:
@@ -192,23 +193,22 @@ class Event(Protocol):
     """A point in the work of a stream."""
 
     def record(self, stream: Stream) -> None:
-        """Make the event happen when all work of `stream` so far is done."""
+        """Make the event happen when all work that `stream` has so far is done."""
 
     def elapsed_ms(self, since: "Event") -> float:
-        """Return the milliseconds between `since` and this event, both of which must have
-        happened."""
+        """Return the milliseconds from `since` to this event; both events must have happened."""
 
 
 class Graph(Protocol):
     """Work captured once, to be replayed in one call."""
 
     def replay(self, stream: Stream) -> None:
-        """Enqueue the captured work on `stream`; it uses the addresses and arrays of the
+        """Enqueue the captured work on `stream`, with the same addresses and arrays as during the
         capture."""
 
 
 class Device(Protocol):
-    """A device. Any thread may call it; only one thread at a time may use a stream."""
+    """A device. Any thread may call its methods, but only one thread at a time may use a stream."""
 
     @property
     def name(self) -> str:
@@ -228,12 +228,13 @@ class Device(Protocol):
 
     @property
     def driver(self) -> str:
-        """Return the driver and its version, such as "CUDA 13.0"; measurements are valid for one
-        driver."""
+        """Return the driver and its version, such as "CUDA 13.0". A measurement is valid for one
+        driver only."""
 
     @property
     def compiler(self) -> str:
-        """Return the version of the compiler of kernels. Raises CompilerNotFoundError."""
+        """Return the version of the compiler that compiles kernels. Raises
+        CompilerNotFoundError."""
 
     @property
     def peak_flops(self) -> float:
@@ -242,7 +243,7 @@ class Device(Protocol):
 
     @property
     def peak_bandwidth(self) -> float:
-        """Return the bytes per second to and from memory at its highest clock."""
+        """Return the bytes per second to and from memory at the highest memory clock."""
 
     @property
     def overlaps(self) -> bool:
@@ -251,10 +252,11 @@ class Device(Protocol):
     def compile(
         self, instantiations: Iterable[Instantiation], threads: int = 0
     ) -> Iterator[Instantiation]:
-        """Compile what the cache lacks, all at once, and yield each kernel once it is there.
+        """Compile kernels that are missing in the cache, in parallel, and yield each kernel once it
+        is cached.
 
-        It takes as many `threads`; 0 is one for each core. A kernel that does not compile is
-        yielded like the others: `load` has the error. Raises CompilerNotFoundError.
+        `threads` is the number of threads; 0 stands for one per core. A kernel that does not
+        compile is yielded too, and `load` raises its error. Raises CompilerNotFoundError.
         """
 
     def load(self, instantiation: Instantiation) -> Kernel:
@@ -267,14 +269,15 @@ class Device(Protocol):
         """Allocate device memory; this is slow and may wait for the device. Raises
         OutOfMemoryError.
 
-        No kernel writes what is `constant`, such as weights: dependent launches may read it early.
+        No kernel writes memory that is `constant`, such as weights, so dependent launches may read
+        it early.
         """
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Return pinned host memory, which can be copied to and from the device asynchronously."""
+        """Return pinned host memory, from and to which the device can copy asynchronously."""
 
     def address(self, pinned: NDArray[Any]) -> int:
-        """Return the address by which kernels access pinned memory, or a part of it."""
+        """Return the address at which kernels access pinned memory, or a part of pinned memory."""
 
     def memory(self) -> Memory:
         """Return the device's free and total memory."""
@@ -286,11 +289,11 @@ class Device(Protocol):
         """Return a new event, not recorded yet."""
 
     def upload(self, destination: int, source: NDArray[Any], stream: Stream) -> None:
-        """Copy a C-contiguous array to a device address; do not change the array until the copy is
-        done."""
+        """Copy a C-contiguous array to a device address. The array must not change until the copy
+        is done."""
 
     def download(self, destination: NDArray[Any], source: int, stream: Stream) -> None:
-        """Copy from a device address into a C-contiguous array, which is valid once the copy is
+        """Copy from a device address into a C-contiguous array. The array is valid once the copy is
         done."""
 
     def fill(self, destination: int, nbytes: int, value: int, stream: Stream) -> None:
@@ -310,30 +313,32 @@ class Device(Protocol):
     ) -> None:
         """Run `kernel` with `shared_bytes` of dynamic shared memory for each block.
 
-        Every `cluster` of blocks, of which the grid is a multiple along each axis, run at the same
-        time and reach each other's shared memory (kernels/src/cluster.cuh); at most 8 of them.
+        The blocks of a cluster run at the same time and can access each other's shared memory
+        (kernels/src/cluster.cuh). `cluster` is the number of blocks along each axis, at most 8 in
+        all; the grid must be a multiple of it along each axis.
 
-        If `dependent`, it may begin before the launch right before it in the stream has ended, as
-        far as the rule of kernels/src/dependent.cuh allows.
+        If `dependent`, the launch may begin before the previous launch in the stream has ended, as
+        kernels/src/dependent.cuh allows.
 
-        Raises LaunchError where the device refuses (too many threads, too much shared memory, no
-        clusters).
-        Arguments are copied now: they need not outlive the call.
+        Arguments are copied before the call returns. Raises LaunchError if the device refuses the
+        launch: too many threads, too much shared memory, or no support for clusters.
         """
 
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
         """Record work on `stream` within this block into the graph, instead of executing it.
 
-        So is the work of streams that wait for events recorded meanwhile, and the graph has their
-        branches in parallel; `stream` must wait for the end of each before the block ends. No
-        allocation, load or synchronisation is allowed meanwhile. The graph can be replayed once the
-        block has ended. It keeps the arrays and kernels it uses alive, but not the Buffers.
+        Other streams that wait for an event recorded inside the block are captured too, and become
+        parallel branches of the graph. `stream` must wait for the end of each branch before the
+        block ends. Allocating, loading and synchronising are not allowed inside the block. The
+        graph can be replayed once the block has ended. The graph keeps its arrays and kernels
+        alive, but not its Buffers.
         """
 
     def early_launches(self, graph: Graph) -> int:
         """Return how many launches of a captured graph may begin before the previous one has ended.
 
-        A GPU's capture may add full dependencies between dependent launches, which only this shows.
+        A GPU's capture may add full dependencies between dependent launches; only this number shows
+        them.
         """
 
     def synchronize(self) -> None:
@@ -341,11 +346,11 @@ class Device(Protocol):
 
 
 class DeviceError(Exception):
-    """Says that a device operation failed."""
+    """Raised when a device operation fails."""
 
 
 class CompileError(DeviceError):
-    """Says that a kernel does not compile, with the compiler's log."""
+    """Raised when a kernel does not compile; contains the compiler's log."""
 
     def __init__(self, instantiation: Instantiation, log: str) -> None:
         super().__init__(f"{instantiation} of {instantiation.source} does not compile:\n{log}")
@@ -354,7 +359,7 @@ class CompileError(DeviceError):
 
 
 class OutOfMemoryError(DeviceError):
-    """Says how many bytes an allocation needed, and how many were free."""
+    """Raised when device memory is full; contains the bytes needed and the bytes free."""
 
     def __init__(self, needed: int, free: int) -> None:
         super().__init__(f"out of device memory: {needed:,} bytes needed, {free:,} free")
@@ -363,7 +368,7 @@ class OutOfMemoryError(DeviceError):
 
 
 class LaunchError(DeviceError):
-    """Says why the device refuses a launch."""
+    """Raised when the device refuses a launch; contains the reason."""
 
     def __init__(self, kernel: Kernel, reason: str) -> None:
         super().__init__(f"cannot launch {kernel}: {reason}")
@@ -372,4 +377,5 @@ class LaunchError(DeviceError):
 
 
 class FaultError(DeviceError):
-    """Says that asynchronous work failed (an illegal address, say); the device accepts no more."""
+    """Raised when asynchronous work has failed, for example at an illegal address. The device
+    accepts no more work."""

@@ -1,6 +1,7 @@
-"""Calls NVIDIA's driver by ctypes for what CuPy lacks: launch attributes, tensor maps, graph edges.
+"""Calls NVIDIA's driver through ctypes for functions that CuPy lacks: launch attributes, tensor
+maps and graph edges.
 
-Structures are those of cuda.h of CUDA 12 and 13.
+The structures are the same in cuda.h of CUDA 12 and 13.
 """
 
 import ctypes
@@ -26,7 +27,7 @@ _MAP_BYTES, _MAP_ALIGNMENT = 128, 128  # of a CUtensorMap; before CUDA 13 at 64 
 
 
 class DriverError(Exception):
-    """Says that the driver refused a call; `status` is a CUresult."""
+    """Raised when the driver refuses a call; `status` is a CUresult."""
 
     def __init__(self, function: str, status: int) -> None:
         super().__init__(f"{function}: CUDA error {status}")
@@ -34,7 +35,7 @@ class DriverError(Exception):
 
 
 class Attribute(ctypes.Structure):
-    """Mirrors CUlaunchAttribute; its value of 64 bytes is declared as 16 ints."""
+    """Mirrors CUlaunchAttribute, whose value of 64 bytes is declared as 16 ints."""
 
     _fields_ = (("id", ctypes.c_uint), ("pad", ctypes.c_uint), ("value", ctypes.c_int * 16))
 
@@ -74,10 +75,10 @@ def launch_kernel(
     dependent: bool = False,
     cluster: Dim3 = NO_CLUSTERS,
 ) -> None:
-    """Launch a CUfunction in clusters that have this many blocks along each axis.
+    """Launch a CUfunction in clusters with `cluster` blocks along each axis.
 
-    If `dependent`, it may begin before the previous launch in the stream has ended. `parameters`
-    has the bytes of each parameter. Raises DriverError.
+    If `dependent`, the launch may begin before the previous launch in the stream has ended.
+    `parameters` has the bytes of each parameter. Raises DriverError.
     """
     chosen: dict[int, tuple[int, ...]] = {}
     if dependent:
@@ -139,7 +140,8 @@ def _array(kind: Any, *numbers: int) -> Any:
 def programmatic_edges(graph: int) -> int:
     """Return how many edges of a CUgraph let a launch begin before the previous one has ended.
 
-    A capture makes such an edge, or a full one, of each dependent launch. Raises DriverError.
+    A capture turns each dependent launch into such an edge or into a full dependency. Raises
+    DriverError.
     """
     count = ctypes.c_size_t()
     handle = ctypes.c_void_p(graph)
@@ -169,5 +171,5 @@ def _call(function: str, *arguments: Any) -> None:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Return the driver's library. Raises OSError where there is none."""
+    """Return the driver's library. Raises OSError if it is missing."""
     return ctypes.CDLL("libcuda.so.1")

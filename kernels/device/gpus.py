@@ -1,7 +1,8 @@
-"""Lists the abilities of GPU architectures and products, by NVIDIA's data sheets: the only such
-table.
+"""Lists the properties of GPU architectures and products from NVIDIA's data sheets. No other file
+lists them.
 
-Planning, estimates and reports read it; on a GPU, `CudaDevice` asks the driver where it can.
+Planning, estimates and reports read this table; on a GPU, `CudaDevice` asks the driver where
+possible.
 """
 
 from collections.abc import Mapping
@@ -69,7 +70,7 @@ OTHER = Architecture(128, 1.0, 0, 0)
 
 
 def architecture_of(name: str) -> Architecture:
-    """Return an architecture by its name, or OTHER where it is not listed."""
+    """Return an architecture by its name, or OTHER if the name is not listed."""
     return ARCHITECTURES.get(name, OTHER)
 
 
@@ -77,7 +78,8 @@ def architecture_of(name: str) -> Architecture:
 class Gpu:
     """Holds a product's peak rates of memory and of dense arithmetic.
 
-    fp32's is without tensor cores; tf32's is 0 where tensor cores lack it.
+    The fp32 rate is without tensor cores. The tf32 rate is 0 if the tensor cores do not support
+    TF32.
     """
 
     name: str

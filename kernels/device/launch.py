@@ -1,4 +1,4 @@
-"""Plans one kernel launch, its kernel, geometry and arguments, without a device."""
+"""Describes one kernel launch (its kernel, geometry and arguments) without a device."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,8 +36,8 @@ GPU with blocks, enough that each block's warps hide the memory's latency."""
 class Launch:
     """A kernel with its geometry and arguments.
 
-    A `str` argument names an operand ("x", "weight", "y") whose address is not known yet, as the
-    base of a tensor map does; `bind` replaces it.
+    A `str` argument or a tensor map with a `str` base names an operand ("x", "weight", "y") whose
+    address is not known yet. `bind` replaces the name with the address.
     """
 
     instantiation: Instantiation
@@ -64,13 +64,14 @@ class Launch:
 
     @property
     def writes(self) -> frozenset[str]:
-        """Return the operands that the kernel may write, which are its pointers to non-const."""
+        """Return the operands that the kernel may write, which are its pointers to non-const
+        types."""
         return frozenset(operand for operand, declared in self._named() if declared.written)
 
     @property
     def restricted(self) -> frozenset[str]:
-        """Return the operands declared `__restrict__` (kernels/src/dependent.cuh): no launch may
-        write them."""
+        """Return the operands that are declared `__restrict__`, which no launch may write
+        (kernels/src/dependent.cuh)."""
         return frozenset(operand for operand, declared in self._named() if declared.restricted)
 
     def _named(self) -> Iterator[tuple[str, Declaration]]:
@@ -85,7 +86,8 @@ class Launch:
     def bind(self, addresses: Mapping[str, int]) -> tuple[Argument, ...]:
         """Return the arguments with addresses in place of operands' names.
 
-        Raises KeyError, and ValueError where a tensor map's operand is not aligned.
+        Raises KeyError for a missing operand, and ValueError if a tensor map's operand is not
+        aligned.
         """
         return tuple(_bound(argument, addresses) for argument in self.arguments)
 
@@ -129,7 +131,7 @@ def instantiate(
 def template_arguments(config: Any) -> Mapping[str, TemplateArgument]:
     """Return the fields of a frozen dataclass, which have the names of the template's parameters.
 
-    Nothing is copied, unlike by `asdict`: choosing a kernel asks for thousands.
+    Unlike `asdict` it copies nothing, because choosing a kernel calls it thousands of times.
     """
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
 
@@ -140,8 +142,8 @@ def blocks_of_threads(threads: int) -> tuple[Dim3, Dim3]:
 
 
 def int32(number: int) -> np.int32:
-    """Return the number as a C++ `int`. Raises ValueError beyond 32 bits, which kernels index
-    with."""
+    """Return the number as a C++ `int`, with which kernels index. Raises ValueError beyond 32
+    bits."""
     if not -(2**31) <= number < 2**31:
         raise ValueError(
 f"{number} is beyond 32 bits, with which kernels index; the tensor must be smaller"
@@ -160,10 +162,10 @@ def launch(
 ) -> Launch:
     """Return a launch; the arguments must have the names and the order of the kernel's parameters.
 
-    For a pointer pass an operand's name or 0, for an `int`, a `float` or a Divisor a number, for a
-    TensorMap one of an operand, for a struct the result of `struct`. Raises TypeError, which names
-    the first argument or template argument that differs from the source; ValueError as `int32` and
-    `divisor` do.
+    Pass an operand's name or 0 for a pointer; a number for an `int`, a `float` or a Divisor; a
+    TensorMap of an operand for a tensor map; and the result of `struct` for a struct. Raises
+    TypeError, which names the first argument or template argument that differs from the source, and
+    ValueError like `int32` and `divisor`.
     """
     source = SOURCE_ROOT / instantiation.source
     check_template(instantiation, source)
@@ -177,9 +179,9 @@ def struct(source: str, name: str, /, **members: float | Iterable[int]) -> bytes
     """Return the bytes of a C++ struct whose fields are integers, Divisors, arrays of these, and
     floats.
 
-    `members` have the names and the order of its fields; for a Divisor pass its number. Raises
-    TypeError, which names the first member that differs from the source in its name or length;
-    ValueError for a number that its field cannot hold, and as `divisor` does.
+    `members` have the names and the order of the struct's fields; for a Divisor pass its number.
+    Raises TypeError, which names the first member whose name or length differs from the source, and
+    ValueError for a number that its field cannot hold, or like `divisor`.
     """
     declared = fields(SOURCE_ROOT / source, name)
     check_names(f"struct {name} of {source}", [field.name for field in declared], members)
@@ -205,10 +207,10 @@ _FORMS = {"Divisor": "I", "float": "f"}
 def divisor(number: int) -> bytes:
     """Return the bytes of common.cuh's `Divisor`.
 
-    By it n // number = n · magic >> shift for 0 <= n < 2^31. Raises ValueError unless
-    0 < number < 2^31. magic is 2^shift / number, rounded up by less than 1. So the product exceeds
-    n / number by less than n / 2^shift, which is at most 1 / number: too little to reach the next
-    integer. Granlund & Montgomery 1994, theorem 4.2.
+    With a Divisor, n // number = n · magic >> shift for 0 <= n < 2^31. magic is 2^shift / number,
+    rounded up by less than 1. So the product exceeds n / number by less than n / 2^shift, which is
+    at most 1 / number and too little to reach the next integer. Source: Granlund & Montgomery 1994,
+    theorem 4.2. Raises ValueError unless 0 < number < 2^31.
     """
     return pack("<3I", *_divisor(number))
 

@@ -4,8 +4,8 @@
                                           ├─ bits of each word: stalls, waits ─┐
     nvdisasm ─ JSON ───────────────────────── opcodes, operands ───────────────┴─ Instruction
 
-Only disassembling needs a program: nvdisasm, of the wheel nvidia-cuda-nvdisasm or the CUDA toolkit.
-It is NVIDIA's, needs no driver, and must not be older than the compiler.
+Only disassembling needs a program: NVIDIA's nvdisasm, from the wheel nvidia-cuda-nvdisasm or the
+CUDA toolkit. nvdisasm needs no driver, and must not be older than the compiler.
 """
 
 import json
@@ -25,12 +25,12 @@ WORD = 16
 
 
 class DisassemblerNotFoundError(DeviceError):
-    """Says that nvdisasm is not installed."""
+    """Raised when nvdisasm is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One machine instruction; `target` is the index of the instruction that it may branch to."""
+    """One machine instruction; `target` is the index of the instruction to which it may branch."""
 
     opcode: str  # "LDS.128"
     operands: str

@@ -1,7 +1,7 @@
 """Calls NVRTC, NVIDIA's run-time compiler, which turns CUDA C++ into a cubin for one architecture.
 
-It is called through ctypes: twelve functions, which work with CUDA 12 and 13 and need no driver.
-CuPy's own binding cuts the last byte off a cubin.
+Twelve functions of NVRTC are called through ctypes. They work with CUDA 12 and 13 and need no
+driver. CuPy's binding of NVRTC is not used, because it cuts the last byte off a cubin.
 """
 
 import ctypes
@@ -23,11 +23,11 @@ _log = logging.getLogger(__name__)
 
 
 class CompilerNotFoundError(DeviceError):
-    """Says that NVRTC is not installed, or cannot be loaded."""
+    """Raised when NVRTC is not installed or cannot be loaded."""
 
 
 class NvrtcError(RuntimeError):
-    """Says why NVRTC refused a source or a call, with its log."""
+    """Raised when NVRTC refuses a source or a call; contains its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ def _version(library: ctypes.CDLL) -> tuple[int, int]:
 
 
 def architectures() -> tuple[int, ...]:
-    """Return the architectures that it has: (75, 80, ...). Raises CompilerNotFoundError."""
+    """Return the architectures that NVRTC supports, such as (75, 80, ...). Raises
+    CompilerNotFoundError."""
     count = ctypes.c_int()
     _check(_library().nvrtcGetNumSupportedArchs(ctypes.byref(count)))
     numbers = (ctypes.c_int * count.value)()
@@ -71,8 +72,8 @@ def compile_program(
 ) -> CompilerOutput:
     """Compile `source` and instantiate `expression`, a kernel's name with its template arguments.
 
-    `headers` are the texts that `#include "name"` finds; no folder is searched. It may be called
-    from several threads concurrently. Raises NvrtcError with the log.
+    `headers` are the texts that `#include "name"` finds; no folder is searched. Several threads may
+    call this function concurrently. Raises NvrtcError with the log.
     """
     program = ctypes.c_void_p()
     _check(
@@ -130,7 +131,7 @@ _loading = threading.Lock()
 def _load() -> ctypes.CDLL:
     """Load libnvrtc from the nvidia wheels, a conda environment, CUDA_PATH or the system.
 
-    Logs a warning where no kernels of this version were compared.
+    Logs a warning if no kernels of this version were compared.
     """
     try:
         # Installed with CuPy; a machine that serves on its CPU has neither.

@@ -1,7 +1,8 @@
 """Reads declarations from CUDA C++ sources: parameters, template parameters and struct fields.
 
-C++ binds by position: two `int`s in the wrong order would compile, and give wrong results. Python
-therefore passes arguments by name, and the names are checked against the order in the source.
+C++ passes arguments by position, so two `int`s in the wrong order would compile and give wrong
+results. Python therefore passes arguments by name, and checks the names against the order in the
+source.
 """
 
 import re
@@ -20,8 +21,8 @@ _TEMPLATE_ARGUMENTS = re.compile(r"<[^<>]*>")
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A parameter or a field; the type of `const float* x` is "*", that of `Walk<2> walk` is
-    "Walk"."""
+    """A parameter or a field. The type of `const float* x` is "*", and the type of `Walk<2> walk`
+    is "Walk"."""
 
     type: str
     name: str
@@ -33,7 +34,8 @@ class Declaration:
 
 @cache
 def parameters(source: Path, kernel: str) -> tuple[Declaration, ...]:
-    """Return the parameters of a kernel in a file. Raises TypeError where it has no such kernel."""
+    """Return the parameters of a kernel in a file. Raises TypeError if the file has no such
+    kernel."""
     declared = _TEMPLATE_ARGUMENTS.sub("", _kernel(source, kernel)["parameters"])
     return _declared(declared.split(","))
 
@@ -49,9 +51,9 @@ def check_template(instantiation: Instantiation, source: Path) -> None:
 
 @cache
 def fields(source: Path, struct: str) -> tuple[Declaration, ...]:
-    """Return the fields of a struct in a file or its includes; those of its base come first.
+    """Return the fields of a struct in a file or its includes; the fields of its base come first.
 
-    Raises TypeError where there is no such struct.
+    Raises TypeError if there is no such struct.
     """
     pattern = re.compile(
         rf"\bstruct\s+{re.escape(struct)}\s*(?::\s*(?P<base>\w+)\s*)?{{(?P<fields>[^}}]*)}}"

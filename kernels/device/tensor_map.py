@@ -2,9 +2,9 @@
 
     TensorMap of an operand ─ Launch.bind ─ of an address ─ Device.launch ─ 128 bytes, a parameter
 
-Only the driver knows the layout of those bytes, and the simulator has one of its own. So both are
-given this description, which refuses what a driver would. The bytes are a parameter by value: a
-captured graph keeps them, and they stay right while the operand stays where it is.
+Only the driver knows the layout of these 128 bytes, and the simulator uses another layout. Both
+therefore get this description, which refuses the same tensors as a driver. The bytes are passed by
+value, so a captured graph keeps them; they stay valid while the operand keeps its address.
 """
 
 from dataclasses import dataclass, replace
@@ -30,10 +30,10 @@ _MOST_PIXELS = 1024  # of a tile, in im2col mode
 
 
 class Windows(NamedTuple):
-    """Says which pixels a copy in im2col mode visits, by width and then height.
+    """Describes the pixels that a copy in im2col mode visits; each pair is width, then height.
 
-    The first and the last window of an image begin at `lower` from its first pixel, and at `upper`
-    from its last; others lie `steps` apart.
+    The first window of an image begins at `lower`, relative to the image's first pixel. The last
+    window begins at `upper`, relative to its last pixel. Neighbouring windows are `steps` apart.
     """
 
     steps: tuple[int, int]
@@ -43,12 +43,12 @@ class Windows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """Describes a tensor, and the tile that one copy takes of it, in rows of at most 128 bytes.
+    """Describes a tensor, and the tile that one copy reads from it, in rows of at most 128 bytes.
 
-    `base` is an operand's name, or its address once it is bound. A tile has `row` elements of the
-    innermost dimension, in each of `rows` places: along the second dimension, or in im2col mode, of
-    each window's pixel at one tap. What is outside the tensor is copied as zeros. Raises ValueError
-    where a driver would refuse it.
+    `base` is an operand's name, or its address after binding. A tile has `rows` rows of `row`
+    elements of the innermost dimension. The rows follow each other along the second dimension; in
+    im2col mode they are the pixels of consecutive windows at one tap. Elements outside the tensor
+    are copied as zeros. Raises ValueError if a driver would refuse the map.
     """
 
     base: str | int

@@ -1,2 +1,2 @@
-"""Makes a network's pixels of decoded images on a device or in NumPy, bit for bit as Pillow
-does."""
+"""Turns decoded images into a network's pixels on a device or in NumPy, with the same bits as
+Pillow."""

@@ -23,11 +23,12 @@ def decode_launches(
     scratch_bytes: int = SCRATCH_BYTES,
     blocks: int = _BLOCKS,
 ) -> tuple[Launch, ...]:
-    """Return the launches that decode the JPEG files in n places: operands entries, scratch (n
-    times `scratch_bytes`) and flags (n int32).
+    """Return the launches that decode the JPEG files in n places. The operands are entries, scratch
+    (n times `scratch_bytes`) and flags (n int32).
 
-    They follow `fetch_launch`. A file's pixels then lie where its scan lay, unless its number in
-    `flags` is not 0: a sum of `Flag`s. That of a place with another kind of image is 0.
+    These launches run after `fetch_launch`. They replace a file's scan with its pixels and set its
+    entry in `flags` to 0, or to a sum of `Flag`s if decoding failed. For a place with another kind
+    of image the entry is 0.
     """
 
     def over(source: str, kernel: str, blocks: int, threads: int, **more: int | str) -> Launch:

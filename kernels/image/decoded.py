@@ -1,4 +1,4 @@
-"""Describes images that are decoded but not resized, and lays them out for a device to read."""
+"""Describes images that are decoded but not resized, and their layout in memory for a device."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -39,7 +39,8 @@ PLACE_BYTES = ENTRY_BYTES + _TAPS_BYTES + JPEG_BYTES + 3 * MOST_PIXELS
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Says how to resize, crop, turn and paste a decoded image, whose x and y are as stored.
+    """Describes how to resize, crop, turn and paste a decoded image. x and y are those of the
+    stored image, before turning.
 
     The image's `box` is resized to `size`, and `crop` is cut out of the result. This crop is
     mirrored by `x_reversed` and `y_reversed`, then transposed, and pasted into the middle of the
@@ -63,8 +64,8 @@ class Resize:
         return self.frame[1], self.frame[0], len(self.channels)
 
     def fits(self, width: int, height: int, channels: int) -> bool:
-        """Return whether an image of this size, its taps and the first pass's result fit the space
-        of one image in a batch."""
+        """Return whether an image of this size, its taps and the result of the first pass fit into
+        one place of a batch."""
         left, top, right, bottom = self.crop
         across, down = right - left, bottom - top  # outputs
         middle = down * width if _is_down_first(width, height, self.size) else height * across
@@ -81,12 +82,11 @@ class Resize:
 
 
 class Crop:
-    """Says which of an image's pixels are resized, and by which taps."""
+    """Holds the region of an image that is resized, and the taps of both axes."""
 
     def __init__(self, size: tuple[int, int], channels: int, resize: Resize) -> None:
-        """Take the image's width and height, and its channels, 1 or 3. Raises ValueError where a
-        place has no room for it.
-        """
+        """Take the image's width and height, and its channels, 1 or 3. Raises ValueError if a place
+        has no room for the image."""
         width, height = size
         if not resize.fits(width, height, channels):
             raise ValueError(
@@ -106,9 +106,9 @@ f"a place in the batch has no room for {height}×{width}×{channels} pixels"
         )
 
     def head(self, nbytes: int, jpeg: bytes = b"") -> Bytes:
-        """Return the entry up to the pixels, or up to a JPEG file's scan, which `jpeg` describes:
-        kernels/src/place.cuh, `Entry`, both tables, and `jpeg`. `nbytes` follow it.
-        """
+        """Return the bytes of a place before its `nbytes` of pixels or of a JPEG file's scan: the
+        `Entry` of kernels/src/place.cuh, the tables of both axes, and `jpeg`, which describes the
+        JPEG file."""
         first, second = self.across, self.down
         height, width, channels = self.shape
         inner, inputs, kept_stride = channels, width, channels
@@ -154,14 +154,15 @@ f"a place in the batch has no room for {height}×{width}×{channels} pixels"
 class DecodedImage(DeferredImage):
     """Holds a decoded image and how to resize it; NumPy sees it as the resized pixels.
 
-    The array is computed here. A device computes the same from what `write` writes.
+    The array is computed in NumPy. A device computes the same pixels from the bytes that `write`
+    writes.
     """
 
     kind = Kind.DECODED
 
     def __init__(self, pixels: Bytes, resize: Resize) -> None:
-        """Take pixels H×W×C, C = 1 or 3. Raises ValueError where they exceed the space of an image
-        in a batch."""
+        """Take pixels H×W×C, C = 1 or 3. Raises ValueError if they do not fit into one place of a
+        batch."""
         height, width, channels = pixels.shape
         crop = Crop((width, height), channels, resize)
         self.resize = resize
@@ -185,7 +186,7 @@ class DecodedImage(DeferredImage):
 
 
 class WrittenImage(DeferredImage):
-    """Holds an image that is not an array, in the form in which its `write` wrote it."""
+    """Holds the bytes that the `write` method of a DeferredImage wrote to a place."""
 
     def __init__(self, place: Bytes, shape: tuple[int, ...]) -> None:
         """Take the shape of the resized pixels."""
@@ -199,8 +200,8 @@ class WrittenImage(DeferredImage):
         place[:used] = self._place[:used]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return a decoded image's resized pixels, computed like resize.cu; black ones for a file,
-        as only a device decodes it."""
+        """Return a decoded image's resized pixels, computed as in resize.cu. For a JPEG file, which
+        only a device decodes, return black pixels."""
         if self.kind is Kind.JPEG:
             return np.zeros(self.shape, dtype or self.dtype)
         members = read_entry(self._place)
@@ -227,7 +228,8 @@ class WrittenImage(DeferredImage):
         return framed if dtype is None else framed.astype(dtype, copy=False)
 
     def _tables(self, members: Mapping[str, NDArray[np.int32]]) -> Iterator[NDArray[np.int32]]:
-        """Yield both axes' tables, with a row for each output: its first input and its weights."""
+        """Yield the tables of both axes. Each has one row per output, with its first input and its
+        weights."""
         ends = [*members["table"], *members["data"]]
         for (begin, end), taps in zip(pairwise(ends), members["taps"], strict=True):
             row = 4 * (1 + taps)
@@ -236,8 +238,8 @@ class WrittenImage(DeferredImage):
 
 
 def _is_down_first(width: int, height: int, size: tuple[int, int]) -> bool:
-    """Return whether rows are resampled before columns; Pillow 13 picks the order with less
-    work."""
+    """Return whether rows are resampled before columns. Like Pillow 13 it chooses the order with
+    less work."""
     return height - size[1] > 2 * max(0, width - size[0])
 
 
@@ -248,8 +250,7 @@ def _cut(
     crop: tuple[int, ...],
     interpolation: Interpolation,
 ) -> tuple[Taps, slice]:
-    """Return an axis's taps relative to the first pixel that is used, and the slice of used
-    pixels."""
+    """Return an axis's taps relative to the first used pixel, and the slice of used pixels."""
     taps = taps_of(size, (box[0], box[1]), outputs, (crop[0], crop[1]), interpolation)
     first, end = taps.span
     return Taps(taps.starts - first, taps.weights), slice(first, end)
@@ -269,8 +270,8 @@ def _filled(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _resampled(table: NDArray[np.int32], inputs: Callable[[int], Bytes]) -> Bytes:
-    """Return one pass of the resize, rounded to bytes: for each output the sum of its taps' inputs
-    times weights."""
+    """Return the result of one pass of the resize, rounded to bytes: each output is the weighted
+    sum of its taps' inputs."""
     total: Any = 1 << (WEIGHT_BITS - 1)
     for tap in range(table.shape[-1] - 1):
         total = total + table[..., 1 + tap, None] * inputs(tap)

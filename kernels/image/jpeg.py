@@ -1,11 +1,13 @@
-"""Reads JPEG files that a device decodes, and lays them out for kernels/src/jpeg.cuh to read.
+"""Reads the headers of JPEG files that a device decodes, and writes the files in the layout of
+kernels/src/jpeg.cuh.
 
     parts of a file ── read_jpeg ── JpegFile ── JpegImage ── write ── a place in a batch
 
-A device decodes what cameras and most encoders write: baseline or extended Huffman coding, 8 bits,
-one scan, grey or three components of which the first alone may have more samples. What it does not
-decode is known here, by an `UnsuitableError` that says why, or on the device, by `Flag`s: libjpeg
-then decides what the file is. So this is nowhere less strict than libjpeg, and often more.
+A device decodes the files that cameras and most encoders write: baseline or extended Huffman
+coding, 8 bits, one scan, and one or three components, of which only the first may have more
+samples. Other files raise an `UnsuitableError` here, or set `Flag`s on the device. libjpeg then
+decodes or refuses the file. So this decoder accepts no file that libjpeg refuses, and refuses many
+that libjpeg accepts.
 """
 
 import re
@@ -69,7 +71,8 @@ _ZIGZAG = bytes(
 
 @unique
 class Reason(Enum):
-    """Says why a device does not decode a JPEG; the value names a counter."""
+    """Names the reasons why a device does not decode a JPEG. The values are the names of
+    counters."""
 
     PROGRESSIVE = "progressive"
     RARE = "rare kind"  # arithmetic coding, lossless, hierarchical, 12 bits
@@ -83,17 +86,18 @@ class Reason(Enum):
 
 
 class UnsuitableError(ValueError):
-    """Says that a device does not decode a JPEG, and why."""
+    """Raised for a JPEG that a device does not decode; `reason` says why."""
 
     def __init__(self, reason: Reason, what: str) -> None:
-        """Take what was found in place of what a device decodes."""
+        """Take the reason, and a clause that says what was found in the file."""
         super().__init__(f"the GPU cannot decode this JPEG: {what}")
         self.reason = reason
 
 
 @unique
 class Flag(IntFlag):
-    """Says why a device left an image for the host to decode; mirrors jpeg.cuh's `Flag`."""
+    """Names the reasons why a device leaves an image to the host to decode. Mirrors jpeg.cuh's
+    `Flag`."""
 
     BAD_CODE = 1
     BITS_MISSING = 2
@@ -106,7 +110,7 @@ class Flag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class JpegFile:
-    """Holds the contents of a JPEG's headers, by which a device decodes it."""
+    """Holds the contents of a JPEG's headers, which a device needs to decode the scan."""
 
     width: int
     height: int
@@ -123,15 +127,17 @@ class JpegFile:
         return len(self.quantization)
 
     def scaled(self, eighths: int) -> tuple[int, int]:
-        """Return the width and height to which the image is decoded, at 8, 4, 2 or 1 eighths."""
+        """Return the width and height of the image decoded at `eighths` of its size: 8, 4, 2 or
+        1."""
         return ceil(self.width * eighths / 8), ceil(self.height * eighths / 8)
 
 
 def read_jpeg(parts: Sequence[bytes | memoryview]) -> JpegFile:
     """Return the contents of a file's headers.
 
-    The parts are the file without what affects no pixel: the start of the image, a segment each,
-    and last the start of the scan with all that follows. Raises UnsuitableError.
+    `parts` are the file without segments that affect no pixel: first the start-of-image marker,
+    then one part per segment, and last the scan's header with the rest of the file. Raises
+    UnsuitableError.
     """
     headers = _Headers()
     for part in parts[1:-1]:
@@ -211,7 +217,7 @@ Reason.TABLE, "a Huffman table has an unsupported number or a wrong length"
         self.frame = body
 
     def file(self, scan_header: bytes, rest: memoryview) -> JpegFile:
-        """Return what all segments say together, and the bytes of the scan."""
+        """Return the contents of all segments together, and the bytes of the scan."""
         frame = self.frame
         if frame is None:
             raise UnsuitableError(Reason.SEGMENT, "its scan must follow a frame header")
@@ -282,7 +288,7 @@ def _find_end(rest: memoryview) -> int:
 
 
 def _check_codes(table: bytes, *, dc: bool) -> None:
-    """Raise UnsuitableError if codes do not fit their lengths, one is all ones, or a DC value has
+    """Raise UnsuitableError if a length has too many codes, a code is all ones, or a DC value has
     more than 15 bits."""
     code = 0
     for length, count in enumerate(table[:_LENGTHS], 1):
@@ -305,17 +311,16 @@ def _truncated() -> UnsuitableError:
 
 
 class JpegImage(DeferredImage):
-    """Holds a JPEG file that a device decodes and resizes, and says how.
+    """Holds a JPEG file for a device to decode and resize, with the size and the crop to produce.
 
-    As an array it is black: only a device decodes it.
+    Converted to an array it is black, because only a device decodes it.
     """
 
     kind = Kind.JPEG
 
     def __init__(self, file: JpegFile, eighths: int, resize: Resize) -> None:
-        """Take a file that is decoded at `eighths` of its size: 8, 4, 2 or 1; `resize` is of the
-        image that this gives. Raises UnsuitableError where a place has no room for it.
-        """
+        """Take a file to decode at `eighths` of its size: 8, 4, 2 or 1. `resize` applies to the
+        decoded image. Raises UnsuitableError if a place has no room for the file."""
         try:
             crop = Crop(file.scaled(eighths), file.components, resize)
         except ValueError as error:
@@ -344,13 +349,14 @@ f"it needs {self.scratch_bytes} bytes of scratch memory, over {SCRATCH_BYTES}",
         place[begin:end] = np.frombuffer(self.file.scan, np.uint8)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return black pixels: scores of an engine without flags for a file are discarded."""
+        """Return black pixels. An engine that cannot decode files sets no flags for them, and its
+        scores are discarded."""
         return np.zeros(self.shape, dtype or self.dtype)
 
 
 def _described(file: JpegFile, eighths: int, crop: Crop) -> tuple[bytes, int]:
-    """Return the bytes of jpeg.cuh's `Jpeg` with its tables, and the bytes of scratch memory that
-    it needs."""
+    """Return jpeg.cuh's `Jpeg` with its tables as bytes, and how many bytes of scratch memory
+    decoding needs."""
     most_h, most_v = file.luma
     sampling = [file.luma, *[(1, 1)] * (file.components - 1)]
     blocks = [(i, x, y) for i, (h, v) in enumerate(sampling) for y in range(v) for x in range(h)]
@@ -421,9 +427,9 @@ def _described(file: JpegFile, eighths: int, crop: Crop) -> tuple[bytes, int]:
 
 
 def _side(factors: tuple[int, int], most: tuple[int, int], eighths: int) -> int:
-    """Return how many samples a component's block is decoded to, across and down.
+    """Return the width and height, in samples, to which a component's block is decoded.
 
-    Chroma is scaled down less, where that replaces scaling it up again.
+    Chroma is scaled down less than luma if it would otherwise have to be scaled up again.
     """
     side = eighths
     while side < 8 and all(

@@ -1,6 +1,7 @@
-"""Lays out a batch's images, each of any kind in its place, for kernels/src/place.cuh to read.
+"""Writes a batch's images, each of any kind in its own place, in the layout of
+kernels/src/place.cuh.
 
-A place begins with an entry, and takes as much of its bytes as its image needs:
+A place begins with an entry, and uses as many of its bytes as its image needs:
 
     Entry │ pixels of the network's size, or a tensor
     Entry │ taps of the first axis │ of the second │ pixels of another size
@@ -34,10 +35,10 @@ Bytes = NDArray[np.uint8]
 
 @unique
 class Kind(IntEnum):
-    """Names the kinds of images that a place may hold, with place.cuh's numbers.
+    """Lists the kinds of images that a place may hold, with place.cuh's numbers.
 
-    A batch of one kind may also hold images of the kinds before it, because its launches can do all
-    that theirs can.
+    A batch of one kind may also hold images of all kinds before it, because its launches support
+    these kinds too.
     """
 
     PIXELS = 0  # of the network's size
@@ -47,18 +48,19 @@ class Kind(IntEnum):
 
 
 class DeferredImage:
-    """An image that is not yet an array of pixels; NumPy sees it as the pixels that it becomes."""
+    """An image that is not yet an array of pixels. NumPy converts it to the pixels that it will
+    become."""
 
     kind: Kind
     dtype = np.dtype(np.uint8)
     shape: tuple[int, ...]
 
     def write(self, place: Bytes) -> None:
-        """Write the entry and all that belongs to it to a place in a batch."""
+        """Write the entry and the image's data to a place in a batch."""
         raise NotImplementedError
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the pixels that it becomes."""
+        """Return the pixels that the image becomes."""
         raise NotImplementedError
 
 
@@ -75,7 +77,8 @@ def kind_of(image: PlacedImage) -> Kind:
 
 
 def kind_of_batch(images: Iterable[PlacedImage]) -> Kind:
-    """Return the kind of a batch: the highest `Kind` of its images, or that of an array's type."""
+    """Return the kind of a batch: the highest `Kind` of its images, or the kind of an array's
+    type."""
     if isinstance(images, np.ndarray):
         return _KINDS[images.dtype]
     return max(map(kind_of, images))
@@ -87,7 +90,7 @@ def array_bytes(nbytes: int) -> int:
 
 
 def aligned(nbytes: int) -> int:
-    """Return `nbytes` rounded up to what a thread copies at once."""
+    """Return `nbytes` rounded up to a multiple of the bytes that a thread copies at once."""
     return -(-nbytes // _ALIGNED) * _ALIGNED
 
 
@@ -133,13 +136,13 @@ def used_bytes(place: Bytes) -> int:
 
 
 def entry(**members: int | Iterable[int]) -> Bytes:
-    """Return the bytes of place.cuh's Entry, padded. Raises TypeError where a member is missing."""
+    """Return the bytes of place.cuh's Entry, padded. Raises TypeError if a member is missing."""
     packed = struct(SOURCE, "Entry", **members)
     return np.frombuffer(packed.ljust(ENTRY_BYTES, b"\0"), np.uint8)
 
 
 def read_entry(place: Bytes) -> dict[str, NDArray[np.int32]]:
-    """Return an entry's members as arrays; a Divisor becomes the number it divides by."""
+    """Return an entry's members as arrays. A Divisor becomes the number by which it divides."""
     numbers, at = place[:ENTRY_BYTES].view(np.int32), 0
     members: dict[str, NDArray[np.int32]] = {}
     for field in fields(SOURCE_ROOT / SOURCE, "Entry"):

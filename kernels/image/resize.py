@@ -13,7 +13,8 @@ _FIRST_BLOCKS = 256
 
 
 def fetch_launch(n: int, place_bytes: int = PLACE_BYTES) -> Launch:
-    """Return a launch that copies n images' entries to the device: operands images, entries."""
+    """Return a launch that copies the entries of n images to the device. Its operands are images
+    and entries."""
     return launch(
         instantiate(SOURCE, "fetch"),
         (_FETCHING, n, 1),
@@ -27,7 +28,8 @@ def fetch_launch(n: int, place_bytes: int = PLACE_BYTES) -> Launch:
 def first_axis_launch(
     n: int, place_bytes: int = PLACE_BYTES, middle_bytes: int = MIDDLE_BYTES
 ) -> Launch:
-    """Return a launch that resamples n images along their first axis: operands entries, middle."""
+    """Return a launch that resamples n images along their first axis. Its operands are entries and
+    middle."""
     return launch(
         instantiate(SOURCE, "first_axis"),
         (_FIRST_BLOCKS, n, 1),
@@ -45,10 +47,10 @@ def second_axis_launch(
     place_bytes: int = PLACE_BYTES,
     middle_bytes: int = MIDDLE_BYTES,
 ) -> Launch:
-    """Return a launch that writes decoded images' pixels of `shape`, H×W×C: operands entries,
-    middle, y. It leaves y unchanged for images of other kinds.
+    """Return a launch that writes the pixels of decoded images, with `shape` H×W×C. Its operands
+    are entries, middle and y. It leaves y unchanged for images of other kinds.
 
-    Raises ValueError where a place has no room for so many.
+    Raises ValueError if a place has no room for so many pixels.
     """
     height, width, channels = shape
     nbytes = height * width * channels

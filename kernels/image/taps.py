@@ -1,7 +1,7 @@
-"""Computes the taps of a resize: which input pixels, by which weights, make each output pixel.
+"""Computes the taps of a resize: the input pixels and the weights that make each output pixel.
 
-These are Pillow's numbers to the bit: the same filters in float64, summed in the same order, the
-box in float32, and weights of 22 bits behind the point.
+The taps equal Pillow's to the bit: the same filters in float64, summed in the same order, the box
+in float32, and weights with 22 fractional bits.
 """
 
 import math
@@ -21,10 +21,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """Holds the taps of an axis: output o sums `count` inputs, from input `starts[o]` on, by
-    `weights[o]`.
+    """Holds the taps of an axis: output o is the sum of `count` inputs, from input `starts[o]` on,
+    times `weights[o]`.
 
-    Every input exists: outputs of fewer taps have weights of 0, too.
+    Every input lies inside the axis. Outputs with fewer taps have additional weights of 0.
     """
 
     starts: NDArray[np.int32]
@@ -42,12 +42,12 @@ class Taps:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the index of the first input that is read, and of the one after the last."""
+        """Return the index of the first input that is read, and the index after the last."""
         return int(self.starts.min()), int(self.starts.max()) + self.count
 
 
 def most_taps(size: float, outputs: int, interpolation: Interpolation) -> int:
-    """Return the most taps that an output can have where `size` pixels become `outputs`."""
+    """Return the most taps that an output can have if `size` pixels become `outputs`."""
     if interpolation is Interpolation.NEAREST:
         return 1
     support, _ = _FILTERS[interpolation]
@@ -64,7 +64,8 @@ def taps_of(
 ) -> Taps:
     """Return the taps with which Pillow resizes the part `box` of an axis of `size` pixels.
 
-    Of its `outputs` pixels those of `crop` are returned, from the first to before the last.
+    The part becomes `outputs` pixels. The taps of the pixels `crop[0]` to before `crop[1]` are
+    returned.
     """
     first, last = np.float32(box[0]), np.float32(box[1])  # as Pillow's C code takes them
     begin, scale = float(first), float(last - first) / outputs
@@ -84,8 +85,8 @@ def taps_of(
 def _nearest(
     size: int, begin: float, scale: float, outputs: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return one tap for each output, at the sum of steps of `scale` like Pillow; 0 beyond the
-    axis."""
+    """Return one tap per output, at positions that add up steps of `scale` like Pillow. Beyond the
+    axis the weight is 0."""
     places = np.cumsum([begin + scale * 0.5, *[scale] * (outputs - 1)]).astype(np.int64)
     weights = np.where(places < size, 1 << WEIGHT_BITS, 0)[:, None]
     return np.minimum(places, size - 1), weights
@@ -112,7 +113,7 @@ def _antialiased(
 def _within(
     size: int, starts: NDArray[np.int64], weights: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Move taps that reach beyond the end of the axis back into it, padding in front with zeros."""
+    """Move taps that reach beyond the end of the axis back inside, with zeros in front."""
     count = weights.shape[1]
     beyond = np.maximum(starts + count - size, 0)
     columns = np.arange(count) - beyond[:, None]

@@ -1,4 +1,4 @@
-"""Checks the operands of convolutions' launches, and lays out filters."""
+"""Checks the operands of convolutions' launches, and converts filters to their layouts."""
 
 from typing import Any, NamedTuple
 
@@ -17,7 +17,8 @@ FILTER_FORM = "{groups} x taps x channels x filters"
 
 
 class ConvTensors(NamedTuple):
-    """Describes a convolution's tensors, where each lies, and what follows its sums."""
+    """Describes where a convolution's tensors lie in memory, and the activation that follows its
+    sums."""
 
     x: Pixels
     y: Pixels
@@ -27,7 +28,7 @@ class ConvTensors(NamedTuple):
 
     @property
     def given(self) -> dict[str, str | int]:
-        """Return the operands that a kernel may do without, by name: 0 where there are none."""
+        """Return the optional operands of a kernel by name; a missing operand is 0."""
         return {
             "bias": "bias" if self.bias else 0,
             "residual": "residual" if self.residual else 0,
@@ -35,8 +36,8 @@ class ConvTensors(NamedTuple):
 
 
 def check_operands(problem: ConvProblem, tensors: ConvTensors) -> None:
-    """Raise ValueError unless the tensors have the problem's channels and its precision's type of
-    numbers."""
+    """Raise ValueError unless the tensors have the problem's channels and the type that its
+    precision stores."""
     x, y, residual, *_ = tensors
     stored = problem.precision.stored
     present = [tensor for tensor in (x, y, residual) if tensor is not None]
@@ -55,8 +56,8 @@ def check_operands(problem: ConvProblem, tensors: ConvTensors) -> None:
 
 
 def check_filter(weight: Filter, problem: ConvProblem) -> None:
-    """Raise ValueError unless the filter is K×(C/groups)×R×S, or longer by a projection's
-    channels."""
+    """Raise ValueError unless the filter is K×(C/groups)×R×S, or K×(C + C')×1×1 with a
+    projection."""
     if weight.shape != problem.filter_shape:
         raise ValueError(f"the filter must have shape {problem.filter_shape}, got {weight.shape}")
 
@@ -74,8 +75,8 @@ def taps_by_channels_by_filters(weight: Filter, problem: ConvProblem) -> Filter:
 def vectors_in(*tensors: Pixels, width: int = VECTOR) -> bool:
     """Return whether all pixels of all tensors begin at a multiple of `width` channels.
 
-    Then channels can be loaded as vectors, also the last ones where their number is no multiple:
-    the rest of the vector belongs to the same pixel.
+    Then channels can be loaded as vectors. This includes the last channels if their number is not a
+    multiple of `width`, because the rest of that vector belongs to the same pixel.
     """
     return all(tensor.pitch % width == tensor.offset % width == 0 for tensor in tensors)
 

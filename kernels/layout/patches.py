@@ -1,4 +1,5 @@
-"""Lays out a patch, the input pixels that a block's outputs read, for kernels/src/tensor_patch.cu.
+"""Computes the layout of a patch (the input pixels that a block's outputs read) for
+kernels/src/tensor_patch.cu.
 
 ConvProblem ─ slices_of ─ Slices ─┐
                                   ├─ patch_of ─ Patch ─ offsets_of ─ where taps lie
@@ -29,11 +30,12 @@ MAX_VECTORS = 256
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """The input that the region of a tile reads, and its layout in shared memory.
+    """Describes the input that a tile's region reads, and the layout of this input in shared
+    memory.
 
     A region is the output pixels of a tile: rows × columns of one image, or all pixels of several
-    images. A place holds a slice's channels of one pixel of the input; of images with few channels,
-    those of two neighbouring pixels.
+    images. A place in shared memory holds the channels that a slice has of one input pixel, or of
+    two neighbouring pixels if images have few channels.
     """
 
     images: int
@@ -52,21 +54,21 @@ class Patch:
         return self.images, self.rows, self.columns
 
     def place(self, row: int, column: int) -> int:
-        """Return the position in shared memory of a pixel of the first image, counted in pixels."""
+        """Return the index of the place that holds a pixel of the first image."""
         (down, row_phase), (right, column_phase) = map(divmod, (row, column), self.apart)
         line = row_phase * self.phase[0] + down
         return line * self.row_places + column_phase * self.phase[1] + right
 
     @property
     def places(self) -> int:
-        """Return how many positions for pixels the patch has in shared memory, gaps included."""
+        """Return how many places the patch has in shared memory, including gaps."""
         return self.images * self.image_places
 
 
 def _of_region(window: Window, pair: int, images: int, rows: int, columns: int) -> Patch:
     """Return the patch that a region of outputs reads.
 
-    The 8 neighbouring outputs of a matrix read places that differ modulo 8.
+    The 8 neighbouring outputs of an mma's matrix read places whose indices differ modulo 8.
     """
     stride, extent = window.strides, window.extent
     high, wide = (
@@ -82,8 +84,8 @@ def _of_region(window: Window, pair: int, images: int, rows: int, columns: int) 
 
 
 def _congruent(least: int, outputs: int) -> int:
-    """Return a number of pixels, at least `least`, that is congruent to `outputs` modulo 8, unless
-    8 divides `outputs`."""
+    """Return a number of pixels that is at least `least`, and congruent to `outputs` modulo 8
+    unless 8 divides `outputs`."""
     return least if outputs % 8 == 0 else least + (outputs - least) % 8
 
 
@@ -91,9 +93,9 @@ def _congruent(least: int, outputs: int) -> int:
 class Slices:
     """Describes how a filter's weights and a pixel's channels are divided into slices.
 
-    The channels are divided into slices of whole vectors of 16 bytes. Each slice has a vector for
-    each tap and vector of channels, or for each pair of taps and 4 channels of either; they are
-    padded to whole chunks.
+    The channels are divided into slices of whole vectors of 16 bytes. A slice has one vector per
+    tap and vector of channels. If taps are paired, it has one vector per pair, which holds 4
+    channels of each tap. The vectors are padded to whole chunks.
     """
 
     count: int
@@ -108,20 +110,22 @@ class Slices:
 
     @property
     def used_vectors(self) -> int:
-        """Return how many vectors a pixel uses; if the last chunk is not full, one more, which is
-        zero."""
+        """Return how many vectors a pixel uses. If the last chunk is not full, this includes one
+        vector of zeros."""
         return self.tap_vectors + (self.vectors % CHUNK_VECTORS != 0)
 
     @property
     def place_bytes(self) -> int:
-        """Return the bytes of a pixel in shared memory, an odd number of vectors."""
+        """Return the bytes of a place in shared memory, which is an odd number of vectors."""
         return 16 * (self.used_vectors | 1)
 
 
 def paired(problem: ConvProblem) -> bool:
-    """Return whether a vector of 16 bytes holds 4 half channels of each of two neighbouring pixels.
+    """Return whether a vector of 16 bytes holds 4 float16 channels of each of two neighbouring
+    pixels.
 
-    It does where channels are few and strides are whole pairs.
+    It does if there are at most 4 channels, the stride along rows is even, and the dilation along
+    rows is 1.
     """
     window, are_halves = problem.window, in_vector(problem) == 2 * VECTOR
     few = are_halves and problem.c <= VECTOR
@@ -136,9 +140,9 @@ def in_vector(problem: ConvProblem) -> int:
 def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
     """Return the offset of each vector of a slice, in the order of the kernel's table.
 
-    An offset is the bytes from where a window begins to the vector, or to the zeros. An mma has two
-    vectors, of which each half warp takes one; a chunk has 4 times two. The lowest bits of both are
-    set where a pair's second pixel is not the window's.
+    An offset is the number of bytes from the begin of a window to the vector, or to the vector of
+    zeros. An mma reads two vectors, one per half warp, and a chunk has 4 such pairs. The lowest
+    bits of both offsets mark vectors whose second pixel lies outside the window.
     """
 
     def offset(vector: int) -> int:
@@ -163,7 +167,7 @@ def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
 
 
 def slices_of(problem: ConvProblem) -> Slices:
-    """Return slices of as equal size as possible, each of at most 8 vectors of channels."""
+    """Return slices with at most 8 vectors of channels each, which are as equal as possible."""
     (r, s), pair = problem.window.kernel, paired(problem)
     row_taps = ceil(s / 2) if pair else s
     vectors, numbers = min(CHUNK_VECTORS, MAX_VECTORS // (r * row_taps)), in_vector(problem)
@@ -173,9 +177,10 @@ def slices_of(problem: ConvProblem) -> Slices:
 
 
 def patch_of(problem: ConvProblem, outputs: int) -> Patch:
-    """Return a patch of at most `outputs` outputs, such that the fewest regions cover the images.
+    """Return a patch of at most `outputs` outputs whose region covers the images with the fewest
+    copies.
 
-    Among equally many regions, those that read the fewest pixels.
+    Among patches with equally few copies it reads the fewest pixels.
     """
     place_bytes = slices_of(problem).place_bytes
     return _smallest(problem.window, problem.n, _pair(problem), place_bytes, outputs)

@@ -12,9 +12,10 @@ from kernels.problems.precision import BYTE, FLOAT, Storage
 class Pixels:
     """Describes N images of pixels with `channels` contiguous numbers each.
 
-    A pixel starts `pitch` numbers after the previous one: more than its channels where they are
-    part of a wider pixel. Padding channels count as channels where kernels must move them. The
-    tensor's address is that of its first element, `offset` numbers after a multiple of 16 bytes.
+    A pixel starts `pitch` numbers after the previous pixel. `pitch` exceeds `channels` if the
+    channels are part of a wider pixel. Padding channels count as channels if kernels must move
+    them. The tensor's address points to its first element, which lies `offset` numbers after a
+    multiple of 16 bytes.
     """
 
     channels: int
@@ -24,9 +25,7 @@ class Pixels:
 
     def __post_init__(self) -> None:
         if not 1 <= self.channels <= self.pitch:
-            raise ValueError(
-                f"the pitch must be at least {self.channels} channels, got {self.pitch}"
-            )
+            raise ValueError(f"channels must be 1 to the pitch {self.pitch}, got {self.channels}")
 
     def strided(self, n: int, spatial: Sequence[int]) -> StridedTensor:
         """Return the tensor as N×C×H×W (N×C×D×H×W), in ONNX's order of axes."""
@@ -37,7 +36,8 @@ class Pixels:
 
 @dataclass(frozen=True, slots=True)
 class Addend(Pixels):
-    """Pixels that are added to quantized numbers after these have been rounded to `ahead`."""
+    """Pixels that are added to quantized numbers, after those numbers have been rounded to
+    `ahead`."""
 
     ahead: Storage = BYTE
 

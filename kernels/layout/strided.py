@@ -16,7 +16,7 @@ class StridedTensor:
     """Describes a tensor in device memory by its axes' sizes and strides, in any order of axes.
 
     `strides` are in elements; an axis along which elements repeat has stride 0. The tensor's
-    address is that of its first element, which lies `offset` elements after a multiple of 16 bytes.
+    address points to its first element, which lies `offset` elements after a multiple of 16 bytes.
     """
 
     shape: tuple[int, ...]
@@ -40,12 +40,13 @@ f"sizes must be at least 1 and strides at least 0, got {self.shape} and {self.st
 
     @property
     def reach(self) -> int:
-        """Return how many elements after the first the last one lies."""
+        """Return the distance from the first element to the last, in elements."""
         return _reach(self.shape, self.strides)
 
     @property
     def has_vector_rows(self) -> bool:
-        """Return whether the last axis is contiguous, and begins at multiples of 16 bytes."""
+        """Return whether the last axis is contiguous and each of its rows begins at a multiple of
+        16 bytes."""
         width = 16 // self.stored.itemsize
         *outer, inner = self.strides
         return inner == 1 and all(number % width == 0 for number in (self.offset, *outer))
@@ -60,8 +61,8 @@ f"sizes must be at least 1 and strides at least 0, got {self.shape} and {self.st
         )
 
     def split(self, axis: int, outer: int) -> "StridedTensor":
-        """Split `axis` into an axis of `outer` runs and one of the elements of a run. Raises
-        ValueError."""
+        """Split `axis` into two axes: `outer` runs, and the elements of a run. Raises ValueError if
+        the runs would not be equal."""
         size, stride = self.shape[axis], self.strides[axis]
         if size % outer:
             raise ValueError(f"an axis of size {size} does not split into {outer} equal runs")
@@ -70,7 +71,7 @@ f"sizes must be at least 1 and strides at least 0, got {self.shape} and {self.st
         return replace(self, shape=shape, strides=strides)
 
     def broadcast(self, shape: Sequence[int]) -> "StridedTensor":
-        """Broadcast to `shape` by NumPy's rules. Raises ValueError where they forbid it."""
+        """Broadcast to `shape` by NumPy's rules. Raises ValueError if these forbid it."""
         missing = len(shape) - len(self.shape)
         have = (1,) * missing + self.shape
         if missing < 0 or any(a not in (1, b) for a, b in zip(have, shape, strict=True)):
@@ -87,8 +88,8 @@ class Walk:
     """Describes nested loops over tensors of one shape, outermost first, merged into as few as
     possible.
 
-    The innermost axis goes in steps of `v` elements, contiguous in every tensor or repeated. It is
-    `Walk<RANK, OPERANDS>` of kernels/src/common.cuh.
+    The innermost axis advances in steps of `v` elements, which are contiguous in each tensor, or
+    repeated. The kernel's type is `Walk<RANK, OPERANDS>` of kernels/src/common.cuh.
     """
 
     extents: tuple[int, ...]  # steps along each axis
@@ -102,23 +103,23 @@ class Walk:
 
     @property
     def steps(self) -> int:
-        """Return the number of vectors of `v` elements, each the work of one thread."""
+        """Return the number of vectors of `v` elements; each is the work of one thread."""
         return prod(self.extents)
 
     def struct(self) -> bytes:
-        """Return the kernel's argument `Walk`. Raises ValueError where a tensor exceeds 32-bit
-        indices."""
+        """Return the kernel's argument `Walk`. Raises ValueError if an index into a tensor exceeds
+        32 bits."""
         int32(max(_reach(self.extents, strides) for strides in self.strides))
         stride = [step for strides in self.strides for step in strides]
         return struct("common.cuh", "Walk", steps=self.steps, extent=self.extents, stride=stride)
 
 
 def walk(written: StridedTensor, *read: StridedTensor, vectors: bool = True) -> Walk:
-    """Return the loops that write one tensor and read others, ordered by the strides of the written
-    one.
+    """Return the loops that write one tensor and read others, ordered by the written tensor's
+    strides.
 
-    All have one shape. Axes that are contiguous in every tensor are merged. Without `vectors`, v is
-    1. Raises ValueError where shapes differ, or where elements to be written share an address.
+    All tensors have the same shape. Axes that are contiguous in every tensor are merged. Without
+    `vectors`, v is 1. Raises ValueError if shapes differ, or if elements to write share an address.
     """
     _check(written, *read)
     axes = _merged_axes(written, *read)
@@ -134,7 +135,7 @@ def walk_rows(
 ) -> tuple[Walk, tuple[int, ...]]:
     """Return the loops over the rows along `axis`, and each tensor's stride along it.
 
-    The loops go element by element, and are otherwise as `walk` returns them.
+    The loops go element by element; otherwise they are like those of `walk`.
     """
     _check(written, *read)
     others = [_without(axis, tensor) for tensor in (written, *read)]
@@ -143,10 +144,10 @@ def walk_rows(
 
 
 def walk_matrices(written: StridedTensor, *read: StridedTensor) -> Walk:
-    """Return the loops over matrices, which the last two axes are: their shapes may differ.
+    """Return the loops over matrices. The last two axes are the matrices, whose shapes may differ.
 
-    The loops go matrix by matrix, and are otherwise as `walk` returns them. Raises ValueError, also
-    where a matrix exceeds 32-bit indices.
+    The loops go matrix by matrix; otherwise they are like those of `walk`. Raises ValueError like
+    `walk`, and if an index into a matrix exceeds 32 bits.
     """
     tensors = (written, *read)
     for tensor in tensors:
@@ -181,8 +182,8 @@ def _without(axis: int, tensor: StridedTensor) -> StridedTensor:
 
 
 def _merged_axes(written: StridedTensor, *read: StridedTensor) -> Axes:
-    """Return the axes, largest stride of the written tensor first, merged, without those of
-    size 1."""
+    """Return the merged axes without axes of size 1, in descending order of the written tensor's
+    strides."""
     every = zip(written.shape, written.strides, *(tensor.strides for tensor in read), strict=True)
     axes = [(extent, strides) for extent, *strides in every if extent > 1]
     axes.sort(key=lambda axis: axis[1][0], reverse=True)
@@ -196,7 +197,7 @@ def _merged_axes(written: StridedTensor, *read: StridedTensor) -> Axes:
 
 
 def _vectorises(axes: Axes, offsets: list[int]) -> bool:
-    """Return whether a vector of the innermost axis can be moved at once in every tensor."""
+    """Return whether every tensor can load or store a vector of the innermost axis at once."""
     *outer, (extent, inner) = axes
     if extent % VECTOR or inner[0] != 1:
         return False

@@ -1,4 +1,5 @@
-"""Describes the factors of a convolution, images by window and matrices, for tensor copies."""
+"""Describes the two factors of a convolution for tensor copies: images with windows, and
+matrices."""
 
 from collections.abc import Sequence
 
@@ -13,8 +14,8 @@ _MOST_OFFSET = 255  # of a tap from its window's start
 def matrix_map(
     operand: str, stored: Storage, columns: int, height: int, pitch: int, rows: int
 ) -> TensorMap:
-    """Return the map of a matrix whose rows are `pitch` elements apart, for tiles of 128-byte
-    rows."""
+    """Return the tensor map of a matrix whose rows are `pitch` elements apart, for tiles with rows
+    of 128 bytes."""
     itemsize = stored.itemsize
     return TensorMap(
         operand,
@@ -27,9 +28,11 @@ def matrix_map(
 
 
 def pixels_map(operand: str, x: Pixels, n: int, window: Window, rows: int) -> TensorMap:
-    """Return the map of n images, for tiles of 128 bytes of the channels of a window's pixels.
+    """Return the tensor map of n images, for tiles with 128 bytes of channels per pixel of a
+    window.
 
-    Raises ValueError as `windows_refusal` says, and where pixels do not lie at 16 bytes.
+    Raises ValueError if `windows_refusal` gives a reason, or if pixels do not begin at multiples of
+    16 bytes.
     """
     if reason := windows_refusal(window):
         raise ValueError(reason)
@@ -62,7 +65,8 @@ def windows_refusal(window: Window) -> str | None:
 
 
 def _windows(window: Window) -> Windows:
-    """Return im2col mode's parameters for a window; ONNX's axes are height, then width."""
+    """Return im2col mode's parameters for a window, as pairs of width and height; ONNX's order is
+    height, width."""
 
     def by_width(sizes: Sequence[int]) -> tuple[int, int]:
         height, width = sizes

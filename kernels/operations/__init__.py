@@ -1,1 +1,1 @@
-"""Makes the launches of all operations except convolutions."""
+"""Builds the launches of all operations except convolutions."""

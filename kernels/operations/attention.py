@@ -1,4 +1,5 @@
-"""Launches kernels/src/attention.cu, which computes attention over few keys at once."""
+"""Launches kernels/src/attention.cu, which computes attention over so few keys that a block holds
+them all."""
 
 from kernels.device.device import TemplateArgument
 from kernels.device.launch import Launch, instantiate, launch, struct
@@ -41,12 +42,13 @@ def attention_launch(
     *,
     precision: Precision,
 ) -> Launch:
-    """Return a launch of y = softmax(scale · q · kᵀ + bias) · v: operands q, k, v, y, bias.
+    """Return a launch of y = softmax(scale · q · kᵀ + bias) · v, with the operands q, k, v, y and
+    bias.
 
-    The last is an operand if it is given. q is ...×T×C, k ...×S×C, v ...×S×E, y ...×T×E, all as
-    `precision` stores them, and the floats of bias broadcast to ...×T×S. All but strict float32
-    multiplies on tensor cores.
-    Raises ValueError where sizes do not match, or exceed the kernel's or 32-bit indices.
+    bias is optional. q is ...×T×C, k ...×S×C, v ...×S×E and y ...×T×E, all in the type that
+    `precision` stores; bias holds floats that broadcast to ...×T×S. Tensor cores multiply, except
+    in strict float32. Raises ValueError if sizes do not match, exceed the kernel's limits, or need
+    indices of more than 32 bits.
     """
     *heads, queries, width = y.shape
     keys, depth = k.shape[-2:]
@@ -102,7 +104,7 @@ f" got {keys} keys of {depth} channels"
 def attention_reads(
     k: StridedTensor, v: StridedTensor, precision: Precision, *, bias: bool
 ) -> BlockReads:
-    """Return what a block of `attention_launch` reads: its queries, and all keys and values."""
+    """Return the reads of a block of `attention_launch`: its queries, and all keys and values."""
     (keys, depth), width = k.shape[-2:], v.shape[-1]
     nbytes = precision.stored.itemsize * (_QUERIES + keys) * (depth + width)
     nbytes += FLOAT.itemsize * _QUERIES * keys * bias

@@ -1,8 +1,8 @@
 """Launches kernels/src/elementwise.cu: copies, activations, binary operations, scale and shift.
 
-Tensors may have any strides, and any order of axes that is the same for all tensors of a launch.
-All but the output are broadcast. The output may overwrite an operand of the same strides. Each
-function raises ValueError for shapes that do not match and tensors that exceed 32-bit indices.
+Tensors may have any strides, and any order of axes that all tensors of a launch share. All tensors
+except the output are broadcast. The output may overwrite an operand with the same strides. Each
+function raises ValueError if shapes do not match, or if an index exceeds 32 bits.
 """
 
 from kernels.device.device import TemplateArgument
@@ -26,7 +26,8 @@ def activation_arguments(activation: Activation | None) -> dict[str, Value]:
 
 
 def map_launch(x: StridedTensor, y: StridedTensor, activation: Activation | None = None) -> Launch:
-    """Return a launch of y = activation(x), or of a copy if there is none: operands x, y."""
+    """Return a launch of y = activation(x), or of a copy without an activation. Its operands are x
+    and y."""
     template = {"x": x.stored.element, "y": y.stored.element, **_with(activation)}
     return _launch("map", {"x": x}, y, template, activation_arguments(activation))
 
@@ -38,7 +39,7 @@ def binary_launch(
     y: StridedTensor,
     activation: Activation | None = None,
 ) -> Launch:
-    """Return a launch of y = activation(a op b): operands a, b, y."""
+    """Return a launch of y = activation(a op b) with the operands a, b and y."""
     template = {**_alike(a, b, y), "op": f"BinaryOp::{op.name}", **_with(activation)}
     read = {"left": a, "right": b}
     return _launch("binary", read, y, template, activation_arguments(activation)).renamed(
@@ -53,7 +54,7 @@ def scale_shift_launch(
     y: StridedTensor,
     activation: Activation | None = None,
 ) -> Launch:
-    """Return a launch of y = activation(x · scale + shift): operands x, scale, shift, y.
+    """Return a launch of y = activation(x · scale + shift) with the operands x, scale, shift and y.
 
     scale and shift are floats.
     """
@@ -64,15 +65,16 @@ def scale_shift_launch(
 
 
 def fill_launch(y: StridedTensor, value: float) -> Launch:
-    """Return a launch of y = value: operand y."""
+    """Return a launch of y = value with the operand y."""
     return _launch("fill", {}, y, _alike(y), {"value": value})
 
 
 def channel_shuffle_launch(x: StridedTensor, y: StridedTensor, axis: int, groups: int) -> Launch:
-    """Return a launch that moves channel g · (C/groups) + i to i · groups + g: operands x, y.
+    """Return a launch that moves channel g · (C/groups) + i to i · groups + g, with the operands x
+    and y.
 
-    It is a copy: x as groups × C/groups is y as C/groups × groups transposed (ShuffleNet, section
-    3.1).
+    It is a copy with transposition: x, read as groups × C/groups, becomes y as C/groups × groups
+    (ShuffleNet, section 3.1).
     """
     order = list(range(len(x.shape) + 1))
     order[axis : axis + 2] = [axis + 1, axis]
@@ -81,7 +83,7 @@ def channel_shuffle_launch(x: StridedTensor, y: StridedTensor, axis: int, groups
 
 
 def _alike(*tensors: StridedTensor) -> dict[str, TemplateArgument]:
-    """Return the type of the numbers of all tensors. Raises ValueError where types differ."""
+    """Return the number type that all tensors share. Raises ValueError if types differ."""
     return {"t": one_type(*(tensor.stored for tensor in tensors)).element}
 
 

@@ -24,8 +24,8 @@ def finish(activation: Activation | None) -> str:
 
 
 def epilogue_arguments(activation: Activation | None) -> dict[str, Value]:
-    """Return the last arguments of a kernel with an epilogue: the activation's number, `a`
-    and `b`."""
+    """Return the last arguments of a kernel with an epilogue: the activation's kind, `a` and
+    `b`."""
     kind = activation.kind if activation else None
     arguments = activation_arguments(activation)
     if kind in _BOUNDS:
@@ -34,8 +34,8 @@ def epilogue_arguments(activation: Activation | None) -> dict[str, Value]:
 
 
 def variants(kernel: Instantiation) -> tuple[Instantiation, ...]:
-    """Return a kernel's variants, one that clamps and one for other activations, or the kernel
-    alone if it has no epilogue."""
+    """Return two variants of a kernel, one that clamps and one for all other activations. Without
+    an epilogue return the kernel alone."""
     if "finish" not in dict(kernel.arguments):
         return (kernel,)
     others = kernel.arguments[:-1]

@@ -34,10 +34,11 @@ def linear_launch(
     bias: bool = False,
     activation: Activation | None = None,
 ) -> Launch:
-    """Return a launch of y = activation(x · weightᵀ + bias): operands x, weight, y, bias if given.
+    """Return a launch of y = activation(x · weightᵀ + bias) with the operands x, weight, y, and
+    bias if given.
 
-    `rows` pixels have C channels in x, and K in y. Any number of rows is allowed; the weights are
-    read once for every 8 of them. Raises ValueError beyond 32-bit indices.
+    Each of the `rows` pixels has C channels in x and K channels in y. Any number of rows is
+    allowed; the weights are read once per 8 rows. Raises ValueError if an index exceeds 32 bits.
     """
     at_once, outputs, max_warps, warps = _block(rows, x)
     for tensor in (x, y):
@@ -70,7 +71,7 @@ def linear_launch(
 
 
 def linear_reads(rows: int, x: Pixels) -> BlockReads:
-    """Return what a block of `linear_launch` reads: rows of the weights, and of x."""
+    """Return the reads of a block of `linear_launch`: rows of the weights, and rows of x."""
     at_once, outputs, _, warps = _block(rows, x)
     vectors = -(-x.channels // VECTOR)
     nbytes = (outputs + at_once) * vectors * VECTOR * x.stored.itemsize
@@ -78,7 +79,8 @@ def linear_reads(rows: int, x: Pixels) -> BlockReads:
 
 
 def _block(rows: int, x: Pixels) -> tuple[int, int, int, int]:
-    """Return a block's rows and outputs, and the most warps that it may have and those it has."""
+    """Return a block's rows, its outputs, its largest allowed number of warps, and its number of
+    warps."""
     at_once = next((size for size in (1, 2, 4) if rows <= size), _ROWS_AT_ONCE)
     max_warps = 4 if at_once == _ROWS_AT_ONCE else 8
     vectors = -(-x.channels // VECTOR)

@@ -8,11 +8,12 @@ from kernels.problems.precision import one_type
 def lrn_launch(
     x: Pixels, y: Pixels, pixels: int, *, size: int, alpha: float, beta: float, bias: float
 ) -> Launch:
-    """Return a launch of y = x / (bias + alpha / size · Σ x²)^beta for `pixels` pixels: operands x,
-    y.
+    """Return a launch of y = x / (bias + alpha / size · Σ x²)^beta for `pixels` pixels, with the
+    operands x and y.
 
-    The sum is over those channels from c - floor((size - 1) / 2) to c + ceil((size - 1) / 2) that
-    exist (ONNX LRN). Raises ValueError.
+    The sum for channel c is over the existing channels from c - floor((size - 1) / 2) to c +
+    ceil((size - 1) / 2), as in ONNX's LRN. Raises ValueError if x and y differ in channels, or if
+    an index exceeds 32 bits.
     """
     if x.channels != y.channels:
         raise ValueError(f"y must have x's {x.channels} channels, got {y.channels}")

@@ -24,8 +24,8 @@ def normalise_launch(
 ) -> Launch:
     """Return a launch of y = activation((x - mean) / sqrt(variance + epsilon) · scale + shift).
 
-    Operands x, scale, shift, y; scale and shift are floats and broadcast. Mean and variance are
-    over `axes`. Raises ValueError.
+    The operands are x, scale, shift and y; scale and shift are floats and are broadcast. Mean and
+    variance are computed over `axes`. Raises ValueError.
     """
     one_type(FLOAT, scale.stored, shift.stored)
     tensors = [y, *(tensor.broadcast(y.shape) for tensor in (x, scale, shift))]

@@ -21,7 +21,7 @@ _LANES = 32
 
 
 def pool_launch(problem: PoolProblem, n: int, x: Pixels, y: Pixels) -> Launch:
-    """Return a launch that pools n images: operands x, y. Raises ValueError."""
+    """Return a launch that pools n images, with the operands x and y. Raises ValueError."""
     if not x.channels == y.channels == problem.c:
         raise ValueError(
 f"x and y must have {problem.c} channels, got {x.channels} and {y.channels}"
@@ -44,9 +44,8 @@ f"x and y must have {problem.c} channels, got {x.channels} and {y.channels}"
 
 
 def global_pool_launch(kind: PoolKind, n: int, pixels: int, x: Pixels, y: Pixels) -> Launch:
-    """Return a launch that pools all `pixels` of each of n images: operands x, y. Raises
-    ValueError.
-    """
+    """Return a launch that pools all `pixels` of each of n images, with the operands x and y.
+    Raises ValueError."""
     if x.channels != y.channels:
         raise ValueError(f"y must have x's {x.channels} channels, got {y.channels}")
     int32(n * pixels * x.pitch)

@@ -1,4 +1,4 @@
-"""Launches kernels/src/preprocess.cu, which makes a network's input as NHWC floats or bytes."""
+"""Launches kernels/src/preprocess.cu, which writes a network's input as NHWC floats or bytes."""
 
 from typing import NamedTuple
 
@@ -11,8 +11,8 @@ from kernels.layout.strided import VECTOR
 class Places(NamedTuple):
     """Describes a batch's places (kernels/image/place.py), which are `pitch` bytes apart.
 
-    Tensors are H×W×C with `channels_last`, else C×H×W. Pixels that resize.cu made of decoded images
-    are in the operand `made`, if there are such.
+    Tensors are H×W×C with `channels_last`, and otherwise C×H×W. If resize.cu has resized decoded
+    images, their pixels are in the operand `made`.
     """
 
     pitch: int
@@ -31,7 +31,7 @@ class Places(NamedTuple):
 
     @property
     def operands(self) -> dict[str, Value]:
-        """Return the operands that these kernels read."""
+        """Return the operands that kernels read for a batch in places."""
         return {"entries": "entries", "made": "made" if self.has_made else 0}
 
 
@@ -41,12 +41,12 @@ _WEIGHTS: dict[str, Value] = {"multiplier": "multiplier", "offset": "offset"}
 def to_floats_launch(
     channels: int, n: int, area: int, y: Pixels, places: Places | None = None
 ) -> Launch:
-    """Return a launch of y = pixel · multiplier + offset, from n uint8 images of `area` pixels to
-    floats.
+    """Return a launch of y = pixel · multiplier + offset, which converts n uint8 images of `area`
+    pixels to floats.
 
-    The operands are images, multiplier, offset (one number per channel of the image) and y; for
-    places, entries and `made` replace images. Channels that y has beyond the image's become 0.
-    Raises ValueError.
+    The operands are images, multiplier, offset and y; multiplier and offset have one number per
+    channel of the image. For places, the operands entries and `made` replace images. Further
+    channels of y become 0. Raises ValueError.
     """
     if y.channels < channels:
         raise ValueError(f"{channels} channels of the image do not fit into pixels of {y}")
@@ -88,10 +88,11 @@ def to_bytes_launch(
     side: int = 1,
     places: Places | None = None,
 ) -> Launch:
-    """Return a launch from n uint8 images of at most 4 channels to quantized pixels of y.
+    """Return a launch that converts n uint8 images of at most 4 channels to quantized pixels of y.
 
-    Operands as for `to_floats_launch`, whose floats are quantized as `quantize_launch` does. Pixels
-    of side × side are one of y, each with 4 channels. Raises ValueError.
+    The operands are those of `to_floats_launch`, whose floats are quantized like in
+    `quantize_launch`. One pixel of y holds side × side pixels of an image, with 4 channels each.
+    Raises ValueError.
     """
     if channels > VECTOR or y.pitch < VECTOR * side * side or y.pitch % VECTOR or y.offset:
         raise ValueError(

@@ -16,11 +16,12 @@ _TERMS = 32
 def product_launch(
     a: StridedTensor, b: StridedTensor, y: StridedTensor, precision: Precision
 ) -> Launch:
-    """Return a launch of y = a · b, matrices along the last two axes: operands a, b, y.
+    """Return a launch of y = a · b, a product of matrices along the last two axes. Its operands are
+    a, b and y.
 
-    The axes before broadcast to y's. All but strict float32 multiplies on tensor cores.
-    Raises ValueError where sizes do not match, or exceed 32-bit indices, or where an operand is
-    stored otherwise than `precision` says.
+    The other axes broadcast to y's. Tensor cores multiply, except in strict float32. Raises
+    ValueError if sizes do not match, if an index exceeds 32 bits, or if an operand does not have
+    the type that `precision` stores.
     """
     *matrices, rows, columns = y.shape
     terms = a.shape[-1]
@@ -67,5 +68,5 @@ def product_launch(
 
 
 def product_reads(terms: int, stored: Storage) -> BlockReads:
-    """Return what a block of `product_launch` reads: of both factors its tile of each step."""
+    """Return the reads of a block of `product_launch`: in each step, its tile of both factors."""
     return BlockReads(2 * _TILE * terms * stored.itemsize, -(-terms // _TERMS))

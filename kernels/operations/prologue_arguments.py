@@ -1,5 +1,5 @@
-"""Makes arguments for kernels/src/prologue.cuh, which a matrix product applies to its input
-first."""
+"""Builds arguments for kernels/src/prologue.cuh, the function that a matrix product applies to its
+input first."""
 
 from kernels.device.launch import Value
 from kernels.operations.elementwise import activation_arguments, activation_name
@@ -7,8 +7,8 @@ from kernels.problems.prologue import Prologue
 
 
 def prologue_template(prologue: Prologue | None) -> dict[str, str]:
-    """Return the template arguments `prologue` and `before`, the kind of prologue and its
-    activation."""
+    """Return the template arguments `prologue` (the kind of prologue) and `before` (its
+    activation)."""
     if prologue is None:
         kind = "NONE"
     else:
@@ -18,8 +18,8 @@ def prologue_template(prologue: Prologue | None) -> dict[str, str]:
 
 
 def prologue_arguments(prologue: Prologue | None) -> dict[str, Value]:
-    """Return the kernel's arguments for a prologue: operands scale and shift, epsilon, the
-    activation's.
+    """Return the kernel's arguments for a prologue: the operands scale and shift, epsilon, and the
+    activation's parameters.
 
     Without a prologue scale and shift are 0.
     """

@@ -1,6 +1,6 @@
 """Launches kernels/src/quantize.cu, whose kernels read and write bytes between convolutions.
 
-Each function raises ValueError for shapes that do not match and tensors that exceed 32-bit indices.
+Each function raises ValueError if shapes do not match, or if an index exceeds 32 bits.
 """
 
 from dataclasses import replace
@@ -22,7 +22,8 @@ _LANES = 32
 
 
 def quantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
-    """Return a launch that quantizes floats, halves or bytes of another scale: operands x, y."""
+    """Return a launch that quantizes floats, halves or bytes of another scale, with the operands x
+    and y."""
     if x.stored.dtype == BYTE.dtype:
         scales: dict[str, Value] = {
             "x_scale": x.stored.scale,
@@ -37,10 +38,10 @@ def quantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
 def blocks_of(
     x: StridedTensor, y: StridedTensor, block: int
 ) -> tuple[StridedTensor, StridedTensor]:
-    """Return x, N×C×H×W, and y, in which a pixel holds a block of x's pixels, as tensors of one
-    shape.
+    """Return x, N×C×H×W, and y, whose pixels each hold a block of x's pixels, as tensors of the
+    same shape.
 
-    The channels of a block's pixels lie 4 apart in y, row by row.
+    In y a block's pixels follow each other row by row, with 4 channels each.
     """
     if block == 1:
         return x, y
@@ -59,15 +60,16 @@ def blocks_of(
 
 
 def dequantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
-    """Return a launch that converts quantized bytes x to floats or halves y: operands x, y."""
+    """Return a launch that converts quantized bytes to floats or halves, with the operands x and
+    y."""
     return _converting("dequantize", {"y": y.stored.element}, x, y, x.stored)
 
 
 def add_launch(
     a: StridedTensor, b: StridedTensor, y: StridedTensor, activation: Activation | None = None
 ) -> Launch:
-    """Return a launch of y = activation(a + b) on bytes, with an activation that clamps: operands
-    a, b, y."""
+    """Return a launch of y = activation(a + b) on bytes, with an activation that clamps. Its
+    operands are a, b and y."""
     least, most = clamped(y.stored, activation)
     scalars: dict[str, Value] = {
         "left_zero": a.stored.zero_point,
@@ -83,7 +85,8 @@ def add_launch(
 
 
 def global_average_launch(n: int, pixels: int, x: Pixels, y: Pixels) -> Launch:
-    """Return a launch that averages all `pixels` of each of n images of bytes: operands x, y."""
+    """Return a launch that averages all `pixels` of each of n images of bytes, with the operands x
+    and y."""
     if x.channels != y.channels:
         raise ValueError(f"y must have x's {x.channels} channels, got {y.channels}")
     int32(n * pixels * x.pitch)

@@ -1,11 +1,13 @@
-"""Says what a block of an operation reads, for the model that estimates its time."""
+"""Describes the data that a block of an operation reads, for the cost model that estimates its
+time."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class BlockReads:
-    """Holds the bytes that each block reads from the second-level cache, and its waits for them.
+    """Holds the bytes that each block reads from the second-level cache, and how often it waits for
+    them.
 
     `rounds` counts the waits after prefetching.
     """

@@ -17,8 +17,8 @@ _MEDIUM = 512
 def reduce_launch(
     kind: ReduceKind, x: StridedTensor, y: StridedTensor, axes: Sequence[int]
 ) -> Launch:
-    """Return a launch that reduces x along `axes`, whose size in y is 1: operands x, y. Raises
-    ValueError."""
+    """Return a launch that reduces x along `axes`, whose size in y is 1. Its operands are x and y.
+    Raises ValueError."""
     others = [axis for axis in range(len(x.shape)) if axis not in axes]
     rows = walk(y.transposed(others), x.transposed(others), vectors=False)
     along = walk(x.transposed(axes), vectors=False)

@@ -1,4 +1,5 @@
-"""Launches kernels/src/resample.cu, which resizes, and pads by pixels of the image itself."""
+"""Launches kernels/src/resample.cu, which resizes images, or pads them with pixels of the image
+itself."""
 
 from collections.abc import Sequence
 from math import prod
@@ -13,8 +14,8 @@ def resample_launch(
 ) -> Launch:
     """Return a launch that resamples n images of `size` (H, W or D, H, W).
 
-    `tables` has (P, T) of each axis's table P×T×2. Operands x, depths for volumes, heights, widths,
-    y. Raises ValueError.
+    `tables` has the sizes (P, T) of each axis's table, which is P×T×2. The operands are x, heights,
+    widths and y, and depths for volumes. Raises ValueError.
     """
     if x.channels != y.channels:
         raise ValueError(f"y must have x's {x.channels} channels, got {y.channels}")

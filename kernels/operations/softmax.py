@@ -9,7 +9,7 @@ _SHORT = 128
 
 
 def softmax_launch(x: StridedTensor, y: StridedTensor, axis: int, log: bool = False) -> Launch:
-    """Return a launch of softmax, or its logarithm, along `axis`: operands x, y. Raises
+    """Return a launch of softmax or its logarithm along `axis`, with the operands x and y. Raises
     ValueError."""
     rows, (y_stride, x_stride) = walk_rows(axis, y, x)
     length = x.shape[axis]

@@ -14,7 +14,7 @@ _EXACT = 1 << 24
 
 @unique
 class ScoreKind(Enum):
-    """Says how scores and probabilities are computed from x."""
+    """Lists the ways to compute scores and probabilities from x."""
 
     PROBABILITIES = "x"
     LOGITS = "x; the k largest get a probability by softmax"
@@ -23,8 +23,8 @@ class ScoreKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResultLayout:
-    """Lays out a batch's results as floats: per image its scores, k indices, k probabilities, and 1
-    plus its flags."""
+    """Describes the layout of a batch's results as floats. Each image has its scores, k indices, k
+    probabilities, and 1 plus its flags."""
 
     n: int
     classes: int
@@ -46,8 +46,8 @@ class ResultLayout:
 
 
 def top_k_launch(x: StridedTensor, kind: ScoreKind, *, has_flags: bool = False) -> Launch:
-    """Return a launch that ranks rows of contiguous scores, operands x, flags (an int32 each, if
-    there are any), y as ResultLayout. Raises ValueError."""
+    """Return a launch that ranks rows of contiguous scores. Its operands are x, flags (optional, an
+    int32 per image), and y in the form of ResultLayout. Raises ValueError."""
     n, classes = x.shape
     results = ResultLayout(n, classes)
     if classes > _EXACT:

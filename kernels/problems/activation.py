@@ -28,8 +28,8 @@ class ActivationKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """An activation with its parameters; `a` and `b` have no effect if the kind's formula lacks
-    them."""
+    """An activation with its parameters. `a` and `b` have no effect if the kind's formula does not
+    contain them."""
 
     kind: ActivationKind
     a: float = 0.0

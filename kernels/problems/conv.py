@@ -1,4 +1,4 @@
-"""Defines the convolution problem, which decides whether and how an algorithm can run it."""
+"""Defines the convolution problem, from which an algorithm decides whether and how to run it."""
 
 from dataclasses import dataclass, replace
 
@@ -9,9 +9,11 @@ from kernels.problems.window import Window, by_axis
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A 1×1 convolution of another value, x', added to a 1×1 convolution, as in ResNet's shortcuts.
+    """A 1×1 convolution of another value x' that is added to a 1×1 convolution, as in ResNet's
+    shortcuts.
 
-    x' is N×C'×H'×W'; output position (p, q) reads its position (u'·p, v'·q), for strides u' and v'.
+    x' is N×C'×H'×W'. Output position (p, q) reads position (u'·p, v'·q) of x', for strides u' and
+    v'.
     """
 
     c: int
@@ -28,8 +30,8 @@ class Projection:
 class ConvProblem:
     """A convolution (cross-correlation) of N images; its letters follow Lavin & Gray, section 3.
 
-    x is N×C×H×W, the filter K×(C/groups)×R×S, y is N×K×P×Q; in 3-D D, T and O come before
-    H, R and P. These are logical shapes: the CUDA engine stores activations as N·H·W·C.
+    x is N×C×H×W, the filter is K×(C/groups)×R×S, and y is N×K×P×Q; in 3-D the axes D, T and O stand
+    before H, R and P. These are logical shapes: the CUDA engine stores activations as N·H·W·C.
     """
 
     n: int
@@ -59,7 +61,7 @@ f" got {self.projection.output}"
             )
 
     def with_batch(self, n: int) -> "ConvProblem":
-        """Return the same layer for N = n images."""
+        """Return the same problem for N = n images."""
         return replace(self, n=n)
 
     @property
@@ -69,7 +71,7 @@ f" got {self.projection.output}"
 
     @property
     def is_depthwise(self) -> bool:
-        """Return whether every input channel is filtered alone (K may be a multiple of C)."""
+        """Return whether every input channel is filtered separately (K may be a multiple of C)."""
         return self.groups == self.c and self.groups > 1
 
     @property
@@ -79,7 +81,7 @@ f" got {self.projection.output}"
 
     @property
     def projected(self) -> int:
-        """Return the projection's number of channels, 0 without a projection."""
+        """Return the projection's number of channels, or 0 without a projection."""
         return self.projection.c if self.projection else 0
 
     @property
@@ -91,7 +93,8 @@ f" got {self.projection.output}"
     def macs(self) -> int:
         """Return the direct algorithm's multiply-adds, N K P Q ((C/groups) R S + C').
 
-        C' are the projection's channels, 0 without one. Taps that read padding count, too.
+        C' is the projection's number of channels, or 0 without a projection. Taps that read padding
+        count, too.
         """
         w = self.window
         inner = self.c // self.groups * w.kernel_volume + self.projected
@@ -118,9 +121,10 @@ f" got {self.projection.output}"
 
 
 def same_padded(size: tuple[int, ...], kernel: int, c: int, k: int, stride: int = 1) -> ConvProblem:
-    """Return a convolution of one H×W (D×H×W) image, padded so that stride 1 keeps the size.
+    """Return a convolution of one H×W (D×H×W) image, padded so that the size stays the same at
+    stride 1.
 
-    The kernel is odd, and as large along every axis.
+    The kernel has the same odd size along every axis.
     """
     axes = len(size)
     pads = (kernel // 2,) * axes

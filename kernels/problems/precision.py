@@ -1,4 +1,4 @@
-"""Defines precisions, which set the type of stored numbers and how they are multiplied."""
+"""Defines precisions, which decide the type of stored numbers and how numbers are multiplied."""
 
 from dataclasses import dataclass
 from enum import Enum, unique
@@ -15,7 +15,8 @@ channels most of the padding would be unused."""
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Says how a tensor's numbers are stored; a quantized byte q means scale · (q - zero_point)."""
+    """Describes how a tensor's numbers are stored; a quantized byte q means scale · (q -
+    zero_point)."""
 
     dtype: np.dtype[Any]
     scale: float = 1.0
@@ -33,17 +34,17 @@ class Storage:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Return the least and the greatest byte, each minus the zero point."""
+        """Return the smallest and the largest byte, each minus the zero point."""
         return -self.zero_point, 255 - self.zero_point
 
     def byte(self, number: float) -> int:
-        """Return the byte of a number, as ONNX's QuantizeLinear rounds it."""
+        """Return the byte to which ONNX's QuantizeLinear rounds a number."""
         steps = int(np.rint(np.float32(number) / np.float32(self.scale)))
         return min(max(steps + self.zero_point, 0), 255)
 
     def pitch(self, channels: int) -> int:
-        """Return how many numbers apart two pixels are in a buffer: the channels padded to whole
-        vectors."""
+        """Return the distance between two pixels in a buffer, in numbers: the channels padded to
+        whole vectors."""
         to = _FEW if channels <= _FEW and self.itemsize > 1 else 16 // self.itemsize
         return -(-channels // to) * to
 
@@ -62,7 +63,7 @@ _ELEMENTS = {FLOAT.dtype: "float", HALF.dtype: "Half", BYTE.dtype: "Byte"}
 
 
 def one_type(first: Storage, *others: Storage) -> Storage:
-    """Return the storage that all tensors share. Raises ValueError where they differ."""
+    """Return the storage that all tensors share. Raises ValueError if they differ."""
     if any(other != first for other in others):
         raise ValueError(
 f"all tensors must be stored as {first}, got {', '.join(map(str, others))}"
@@ -72,12 +73,13 @@ f"all tensors must be stored as {first}, got {', '.join(map(str, others))}"
 
 @unique
 class Precision(Enum):
-    """Says how exactly a network is computed; sums are float32 at every precision except INT8.
+    """Lists the precisions at which a network is computed. Sums are float32 at every precision
+    except INT8.
 
-    TF32 multiplies 10 bits of a float's mantissa; TF32X3 adds three such products, and errs at most
-    1.7 times as much as FP32 in a layer (docs/decisions/truncated-sums.md). Both store float32.
-    INT8 is a quantized model's: its file says what is stored in 8 bits, with which scales. Sums of
-    products of bytes are exact; what is not quantized is computed in FP16.
+    TF32 multiplies 10 bits of a float's mantissa. TF32X3 adds three such products; its error in a
+    layer is at most 1.7 times FP32's (docs/decisions/truncated-sums.md). Both store float32. INT8
+    is for quantized models, whose files say which tensors have 8 bits, and their scales. Sums of
+    products of bytes are exact. Parts that are not quantized are computed in FP16.
     """
 
     FP32 = "fp32"

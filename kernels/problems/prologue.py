@@ -9,9 +9,9 @@ from kernels.problems.activation import Activation
 class Prologue:
     """Computes x' = activation((x - mean) / sqrt(variance + epsilon) · scale + shift).
 
-    scale and shift are operands with one number per channel. Mean and variance are those of a
-    pixel's channels, LayerNormalization; without `epsilon` x is only scaled and shifted,
-    BatchNormalization.
+    scale and shift are operands with one number per channel. With `epsilon`, mean and variance are
+    computed over a pixel's channels, as in LayerNormalization. Without `epsilon`, x is only scaled
+    and shifted, as in BatchNormalization.
     """
 
     epsilon: float | None = None

@@ -5,7 +5,8 @@ from enum import Enum, unique
 
 @unique
 class ReduceKind(Enum):
-    """Names a function, as ONNX does, that reduces the elements along some axes to one."""
+    """Names a function that reduces the elements along some axes to one element, as ONNX names
+    it."""
 
     SUM = "ReduceSum"
     MEAN = "ReduceMean"

@@ -1,4 +1,5 @@
-"""Gives reasons why an algorithm refuses a convolution; a function returns None for no reason."""
+"""Gives reasons why an algorithm refuses a convolution. A function returns None if it finds no
+reason."""
 
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import BYTE, FLOAT, HALF, Precision

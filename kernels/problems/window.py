@@ -1,4 +1,4 @@
-"""Defines the sliding window of convolution and pooling, its positions and what it covers."""
+"""Defines the sliding window of convolution and pooling, with its positions and its extent."""
 
 from dataclasses import dataclass
 from math import prod
@@ -8,8 +8,8 @@ from math import prod
 class Window:
     """A window over 2 (H, W) or 3 (D, H, W) spatial axes; every tuple has one entry per axis.
 
-    `output` is stored, not derived, because ONNX's `ceil_mode` lets the last window of a pool
-    start inside the padded input and end beyond it.
+    `output` is stored, not derived. With ONNX's `ceil_mode` the last window of a pool may start
+    inside the padded input and end outside.
     """
 
     input: tuple[int, ...]  # H, W or D, H, W

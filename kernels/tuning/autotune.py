@@ -4,8 +4,8 @@
                     └ wrong, refused, does not compile: reported, stored, never chosen  │
                                  winners, once all are known ─ time in a row: trigger ──┘
 
-Measurements in the store are not repeated, so an interrupted run continues where it stopped.
-The device must do no other work meanwhile.
+Measurements in the store are not repeated, so an interrupted run continues where it stopped. The
+device must do no other work during the measurements.
 """
 
 import logging
@@ -64,10 +64,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Says how much to measure: the `top` candidates by estimated cost, or all if it is None.
+    """Sets how much to measure: the `top` candidates by estimated cost, or all candidates if `top`
+    is None.
 
-    The `finalists` fastest and the best of each algorithm are timed thoroughly. If `anew`,
-    measurements in the store are repeated.
+    The `finalists` fastest candidates and the fastest candidate of each algorithm are timed
+    thoroughly. If `anew`, measurements in the store are repeated.
     """
 
     top: int | None = TOP_CANDIDATES
@@ -85,11 +86,11 @@ def autotune(
     timer: Timer = time_launches,
     threads: int = 0,
 ) -> dict[ConvProblem, Outcomes]:
-    """Return the outcomes of each problem, after measuring those that the store did not have.
+    """Return the outcomes of each problem, after measuring the outcomes that the store lacks.
 
-    Kernels are compiled before any is measured, on as many `threads`; 0 is one for each core.
-    Raises TuningStoreError, and DeviceError: a candidate that broke the device (FaultError) is left
-    out the next time. Earlier measurements stay in the store, also after Ctrl-C.
+    All kernels are compiled before the first measurement, on `threads` threads; 0 stands for one
+    per core. Earlier measurements stay in the store, also after Ctrl-C. Raises TuningStoreError or
+    DeviceError. A candidate that breaks the device (FaultError) is left out the next time.
     """
     key_of = keys(conditions_of(device))
     stored = {} if search.anew else store.read()
@@ -158,7 +159,7 @@ def _untimed(candidates: Candidates, known: Outcomes, search: Search) -> list[st
 
 
 def _untriggered(candidates: Candidates, known: Outcomes) -> list[str]:
-    """Return the winner's name if its best trigger is not yet known, else none."""
+    """Return the winner's name if its best trigger is not known yet, and otherwise no name."""
     winners = [name for name, _ in ranking(known)[:1] if name in candidates]
     return [name for name in winners if known[name].trigger is None]
 
@@ -170,7 +171,8 @@ _Measure = Callable[[Bench, ConvProblem, Candidates, Outcomes], Iterator[tuple[s
 def _measure(
     search: Search, bench: Bench, problem: ConvProblem, candidates: Candidates, known: Outcomes
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yield how fast the candidates are, by a few runs, and then the finalists by many."""
+    """Yield the time of each candidate from a few runs, and then the time of each finalist from
+    many runs."""
     for name in _unscreened(candidates, known):
         yield from _attempt(bench, problem, name, candidates[name], _screen)
     running = dict(candidates)
@@ -198,7 +200,7 @@ def _attempt(
     choice: ConvChoice,
     measure: Callable[[Bench, Candidate], Outcome],
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yield the outcome of one measurement, or nothing if memory for it is missing now."""
+    """Yield the outcome of one measurement, or nothing if there is too little memory for it now."""
     try:
         outcome = measure(bench, bench.candidate(problem, choice))
     except OutOfMemoryError as error:
@@ -229,7 +231,7 @@ def _time(known: Outcome, bench: Bench, candidate: Candidate) -> Outcome:
 def _trigger(
     known: Outcome, problem: ConvProblem, choice: ConvChoice, bench: Bench, _: Candidate
 ) -> Outcome:
-    """Return `known` with the trigger that makes overlapping launches in a row take the least
+    """Return `known` with the trigger at which consecutive, overlapping launches take the least
     time."""
 
     def us(trigger: Trigger) -> float:

@@ -23,7 +23,7 @@ _POISON = 0xFF  # a float of such bytes is NaN
 
 
 class WrongResultError(Exception):
-    """Says how a candidate's result is wrong."""
+    """Raised when a candidate's result is wrong; says in what way."""
 
 
 class Timer(Protocol):
@@ -44,8 +44,8 @@ class Timer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A choice for a problem with all that it needs to run, such as each operand's size in
-    bytes."""
+    """A choice for a problem with everything that is needed to run it, such as each operand's size
+    in bytes."""
 
     problem: ConvProblem
     exam: Exam
@@ -81,7 +81,7 @@ class Bench:
             room.free()
 
     def candidate(self, problem: ConvProblem, choice: ConvChoice) -> Candidate:
-        """Return the choice as a candidate. Raises ValueError where it cannot be launched."""
+        """Return the choice as a candidate. Raises ValueError if it cannot be launched."""
         algorithm, config = choice.algorithm, choice.config
         launches = measured_launches(problem, choice)
         exam = exam_of(problem.with_batch(1))
@@ -111,10 +111,10 @@ class Bench:
         )
 
     def examine(self, candidate: Candidate) -> float:
-        """Run the candidate twice, check the second result; return an upper bound of its time in
+        """Run the candidate twice and check the second result. Return an upper bound of its time in
         µs.
 
-        Raises WrongResultError, DeviceError.
+        Raises WrongResultError or DeviceError.
         """
         device, stream = self.device, self._stream
         addresses = {**self._upload(candidate), **self._clear(candidate)}
@@ -183,8 +183,8 @@ class Bench:
         )
 
     def _upload(self, candidate: Candidate) -> dict[str, int]:
-        """Upload the check's operands and return their addresses; all candidates of a problem share
-        x."""
+        """Upload the operands for the check and return their addresses. All candidates of a problem
+        share x."""
         exam, n = candidate.exam, candidate.problem.n
         of_filters = exam.of_filters
         inputs = {name: candidate.read[name] for name in (*exam.images, *of_filters)}
@@ -200,7 +200,8 @@ class Bench:
         return at
 
     def _clear(self, candidate: Candidate) -> dict[str, int]:
-        """Fill the operands to write with poison, zero the counters, and return their addresses."""
+        """Fill the operands that the candidate writes with poison, set the counters to zero, and
+        return the addresses of both."""
         nbytes = set_bytes(candidate.written)
         begin = self._written.at_least(nbytes)
         self.device.fill(begin, nbytes, _POISON, self._stream)

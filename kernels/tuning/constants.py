@@ -1,4 +1,4 @@
-"""Defines the numbers that the model of time assumes of a GPU until they are measured.
+"""Defines the numbers that the cost model assumes about a GPU until they are measured.
 
 kernels/tuning/micro.py ─ measurements ─ fitted ─ Constants ─ heuristic, models/schedule/time.py
 """

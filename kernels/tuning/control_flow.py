@@ -23,9 +23,11 @@ class Loop:
 
 
 def loops(code: Sequence[Instruction]) -> list[Loop]:
-    """Return the loops: each ends in a branch back to an instruction that dominates it.
+    """Return the loops. Each loop ends in a branch back to an instruction that dominates the
+    branch.
 
-    Other branches back return from code out of line, as do those across the kernel's end.
+    Other backward branches, and branches across the kernel's end, return from code that is placed
+    out of line.
     """
     ends = [
         i
@@ -72,8 +74,8 @@ def path(
     """Return the heaviest path from a loop's first instruction to its last, with inner loops taken
     once.
 
-    A path's weight is the sum of `weight` over the indices of its instructions. If `leaving`, a
-    path may also end at any EXIT.
+    The weight of a path is the sum of `weight` over its instructions' indices. If `leaving`, a path
+    may also end at any EXIT.
     """
     best: dict[int, tuple[Weight, int | None]] = {}
     for i in range(loop.last, loop.first - 1, -1):
@@ -97,7 +99,8 @@ def path(
 def leading_to(
     code: Sequence[Instruction], loop: Loop, wanted: Callable[[Instruction], bool]
 ) -> set[int]:
-    """Return the wanted instructions and all from which a warp can still reach one of them."""
+    """Return the wanted instructions and all instructions from which a warp can still reach one of
+    them."""
     found: set[int] = set()
     for i in range(loop.last, loop.first - 1, -1):
         if wanted(code[i]) or not found.isdisjoint(_next(code, i)):
@@ -106,7 +109,8 @@ def leading_to(
 
 
 def _next(code: Sequence[Instruction], i: int) -> list[int]:
-    """Return the later instructions that may follow, where lanes never diverge: BRA.DIV goes on."""
+    """Return the later instructions that may follow if lanes never diverge; BRA.DIV then does not
+    branch."""
     instruction = code[i]
     ahead = [i + 1]
     if instruction.target is not None and ".DIV" not in instruction.opcode:

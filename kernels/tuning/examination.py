@@ -1,17 +1,18 @@
-"""Checks a convolution on a device with whole numbers, whose results need no tolerance.
+"""Checks a convolution on a device with whole numbers, so that results need no tolerance.
 
-x and the filter are small integers, and so is y. float32 adds them without rounding in any order
-while their absolute values sum to less than 2^24; an algorithm that transforms them rounds, but by
-far less than a half. An extra, missing or misplaced term changes y by an integer. So y is right if
-it rounds to the right integer.
+x, the filter and y are small integers. float32 adds integers without rounding, in any order, while
+their absolute values sum to less than 2^24. An algorithm that transforms data rounds, but by far
+less than a half. An extra, missing or misplaced term changes y by an integer. So y is right if it
+rounds to the right integer.
 
-Image i is the first one times ±2^(i // 2), which float32 scales without rounding: one reference is
-enough for every N, and images in the wrong order are detected; from the 128th on they begin again,
-for float32 ends at 2^128. In float16 integers are exact to
-2048 and numbers end at 65504: random signs keep y far below the former, and every eighth image has
-one scale.
+Image i is the first image times ±2^(i // 2), a factor with which float32 multiplies without
+rounding. So one reference is enough for every N, and images in the wrong order are detected. From
+image 128 on the factors repeat, because float32 ends at 2^128. float16 represents integers exactly
+up to 2048, and ends at 65504. Random signs keep y far below 2048, and the factors repeat after
+every 8 images.
 
-Bytes stand for such integers too: those of x are 128 larger, as is the bias, and y is clamped.
+Bytes hold such integers, too: the bytes of x are 128 larger than their numbers, the bias matches
+that, and y is clamped.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,10 +37,10 @@ _ZERO = 128
 
 @dataclass(frozen=True, eq=False)
 class Exam:
-    """Holds a layer's operands, and the expected result once it is asked for.
+    """Holds a layer's operands, and computes the expected result when it is first needed.
 
-    Pixels are as on a device, channels last. Their padding to whole vectors is NaN, or of bytes a
-    number beyond all others: kernels must not use it.
+    Pixels have channels last, as on a device. The padding of pixels to whole vectors is NaN, or for
+    bytes a number larger than all others, because kernels must not use it.
     """
 
     stored: Storage
@@ -50,7 +51,7 @@ class Exam:
 
     @cached_property
     def expected(self) -> Floats:
-        """Return the result for the first image, P×Q×K, without the bias."""
+        """Return the expected result for the first image, P×Q×K, without the bias."""
         return self.answer()
 
     @property
@@ -77,8 +78,7 @@ class Exam:
         }
 
     def fault(self, y: NDArray[Any]) -> str | None:
-        """Return a description of what is wrong in y, N×P×Q×K with K padded, or None if
-        nothing is."""
+        """Return a description of the error in y, N×P×Q×K with K padded, or None if y is right."""
         for index, (scale, image) in enumerate(zip(_scales(len(y), self.stored), y, strict=True)):
             expected = self.expected * scale + self.bias
             if self.stored == BYTE:

@@ -1,12 +1,12 @@
-"""Chooses a convolution's algorithm and configuration by estimate, where none was measured.
+"""Chooses a convolution's algorithm and configuration by estimated cost, if none was measured.
 
     problem ─ Work: blocks, products, bytes ─┐
     machine code ─ StaticProfile ────────────┴─ cycles of each launch ─ the choice with the fewest
 
-This is a cost model. It counts what a kernel's code issues; the hardware's limits are from data
-sheets; what is assumed says so, or stands in kernels/tuning/constants.py. The numbers are those of
-an H100 or H200, in clock cycles of one multiprocessor; those that differ little between GPUs are
-the same for all.
+This is a cost model. It counts the instructions that a kernel issues, and takes the hardware's
+limits from data sheets. Assumed numbers are marked as such or stand in kernels/tuning/constants.py.
+Numbers are for an H100 or H200, in clock cycles of one multiprocessor. Numbers that differ little
+between GPUs are the same for all GPUs.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,7 +64,8 @@ FULL = 0.9
 
 
 class DeviceFacts(Protocol):
-    """Gives the properties of a device that decide the choice; `Device` and `Facts` have them."""
+    """The properties of a device on which the choice depends; both `Device` and `Facts` have
+    them."""
 
     @property
     def multiprocessors(self) -> int:
@@ -84,7 +85,7 @@ class DeviceFacts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Holds a device's properties without a device; all defaults but the first's are an H200's."""
+    """Holds a device's properties without a device. The defaults are an H200's."""
 
     multiprocessors: int
     max_shared_bytes: int = H200.max_shared_bytes
@@ -94,7 +95,7 @@ class Facts:
 def heuristic(device: DeviceFacts) -> Callable[[ConvProblem], ConvChoice]:
     """Return a function that chooses among all candidates for a problem, and caches the choice.
 
-    It keeps only facts of the device; devices with the same facts share the cache.
+    The function keeps only the device's facts; devices with the same facts share the cache.
     """
     facts = Facts(device.multiprocessors, device.max_shared_bytes, device.architecture)
     return partial(_chosen, facts)
@@ -108,9 +109,10 @@ def _chosen(facts: Facts, problem: ConvProblem) -> ConvChoice:
 def choose(
     problem: ConvProblem, candidates: Sequence[ConvChoice], device: DeviceFacts
 ) -> ConvChoice:
-    """Return the candidate with the least estimated cost, the first of equals.
+    """Return the candidate with the lowest estimated cost, or the first of equal candidates.
 
-    Among those that cost little more than the least, the first that fills the device is preferred.
+    If a candidate that costs little more fills the device, the first such candidate is returned
+    instead.
     """
 
     def cost(choice: ConvChoice) -> float:
@@ -151,7 +153,7 @@ def launch_cycles(
 ) -> tuple[float, ...]:
     """Return each launch's estimated cycles if it runs alone with x in the second-level cache.
 
-    Weights come from memory, or if `warm` from the cache too.
+    Weights come from memory, or from the cache too if `warm`.
     """
     works = choice.algorithm.work(problem, choice.config)
     return tuple(sum(parts(work, device, warm, constants).values()) for work in works)
@@ -192,7 +194,7 @@ def _split(work: Work, constants: Constants) -> float:
 
 
 def usable(multiprocessors: int, cluster: int) -> int:
-    """Return how many multiprocessors can have a block at once if clusters have this many
+    """Return how many multiprocessors can have a block at once if a cluster has `cluster`
     blocks."""
     whole = sum(size // cluster * cluster for size in _GROUPS)
     return max(1, multiprocessors * whole // sum(_GROUPS))
@@ -218,10 +220,10 @@ def _wave(work: Work, profile: StaticProfile, blocks: int, constants: Constants)
 
 @cache
 def _iteration(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
-    """Return the cycles that one multiprocessor needs for one iteration of the loop of all its
-    warps.
+    """Return the cycles in which all warps of one multiprocessor execute one iteration of the loop.
 
-    It is the longest of the busiest scheduler's issue, the tensor cores and the shared memory.
+    This is the longest of three times: the busiest scheduler's issue, the tensor cores, and the
+    shared memory.
     """
     profile = profile_of(kernel)
     warps = blocks * profile.warps
@@ -231,8 +233,8 @@ def _iteration(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
 
 
 def _ends(work: Work, profile: StaticProfile, blocks: int) -> tuple[dict[str, float], float]:
-    """Return the cycles of prologue and epilogue: one warp's latency, and the issue of all
-    warps."""
+    """Return the cycles of prologue and epilogue: the latency of one warp by part, and the issue
+    cycles of all warps."""
     ends = {
         "start": (profile.start, 1.0),
         "fill": (profile.fill, 1.0),

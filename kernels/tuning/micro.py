@@ -1,10 +1,10 @@
-"""Measures the numbers that the model of time assumes of a GPU, by the kernels of
+"""Measures the numbers that the cost model assumes about a GPU, with the kernels of
 kernels/src/micro.cu.
 
     MEASUREMENTS ─ readings: a name, what was run, µs ─ fitted ─ Constants
 
-Each measurement is a captured graph of copies, timed as kernels/tuning/timing.py does. The device
-must do no other work meanwhile.
+Each measurement is a captured graph of copies, timed as in kernels/tuning/timing.py. The device
+must do no other work during the measurements.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,7 +38,7 @@ WARPS = (4, 8, 16, 32)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Holds the median µs of one launch, or of one run of a fork, under `conditions`."""
+    """Holds the median time in µs of one launch, or of one run of a fork, under `conditions`."""
 
     name: str
     conditions: Mapping[str, Any]
@@ -47,7 +47,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Says how many copies a graph has, and how often it is replayed."""
+    """Sets how many copies a graph has, and how often it is replayed."""
 
     copies: int = COPIES
     replays: int = REPLAYS
@@ -66,13 +66,13 @@ def chain_launch(blocks: int, turns: int, trigger: Trigger = Trigger.START) -> L
 
 
 def wide_launch(blocks: int, variant: int, length: int) -> Launch:
-    """Return a launch of long code that writes y; the code differs for each variant."""
+    """Return a launch of long code that writes y. Each variant has different code."""
     kernel = instantiate(SOURCE, "wide", length=length, variant=variant)
     return launch(kernel, (blocks, 1, 1), (256, 1, 1), y="y", x=1.0)
 
 
 def issue_launch(blocks: int, warps: int, turns: int) -> Launch:
-    """Return a launch whose warps multiply small tiles in shared memory, and that writes y."""
+    """Return a launch that writes y and whose warps multiply small tiles in shared memory."""
     kernel = instantiate(SOURCE, "issue")
     return launch(kernel, (blocks, 1, 1), (32 * warps, 1, 1), y="y", turns=turns)
 
@@ -94,7 +94,8 @@ class Laboratory:
         return lambda stream: run(stream, 0)
 
     def us(self, *runs: Callable[[Stream], None]) -> float:
-        """Enqueue each of `runs` in turn, and return the median µs of one. Raises DeviceError."""
+        """Enqueue each of `runs` in turn, and return the median time of one run in µs. Raises
+        DeviceError."""
 
         def run(stream: Stream, index: int) -> None:
             runs[index](stream)
@@ -120,7 +121,8 @@ def laboratory(device: Device, effort: Effort) -> Iterator[Laboratory]:
 
 
 def measure_cache(at: Laboratory) -> list[Reading]:
-    """Time blocks that read CACHE_BYTES: one block, and one on 1/4, 1/2 and all multiprocessors."""
+    """Time blocks that read CACHE_BYTES: a single block, and one block each on 1/4, 1/2 and all of
+    the multiprocessors."""
     every = at.multiprocessors
     return [
         Reading(
@@ -145,7 +147,7 @@ def measure_chain(at: Laboratory) -> list[Reading]:
 
 
 def measure_fork(at: Laboratory) -> list[Reading]:
-    """Time one launch, two on parallel streams, and one that waits for both."""
+    """Time one launch, two launches on parallel streams, and one launch that waits for both."""
     half = at.enqueues(chain_launch(max(1, at.multiprocessors // 2), TURNS[1]))
     beside, forked, joined = at.device.stream(), at.device.event(), at.device.event()
 
@@ -171,7 +173,7 @@ def measure_code(at: Laboratory) -> list[Reading]:
 
 
 def measure_issue(at: Laboratory) -> list[Reading]:
-    """Time a convolution's inner loop with several numbers of warps on a multiprocessor."""
+    """Time a convolution's inner loop with different numbers of warps on a multiprocessor."""
     return [
         Reading(
             "issue",
@@ -194,8 +196,8 @@ MEASUREMENTS: Mapping[str, Callable[[Laboratory], list[Reading]]] = {
 def fitted(readings: Iterable[Reading]) -> Constants:
     """Return the constants that follow from the readings of all MEASUREMENTS.
 
-    A gap is what a chain's launch takes beyond its additions, whose time is the difference between
-    chains of different length. Raises ValueError where a reading is missing.
+    A gap is the time of a chain's launch minus the time of its additions. The time of additions is
+    the difference between chains of different length. Raises ValueError if a reading is missing.
     """
     found = list(readings)
 

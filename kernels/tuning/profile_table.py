@@ -2,7 +2,7 @@
 
     profiles.py ─ rows ─ profile.tsv ─ profile_of ─ heuristic, inspect
 
-A row has counts, and for human readers the shares that follow from them.
+A row has counts, and for human readers also the shares that follow from the counts.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ _STRETCHES = ("start", "fill", "finish", "vector")
 
 
 class UnprofiledKernelError(LookupError):
-    """Says that a kernel has no row in the table, and how to make one."""
+    """Raised when a kernel has no row in the table; says how to add one."""
 
 
 @cache
@@ -57,7 +57,8 @@ def name_of(kernel: Instantiation) -> str:
 def load_wavefronts(kernel: Instantiation) -> float:
     """Return the simulated cycles of shared memory for a warp's load of 16 bytes per lane.
 
-    For a kernel that was not simulated it is the most of any kernel of its source, or else 2.
+    For a kernel that was not simulated, return the largest number of any kernel in the same source,
+    or 2 if there is none.
     """
     simulated = _load_wavefronts()
     of_source = [profile for name, profile in simulated.items() if name.split()[0] == kernel.source]
@@ -77,7 +78,7 @@ def _profiles() -> Mapping[tuple[str, str], StaticProfile]:
 
 
 def read() -> tuple[str, Table]:
-    """Return the name of the compiler that made the table, and the table."""
+    """Return the name of the compiler whose code the table profiles, and the table."""
     header, *lines = TABLE.read_text(encoding="utf-8").splitlines()
     made_with, _, *columns = header.split("\t")
     rows = (line.split("\t") for line in lines)

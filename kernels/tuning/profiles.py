@@ -1,6 +1,7 @@
-"""Remakes the committed profiles (each kernel's limits on speed) from machine code, without a GPU.
+"""Regenerates the committed profiles (each kernel's limits on speed) from machine code, without a
+GPU.
 
-A change of the kernels or of the compiler changes the table; look at the difference and commit it:
+A change of the kernels or of the compiler changes the table. Check the difference and commit it:
 
     python -m kernels.tuning.profiles                    # all rows
     python -m kernels.tuning.profiles linear.cu          # those of some sources
@@ -100,8 +101,8 @@ def _linear() -> Iterator[tuple[Instantiation, LaunchShape]]:
 
 
 def profiled(arch: str, sources: Iterable[str] = ()) -> list[Instantiation]:
-    """Return the kernels that have a row for an architecture; `sources` limits them to these
-    files."""
+    """Return the kernels that have a row for an architecture. `sources` limits them to kernels of
+    these files."""
     only = set(sources)
     return [
         launch
@@ -111,7 +112,7 @@ def profiled(arch: str, sources: Iterable[str] = ()) -> list[Instantiation]:
 
 
 def table_of(arch: str, kernels: Iterable[Instantiation], cache: Path = DEFAULT_CACHE) -> Table:
-    """Return rows of `kernels` made with the installed compiler. Raises
+    """Return the rows of `kernels`, made with the installed compiler. Raises
     DisassemblerNotFoundError."""
     cubins = compile_all(kernels, [arch], cache)
     table: Table = {}

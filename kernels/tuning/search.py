@@ -1,4 +1,4 @@
-"""Chooses what to measure, and which candidate won, by pure functions without a device.
+"""Chooses the candidates to measure and the winner, with pure functions and without a device.
 
 problem ─ shortlist ─> candidates ─ autotune ─> outcomes ─ ranking ─> winner
 """
@@ -28,8 +28,9 @@ def conditions_of(device: Device) -> Conditions:
 def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch, ...]:
     """Return the launches to measure, on separate buffers, without prologue or activation.
 
-    They have a bias. A prologue, a residual, an activation or a place in a Concat costs each
-    candidate about the same. Raises ValueError where an index does not fit 32 bits.
+    The launches have a bias. A prologue, a residual, an activation or a place in a Concat is left
+    out, because it costs each candidate about the same. Raises ValueError if an index exceeds 32
+    bits.
     """
     problem = replace(problem, prologue=None)
     stored = problem.precision.stored
@@ -47,7 +48,8 @@ def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch,
 
 
 def instantiations(problem: ConvProblem, choice: ConvChoice) -> set[Instantiation]:
-    """Return the kernels of `measured_launches`, or none if that raises ValueError."""
+    """Return the kernels of `measured_launches`, or no kernels if that function raises
+    ValueError."""
     try:
         launches = measured_launches(problem, choice)
     except ValueError:  # reported where the choice is measured
@@ -61,10 +63,10 @@ def by_name(candidates: Iterable[ConvChoice]) -> dict[str, ConvChoice]:
 
 
 def keys(conditions: Conditions) -> Callable[[ConvProblem], Key]:
-    """Return a function that makes the key of a problem in the store.
+    """Return a function that returns a problem's key in the store.
 
-    The key's digest covers the sources of all candidates: if one changes, or one is added, the
-    winner may change. It does not cover the Python code.
+    The key's digest covers the sources of all candidates, because the winner may change if a source
+    changes or a candidate is added. The digest does not cover Python code.
     """
 
     @cache
@@ -87,10 +89,10 @@ def shortlist(
     top: int | None = None,
     known: Collection[str] = (),
 ) -> dict[str, ConvChoice]:
-    """Return the `top` candidates with the least estimated cost, or all where `top` is None.
+    """Return the `top` candidates with the lowest estimated cost, or all if `top` is None.
 
-    It adds the first `top` / 4 of each algorithm, since the estimate compares algorithms less well,
-    and all candidates with known outcomes.
+    The list also has the first `top` / 4 candidates of each algorithm, since the estimate compares
+    algorithms less well, and all candidates with known outcomes.
     """
     every = sorted(
         choices(problem, device.max_shared_bytes, device.architecture),
@@ -125,7 +127,8 @@ def _first_of_each_algorithm(candidates: Iterable[ConvChoice], count: int) -> li
 
 
 def ranking(outcomes: Outcomes) -> list[tuple[str, Times]]:
-    """Return the candidates that computed the right result and were timed, the fastest first."""
+    """Return the candidates that computed the right result and were timed, from the fastest to the
+    slowest."""
     timed = (
         (name, outcome.times)
         for name, outcome in outcomes.items()
@@ -135,10 +138,10 @@ def ranking(outcomes: Outcomes) -> list[tuple[str, Times]]:
 
 
 def finder(measurements: Measurements, conditions: Conditions) -> Find:
-    """Return a function that gives a problem's winner, or None if it is unknown.
+    """Return a function that returns a problem's winner, or None if the winner is unknown.
 
-    None where it was not measured under these conditions, the sources of its kernels have changed,
-    or its configuration no longer exists.
+    The winner is unknown if the problem was not measured under these conditions, if the sources of
+    its kernels have changed, or if the winner's configuration no longer exists.
     """
     problems = {key.problem for key in measurements if key.conditions == conditions}
     key_of = keys(conditions)
@@ -160,7 +163,6 @@ def finder(measurements: Measurements, conditions: Conditions) -> Find:
 def tuned(
     find: Find, fallback: Callable[[ConvProblem], ConvChoice]
 ) -> Callable[[ConvProblem], ConvChoice]:
-    """Return a function that gives a problem's winner, or `fallback`'s choice where there is
-    none.
-    """
+    """Return a function that returns a problem's winner, or the choice of `fallback` if the winner
+    is unknown."""
     return lambda problem: find(problem) or fallback(problem)

@@ -4,8 +4,9 @@
                                  ├─ the loop of data warps ───┼─ usual paths ─ StaticProfile
                                  └─ what is before and after ─┘
 
-A scheduler issues one instruction of a warp per cycle, so each that multiplies nothing costs a
-share of the peak. Only the usual path of a loop is counted: the one whose copies are the widest.
+A scheduler issues one instruction of a warp per cycle, so each instruction that does not multiply
+costs a share of the peak rate. Only the usual path through a loop is counted, which is the path
+with the widest copies.
 """
 
 import re
@@ -91,7 +92,8 @@ registers. That it reads them once for each of its instructions is assumed: NVID
 def kind(instruction: Instruction) -> str:
     """Return the class of an instruction, such as "FFMA", "LDS.128" or "integer".
 
-    Raises LookupError for an opcode without a class: its cost is to be decided, not guessed.
+    Raises LookupError for an opcode without a class, because its cost must be decided and not
+    guessed.
     """
     base, opcode = instruction.base, instruction.opcode
     if base == "LDS":
@@ -123,11 +125,11 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class StaticProfile:
-    """Counts a kernel's instructions by the part of the code that they are in.
+    """Counts a kernel's instructions by part of the code.
 
-    A thread executes `start`, up to its first copy; `fill`, up to the loop; the loop; and `finish`,
-    in which a loop executes `vector` for every 4 outputs. Without a loop that multiplies, `finish`
-    follows `start`.
+    A thread executes four parts: `start`, up to its first copy; `fill`, up to the loop that
+    multiplies; this loop; and `finish`, in which a loop executes `vector` for every 4 outputs.
+    Without a loop that multiplies, `finish` follows `start`.
     """
 
     registers: int
@@ -145,8 +147,8 @@ class StaticProfile:
 
     @property
     def products(self) -> int:
-        """Return the FFMA or mma instructions of an iteration; if there are mma, FFMA are not
-        counted."""
+        """Return the number of mma instructions of an iteration, or of FFMA instructions if there
+        are no mma."""
         return self.loop.get(self._multiplies, 0)
 
     @property
@@ -164,26 +166,28 @@ class StaticProfile:
 
     @property
     def share(self) -> float | None:
-        """Return the multiplications' share of the multiplying warps' instructions; None without a
-        loop."""
+        """Return the share of multiplications in the instructions of multiplying warps, or None
+        without a loop."""
         return self.products / sum(self.loop.values()) if self.loop else None
 
     @property
     def ceiling(self) -> float | None:
-        """Return the share of the peak rate that the busiest scheduler allows; None if no block
+        """Return the share of the peak rate that the busiest scheduler allows, or None if no block
         fits.
 
-        Multiplications by data warps do not count: they are not the convolution's.
+        Multiplications of data warps do not count, because they are not products of the
+        convolution.
         """
         return self._of_peak(self.busiest(self.blocks))
 
     @property
     def shared_ceiling(self) -> float | None:
-        """Return the share of the peak rate that shared memory allows; None if it is unused."""
+        """Return the share of the peak rate that shared memory allows, or None if the kernel uses
+        none."""
         return self._of_peak(self.blocks * self.wavefronts)
 
     def busiest(self, blocks: int) -> int:
-        """Return the most instructions that a scheduler issues in an iteration; warps go
+        """Return the most instructions that a scheduler issues in an iteration, with warps assigned
         round-robin."""
         issued = [0] * SCHEDULERS
         turns = [self.loop] * (self.warps - self.data_warps) + [self.data_loop] * self.data_warps
@@ -204,14 +208,14 @@ class StaticProfile:
 
     @property
     def _copied_rows(self) -> int:
-        """Return the rows of 128 bytes in a chunk: 16 of wgmma's for each warp, and its
+        """Return the rows of 128 bytes in a chunk: 16 rows of wgmma per warp, plus wgmma's
         columns."""
         columns = int(self._multiplies.partition(".")[2].lstrip("R"))
         return 16 * (self.warps - self.data_warps) + columns
 
     @property
     def wavefronts_a_product(self) -> float | None:
-        """Return `wavefronts` divided by the block's FFMA or mma instructions; None without a
+        """Return `wavefronts` divided by the block's FFMA or mma instructions, or None without a
         loop."""
         multiplying = self.products * (self.warps - self.data_warps)
         return self.wavefronts / multiplying if multiplying else None
@@ -225,7 +229,7 @@ class StaticProfile:
 
 
 def _multiplies(loop: Mapping[str, int]) -> str:
-    """Return the class of a loop's products; beside those of tensor cores, FFMA are not
+    """Return the class of a loop's products. If tensor cores multiply, FFMA instructions are not
     products."""
     return next((name for name in loop if name in _BY_TENSOR_CORES), "FFMA")
 
@@ -233,10 +237,10 @@ def _multiplies(loop: Mapping[str, int]) -> str:
 def static_profile(
     cubin: Cubin, arch: str, threads: int, shared_bytes: int, trips: Trips
 ) -> StaticProfile:
-    """Return the profile of a kernel launched with this many threads and dynamic `shared_bytes` per
-    block.
+    """Return the profile of a kernel launched with `threads` threads and `shared_bytes` of dynamic
+    shared memory per block.
 
-    `cubin` is for `arch`, one of PROFILED. Raises DisassemblerNotFoundError.
+    `arch` is the cubin's architecture, one of PROFILED. Raises DisassemblerNotFoundError.
     """
     shared = cubin.resources.static_shared + shared_bytes
     blocks = resident(cubin.resources.registers, threads, shared, arch)
@@ -303,7 +307,7 @@ def profile_of_code(
 
 
 def _usual(code: Sequence[Instruction], through: Loop) -> list[int]:
-    """Return the path by which a warp usually runs through a loop."""
+    """Return the path that a warp usually takes through a loop."""
     return path(code, through, lambda i: weight(code[i]))
 
 
@@ -316,9 +320,9 @@ def _stretch(code: Sequence[Instruction], taken: Sequence[int], times: int = 1) 
 
 
 def resident(registers: int, threads: int, shared_bytes: int, architecture: str) -> int:
-    """Return how many blocks fit on a multiprocessor of an architecture that is in PROFILED.
+    """Return how many blocks fit on a multiprocessor of one of the PROFILED architectures.
 
-    Registers are allocated to whole warps, 8 per thread at a time.
+    Registers are allocated to whole warps, in steps of 8 per thread.
     """
     warps = -(-threads // 32)
     of_warp = -(-registers // 8) * 8 * 32
@@ -337,8 +341,8 @@ def _copies(instruction: Instruction) -> bool:
 
 
 def _narrow(instruction: Instruction) -> bool:
-    """Return whether the instruction copies fewer than 4 elements and has no predicate for
-    width."""
+    """Return whether the instruction copies fewer than 4 elements and has no predicate that depends
+    on the width."""
     slow = instruction.base in ("LDGSTS", "LDG") and not _wide(instruction)
     return slow and not (instruction.base == "LDGSTS" and instruction.predicate)
 
@@ -348,9 +352,10 @@ def _stores(instruction: Instruction) -> bool:
 
 
 def _sums_parts(instruction: Instruction) -> bool:
-    """Return whether the instruction occurs only where partial sums of several blocks are added.
+    """Return whether the instruction occurs only in code that adds partial sums of several blocks.
 
-    That is the counter, a load that bypasses the L1 cache, or the arrival at a cluster's barrier.
+    These instructions are the counter's atomic operation and fence, a load that bypasses the L1
+    cache, and the arrival at a cluster's barrier.
     """
     past_l1 = instruction.base == "LDG" and ".STRONG.GPU" in instruction.opcode
     return past_l1 or instruction.base in ("ATOMG", "MEMBAR", "UCGABAR_ARV")
@@ -364,11 +369,13 @@ def _writes(code: Sequence[Instruction], loop: Loop) -> bool:
 
 
 def hot_loop(code: Sequence[Instruction]) -> Loop | None:
-    """Return the loop with the most multiplications, the outermost of equals, or None without one.
+    """Return the loop with the most multiplications, the outermost of equal loops, or None if no
+    loop multiplies.
 
-    It loads its operands, or waits for them at an mbarrier, and neither stores to global memory nor
-    computes activations. None where all is unrolled. Raises LookupError where tensor cores multiply
-    in loops that load in a way unknown here: the kernel would be estimated to multiply in no time.
+    The loop loads its operands, or waits for them at an mbarrier. It does not store to global
+    memory and does not compute activations. If all loops are unrolled, the result is None. Raises
+    LookupError if tensor cores multiply in a loop whose loads are not known here, since the
+    estimate would then leave out these multiplications.
     """
 
     def multiplied(loop: Loop) -> int:
@@ -392,9 +399,9 @@ f"a loop multiplies on tensor cores with no load known to {__name__}; add its lo
 
 
 def iteration(code: Sequence[Instruction], loop: Loop, trips: Mapping[str, int]) -> Counter[str]:
-    """Return the count, by class, of the instructions in one usual iteration of a loop.
+    """Return the number of instructions of each class in one usual iteration of a loop.
 
-    `trips` maps an instruction that an inner loop contains to that loop's number of iterations.
+    `trips` maps an instruction in an inner loop to the number of iterations of that loop.
     """
     times = _repeated(code, loop, trips)
     counted: Counter[str] = Counter()
@@ -406,15 +413,16 @@ def iteration(code: Sequence[Instruction], loop: Loop, trips: Mapping[str, int])
 def _repeated(
     code: Sequence[Instruction], around: Loop, trips: Mapping[str, int]
 ) -> Callable[[int], int]:
-    """Return a function that gives how often an instruction runs, given its inner loops' trips."""
+    """Return a function that returns how often an instruction runs, given the trip counts of inner
+    loops."""
     inner = [loop for loop in loops(code) if around.holds(loop.first) and loop != around]
     times = [(loop, n) for loop in inner for name, n in trips.items() if name in _names(code, loop)]
     return lambda i: max((n for loop, n in times if loop.holds(i)), default=1)
 
 
 def _data_loop(code: Sequence[Instruction], hot: Loop) -> Loop:
-    """Return the loop of warps that only copy: the longest loop with copies apart from the hot
-    loop."""
+    """Return the loop of warps that only copy, which is the longest loop with copies outside the
+    hot loop."""
     beside = [
         loop
         for loop in loops(code)
@@ -427,7 +435,8 @@ def _data_loop(code: Sequence[Instruction], hot: Loop) -> Loop:
 
 
 def _names(code: Sequence[Instruction], loop: Loop) -> set[str]:
-    """Return the base names of a loop's instructions; 8-byte shared stores are "STS.64"."""
+    """Return the base names of a loop's instructions; stores of 8 bytes to shared memory are
+    "STS.64"."""
     inside = code[loop.first : loop.last + 1]
     return {
         "STS.64" if kind(instruction) == "STS.64" else instruction.base for instruction in inside
@@ -442,10 +451,10 @@ def _bases(code: Sequence[Instruction], loop: Loop) -> set[str]:
 
 
 def weight(instruction: Instruction) -> Weight:
-    """Return an instruction's weight on a path; weights compare as tuples, first number first.
+    """Return an instruction's weight on a path. Weights are compared as tuples.
 
-    So the start includes the barriers that the block's first thread makes, because all threads wait
-    for them.
+    The start includes the barriers that the block's first thread initialises, because all threads
+    wait for them.
     """
     narrow, multiplies, copies, shared, waits, length = _weight_of_fill(instruction)
     bulk, mbarrier = instruction.base == _BULK, instruction.base == "SYNCS"
@@ -453,8 +462,8 @@ def weight(instruction: Instruction) -> Weight:
 
 
 def _weight_of_fill(instruction: Instruction) -> Weight:
-    """Return an instruction's weight on the path to the loop. On that path a warp that copies whole
-    tiles waits for no free place, and has copied the weights."""
+    """Return an instruction's weight on the path to the loop. On this path a warp that copies whole
+    tiles does not wait for a free stage, and has already copied the weights."""
     is_of, base = kind(instruction), instruction.base
     return (
         -_narrow(instruction),
@@ -469,7 +478,7 @@ def _weight_of_fill(instruction: Instruction) -> Weight:
 def _weight_of_finish(instruction: Instruction, split: bool) -> Weight:
     """Return an instruction's weight on the path from the loop to the kernel's end.
 
-    Whole vectors are preferred, without activation, and what is not `split`.
+    The path prefers stores of whole vectors, no activation, and instructions that are not `split`.
     """
     is_of, base = kind(instruction), instruction.base
     return (

@@ -11,9 +11,9 @@
       "gemm 32x32x32": {"failure": "..."}}},
     ...
 
-A writer holds the lock beside the file, reads, adds, and replaces the file by renaming: a reader
-sees the file before or after, and a killed writer loses only its own last addition. Times are
-microseconds; lists are the 20th, 50th and 80th percentile.
+A writer holds a lock file, reads the file, adds its rows, and replaces the file by renaming. So a
+reader sees the file from before or after, and a killed writer loses only its own last addition.
+Times are in microseconds; lists are the 20th, 50th and 80th percentile.
 """
 
 import json
@@ -34,12 +34,13 @@ DEFAULT_STORE = DEFAULT_CACHE.with_name("tuning.json")
 
 
 class TuningStoreError(Exception):
-    """Says why a file cannot be read or written, and how to solve it."""
+    """Raised when a file cannot be read or written; says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Holds the conditions of a measurement, which is valid only while they are the same."""
+    """Holds the conditions of a measurement. A measurement is valid only under the same
+    conditions."""
 
     device: str
     architecture: str
@@ -60,26 +61,28 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Holds µs with all operands in the second-level cache, and with none of them in it."""
+    """Holds times in µs: `warm` with all operands in the second-level cache, and `cold` with none
+    in that cache."""
 
     warm: Timing
     cold: Timing
 
     @property
     def us(self) -> float:
-        """Return the time by which candidates are compared, in µs: the mean of the medians.
+        """Return the time in µs by which candidates are compared, the mean of both medians.
 
-        In a network a layer reads its activations mostly from the cache and its weights from
-        memory, so its time lies between warm and cold.
+        In a network, a layer reads its activations mostly from the cache and its weights from
+        memory. So its time lies between warm and cold.
         """
         return (self.warm.p50_us + self.cold.p50_us) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Holds a candidate's result: a time of few runs, times of many runs, or why it failed.
+    """Holds a candidate's result: a time from few runs, times from many runs, or the reason of a
+    failure.
 
-    `trigger` is the fastest one for a row of the winner's launches that overlap.
+    `trigger` is the winner's fastest trigger when its launches follow each other and overlap.
     """
 
     screened_us: float | None = None
@@ -95,7 +98,7 @@ Measurements = Mapping[Key, Outcomes]
 
 
 class TuningStore:
-    """A file of measurements, which may be missing; processes may share it by its path."""
+    """A file of measurements, which need not exist yet. Several processes may share the file."""
 
     def __init__(self, path: Path = DEFAULT_STORE) -> None:
         self.path = placed(path).resolve()
@@ -113,7 +116,7 @@ class TuningStore:
         return self._parse(text)
 
     def add(self, key: Key, outcomes: Outcomes, *, anew: bool = False) -> None:
-        """Add outcomes to those of `key`, or replace these if `anew`.
+        """Add outcomes to the outcomes of `key`, or replace all of them if `anew`.
 
         A later outcome replaces an earlier one, but a time of few runs does not replace one of
         many. Raises TuningStoreError.
@@ -167,8 +170,8 @@ class TuningStore:
 
 
 def merged(known: Outcomes, later: Outcomes) -> Outcomes:
-    """Return both sets of outcomes; for one candidate the later is kept unless it has less
-    detail."""
+    """Return both sets of outcomes. If both have a candidate, its later outcome is kept unless it
+    has less detail."""
 
     def worth_more(name: str) -> bool:
         outcome = later[name]
@@ -214,7 +217,7 @@ def _rounded(timing: Timing) -> list[float]:
 def _measurement(row: Mapping[str, Any]) -> tuple[Key, Outcomes]:
     """Return the key and the outcomes that a row holds.
 
-    Raises KeyError, TypeError, ValueError or AttributeError where the row is no measurement.
+    Raises KeyError, TypeError, ValueError or AttributeError if the row is not a measurement.
     """
     fields = dict(row)
     candidates = fields.pop("candidates")

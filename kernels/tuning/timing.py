@@ -1,11 +1,11 @@
-"""Times launches on a device, by replaying graphs that hold many copies between two events.
+"""Times launches on a device by replaying graphs of many copies between two events.
 
     launches × operand sets ─ capture ─> graphs of 20 to 50 copies ─ replay ─> µs per copy ─> Timing
 
-Many copies per graph keep the cost of its replay, and the clock's resolution, out of the result.
-The operand sets decide whether the second-level cache is warm: copy i runs on set i modulo their
-number, across all graphs and replays. One set is warm. Sets that together exceed the cache are
-cold: `sets_needed` returns their number, `operand_sets` their addresses.
+With many copies per graph, the cost of a replay and the clock's resolution hardly affect the
+result. The operand sets decide whether the second-level cache is warm. With n sets, copy i runs on
+set i modulo n, across all graphs and replays. A single set is warm. Sets that together exceed the
+cache are cold: `sets_needed` returns their number, and `operand_sets` returns their addresses.
 
     warm  A A A A A A          cold  A B C D ... A B C D ...
 """
@@ -44,7 +44,7 @@ Addresses = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Holds percentiles, over all replays, of the µs that one run of the launches takes."""
+    """Holds percentiles over all replays of the time that one run of the launches takes, in µs."""
 
     p20_us: float
     p50_us: float
@@ -60,9 +60,9 @@ class Timing:
 class Copies:
     """Holds captured copies of some work, which can be timed any number of times.
 
-    `run(stream, i)` enqueues the work on operand set i of `sets`, whose addresses stay fixed. It
-    first runs once on set 0, so that errors occur before the capture. `capture` is the device's
-    unless the work must be captured in another way. Raises DeviceError.
+    `run(stream, i)` enqueues the work on operand set i of `sets`; the sets keep their addresses.
+    The work first runs once on set 0, so that errors occur before the capture. `capture` is the
+    device's method unless the work must be captured in another way. Raises DeviceError.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Copies:
         self._next = 0
 
     def samples_us(self, replays: int = REPLAYS) -> list[float]:
-        """Return the µs of one run, measured in each of `replays` replays; graphs take turns."""
+        """Return the time of one run in µs for each of `replays` replays; the graphs take turns."""
         # The last graph alone: the other graphs' operands stay cold.
         last = self._graphs[-1]
         began, ended = self._device.event(), self._device.event()
@@ -131,9 +131,9 @@ def launcher(
     *,
     dependent: bool = False,
 ) -> Callable[[Stream, int], None]:
-    """Return a function that enqueues all launches in order on the operand set of a given number.
+    """Return a function that enqueues all launches in order on the operand set with a given index.
 
-    If `dependent`, they may overlap.
+    If `dependent`, the launches may overlap.
     """
     kernels = [device.load(launch.instantiation) for launch in launches]
 
@@ -187,9 +187,10 @@ def time_launches(
 
 
 def graph_sizes(sets: int, copies: int) -> list[int]:
-    """Return the number of copies in each graph, about `copies`; all sets are used equally often.
+    """Return the number of copies in each graph, about `copies`, such that all sets are used
+    equally often.
 
-    So the order of the sets continues from the last graph to the first.
+    After the last graph, the first graph then continues with the next set.
     """
     if sets <= copies:
         return [-(-copies // sets) * sets]
@@ -200,17 +201,18 @@ def graph_sizes(sets: int, copies: int) -> list[int]:
 def sets_needed(
     nbytes: int, reuse_bytes: int = REUSE_BYTES, *, copies: int = COPIES, replays: int = REPLAYS
 ) -> int:
-    """Return how many sets of `nbytes` to rotate so that `reuse_bytes` pass between two uses of
-    one.
+    """Return how many sets of `nbytes` to use in turn so that `reuse_bytes` pass between two uses
+    of a set.
 
-    It is at most the number of runs, one warm-up graph included: then no set is used twice.
+    The result is at most the number of runs, including one warm-up graph. With that many sets no
+    set is used twice.
     """
     return min(reuse_bytes // nbytes + 2, copies * (replays + 1))
 
 
 def operand_sets(begin: int, sizes: Mapping[str, int], count: int) -> list[dict[str, int]]:
-    """Return the addresses of `count` operand sets, which follow each other from the aligned
-    `begin`.
+    """Return the addresses of `count` operand sets, which lie one after another from the aligned
+    address `begin`.
 
     `sizes` are in bytes. The last set ends `count * set_bytes(sizes)` after `begin`.
     """

@@ -1,1 +1,1 @@
-"""Computes Winograd's matrices, the code of its transforms, and its reference."""
+"""Computes the matrices of Winograd convolution, the code of its transforms, and a reference."""

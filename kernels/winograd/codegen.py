@@ -73,7 +73,7 @@ struct Winograd<{m}, {r}, Points::{points}> {{
 
 
 def _body(transform: Program, source: str, target: str) -> str:
-    """Return a function's statements, one per step, on its arrays `source` and `target`."""
+    """Return the statements of a function, one per step, on the arrays `source` and `target`."""
     arrays = {Kind.INPUT: source, Kind.OUTPUT: target}
 
     def name(value: Value) -> str:
@@ -90,7 +90,7 @@ def _body(transform: Program, source: str, target: str) -> str:
 
 
 def _expression(terms: dict[str, Fraction]) -> str:
-    """Return a sum in C++: terms without a multiplication first, then an fmaf for each other
+    """Return a sum in C++: first the terms without a multiplication, then one fmaf per other
     term."""
     plain = sorted((name for name, c in terms.items() if abs(c) == 1), key=lambda n: terms[n] < 0)
     text = "".join(f" {'-' if terms[name] < 0 else '+'} {name}" for name in plain)
@@ -102,7 +102,8 @@ def _expression(terms: dict[str, Fraction]) -> str:
 
 
 def _literal(c: Fraction) -> str:
-    """Return the coefficient as a C++ float literal. Raises ValueError where that is not exact."""
+    """Return the coefficient as a C++ float literal. Raises ValueError if no float equals the
+    coefficient."""
     if Fraction(float(np.float32(float(c)))) != c:
         raise ValueError(f"no float equals {c}; choose points whose products are all floats")
     return f"{float(c)}f"

@@ -15,9 +15,10 @@ Array = NDArray[np.floating[Any]]
 def filter_transform(weight: Filter, m: int, points: Points) -> NDArray[np.float32]:
     """Return U of F(m, r) along every axis: K×C×R×S → alpha² × C × K, K×C×T×R×S → alpha³ × C × K.
 
-    The first axis has nu fastest, then xi (in 3-D the depth's index slowest); C and K are padded
-    with zeros to whole vectors. Computed in float64 and rounded once, at load: variant FX of Lavin
-    & Gray, section 6. Raises ValueError where R and S differ or points are too few.
+    Along the first axis nu varies fastest, then xi, and in 3-D the depth's index slowest. C and K
+    are padded with zeros to whole vectors. U is computed in float64 and rounded once, when the
+    model is loaded: variant FX of Lavin & Gray, section 6. Raises ValueError if R and S differ, or
+    if there are too few points.
     """
     k, c, r, *others = weight.shape
     if any(size != r for size in others):
@@ -33,9 +34,9 @@ f"F(m, r) needs the same r along every axis, got a filter of shape {weight.shape
 
 
 def filter_rows(weight: Filter, m: int, points: Points, stored: Storage) -> Filter:
-    """Return `filter_transform`'s U as (alpha² K) × C, with a row for each position and filter.
+    """Return the U of `filter_transform` as (alpha² K) × C, with one row per position and filter.
 
-    K is padded with zeros to whole vectors, C to 16 bytes.
+    K is padded with zeros to whole vectors, and C to a multiple of 16 bytes.
     """
     u = filter_transform(weight, m, points).swapaxes(1, 2)
     u = np.pad(u, ((0, 0), (0, 0), (0, -u.shape[2] % (16 // stored.itemsize))))

@@ -1,22 +1,23 @@
-"""Constructs the three matrices of Winograd's minimal filtering F(m, r) in exact fractions.
+"""Constructs the three matrices of Winograd's minimal filtering F(m, r) as exact fractions.
 
-F(m, r) computes m outputs y of a filter g of r taps from alpha = m + r - 1 inputs d by as many
+F(m, r) computes m outputs y of a filter g with r taps from alpha = m + r - 1 inputs d, with alpha
 multiplications (Lavin & Gray 2015, section 4.1, equation 6):
 
     y = Aᵀ[(G g) ⊙ (Bᵀ d)],  y[j] = Σ_k d[j + k] g[k]
 
-The construction is Cook's and Toom's, transposed. A product of polynomials of degrees m - 1 and r -
-1 is known from its values at alpha points, of which the last is infinity (there a polynomial's
-value is its highest coefficient). A and G evaluate at the points, B interpolates; transposing that
-product with respect to A's side turns multiplication into filtering:
+The construction is the transposed Toom-Cook algorithm. A product of polynomials of degrees m - 1
+and r - 1 is determined by its values at alpha points. The last point is infinity, where a
+polynomial's value is its highest coefficient. A and G evaluate the polynomials at the points, and B
+interpolates their product. Transposing this with respect to A's polynomial turns the product into
+filtering:
 
     Aᵀ[j][i] = aᵢʲ                                the last column is (0, ..., 0, 1)
     G[i][k]  = aᵢᵏ / fᵢ, fᵢ = Π_{j≠i} (aᵢ - aⱼ)   the last row is (0, ..., 0, 1)
     Bᵀ[i]    = coefficients of M(x) / (x - aᵢ)    the last row is those of M(x) = Π_i (x - aᵢ)
 
-Multiplying a row of G and dividing that row of Bᵀ (or that column of Aᵀ) by the same number changes
-nothing. As in the papers Bᵀ has only the points' own fractions, and all of 1 / fᵢ is in G, which is
-applied once to each filter.
+The result stays the same if a row of G is multiplied by a number and the same row of Bᵀ, or the
+same column of Aᵀ, is divided by it. As in the papers, all factors 1 / fᵢ are in G, which is applied
+only once per filter. So Bᵀ has only the fractions of the points themselves.
 """
 
 from dataclasses import dataclass
@@ -30,11 +31,11 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 
 @unique
 class Points(Enum):
-    """Lists sets of finite points; F(m, r) uses the first m + r - 2 of a set.
+    """Lists sets of finite points. F(m, r) uses the first m + r - 2 points of a set.
 
-    F(2, 3) uses the first three. For F(4, 3) Lavin and Gray take integers. With ½ instead of 2 the
-    matrices' entries are of more even size: a third less error, for two more instructions in each
-    one-dimensional transform.
+    F(2, 3) uses the first three points. For F(4, 3) Lavin and Gray take integers. With ½ instead of
+    2 the entries of the matrices differ less in size. This reduces the error by a third, and costs
+    two more instructions in each one-dimensional transform.
     """
 
     INTEGER = (0, 1, -1, 2, -2)
@@ -45,9 +46,9 @@ class Points(Enum):
 class WinogradMatrices:
     """Holds Aᵀ, G and Bᵀ of F(m, r), made for m + r - 2 different finite points and infinity.
 
-    Signs are those of the papers: the first row of Bᵀ has the sign that makes f positive, and
-    `infinity` is 1, or -1 to negate Bᵀ's last row and Aᵀ's last column. Raises ValueError where m,
-    r, the points or the sign are invalid.
+    Signs are as in the papers. The first row of Bᵀ has the sign that makes f positive. `infinity`
+    is 1, or -1 to negate the last row of Bᵀ and the last column of Aᵀ. Raises ValueError if m, r,
+    the points or `infinity` are invalid.
     """
 
     m: int
@@ -70,7 +71,8 @@ class WinogradMatrices:
 
     @property
     def alpha(self) -> int:
-        """Return m + r - 1, the length of a tile's input and the multiplications it takes."""
+        """Return m + r - 1, the length of an input tile, which is also its number of
+        multiplications."""
         return self.m + self.r - 1
 
     @property
@@ -119,8 +121,8 @@ class WinogradMatrices:
 def winograd_matrices(m: int, r: int, points: Points) -> WinogradMatrices:
     """Return the matrices of F(m, r) that the kernels use. Raises ValueError for too few points.
 
-    F(2, 3) has the signs of Lavin & Gray's equation 7: there -1 at infinity, unlike in their F(3,
-    2) and F(4, 3).
+    F(2, 3) has the signs of Lavin & Gray's equation 7, which uses -1 at infinity. Their F(3, 2) and
+    F(4, 3) use 1.
     """
     infinity = -1 if (m, r) == (2, 3) else 1
     return WinogradMatrices(m, r, points.value[: m + r - 2], infinity)

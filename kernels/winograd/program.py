@@ -1,12 +1,12 @@
-"""Turns a matrix-vector product into few instructions, for Winograd's transforms.
+"""Compiles a matrix-vector product into few instructions, for Winograd's transforms.
 
     matrix ── butterflies ── common pairs ── order ── Program
               even ± odd     shared sums     few values live at once
 
-Every value is a linear combination of others. A combination of n terms costs n - 1 instructions,
-since an fmaf includes a coefficient and an addition a sign, or n where no coefficient is 1 or -1.
-Rows of the points a and -a are the sum and the difference of an even and an odd combination; terms
-that still occur in several values are computed once.
+Every value is a linear combination of other values. A combination of n terms costs n - 1
+instructions, since an fmaf includes a coefficient and an addition includes a sign. It costs n if no
+coefficient is 1 or -1. The rows of the points a and -a are the sum and the difference of an even
+and an odd combination. Terms that still occur in several values are computed once.
 """
 
 from collections import Counter
@@ -76,7 +76,7 @@ def instructions(terms: Terms) -> int:
 
 @cache
 def program(matrix: Matrix) -> Program:
-    """Return the program with the fewest instructions over all ways to pair rows as sum and
+    """Return the program with the fewest instructions among all ways to pair rows as sum and
     difference."""
     steps = {
         Value(Kind.OUTPUT, i): {Value(Kind.INPUT, j): c for j, c in enumerate(row) if c}
@@ -130,7 +130,7 @@ def _with_butterflies(steps: Steps, pairs: list[tuple[Value, Value]]) -> Steps:
 
 
 def _unit(terms: Terms) -> Fraction:
-    """Return a factor to take out of the coefficients so that one is 1, which saves a
+    """Return a factor by which to divide the coefficients so that one becomes 1, which saves a
     multiplication."""
     sizes = sorted(map(abs, terms.values()))
     exact = (unit for unit in sizes if all(_is_binary(size / unit) for size in sizes))
@@ -138,9 +138,9 @@ def _unit(terms: Terms) -> Fraction:
 
 
 def _with_common_pairs(steps: Steps) -> Steps:
-    """Return the steps such that each a + c·b that two values contain is computed only once.
+    """Return the steps, with each a + c·b that two values contain computed only once.
 
-    A multiple of it counts as well.
+    A value may also contain a multiple of a + c·b.
     """
     result = {value: dict(terms) for value, terms in steps.items()}
     while True:
@@ -165,9 +165,10 @@ def _fresh(steps: Steps) -> Value:
 
 
 def _pairs(terms: Terms) -> list[Pair]:
-    """Return (a, b, c) for each two terms that are a multiple of a + c·b with c exact in binary.
+    """Return (a, b, c) for each two terms that are a multiple of a + c·b and whose c is exact in
+    binary.
 
-    c| is at least 1 where possible, so that a multiple 1 stays 1.
+    |c| is at least 1 where possible, so that a multiple of 1 stays 1.
     """
     found = []
     for pair in combinations(sorted(terms, reverse=True), 2):
@@ -183,7 +184,7 @@ def _is_binary(c: Fraction) -> bool:
 
 
 def _without_copies(steps: Steps) -> Steps:
-    """Return the steps without shared values that are 0 or a multiple of one other value."""
+    """Return the steps without shared values that are 0 or a multiple of a single other value."""
     result = dict(steps)
     while True:
         copies = [v for v, terms in result.items() if v.kind is Kind.SHARED and len(terms) < 2]
@@ -202,8 +203,8 @@ def _without_copies(steps: Steps) -> Steps:
 def _ordered(steps: Steps) -> Steps:
     """Return the steps sorted so that each follows its operands.
 
-    Of several that may come next, the one that is the last to use the most operands comes first.
-    Shared values are renumbered in that order.
+    If several steps may come next, the first is the step that uses the most operands for the last
+    time. Shared values are renumbered in this order.
     """
     left, numbers, result = dict(steps), count(), {}
     names: dict[Value, Value] = {}

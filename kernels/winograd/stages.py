@@ -3,8 +3,8 @@
     weight ── filter transform ─ U ─┐
     x ─ tiles ─ data transform ─ V ─┴─ products summed over C ─ M ─ inverse transform ─ y
 
-A stage computes in the type of its input, as in kernels/reference.py: float64 to check a kernel,
-float32 to see the effect of rounding alone. 2-D, and 3-D after Lan et al. 2017, section 3.2.
+Like kernels/reference.py, a stage computes in the type of its input: float64 to check a kernel, or
+float32 to see the effect of rounding alone. 3-D follows Lan et al. 2017, section 3.2.
 """
 
 from typing import Any
@@ -25,9 +25,10 @@ Array = NDArray[np.floating[Any]]
 def winograd_conv(
     x: Array, weight: Array, problem: ConvProblem, matrices: WinogradMatrices
 ) -> Array:
-    """Return conv(x, weight), N×C×H×W → N×K×P×Q, by F(m, r) along every axis; weight is K×C×R×S.
+    """Return conv(x, weight), N×C×H×W → N×K×P×Q, computed by F(m, r) along every axis. weight is
+    K×C×R×S.
 
-    Raises ValueError where F(m, r) does not compute the problem, or an array has a wrong shape.
+    Raises ValueError if F(m, r) does not compute the problem, or if an array has a wrong shape.
     """
     _require_problem(x, weight, problem, matrices)
     g, bt, at = (as_array(m).astype(x.dtype) for m in (matrices.g, matrices.bt, matrices.at))
@@ -40,7 +41,7 @@ def winograd_conv(
 def winograd_roundings(problem: ConvProblem, matrices: WinogradMatrices) -> int:
     """Return an upper bound on the roundings that a term of y undergoes, for any order of sums.
 
-    U, computed in float64, is rounded once; the products and their sum round C times.
+    U is computed in float64 and rounded once. The products and their sum round C times.
     """
     depth = program(matrices.bt).depth + program(matrices.at).depth
     return 1 + problem.c + len(problem.window.input) * depth
@@ -49,7 +50,7 @@ def winograd_roundings(problem: ConvProblem, matrices: WinogradMatrices) -> int:
 def tiles(x: Array, problem: ConvProblem, matrices: WinogradMatrices) -> Array:
     """Return x cut into tiles: N×C×H×W → N×C×⌈P/m⌉×⌈Q/m⌉×alpha×alpha, zero outside the image.
 
-    Neighbours are m apart, so they overlap by r - 1.
+    Neighbouring tiles begin m apart, so they overlap by r - 1.
     """
     m, alpha, window = matrices.m, matrices.alpha, problem.window
     counts = [-(-size // m) for size in window.output]
@@ -66,7 +67,7 @@ def tiles(x: Array, problem: ConvProblem, matrices: WinogradMatrices) -> Array:
 def products(u: Array, v: Array) -> Array:
     """Return M: K×C×alpha×alpha and N×C×⌈P/m⌉×⌈Q/m⌉×alpha×alpha → N×K×⌈P/m⌉×⌈Q/m⌉×alpha×alpha.
 
-    For each xi and nu a matrix product, summed over C: equations 12 and 13.
+    For each xi and nu this is a matrix product summed over C: equations 12 and 13.
     """
     (k, c, *alphas), (n, _, *rest) = u.shape, v.shape
     counts = rest[: len(alphas)]
@@ -105,13 +106,13 @@ f"x and weight must have the shapes {expected}, got {x.shape} and {weight.shape}
 
 
 def winograd_growth(matrices: WinogradMatrices) -> float:
-    """Return κ, how much larger than y the sums of F(m, r) weighted by Aᵀ are along one axis.
+    """Return κ, the ratio between the sums of F(m, r) weighted by Aᵀ and y, along one axis.
 
         κ² = mean_j Σ_i (Aᵀ[j][i] ‖G[i]‖ ‖Bᵀ[i]‖)² / r
 
-    Independent filters and data make the mean square of product i ‖G[i]‖² ‖Bᵀ[i]‖², and that of y
-    r. Most of the products cancel in y. Their rounding errors, in proportion to each product, do
-    not: they add up like independent numbers.
+    With independent filters and data, the mean square of product i is ‖G[i]‖² ‖Bᵀ[i]‖², and the
+    mean square of y is r. In y most of the products cancel. Their rounding errors, which are
+    proportional to each product, do not cancel, but add up like independent numbers.
     """
     at, g, bt = (as_array(matrix) for matrix in (matrices.at, matrices.g, matrices.bt))
     products = (g**2).sum(axis=1) * (bt**2).sum(axis=1)
