@@ -1,11 +1,11 @@
 """Builds the wheel, whose one top-level name is `convoy_inference`.
 
-In a checkout, and in an editable installation of it, the parts are at the top: `kernels`,
-`loadtest`, `models`, `service`. Others have packages of these names: Hugging Face's `kernels`, and
-the `models` of an application. So the wheel has the parts inside `convoy_inference`, and they
-import each other from there: `from models.graph import Graph` becomes
-`from convoy_inference.models.graph import Graph`. Lines keep their numbers, and nothing else
-changes. docs/decisions/one-name.md says why.
+In a checkout, and in an editable installation, the parts `kernels`, `loadtest`, `models` and
+`service` are top-level packages. Other projects have packages with these names, such as Hugging
+Face's `kernels` and an application's `models`. So the wheel has the parts inside
+`convoy_inference`, from where they import each other: `from models.graph import Graph` becomes
+`from convoy_inference.models.graph import Graph`. Line numbers stay the same, and nothing else
+changes. docs/decisions/one-name.md gives the reasons.
 """
 
 import ast
@@ -23,13 +23,15 @@ PARTS = ("kernels", "loadtest", "models", "service")
 def within_root(source: str) -> str:
     """Return a module's source with the parts imported from `ROOT_NAME`.
 
-    SyntaxError: `import part.module` binds a name that the wheel does not have.
+    Raises SyntaxError for `import part.module`, which binds a name that the wheel does not have.
     """
     lines = source.encode().splitlines(keepends=True)  # columns are counted in bytes
     found = _imports_of_parts(ast.parse(source))
     for node in sorted(found, key=lambda node: node.col_offset, reverse=True):
         if isinstance(node, ast.Import):
-            raise SyntaxError(f"line {node.lineno}: a part is imported by `from PART import NAME`")
+            raise SyntaxError(
+f"line {node.lineno}: import a part with `from PART import NAME`"
+)
         line = lines[node.lineno - 1]
         before, after = line[: node.col_offset], line[node.col_offset :]
         lines[node.lineno - 1] = before + after.replace(
@@ -51,10 +53,10 @@ def _imports_of_parts(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
 
 
 class _Inside(build_py):  # type: ignore[misc]  # setuptools has no types
-    """Moves the built parts into `ROOT_NAME`; an editable installation builds none."""
+    """Moves the built parts into `ROOT_NAME`. An editable installation builds no parts."""
 
     def run(self) -> None:
-        """Build what the wheel holds."""
+        """Build the contents of the wheel."""
         super().run()
         if self.editable_mode:
             return
@@ -67,7 +69,7 @@ class _Inside(build_py):  # type: ignore[misc]  # setuptools has no types
 
 
 class _OneName(Distribution):  # type: ignore[misc]  # as above
-    """Names in the wheel's metadata what it has at its top."""
+    """Writes the wheel's only top-level name into its metadata."""
 
     def iter_distribution_names(self) -> Iterator[str]:
         """Yield the top-level name."""

@@ -1,1 +1,1 @@
-"""Convoy as it is installed: `setup.py` puts the parts into this one top-level name."""
+"""Contains the installed Convoy: `setup.py` moves all parts into this single top-level package."""

@@ -1,42 +1,47 @@
-"""Compiles CUDA C++ by g++ and executes it on the CPU, with one fiber for each thread.
+"""Compiles CUDA C++ with g++ and executes it on the CPU, with one fiber per thread.
 
     kernels/src/*.cu ─ include/ (CUDA's names) ─ entry.cpp ─ g++ ─ library ─┐
     device.py ─ streams.py ─ process.py ─ socket, shared memory ─ runtime/ ─┘
 
-What it shows, and in which build (build.py; tests/cusim plants each defect):
+Each build (build.py) finds other defects; tests/cusim plants each of these defects:
 
-    plain   compiled soonest. What was never written is NaN: a missing barrier, copy or wait gives
-            a wrong result, in some order of threads at least. Faults with kernel, block, thread and
-            line: divergent barriers, missing lanes, misaligned and illegal addresses, writes beside
-            a buffer, indices beyond an array, a return with copies under way, no end.
-    fast    the same, optimised: for whole networks.
-    asan    AddressSanitizer and UndefinedBehaviorSanitizer: reads beside a buffer too, at once.
-    tsan    ThreadSanitizer: two threads of a block that touch the same memory with no barrier,
-            warp operation or atomic between, whether or not it changed the result.
-    ordered what blocks store is seen by other blocks late, and in any order, until a fence; plain
-            loads never see it (runtime/stores.h). In random order a missing fence, or a load that
-            the L1 cache may answer, gives a wrong result.
-    profile shows nothing wrong, but what accesses to memory would cost: which lanes of a warp touch
-            which addresses (accesses.py; `python -m cusim.profile`).
+    plain   compiles fastest. Memory that was never written is NaN, so a missing barrier, copy or
+            wait gives a wrong result in at least one order of threads. Faults name the kernel, the
+            block, the thread and the line: divergent barriers, missing lanes, misaligned or illegal
+            addresses, writes outside a buffer, indices outside an array, a return before copies
+            have ended, and kernels that never end.
+    fast    finds the same defects, but is optimised: for whole networks.
+    asan    AddressSanitizer and UndefinedBehaviorSanitizer: also reads outside a buffer, at once.
+    tsan    ThreadSanitizer: two threads of a block that access the same memory without a barrier,
+            warp operation or atomic operation between, even if the result is right.
+    ordered delays the stores of a block, and shows them to other blocks in any order until a fence;
+            plain loads never see them (runtime/stores.h). In random order a missing fence, or a
+            load that the L1 cache may serve, gives a wrong result.
+    profile finds no defects. It records which lanes of a warp access which addresses, from which
+            the cost on a GPU follows (accesses.py; `python -m cusim.profile`).
 
-In which order blocks and threads get their turn: forward and reversed keep warps in step; in random
-order one warp runs ahead to its barrier before another gets a turn, so that a missing barrier shows
-whichever side it protects.
+Blocks and threads take turns in one of three orders. In forward and reversed order, warps stay in
+step. In random order one warp runs up to its barrier before another gets a turn, so a missing
+barrier shows on either side.
 
-Launches that may overlap do, three at a time, but under ThreadSanitizer: blocks of a launch stop
-where they let the next one begin, and go on when blocks of two more have come to where they wait.
-What a launch reads through `const T* __restrict__`, but for weights, is then memory as it was when
-it began: no wait orders those loads (kernels/src/dependent.cuh).
+Up to three launches that may overlap do overlap, except under ThreadSanitizer. The blocks of a
+launch stop where they let the next launch begin. They continue when the blocks of the next two
+launches have reached their wait. Data that a launch reads through `const T* __restrict__`, except
+weights, is then as it was when the launch began, because no wait orders these loads
+(kernels/src/dependent.cuh).
 
-What it cannot show:
+The simulator cannot show:
 
-  - Blocks of a launch run one after another; where the order is random, one is left at its atomic
-    operations on global memory until all others ran as far, and the last to be left goes on first.
-    What blocks owe each other otherwise shows only in that results may not depend on their order.
-    A block that spins until another has done something never ends (the launch's time limit ends
-    it). A fence orders a thread's own stores and those before the block's last barrier: what a
-    lane stored before __syncwarp, another lane's fence does not.
-  - Buffers that an engine carves from one allocation have no red zones between them.
-  - Speed, register spills; how far fast arithmetic and tensor cores round.
-  - __device__ variables at namespace scope would be taken for shared memory; no kernel has any.
+  - Most errors between blocks, since the blocks of a launch run one after another. In random order
+    one block stops at its atomic operations on global memory until all others have come as far, and
+    the block that stopped last continues first. Other dependencies between blocks show only if a
+    result changes with the order. A block that spins until another block has acted never ends, and
+    is stopped by the launch's time limit. A fence orders the stores of its own thread, and stores
+    before the block's last barrier. It does not order stores of another lane before __syncwarp.
+  - Accesses that reach from one buffer into the next, if an engine divides one allocation into
+    buffers: there are no red zones between them.
+  - Speed, register spills, and the rounding of fast arithmetic and of tensor cores.
+  - __device__ variables at namespace scope, which it would treat as shared memory; no kernel has
+    any.
 """
+

@@ -1,6 +1,7 @@
 """Reads the memory accesses recorded for a launch, and computes what a GPU would need for them.
 
-A record is lanes, addresses and a source line; what is computed are wavefronts and sectors.
+A record has the addresses of a warp's lanes and a source line. From it wavefronts and sectors are
+computed.
 
 Rules of shared memory, 32 banks of 4 bytes:
 
@@ -13,8 +14,8 @@ Rules of shared memory, 32 banks of 4 bytes:
   of later ones, too.
 - ldmatrix: a wavefront for each matrix whose 8 rows are in different banks.
 
-A global instruction needs the sectors, 32 bytes each, that its lanes touch (Programming Guide,
-"Global Memory").
+An instruction on global memory needs the sectors of 32 bytes that its lanes touch (Programming
+Guide, "Global Memory").
 """
 
 import struct
@@ -31,7 +32,7 @@ SECTOR = 32
 
 
 class Access(IntEnum):
-    """Numbers the kinds of access like runtime/accesses.h."""
+    """Lists the kinds of access, with the numbers of runtime/accesses.h."""
 
     LOAD = 0
     STORE = 1
@@ -49,8 +50,8 @@ Count = Callable[[Addresses, int, Access], int]
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """Records one instruction by its source line; `patterns` counts the addresses that it
-    touched."""
+    """Records one instruction by its source line. `patterns` counts how often it touched each set
+    of addresses."""
 
     place: str  # "implicit_gemm.cu:88 common.cuh:17": the kernel's line, then those inlined there
     access: Access
@@ -75,7 +76,8 @@ class Instruction:
 
     @property
     def least(self) -> float:
-        """Return the wavefronts or sectors that as many distinct bytes need on average."""
+        """Return the fewest wavefronts or sectors for the same number of distinct bytes, on
+        average."""
         return self._mean(least_wavefronts) if self.shared else self._mean(least_sectors)
 
     @property
@@ -105,8 +107,8 @@ def wavefronts(addresses: Addresses, size: int, access: Access) -> int:
 
 
 def least_wavefronts(addresses: Addresses, size: int, access: Access) -> int:
-    """Return the fewest wavefronts for as many distinct bytes; for a load of 16 bytes at
-    least 2."""
+    """Return the fewest wavefronts for the same number of distinct bytes. A load of 16 bytes needs
+    at least 2."""
     least = -(-_distinct(addresses) * size // ROW)
     return max(least, size // 8, 1) if access is Access.LOAD else max(least, 1)
 
@@ -118,7 +120,7 @@ def sectors(addresses: Addresses, size: int, _access: Access) -> int:
 
 
 def least_sectors(addresses: Addresses, size: int, _access: Access) -> int:
-    """Return the fewest sectors for as many distinct bytes."""
+    """Return the fewest sectors for the same number of distinct bytes."""
     return -(-_distinct(addresses) * size // SECTOR)
 
 
@@ -146,7 +148,7 @@ def _at_once(addresses: Sequence[int | None], size: int) -> int:
 
 
 def _paired(addresses: Addresses, apart: int) -> bool:
-    """Return whether lanes l and l ^ `apart` have equal addresses wherever both have one."""
+    """Return whether lanes l and l ^ `apart` have equal addresses if both have an address."""
     return all(
         address is None or addresses[lane ^ apart] in (None, address)
         for lane, address in enumerate(addresses)
@@ -161,7 +163,7 @@ _RECORD = struct.Struct("<QQIIII32I")
 def instructions(recorded: bytes, library: Path) -> list[Instruction]:
     """Return the instructions that a launch of the kernel in `library` executed, by source line.
 
-    Several on one line count as one.
+    Several instructions on one line count as one.
     """
     records = list(_RECORD.iter_unpack(recorded))
     places = _places(library, sorted({record[0] for record in records}))
@@ -174,8 +176,8 @@ def instructions(recorded: bytes, library: Path) -> list[Instruction]:
 
 
 def _places(library: Path, codes: Sequence[int]) -> dict[int, str]:
-    """Return, for each code offset in the library, its source line and the lines it is inlined
-    into."""
+    """Return, for each code offset in the library, its source line and the lines into which that
+    line is inlined."""
     asked = "\n".join(map(hex, codes))
     answer = subprocess.run(
         ["addr2line", "-a", "-i", "-e", library],

@@ -1,7 +1,7 @@
-"""Compiles the simulator and the kernels that it runs by g++, each only once.
+"""Compiles the simulator and its kernels with g++, each only once.
 
-What is compiled is kept under a digest of all it was made from: the sources with what they include,
-the flags, the compiler. Any number of processes may build at once.
+Compiled files are kept under a digest of everything from which they were made: the sources with
+their includes, the flags, and the compiler. Any number of processes may build at the same time.
 """
 
 import fcntl
@@ -30,7 +30,7 @@ Make = Callable[[Path], None]
 
 
 class CompilerFailure(Exception):  # noqa: N818  (the code's failure, not this module's)
-    """Holds the messages of g++."""
+    """Raised when g++ fails; contains its messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ _RUNTIME = (*_COMMON, *_NO_VIEWS, "-std=c++20", "-O2", f"-I{INCLUDE}")
 
 
 def runtime(build: Build) -> Path:
-    """Build the simulator's program once in a process, and return its path."""
+    """Build the simulator's program, at most once per process, and return its path."""
     sources = sorted((HERE / "runtime").glob("*.cpp"))
     files = [THIS, *sources, *(HERE / "runtime").glob("*.h"), *_headers()]
     flags = (*_RUNTIME, *processor(), *build.macros)
@@ -155,7 +155,7 @@ def kernel(build: Build, instantiation: Instantiation, root: Path) -> Path:
     """Return the library of one kernel, whose source lies under `root`. Raises CompileError."""
     source = root / instantiation.source
     if not source.is_file():
-        raise CompileError(instantiation, f"there is no {source}")
+        raise CompileError(instantiation, f"the source file {source} does not exist")
     includes = [THIS, *_including(source), ENTRY, *_headers()]
     try:
         check_template(instantiation, source)
@@ -185,8 +185,8 @@ def kernel(build: Build, instantiation: Instantiation, root: Path) -> Path:
 
 
 def _header(build: Build) -> Path:
-    """Precompile the header that every kernel includes, which saves a third of a small one's
-    time."""
+    """Precompile the header that every kernel includes. This saves a third of a small kernel's
+    compile time."""
     flags = (*_KERNEL, *processor(), *build.kernel, f"-I{INCLUDE}")
 
     def make(output: Path) -> None:
@@ -202,7 +202,8 @@ def _headers() -> list[Path]:
 
 @cache
 def processor() -> tuple[str, ...]:
-    """Return flags for this processor: without them a fused multiply-add is 30 times slower."""
+    """Return compiler flags for this processor. Without these flags a fused multiply-add is 30
+    times slower."""
     cpuinfo = Path("/proc/cpuinfo")
     features = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
     return ("-march=x86-64-v3",) if {"avx2", "fma", "f16c", "bmi2"} <= features else ()
@@ -214,7 +215,7 @@ def _compiler_version() -> str:
 
 
 def _gpp(*arguments: str | Path, given: str = "") -> str:
-    """Run g++ and return its messages. Raises CompilerFailure with them where it fails."""
+    """Run g++ and return its messages. Raises CompilerFailure with these messages if g++ fails."""
     run = subprocess.run(
         ["g++", *arguments], input=given, capture_output=True, text=True, check=False
     )
@@ -276,7 +277,8 @@ def _make_whole(path: Path, make: Make) -> None:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a file to build: others who need the file wait instead of building it."""
+    """Hold the lock of a file to build. Other processes that need the file wait instead of building
+    it."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,11 +1,10 @@
-"""Implements a Device without a GPU: g++ compiles kernels, and the CPU runs a fiber for each
-thread.
+"""Implements a Device without a GPU: g++ compiles kernels, and the CPU runs one fiber per thread.
 
     CusimDevice ─ build ─ g++ ─ a kernel's library ──┐
           └────── process ─ socket, shared memory ───┴─ the simulator's process (runtime/)
 
-Everything that a GPU leaves to chance is an error here, or NaN: what was never written, what lies
-outside a buffer, a copy that was not waited for, a barrier that not all threads reach.
+Undefined behaviour of a GPU is an error here, or gives NaN: memory that was never written,
+addresses outside a buffer, a missing wait for a copy, or a barrier that not all threads reach.
 """
 
 import struct
@@ -62,8 +61,8 @@ from kernels.device.tensor_map import SWIZZLE_BYTES, TensorMap
 
 
 class Order(IntEnum):
-    """Names the order in which blocks, and threads in a block, take turns; no result may depend on
-    it."""
+    """Lists the orders in which blocks, and threads in a block, take turns. No result may depend on
+    the order."""
 
     FORWARD = 0
     REVERSED = 1
@@ -97,10 +96,10 @@ class CusimBuffer:
 
 
 class CusimDevice:
-    """Implements Device (kernels.device.device) by a process of its own.
+    """Implements Device (kernels.device.device) with a separate process.
 
-    `source_root` is the folder of instantiations' sources; `timeout_s` is how long a launch may
-    take before it counts as one that never ends.
+    `source_root` is the folder of the kernels' sources. A launch that takes longer than `timeout_s`
+    seconds counts as a launch that never ends.
     """
 
     architecture = "cusim"
@@ -151,8 +150,8 @@ class CusimDevice:
         self._process.close()
 
     def cpu_seconds(self) -> float:
-        """Return the processor time used so far, which other work on the machine does not
-        affect."""
+        """Return the processor time used so far, in seconds. Other work on the machine does not
+        affect it."""
         return self._process.cpu_seconds()
 
     def compile(
@@ -184,7 +183,11 @@ class CusimDevice:
         if self.build.macros:  # sanitizers put red zones between variables
             return Kernel(instantiation, function)
         if shared > _STATIC_SHARED_LIMIT + _PADDING:
-            raise CompileError(instantiation, f"{shared} bytes of static shared memory: too many")
+            raise CompileError(
+instantiation,
+f"a kernel may have at most {_STATIC_SHARED_LIMIT} bytes of static shared memory,"
+f" got {shared}",
+)
         return Kernel(instantiation, function, static_shared_bytes=shared)
 
     def allocate(self, nbytes: int, *, constant: bool = False) -> CusimBuffer:
@@ -288,7 +291,8 @@ class CusimDevice:
         copies: list[CusimBuffer],
         ahead: bool,
     ) -> None:
-        """Begin a launch; if `ahead` of others, it reads copies of buffers that no wait orders."""
+        """Begin a launch. If it begins `ahead` of earlier launches, it reads copies of buffers that
+        no wait orders."""
         if ahead:
             unordered = self._unordered[kernel.function]
             arguments = [
@@ -300,7 +304,7 @@ class CusimDevice:
         self._ask(Request.BEGIN, head + self._how() + _passed(arguments))
 
     def _as_it_is(self, address: int, copies: list[CusimBuffer]) -> int:
-        """Copy the buffer and return the same position in the copy; constant buffers are not
+        """Copy the buffer and return the same position in the copy. A constant buffer is not
         copied."""
         found = self._heap.buffer(address - self._process.base)
         if found is None or found[0] in self._constant:
@@ -330,7 +334,9 @@ class CusimDevice:
     def _view(self, address: int, nbytes: int) -> NDArray[np.uint8]:
         offset = address - self._process.base
         if self._heap.buffer(offset, nbytes) is None:
-            raise DeviceError(f"{nbytes} bytes at {address:#x} do not lie in one buffer")
+            raise DeviceError(
+f"a copy must stay inside one buffer; {nbytes} bytes at {address:#x} do not lie in one"
+)
         return self._memory[offset : offset + nbytes]
 
     def _refusal(
@@ -344,33 +350,37 @@ class CusimDevice:
     ) -> str | None:
         threads = prod(block)
         if not all(1 <= size <= most for size, most in zip(grid, _MAX_GRID, strict=True)):
-            return f"grid {grid}; each axis has 1 to {_MAX_GRID}"
+            return f"the grid's axes must be from 1 to {_MAX_GRID}, got {grid}"
         if not all(1 <= size <= most for size, most in zip(block, _MAX_BLOCK, strict=True)):
-            return f"block {block}; each axis has 1 to {_MAX_BLOCK}"
+            return f"the block's axes must be from 1 to {_MAX_BLOCK}, got {block}"
         if threads > _MAX_THREADS:
-            return f"{threads} threads per block; at most {_MAX_THREADS}"
+            return f"a block may have at most {_MAX_THREADS} threads, got {threads}"
         if any(blocks % size for blocks, size in zip(grid, cluster, strict=True)):
-            return f"grid {grid}; it is no multiple of clusters {cluster}"
+            return f"the grid must be a multiple of the cluster {cluster}, got {grid}"
         if prod(cluster) > _MAX_CLUSTER:
-            return f"clusters {cluster} of {prod(cluster)} blocks; at most {_MAX_CLUSTER}"
+            return f"a cluster may have at most {_MAX_CLUSTER} blocks, got {cluster}"
         if prod(cluster) * threads > _MAX_CLUSTER_THREADS:
             return (
-                f"{prod(cluster) * threads} threads a cluster; at most {_MAX_CLUSTER_THREADS} here"
+                f"a cluster may have at most {_MAX_CLUSTER_THREADS} threads in the simulator,"
+f" got {prod(cluster) * threads}"
             )
         if prod(cluster) > 1 and self.build in (TSAN, PROFILE):
-            return f"clusters; the build {self.build.name} takes all blocks for one"
+            return f"the simulator's build {self.build.name} does not support clusters"
         shared = shared_bytes + (kernel.static_shared_bytes or 0)
         if shared_bytes < 0 or shared > self.max_shared_bytes:
-            return f"{shared} bytes of shared memory a block; at most {self.max_shared_bytes}"
+            return (
+f"a block may have at most {self.max_shared_bytes} bytes of shared memory,"
+f" got {shared}"
+)
         expected = self._parameters[kernel.function]
         given = [_kind(argument) for argument in arguments]
         if given != expected:
-            return f"arguments {given}; its parameters are {expected}"
+            return f"the arguments must match the parameters {expected}, got {given}"
         return None
 
 
 def _kind(argument: Argument) -> str:
-    """Return a parameter's kind and bytes in the form of runtime.h's Entry.
+    """Return the kind and the size in bytes of a parameter, as in runtime.h's Entry.
 
     Kinds are pointer, integer, unsigned, float and struct.
     """
@@ -386,7 +396,7 @@ def _kind(argument: Argument) -> str:
 def _octets(array: NDArray[Any]) -> NDArray[np.uint8]:
     """Return a view of the array's bytes. Raises ValueError if it is not C-contiguous."""
     if not array.flags.c_contiguous:
-        raise ValueError("only C-contiguous arrays can be copied to and from a device")
+        raise ValueError("an array that is copied to or from a device must be C-contiguous")
     return array.reshape(-1).view(np.uint8)
 
 
@@ -399,7 +409,7 @@ def _passed(arguments: Sequence[Argument]) -> bytes:
 
 
 def _of_map(tensor: TensorMap) -> bytes:
-    """Return runtime.h's TensorMap, in place of the driver's, whose layout is not known."""
+    """Return runtime.h's TensorMap. The layout of the driver's tensor map is not known."""
     rank, windows = len(tensor.dims), tensor.windows
     packed = struct.pack(
         "<Q4I3I2H4B2B2b2b",

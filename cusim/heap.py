@@ -1,4 +1,4 @@
-"""Places buffers far apart in device memory, so that an access beyond one does not reach
+"""Places buffers far apart in device memory, so that an access outside one buffer does not reach
 another."""
 
 from kernels.device.device import ALIGNMENT

@@ -1,4 +1,5 @@
-"""Runs the simulator's process and exchanges messages with it, defined in runtime/protocol.h."""
+"""Runs the simulator's process and exchanges messages with it. runtime/protocol.h defines the
+messages."""
 
 import mmap
 import os
@@ -18,7 +19,7 @@ from cusim.build import Build
 
 
 class Request(IntEnum):
-    """Numbers the requests to the simulator like runtime/protocol.h."""
+    """Lists the requests to the simulator, with the numbers of runtime/protocol.h."""
 
     LOAD = 1
     ALLOCATE = 2
@@ -28,7 +29,7 @@ class Request(IntEnum):
 
 
 class Status(IntEnum):
-    """Numbers the simulator's answers like runtime/protocol.h."""
+    """Lists the simulator's answers, with the numbers of runtime/protocol.h."""
 
     DONE = 0
     REFUSED = 1
@@ -36,15 +37,15 @@ class Status(IntEnum):
 
 
 class RefusedError(Exception):
-    """Says why the simulator refused a request; the simulator keeps running."""
+    """Raised when the simulator refuses a request; says why. The simulator keeps running."""
 
 
 class ProcessFault(Exception):  # noqa: N818  (a fault, as on a GPU)
-    """Says what a kernel did that ended the simulator."""
+    """Raised when a kernel's fault ends the simulator; says what the kernel did."""
 
 
 class Process:
-    """Runs a simulated GPU; after a fault every call raises the fault again."""
+    """Runs a simulated GPU. After a fault every call raises the same fault again."""
 
     def __init__(self, build: Build, memory_bytes: int) -> None:
         ours, theirs = socket.socketpair()
@@ -110,7 +111,8 @@ class Process:
     def _die(self) -> None:
         """Raise ProcessFault, because the process ended without an answer.
 
-        The message is its standard error, a sanitizer's report, or else its exit status.
+        The message is the process's standard error, a sanitizer's report, or otherwise the exit
+        status.
         """
         status = self._process.wait()
         self._stderr.seek(0)
@@ -129,7 +131,8 @@ _CODE_ADDRESS = re.compile(r" \[(.+)\+(0x[0-9a-f]+)\]$")
 
 
 def _with_line(fault: str) -> str:
-    """Return a fault's text with the source line added if it has only an address in a library."""
+    """Return a fault's text. If the text has only an address in a library, the source line is
+    added."""
     found = _CODE_ADDRESS.search(fault)
     if found is None:
         return fault

@@ -53,9 +53,8 @@ Accesses = dict[str, Lines]  # choice → its lines
 
 
 def profiled() -> dict[str, tuple[ConvProblem, ConvChoice]]:
-    """Return the choices to profile, with their problems, by name; none splits its sums, and none
-    has clusters, which a profile does not tell apart.
-    """
+    """Return the choices to profile, with their problems, by name. Choices with split sums or
+    clusters are left out, because a profile does not distinguish blocks."""
     return {
         str(choice): (problem, choice)
         for problem, beginnings in WANTED
@@ -66,7 +65,7 @@ def profiled() -> dict[str, tuple[ConvProblem, ConvChoice]]:
 
 
 def kernel_of(problem: ConvProblem, choice: ConvChoice) -> Instantiation:
-    """Return the only kernel that a choice launches."""
+    """Return the kernel of a choice that launches only one."""
     (launch,) = measured_launches(problem, choice)
     return launch.instantiation
 
@@ -76,7 +75,7 @@ def profile(
 ) -> list[Instruction]:
     """Return the instructions that access memory in a launch for the problem.
 
-    Raises WrongResultError where the result is wrong.
+    Raises WrongResultError if the result is wrong.
     """
     device = opened() if opened else CusimDevice(PROFILE)
     bench = Bench(device, time_launches)
@@ -146,7 +145,7 @@ def write(accesses: Accesses) -> None:
 
 
 def table(title: str, found: Sequence[Instruction]) -> Table:
-    """Return a table with a row for each line and access, sorted by what they lose."""
+    """Return a table with a row for each line and access, sorted by lost wavefronts or sectors."""
     shown = Table(title=title, title_justify="left")
     shown.add_column("place", overflow="fold")
     for heading in ("access", "bytes", "instructions", "needed", "least", "lost"):
@@ -171,8 +170,8 @@ def lost(instruction: Instruction) -> float:
 
 
 def over_banks(instruction: Instruction) -> list[str]:
-    """Return the instruction's worst pattern as text: a line for each lane, with a mark at each
-    bank."""
+    """Return the instruction's worst pattern as text: one line per lane, with a mark at each bank
+    that it touches."""
     lines = [f"lane  address  banks 0 to 31, {instruction.size} bytes a lane"]
     for lane, address in enumerate(instruction.worst):
         if address is None:
@@ -187,14 +186,14 @@ def over_banks(instruction: Instruction) -> list[str]:
 def main(command_line: Sequence[str] | None = None) -> None:
     """Profile a choice and print the result, or write the tables."""
     parser = argparse.ArgumentParser(
-        prog="python -m cusim.profile", description="Accesses to memory by source line."
+        prog="python -m cusim.profile", description="Counts memory accesses by source line."
     )
     parser.add_argument("choice", nargs="?", help="algorithm and configuration")
-    parser.add_argument("line", nargs="?", help="of a source file, to see its lanes over banks")
+    parser.add_argument("line", nargs="?", help="line of a source file; shows its lanes over banks")
     parser.add_argument(
         "--write",
         action="store_true",
-        help="put the choices that begin so, or all, into the committed table",
+        help="write the choices whose names begin with CHOICE, or all, into the committed table",
     )
     arguments = parser.parse_args(command_line)
     console = Console(highlight=False, markup=False)
@@ -205,13 +204,15 @@ def main(command_line: Sequence[str] | None = None) -> None:
         write(others | accesses_of(track(wanted, "profiling")))
     elif arguments.choice not in every:
         console.print("choices:", *every, sep="\n")
-        raise SystemExit(0 if arguments.choice is None else f"there is no {arguments.choice}")
+        raise SystemExit(
+0 if arguments.choice is None else f"{arguments.choice} is not one of these choices"
+)
     else:
         found = profile(*every[arguments.choice])
         console.print(table(f"{arguments.choice}: {every[arguments.choice][0]}", found))
         for cost in found:
             if cost.shared and f":{arguments.line}" in cost.place:
-                console.print(f"\n{cost.place} {cost.access.name.lower()}, its worst pattern")
+                console.print(f"\n{cost.place} {cost.access.name.lower()}, worst pattern")
                 console.print(*over_banks(cost), sep="\n")
 
 

@@ -1,9 +1,9 @@
 """Implements the simulated device's streams, events and graphs; work runs when the host waits.
 
-A GPU does the work some time between the request and the wait. Doing it as late as possible shows
-who reads a result, or reuses what a copy has still to read, without having waited. In a graph, work
-that the edges leave unordered is done in the device's order: first, last, or at random. Launches
-that may overlap do: the next two are begun before one is run.
+A GPU does the work at some time between the request and the wait. Here the work is done as late as
+possible. This reveals code that reads a result, or overwrites memory that a copy has not read yet,
+without waiting. In a graph, work that no edge orders is done in the device's order: first, last, or
+at random. Launches that may overlap do overlap: the next two launches begin before a launch runs.
 """
 
 import time
@@ -26,7 +26,8 @@ OVERLAPPING = 3  # launches; runtime/launch.h, max_overlapping
 
 @dataclass(slots=True)
 class PendingLaunch:
-    """A launch that has not run; it may be `early` and begin before the previous launch has run."""
+    """A launch that has not run yet. If `early`, it may begin before the previous launch has
+    run."""
 
     begin: Callable[[bool], None]  # given whether it begins ahead of the launch before it
     run: Callable[[bool], None]  # given whether it was begun
@@ -58,7 +59,7 @@ class Queues:
 
     def refuse_capture(self, what: str) -> None:
         if self.capturing is not None:
-            raise DeviceError(f"cannot {what} while a graph is captured")
+            raise DeviceError(f"a device cannot {what} while a graph is captured; end the capture first")
 
 
 class Mark:
@@ -102,7 +103,7 @@ class CusimStream:
                 self.next()
 
     def next(self) -> None:
-        """Do the first pending work; launches that may overlap with it begin before it."""
+        """Do the first pending work. Launches that may overlap with it begin before it runs."""
         work = self._work.popleft()
         if isinstance(work, PendingLaunch):
             for following in islice(self._work, OVERLAPPING - 1):
@@ -120,7 +121,7 @@ class CusimStream:
             self.ask(mark.bring_about)
             return
         if self.queues.capturing is None or mark.graph is not self.queues.capturing.graph:
-            raise DeviceError("a stream waits for an event of another capture")
+            raise DeviceError("a stream can wait only for an event of the same capture")
         self.graph = mark.graph
         self.ends |= mark.behind
 
@@ -144,13 +145,13 @@ class CusimEvent:
 
     def _happened(self) -> float:
         if self.mark is None or self.mark.seconds is None:
-            raise DeviceError("the event has not happened")
+            raise DeviceError("the event has not happened yet; synchronise its stream first")
         return self.mark.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Holds captured work and the nodes that it must follow."""
+    """Holds captured work and the nodes that must run before it."""
 
     work: Work
     after: frozenset[int]
@@ -176,7 +177,7 @@ class CusimGraph:
 
     def replay(self, stream: Stream) -> None:
         if not self.whole:
-            raise DeviceError("a graph can be replayed once its capture has ended")
+            raise DeviceError("a graph can be replayed only after its capture has ended")
         to = own_stream(stream)
         to.queues.refuse_capture("replay")
         done: set[int] = set()
@@ -199,7 +200,7 @@ class CusimGraph:
 def capture(stream: Stream) -> Iterator[CusimGraph]:
     """Record the stream's work into a graph instead of its queue within this block.
 
-    Raises DeviceError where a branch ends without the stream waiting for it.
+    Raises DeviceError if the stream does not wait for the end of a branch.
     """
     captured = own_stream(stream)
     queues = captured.queues
@@ -215,19 +216,20 @@ def capture(stream: Stream) -> Iterator[CusimGraph]:
         for member in queues.streams:
             member.graph, member.ends = None, frozenset()
     if set(range(len(graph.nodes))) - joined.union(*(node.after for node in graph.nodes)):
-        raise DeviceError("a captured branch ends without the stream waiting for it")
+        raise DeviceError("the stream must wait for the end of each branch before the capture ends")
     graph.whole = True
 
 
 def own_stream(stream: Stream) -> CusimStream:
-    """Return `stream` with the simulator's type. Raises TypeError for another device's."""
+    """Return `stream` with the simulator's type. Raises TypeError for a stream of another
+    device."""
     if not isinstance(stream, CusimStream):
-        raise TypeError(f"{stream!r} is a stream of another device")
+        raise TypeError(f"{stream!r} is not a stream of the simulator")
     return stream
 
 
 def own_event(event: Event) -> CusimEvent:
-    """Return `event` with the simulator's type. Raises TypeError for another device's."""
+    """Return `event` with the simulator's type. Raises TypeError for an event of another device."""
     if not isinstance(event, CusimEvent):
-        raise TypeError(f"{event!r} is an event of another device")
+        raise TypeError(f"{event!r} is not an event of the simulator")
     return event

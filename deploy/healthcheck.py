@@ -1,7 +1,8 @@
-"""The container's HEALTHCHECK: exits with 0 if the server is ready for requests.
+"""The container's HEALTHCHECK, which exits with 0 if the server is ready for requests.
 
-Ready rather than live, because `docker compose up --wait`, `depends_on` and Swarm route requests by
-it. It uses `http.client`, because `urllib` would use an HTTP proxy of the environment.
+It checks readiness, not liveness, because `docker compose up --wait`, `depends_on` and Swarm send
+requests to healthy containers. It uses `http.client`, because `urllib` would use an HTTP proxy from
+the environment.
 """
 
 import http.client
@@ -16,6 +17,6 @@ try:
     connection.request("GET", "/v2/health/ready")
     status = connection.getresponse().status
 except (OSError, http.client.HTTPException) as error:
-    sys.exit(f"no answer on port {port}: {error!r}")
+    sys.exit(f"the server does not answer on port {port}: {error!r}")
 if status != http.client.OK:
-    sys.exit(f"not ready: {status}")
+    sys.exit(f"the server is not ready: /v2/health/ready answers {status} instead of 200")

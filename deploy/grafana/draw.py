@@ -2,7 +2,7 @@
 
 python deploy/grafana/draw.py http://127.0.0.1:9090 dashboard.png [--minutes 5]
 
-Queries, places, titles and units are the dashboard's own; the drawing is Matplotlib's.
+Queries, positions, titles and units come from the dashboard; Matplotlib draws them.
 """
 
 import argparse
@@ -47,12 +47,12 @@ def series(url: str, expression: str, since: float, until: float) -> list[dict[s
 
 
 def legend(template: str, labels: Mapping[str, str]) -> str:
-    """Return a legend as Grafana fills it in."""
+    """Return a legend, filled in like Grafana does."""
     return re.sub(r"\{\{(\w+)\}\}", lambda name: labels.get(name[1], ""), template)
 
 
 def draw_panel(axes: Axes, panel: Panel, lines: list[tuple[str, list[float], list[float]]]) -> None:
-    """Draw one panel; times are days, as Matplotlib has them."""
+    """Draw one panel. Times are in days, Matplotlib's unit."""
     unit = _UNITS[panel["fieldConfig"]["defaults"]["unit"]]
     axes.set_title(panel["title"], loc="left", fontsize=10, fontweight="bold")
     if panel["type"] == "stat" or not lines:
@@ -78,7 +78,7 @@ def draw_panel(axes: Axes, panel: Panel, lines: list[tuple[str, list[float], lis
 
 
 def draw_dashboard(url: str, file: Path, minutes: float) -> list[str]:
-    """Draw the last minutes; return the titles of panels that have no data."""
+    """Draw the last `minutes` minutes. Return the titles of panels without data."""
     until = time.time()
     since = until - 60 * minutes
     panels: list[Panel] = json.loads(DASHBOARD.read_text())["panels"]
@@ -110,11 +110,11 @@ def draw_dashboard(url: str, file: Path, minutes: float) -> list[str]:
 
 
 def main() -> None:
-    """Draw, and say what has no data."""
+    """Draw the dashboard, and print the titles of panels without data."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("url", help="Prometheus, as http://127.0.0.1:9090")
+    parser.add_argument("url", help="address of Prometheus, such as http://127.0.0.1:9090")
     parser.add_argument("file", type=Path, help="PNG to write")
-    parser.add_argument("--minutes", type=float, default=5.0, help="up to now [5]")
+    parser.add_argument("--minutes", type=float, default=5.0, help="minutes to draw, up to now [5]")
     given = parser.parse_args()
     mpl.rcParams["timezone"] = "UTC"
     empty = draw_dashboard(given.url, given.file, given.minutes)

@@ -1,9 +1,10 @@
-"""Locust posts the files of a folder, which has images alone, and checks the answers.
+"""Locust posts the files of a folder that contains only images, and checks the answers.
 
     locust -f deploy/loadtest/locustfile.py --host http://127.0.0.1:8000 --images FOLDER \
         --headless --users 8 --spawn-rate 8 --run-time 30s
 
-With `--rate R` each user sends at most R requests per second; it waits for each answer.
+With `--rate R` each user sends at most R requests per second. A user waits for each answer before
+the next request.
 """
 
 import random
@@ -19,10 +20,10 @@ images: list[bytes] = []
 
 @events.init_command_line_parser.add_listener
 def add_options(parser: ArgumentParser) -> None:
-    """Add the options beside Locust's own."""
+    """Add options to those of Locust."""
     parser.add_argument("--images", default="models/digits/samples", help="folder of images")
     parser.add_argument(
-        "--rate", type=float, default=0, help="most requests per second of each user; 0: no limit"
+        "--rate", type=float, default=0, help="requests per second of each user, at most; 0: no limit"
     )
 
 
@@ -37,14 +38,14 @@ def read_images(environment: Environment, **_: Any) -> None:
         if file.is_file() and not file.name.startswith(".")
     ]
     if not images:
-        raise SystemExit(f"{folder}: no files")
+        raise SystemExit(f"{folder} has no files; name a folder of images with --images")
 
 
 class Client(FastHttpUser):
-    """A user that classifies random images of the folder."""
+    """A user that classifies random images from the folder."""
 
     def wait_time(self) -> float:
-        """Return seconds until the next request."""
+        """Return the seconds until the next request."""
         rate = self.environment.parsed_options.rate
         wait_s: float = constant_throughput(rate)(self) if rate else 0
         return wait_s

@@ -58,7 +58,7 @@ def test_a_server_that_is_not_ready_is_unhealthy_and_the_log_says_why(status: in
     with server(status) as port:
         done = check(port)
     assert done.returncode == 1
-    assert f"not ready: {status}" in done.stderr
+    assert f"/v2/health/ready answers {status} instead" in done.stderr
 
 
 def test_no_server_is_unhealthy() -> None:
@@ -66,7 +66,7 @@ def test_no_server_is_unhealthy() -> None:
         pass
     done = check(port)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"no answer on port {port}: ConnectionRefusedError")
+    assert done.stderr.startswith(f"the server does not answer on port {port}: ConnectionRefusedError")
 
 
 def test_a_proxy_in_the_environment_is_not_asked() -> None:

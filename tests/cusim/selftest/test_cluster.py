@@ -31,9 +31,9 @@ def test_blocks_have_places_in_their_cluster(device: CusimDevice, cluster: Dim3)
 @pytest.mark.parametrize(
     ("cluster", "threads", "says"),
     [
-        ((3, 1, 1), 32, "no multiple of clusters"),
+        ((3, 1, 1), 32, "must be a multiple of the cluster"),
         ((4, 4, 1), 32, "of 16 blocks; at most 8"),
-        ((4, 2, 1), 1024, "8192 threads a cluster; at most 4096 here"),
+        ((4, 2, 1), 1024, "at most 4096 threads in the simulator, got 8192"),
     ],
 )
 def test_a_cluster_that_cannot_be_is_refused(

@@ -1,4 +1,5 @@
-"""Downloads $URL to the path given; exits with 1, without a file, unless $SHA256 is its SHA-256."""
+"""Downloads $URL to the given path. Exits with 1, and leaves no file, unless the SHA-256 is
+$SHA256."""
 
 import hashlib
 import os
