@@ -55,5 +55,5 @@ def test_what_does_not_compile_leaves_nothing_behind(root: Path) -> None:
 
 
 def test_a_missing_source_is_named(root: Path) -> None:
-    with pytest.raises(CompileError, match=r"no .*two\.cu"):
+    with pytest.raises(CompileError, match=r"source file .*two\.cu does not exist"):
         build.kernel(PLAIN, Instantiation("two.cu", "two"), root)

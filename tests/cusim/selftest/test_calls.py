@@ -48,7 +48,7 @@ def test_arguments_of_the_wrong_kind_are_refused(
     device: CusimDevice, arguments: list[Passed]
 ) -> None:
     kernel = device.load(Instantiation("bounds.cu", "twice"))
-    with pytest.raises(LaunchError, match=r"cannot launch twice: arguments .*p8.*p8.*i4.*i4"):
+    with pytest.raises(LaunchError, match=r"cannot launch twice: the arguments .*p8.*p8.*i4.*i4"):
         launch(device, kernel.instantiation, (1, 1, 1), (1, 1, 1), [0, *arguments])
 
 
@@ -121,5 +121,5 @@ def test_template_arguments_are_given_under_the_parameters_names(device: CusimDe
         instantiation("calls.cu", "named", first=3, second=True),
         instantiation("calls.cu", "turns", first=3),
     ):
-        with pytest.raises(CompileError, match="declares"):
+        with pytest.raises(CompileError, match="as declared"):
             device.load(wrong)
