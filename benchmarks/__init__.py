@@ -1,4 +1,4 @@
-"""Contains all benchmarks; each package says in its first lines which claim rests on it."""
+"""Contains all benchmarks. The first lines of each package name the claims that it supports."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Installs what is compared, a server or an exporter, once into an environment of its own."""
+"""Installs each server or exporter to compare, once, into a separate environment."""
 
 import json
 import shutil
@@ -20,12 +20,12 @@ DONE = "installed.json"
 
 
 class NotInstalledError(Exception):
-    """Says why packages cannot be installed here."""
+    """Raised when packages cannot be installed; contains the installer's reason."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Names the folder where packages are installed, and their versions by lower-case name."""
+    """Holds the folder in which packages are installed, and their versions by lower-case name."""
 
     folder: Path
     versions: dict[str, str]
@@ -35,14 +35,15 @@ class Environment:
         return str(self.folder / "bin" / name)
 
     def packages(self) -> list[Distribution]:
-        """Return what is installed in the environment."""
+        """Return the packages that are installed in the environment."""
         return list(
             distributions(path=[str(path) for path in self.folder.glob("lib/*/site-packages")])
         )
 
 
 def folder_of(name: str, wanted: Sequence[str], root: Path) -> Path:
-    """Return the folder of an environment, which depends on its pins and on Python."""
+    """Return the folder of an environment, whose name depends on the pins and on Python's
+    version."""
     key = zlib.crc32(" ".join((sys.version, *wanted)).encode())
     return root / f"{name}-{key:08x}"
 
@@ -50,7 +51,7 @@ def folder_of(name: str, wanted: Sequence[str], root: Path) -> Path:
 def environment(
     name: str, wanted: Sequence[str], root: Path, say: Callable[[str], None]
 ) -> Environment:
-    """Return the environment of the `wanted` pins below `root`, made if it is missing.
+    """Return the environment with the `wanted` pins below `root`, and create it if it is missing.
 
     Raises NotInstalledError.
     """
@@ -70,7 +71,7 @@ def environment(
 
 
 def size_mb(installed: Iterable[Distribution]) -> float:
-    """Return the megabytes of the files of packages, without the installer's own."""
+    """Return the size of the packages' files in megabytes, without the installer's own files."""
     files = [
         Path(str(file.locate()))
         for each in installed
@@ -81,7 +82,7 @@ def size_mb(installed: Iterable[Distribution]) -> float:
 
 
 def needed_by(name: str) -> list[Distribution]:
-    """Return an installed package and all that it needs, without extras."""
+    """Return an installed package and all its dependencies, without extras."""
     found: dict[str, Distribution] = {}
     left = [name]
     while left:

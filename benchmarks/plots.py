@@ -1,4 +1,4 @@
-"""Makes figures for plots of measurements by Matplotlib, which is in the extra `dev`."""
+"""Creates figures for plots of measurements with Matplotlib, which is in the extra `dev`."""
 
 from typing import TYPE_CHECKING
 
@@ -7,16 +7,18 @@ if TYPE_CHECKING:
 
 
 class NoMatplotlibError(Exception):
-    """Says that Matplotlib is not installed; reports then have tables but no plots."""
+    """Raised when Matplotlib is not installed. Reports then have tables but no plots."""
 
 
 def figure_of(size: tuple[float, float]) -> "Figure":
-    """Return an empty figure of that size in inches. Raises NoMatplotlibError."""
+    """Return an empty figure of the given size in inches. Raises NoMatplotlibError."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
-        raise NoMatplotlibError(f"no plots: {error}; pip install matplotlib") from error
+        raise NoMatplotlibError(
+f"plots need Matplotlib ({error}); run pip install matplotlib"
+) from error
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     return figure

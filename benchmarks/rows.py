@@ -1,4 +1,5 @@
-"""Reads and writes rows of results as JSON lines, each with all on which its number depends."""
+"""Reads and writes rows of results as JSON lines. Each row has everything on which its number
+depends."""
 
 import argparse
 import json
@@ -25,14 +26,15 @@ PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "torch", "nvidia-cudnn-cu13", "nvidi
 
 
 def now() -> str:
-    """Return the time in UTC, to the second."""
+    """Return the current time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def commit() -> str:
-    """Return the checkout's commit, with a plus sign if tracked files other than results differ.
+    """Return the checkout's commit, followed by a plus sign if tracked files other than results
+    have changed.
 
-    In a checkout that travelled without git it is the commit that was carried along.
+    In a checkout without git, return the commit that was carried along.
     """
     carried = CARRIED / "COMMIT"
     if carried.is_file() and not (ROOT / ".git").exists():
@@ -46,7 +48,7 @@ def commit() -> str:
 
 
 def _git(*arguments: str) -> str:
-    """Return what git prints, or nothing if it fails."""
+    """Return the output of a git command, or nothing if the command fails."""
     command = ["git", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip()
@@ -64,7 +66,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def where(device: Device, at: str) -> dict[str, object]:
-    """Return all on which a number depends: the code, the device and the versions."""
+    """Return everything on which a number depends: the code, the device and the versions."""
     return {
         "kind": "measurement",
         "commit": at,
@@ -77,7 +79,7 @@ def where(device: Device, at: str) -> dict[str, object]:
 
 
 def nvidia_driver() -> str | None:
-    """Return the driver's version from nvidia-smi, or None if that is missing."""
+    """Return the driver's version from nvidia-smi, or None if nvidia-smi is missing."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -87,7 +89,7 @@ def nvidia_driver() -> str | None:
 
 
 def read(file: Path) -> list[Row]:
-    """Return every row, or none if there is no file; a truncated last line is skipped."""
+    """Return all rows, or no rows if there is no file. A truncated last line is skipped."""
     if not file.is_file():
         return []
     content = file.read_bytes()
@@ -99,21 +101,21 @@ def read(file: Path) -> list[Row]:
 
 
 def fill(text: str, begin: str, end: str, content: str) -> str:
-    """Return a document with the text between its marks replaced. Raises ValueError if it has no
-    marks."""
+    """Return a document with the text between two marks replaced. Raises ValueError if the marks
+    are missing."""
     if begin not in text or end not in text:
-        raise ValueError(f"the document has no {begin} and {end}")
+        raise ValueError(f"the document must contain the marks {begin} and {end}")
     return f"{text[: text.index(begin)]}{begin}\n{content}\n{text[text.index(end) :]}"
 
 
 def markdown(headings: Sequence[str], *rows: Sequence[str]) -> str:
-    """Return a table in Markdown, whose first column is aligned left and the others right."""
+    """Return a table in Markdown. Its first column is aligned left, and all others right."""
     rule = ["---", *["---:"] * (len(headings) - 1)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (headings, rule, *rows))
 
 
 def add_record(parser: argparse.ArgumentParser, file: Path) -> None:
-    """Add the option to append what is measured to a file, by default to `file`."""
+    """Add the option to append measurements to a file, by default to `file`."""
     about = f"append the rows to FILE ({file.relative_to(ROOT)})"
     parser.add_argument("--record", nargs="?", const=file, type=Path, metavar="FILE", help=about)
 

@@ -4,10 +4,10 @@
     python -m benchmarks.exporters check [FOLDER]
     python -m benchmarks.exporters record [FOLDER]
 
-`export` installs each exporter, pinned, in an environment of its own, and lets it write its models
-with what its own pipeline answers for the page's photographs. `check` asks Convoy the same without
-a flag and writes docs/exporters.md; its exit status is 1 where an answer is wrong without a word.
-`record` copies the small models to the tests.
+`export` installs each exporter, pinned, in a separate environment. Each exporter writes its models,
+and the answers of its own pipeline for the demo page's photographs. `check` asks Convoy for the
+same answers without any flag, and writes docs/exporters.md. Its exit status is 1 if an answer is
+wrong without a warning. `record` copies the small models to the tests.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def export(folder: Path, names: Sequence[str], console: Console) -> list[str]:
-    """Run the exporters' scripts, and return the names of those that could not be run."""
+    """Run the exporters' scripts. Return the names of exporters that could not be run."""
     folder.mkdir(parents=True, exist_ok=True)
     failed = []
     for exporter in EXPORTERS:
@@ -79,7 +79,8 @@ def export(folder: Path, names: Sequence[str], console: Console) -> list[str]:
 
 
 def installed(exporter: Exporter, console: Console) -> Environment:
-    """Return the exporter's environment, made if it is missing. Raises NotInstalledError."""
+    """Return the exporter's environment, and create it if it is missing. Raises
+    NotInstalledError."""
     key = exporter.requirements[0].partition("==")[0].partition("[")[0]
     return environment(key, exporter.requirements, ENVIRONMENTS, console.print)
 

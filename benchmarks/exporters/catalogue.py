@@ -1,4 +1,4 @@
-"""Names the exporters, pinned, and the scripts that run them."""
+"""Lists the exporters with their pinned versions and the scripts that run them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ _PILLOW = "pillow==13.0.0"
 
 @dataclass(frozen=True)
 class Exporter:
-    """Names an exporter's packages, of which the first is the exporter, and its script."""
+    """Names an exporter's script and packages; the first package is the exporter."""
 
     name: str
     requirements: tuple[str, ...]

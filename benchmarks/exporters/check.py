@@ -1,4 +1,4 @@
-"""Asks Convoy for what the exporters' pipelines answered, without a flag, and compares."""
+"""Compares Convoy's answers, without any flag, with the answers of the exporters' pipelines."""
 
 import json
 import logging
@@ -39,7 +39,7 @@ _EXACT = ("--set", "exact=true")
 
 @dataclass(frozen=True)
 class Verdict:
-    """Says how Convoy's answers for one model compare with its exporter's pipeline."""
+    """Holds the comparison of Convoy's answers for one model with its exporter's pipeline."""
 
     model: str
     outcome: str
@@ -48,15 +48,17 @@ class Verdict:
 
 
 def check(folder: Path, photographs: Path) -> Iterator[Verdict]:
-    """Yield a verdict for each model below the folder that the exporters wrote to."""
+    """Yield a verdict for each model below the folder into which the exporters wrote."""
     for expected in sorted(folder.glob(f"*/{EXPECTED}")):
         yield verdict(expected.parent, photographs)
 
 
 def verdict(model: Path, photographs: Path) -> Verdict:
-    """Return how `convoy classify` answers for one model's folder, without a flag.
+    """Return a verdict on the answers of `convoy classify` for one model's folder, without any
+    flag.
 
-    Where pixels that differ in their last bit may be the reason, it is asked with exact ones, too.
+    If pixels that differ in their last bit may explain a difference, Convoy is also asked with
+    exact pixels.
     """
     found = _asked(model, photographs)
     if found.difference is not None and found.difference > TOLERANCE:
@@ -69,7 +71,8 @@ def verdict(model: Path, photographs: Path) -> Verdict:
 
 
 def _own(model: Path) -> float:
-    """Return how far the runtime's two ways of running the file are apart; 0 if there is one."""
+    """Return the difference between the runtime's two ways to run the file, or 0 if there is only
+    one way."""
     if not (model / OTHERWISE).exists():
         return 0.0
     one: dict[str, list[float]] = json.loads((model / EXPECTED).read_text())
@@ -107,7 +110,7 @@ def _asked(model: Path, photographs: Path, *flags: str) -> Verdict:
 
 @contextmanager
 def _heard() -> Iterator[list[str]]:
-    """Collect what is logged as a warning; the command adds no handler where there is one."""
+    """Collect logged warnings. The command adds no log handler if there is one already."""
     handler, lines = BufferingHandler(_MOST_LINES), list[str]()
     handler.setLevel(logging.WARNING)
     root = logging.getLogger()

@@ -1,4 +1,4 @@
-"""Writes docs/exporters.md from what was checked."""
+"""Writes docs/exporters.md from the verdicts."""
 
 import re
 from collections import Counter
@@ -41,7 +41,7 @@ and some of their pixels differ from Pillow's by 1.
 
 
 def table(verdicts: Sequence[Verdict], commit: str) -> str:
-    """Return the page; a row per model, in the order of their names."""
+    """Return the page, with a row per model in the order of names."""
     counted = Counter(each.outcome for each in verdicts)
     right = sum(counted[outcome] for outcome in ARE_RIGHT)
     others = [f"{n} {outcome}" for outcome, n in counted.items() if outcome not in ARE_RIGHT]

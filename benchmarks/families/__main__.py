@@ -1,15 +1,17 @@
-"""Checks families of classifiers: whether they run on kernels, their launches and errors.
+"""Checks families of classifiers: whether they run on Convoy's kernels, their launches, and their
+errors.
 
     python -m benchmarks.families export [FOLDER] [--family NAME]... [--exporter NAME]
     python -m benchmarks.families check [FOLDER] [--family NAME]... [--no-plans] [--simulate]
     python -m benchmarks.families table
 
-Exports one small member of each of 65 families of timm and Ultralytics, by both exporters of
-PyTorch, for batch 1 and for any, and checks what Convoy makes of them. `export` needs torch, timm,
-onnxscript, and for YOLO ultralytics. Rows go to benchmarks/results/families.jsonl; the models stay
-in FOLDER, outside the repository. Without plans, whose estimates take most of the time, a file's
-row says whether kernels run it, or which node keeps it off them, and its scores' error. --simulate
-runs the newest export of each family named on Convoy's kernels, on the CPU: minutes each.
+Exports one small member of each of 65 families of timm and Ultralytics with both exporters of
+PyTorch, for batch size 1 and for any batch size, and checks these files with Convoy. `export` needs
+torch, timm and onnxscript, and ultralytics for YOLO. Rows are added to
+benchmarks/results/families.jsonl; the models stay in FOLDER, outside the repository. Plans and
+their estimates take most of the time. With --no-plans, a file's row says only whether kernels run
+it, or which node prevents that, and the error of its scores. --simulate runs the newest export of
+each named family on Convoy's kernels, simulated on the CPU; each takes minutes.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Checks the exported networks: whether Convoy loads them, their launches, and their errors.
 
 An error is the largest difference from PyTorch's scores, relative to the image's largest score.
-There is one of the model file run by ONNX Runtime alone, one of the loader's normal form run by it,
-and one of the engine on the simulator.
+Three errors are measured: of the model file in ONNX Runtime alone, of the loader's normal form in
+ONNX Runtime, and of the engine on the simulator.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ IMAGE = (3, SIZE, SIZE)
 
 
 def plain(side: int = SIZE) -> Preprocessing:
-    """Return the preprocessing of images of a side."""
+    """Return the preprocessing of square images with a given side."""
     raw = PRESETS["raw"].at(side, side)
     return replace(raw, crop_mode=CropMode.SQUASH, resize=side, scale=1 / 255)
 
@@ -55,9 +55,9 @@ class ReferenceScores:
 def check(
     folder: Path, families: Sequence[str] = FAMILIES, *, planned: bool = True
 ) -> Iterator[Row]:
-    """Yield a row for each of the families' exports in the folder that `export` wrote.
+    """Yield a row for each export of the families in the folder that `export` wrote.
 
-    What is `planned`, launches and estimates, takes most of the time.
+    If `planned`, rows have launches and estimates, which take most of the time.
     """
     for name in families:
         kept = np.load(folder / f"{name}.npz")
@@ -92,8 +92,8 @@ def _checked(file: Path, expected: ReferenceScores, *, planned: bool) -> dict[st
 
 
 def _planned(classifier: Classifier) -> dict[str, Any]:
-    """Return the launches of the plans for an H200 and, in fp16, their time by the model of time
-    and at the card's peak rates."""
+    """Return the launches of the plans for an H200. In fp16 also return their time, both by the
+    cost model and at the GPU's peak rates."""
     found: dict[str, Any] = {}
     for n in (1, 8):
         at = "" if n == 1 else f"_at_{n}"
@@ -123,7 +123,8 @@ def _scores(
 
 
 def simulate(folder: Path, families: Sequence[str]) -> Iterator[Row]:
-    """Yield a row for each family, by running one image on Convoy's kernels in the simulator."""
+    """Run one image of each family on Convoy's kernels in the simulator, and yield a row for
+    each."""
     for name in families:
         kept = np.load(folder / f"{name}.npz")
         proto = onnx.load(folder / f"{name}.dynamo.dynamic.onnx")

@@ -1,10 +1,10 @@
-"""Exports one small member of each family of timm and Ultralytics from PyTorch: convolutions, then
-attention.
+"""Exports one small member of each family of timm and Ultralytics from PyTorch, first networks of
+convolutions, then of attention.
 
-Weights are random, and normalisations are as if they had seen data: a network whose every scale is
-1 and every shift 0 hides mistakes in both. Where the scores would no longer depend on the image, as
-behind ConvMixer's 64 layers, filters are larger. PyTorch, timm and Ultralytics are imported only
-here, when needed.
+Weights are random, and normalisations have statistics as if they had seen data. With scales of 1
+and shifts of 0, a network would hide mistakes in both. Filters are scaled up where scores would
+otherwise not depend on the image, as after ConvMixer's 64 layers. Only this module imports PyTorch,
+timm and Ultralytics, and only when needed.
 """
 
 import io
@@ -124,7 +124,7 @@ nothing."""
 
 
 def side_of(family: str) -> int:
-    """Return the side of a family's images."""
+    """Return the side of a family's images, in pixels."""
     return MADE_FOR.get(family, SIZE)
 
 
@@ -133,9 +133,10 @@ def export(
     families: Sequence[str] = FAMILIES,
     exporters: Sequence[str] = tuple(EXPORTERS),
 ) -> Iterator[str]:
-    """Write each network's exports, images and PyTorch's scores, and yield a line about each.
+    """Write each network's exports, its images and PyTorch's scores, and yield a line about each
+    export.
 
-    Files that are there, or failed, are left as they are. Raises ImportError where torch, timm or
+    Exports that exist or have failed before are skipped. Raises ImportError if torch, timm or
     ultralytics is needed and not installed.
     """
     import torch  # noqa: PLC0415  hundreds of megabytes, which only this needs
@@ -196,10 +197,10 @@ def _alike(scores: NDArray[np.float32]) -> bool:
 
 
 def _strengthen(torch: Any, network: Any) -> None:
-    """Draw filters anew so that a convolution's output varies as much as its input (He et al.
+    """Draw new filters such that a convolution's output varies as much as its input (He et al.
     2015).
 
-    By PyTorch's own default it varies a third as much or less.
+    With PyTorch's default filters the output varies at most a third as much.
     """
     for module in network.modules():
         if isinstance(module, torch.nn.Conv2d):

@@ -1,1 +1,2 @@
-"""Proves and measures on a GPU: README, "Compared with other servers", and docs/gpu-day.md."""
+"""Proves and measures Convoy on a GPU, for "Compared with other servers" in README and for
+docs/gpu-day.md."""

@@ -1,4 +1,4 @@
-"""Runs the commands (commands.py), with the packages that were carried."""
+"""Runs the commands of commands.py with the carried packages."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Unpacks, on the other machine, the folder that `carry` made; every command uses it.
+"""Unpacks the folder that `carry` made, on the GPU machine. Every command uses it.
 
 .gpu/COMMIT            the checkout's commit, where there is no git
 .gpu/PYTHON            the Python that wheels are for; with any other they are left alone
@@ -31,10 +31,10 @@ _NAMES = ("squeezenet1.1-fp16.onnx", "images", "imagenet_labels.txt")
 def python(
     carried: Path = CARRIED, cache: Path = DEFAULT_CACHE, *, tf32: bool = False
 ) -> list[str]:
-    """Return the command that runs Python with the carried packages, and without TF32 in any
-    library unless `tf32` is set.
+    """Return the command that runs Python with the carried packages. Libraries do not use TF32
+    unless `tf32` is set.
 
-    What was carried is unpacked first, once: kernels into `cache`.
+    The carried files are unpacked at the first call, kernels into `cache`.
     """
     command = ["env", "PYTHONUNBUFFERED=1", *([] if tf32 else ["NVIDIA_TF32_OVERRIDE=0"])]
     made_for, running = carried / "PYTHON", "{}.{}".format(*sys.version_info)
@@ -53,7 +53,8 @@ def python(
 
 
 def enter(arguments: Sequence[str], carried: Path = CARRIED) -> None:
-    """Replace this process by `python`'s command, unless it has all carried packages already."""
+    """Replace this process by the command that `python` returns, unless it has all carried packages
+    already."""
     command = python(carried)
     added = f"PYTHONPATH={carried / SITE}"
     if added in command and str(carried / SITE) not in sys.path:

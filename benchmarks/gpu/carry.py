@@ -1,7 +1,7 @@
-"""Packs all that a machine with a GPU but without a network needs into one folder.
+"""Packs everything that a GPU machine without a network needs into one folder.
 
-The service's Python packages are those of this environment, pinned, for the machine's Python; what
-the machine has already stays here.
+The service's Python packages have the versions of this environment, and are built for the GPU
+machine's Python. Packages that the GPU machine already has are left out.
 """
 
 import re
@@ -46,15 +46,15 @@ EXTRAS = ("nvidia-cudnn-frontend==1.18.0",)
 
 
 def carry(folder: Path = CARRIED, *, release: str = NVRTC) -> list[tuple[str, int]]:
-    """Replace the folder's contents, and return its files with their bytes.
+    """Replace the folder's contents, and return its files with their sizes in bytes.
 
-    Kernels are compiled by a `release` of NVRTC, which must be the machine's. Needs `data` and a
-    package index. Raises FileNotFoundError without SqueezeNet and photographs, ValueError where the
-    folder and the checkout together become too large.
+    Kernels are compiled with a `release` of NVRTC, which must be the GPU machine's release. `data`
+    and a package index are needed. Raises FileNotFoundError if SqueezeNet or the photographs are
+    missing, and ValueError if the folder and the checkout together are too large.
     """
     source = data(Path("nowhere"))
     if source is None:
-        raise FileNotFoundError("SqueezeNet and photographs are not at ../shared/data")
+        raise FileNotFoundError("SqueezeNet and the photographs are missing in ../shared/data")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "COMMIT").write_text(f"{commit()}\n")
@@ -67,14 +67,14 @@ def carry(folder: Path = CARRIED, *, release: str = NVRTC) -> list[tuple[str, in
     total = tree + sum(size for _, size in files)
     if total > MOST_BYTES:
         raise ValueError(
-            f"{total:,} bytes are too many to travel, {tree:,} of them the checkout's; at most"
-            f" {MOST_BYTES:,}"
+            f"the folder and the checkout may have at most {MOST_BYTES:,} bytes together; they have"
+            f" {total:,}, of which the checkout has {tree:,}"
         )
     return files
 
 
 def checkout_files() -> list[str]:
-    """Return the names of the files that travel: those that git does not ignore."""
+    """Return the names of the files that are sent: the files that git does not ignore."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [name for name in names.split("\0") if name and (ROOT / name).is_file()]
@@ -82,7 +82,7 @@ def checkout_files() -> list[str]:
 
 def pins(package: str, *more: str) -> list[str]:
     """Return `more` and all packages that they and `package` need, pinned to this machine's
-    versions, without those that the other machine has."""
+    versions, without packages that the GPU machine has."""
     found = {name: version(name) for name in more}
     waiting = [package, *more]
     while waiting:
@@ -105,7 +105,7 @@ def _requirements(package: str) -> Iterator[str]:
 
 
 def wheels(folder: Path, wanted: Iterable[str]) -> None:
-    """Download wheels for the other machine, and make one that states Convoy's version."""
+    """Download wheels for the GPU machine, and build a wheel that states Convoy's version."""
     download(folder, wanted)
     name, ours = DISTRIBUTION.replace("-", "_"), version(DISTRIBUTION)
     with zipfile.ZipFile(folder / f"{name}-{ours}-info.whl", "w") as packed:
@@ -129,8 +129,7 @@ def download(folder: Path, wanted: Iterable[str]) -> None:
 
 
 def photographs(source: Path, folder: Path) -> None:
-    """Copy SqueezeNet, the labels, and PHOTOGRAPHS photographs that are chosen at even
-    intervals."""
+    """Copy SqueezeNet, the labels, and PHOTOGRAPHS photographs at even intervals."""
     (folder / "images").mkdir(parents=True)
     for name in ("squeezenet1.1-fp16.onnx", "imagenet_labels.txt"):
         shutil.copy(source / name, folder / name)
@@ -141,13 +140,14 @@ def photographs(source: Path, folder: Path) -> None:
 
 
 def kernels(file: Path, release: str) -> None:
-    """Compile every kernel by a release of NVRTC, and pack them. Raises CalledProcessError."""
+    """Compile every kernel with a release of NVRTC, and pack the results. Raises
+    CalledProcessError."""
     module = "tests.support.benchmarks.carried"
     command = [sys.executable, "-m", module, release, ARCHITECTURE, str(file.resolve())]
     subprocess.run(command, cwd=ROOT, check=True)
 
 
 def listing(folder: Path) -> list[tuple[str, int]]:
-    """Return the bytes of every file below the folder by the file's name."""
+    """Return the size in bytes of every file below the folder, by the file's name."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     return [(str(file.relative_to(folder)), file.stat().st_size) for file in files]

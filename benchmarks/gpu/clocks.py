@@ -1,4 +1,4 @@
-"""Reads a GPU's clocks, without which a measurement says little."""
+"""Reads a GPU's clocks, which are needed to compare measurements."""
 
 import shutil
 import subprocess
@@ -14,7 +14,8 @@ _CLOCKS = {
 
 
 def clocks() -> Row:
-    """Return what nvidia-smi reads now, or nothing if it is missing or cannot read clocks."""
+    """Return the clocks that nvidia-smi reads now, or nothing if it is missing or cannot read
+    them."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return {}
@@ -24,7 +25,7 @@ def clocks() -> Row:
 
 
 def clocks_of(answer: str) -> Row:
-    """Return the numbers in a line that nvidia-smi printed, by their names."""
+    """Return the numbers in a line of nvidia-smi's output, by name."""
     readings = zip(_CLOCKS.values(), answer.partition("\n")[0].split(","), strict=False)
     return {
         name: float(text) for name, text in readings if text.strip().replace(".", "", 1).isdigit()

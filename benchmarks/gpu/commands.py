@@ -1,11 +1,11 @@
 """Runs the commands to prove and measure on a GPU that is available for a limited time.
 
-python -m benchmarks.gpu carry [--nvrtc RELEASE]    what has to travel, into .gpu
-python -m benchmarks.gpu day [PART --out OUT]       all of a day's proof, or of its measurements
-python -m benchmarks.gpu proof [--seconds S]        is every kernel right, up to the server?
-python -m benchmarks.gpu plan [--seconds S]         what is not measured yet, and what fits
-python -m benchmarks.gpu run [--seconds S]          measure what fits; goes on where it ended
-python -m benchmarks.gpu report [--readme]          RESULTS.md from what was measured
+python -m benchmarks.gpu carry [--nvrtc RELEASE] pack what the GPU machine needs, into .gpu python
+-m benchmarks.gpu day [PART --out OUT] run a day's proof, or its measurements python -m
+benchmarks.gpu proof [--seconds S] test everything, from kernels to the server python -m
+benchmarks.gpu plan [--seconds S] list missing measurements, and which fit python -m benchmarks.gpu
+run [--seconds S] measure what fits; continues the last run python -m benchmarks.gpu report
+[--readme] write RESULTS.md from the measurements
 """
 
 import argparse
@@ -34,34 +34,38 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     def added(name: str, text: str) -> argparse.ArgumentParser:
         parser = commands.add_parser(name, help=text, description=text)
         parser.add_argument("--out", type=Path, help=f"folder of the results ({RESULTS})")
-        parser.add_argument("--commit", help="where the checkout is not one of git's")
+        parser.add_argument("--commit", help="the checkout's commit, if it has no git")
         return parser
 
     proof = added("proof", "run the tests that need a GPU; exit status 1 unless all pass")
-    proof.add_argument("--groups", nargs="+", choices=GROUPS, help="of its tests (all)")
-    plan = added("plan", "what is not measured yet, and what of it fits")
-    run = added("run", "measure what fits, and go on where the last run ended")
+    proof.add_argument("--groups", nargs="+", choices=GROUPS, help="groups of tests (all)")
+    plan = added("plan", "list the missing measurements, and which fit")
+    run = added("run", "measure what fits, and continue where the last run ended")
     for command_, seconds in ((proof, 540), (plan, SECONDS - START_S), (run, 540)):
         command_.add_argument(
-            "--seconds", type=float, default=seconds, help="to spend (%(default)s)"
+            "--seconds", type=float, default=seconds, help="time to spend (%(default)s)"
         )
     for command_ in (plan, run):
         command_.add_argument(
-            "--only", default="", help="units whose name has this expression, such as ResNet"
+            "--only", default="", help="only units whose name matches this expression, such as ResNet"
         )
-    run.add_argument("--tar", type=Path, help="put everything into this file at the end")
-    worker = added("worker", "what `run` starts: measures units from standard input")
+    run.add_argument("--tar", type=Path, help="pack all results into this file at the end")
+    worker = added("worker", "started by `run`: measure units from standard input")
     worker.add_argument("--kind", required=True)
     worker.add_argument("--side", required=True)
     report = added("report", "write RESULTS.md")
-    report.add_argument("--readme", action="store_true", help="and the README's section")
-    carry = added("carry", "fill the folder that has to travel")
-    carry.add_argument("--nvrtc", metavar="RELEASE", default=NVRTC, help="there (%(default)s)")
+    report.add_argument("--readme", action="store_true", help="also write the README's section")
+    carry = added("carry", "pack the folder for the GPU machine")
+    carry.add_argument("--nvrtc", metavar="RELEASE", default=NVRTC, help="the GPU machine's (%(default)s)")
     day = added("day", "run the stages of a part; without one, list them")
     day.add_argument("part", nargs="?", choices=PARTS)
-    day.add_argument("--seconds", type=float, help="to spend (the limits of the part's stages)")
-    day.add_argument("--patience", type=float, default=1, help="on a machine so much slower")
-    added("here", "what the results depend on")
+    day.add_argument(
+"--seconds", type=float, help="time to spend (the sum of the stages' limits)"
+)
+    day.add_argument(
+"--patience", type=float, default=1, help="factor for all limits, on a slow machine"
+)
+    added("here", "print the versions on which results depend")
     return parser.parse_args(arguments)
 
 
@@ -81,7 +85,10 @@ def _proof(arguments: argparse.Namespace) -> int:
 def _chosen(arguments: argparse.Namespace) -> list[Unit]:
     chosen = [unit for unit in units() if re.search(arguments.only, str(unit))]
     if not chosen:
-        raise SystemExit(f"no unit's name has {arguments.only!r}; one is {units()[-1]}")
+        raise SystemExit(
+f"--only: no unit's name contains {arguments.only!r}; an example of a name is"
+f" {units()[-1]}"
+)
     return chosen
 
 

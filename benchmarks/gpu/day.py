@@ -1,11 +1,12 @@
-"""Spends a quarter of an hour with a GPU: stages in order, each a process of its own with a limit.
+"""Uses a GPU for a quarter of an hour: runs stages in order, each in a separate process with a time
+limit.
 
     python3 -m benchmarks.gpu day proof --out "$OUT"      # is every kernel right?
-    python3 -m benchmarks.gpu day speed --out "$OUT"      # then what it takes
+    python3 -m benchmarks.gpu day speed --out "$OUT"      # how fast is everything?
 
-What a stage prints goes to day.log; day.jsonl says when each began and how it ended, as it does.
-Where a part's time ends, what is at the end of it is left out. Nothing here touches clocks, power
-or the partitions of the GPU.
+The output of all stages is written to day.log. Whenever a stage ends, a line in day.jsonl says when
+it began and how it ended. If the time of a part is over, its last stages are left out. No stage
+changes the GPU's clocks, power limits or partitions.
 """
 
 import shutil
@@ -45,11 +46,11 @@ _MOST_LOG_BYTES = 12 << 20
 
 @dataclass(frozen=True)
 class Stage:
-    """Names one command of a day, its expected time and its limit, in seconds.
+    """Describes one command of a day, with its expected time and its time limit in seconds.
 
-    In Python's `arguments` {out} stands for the folder of the results, {seconds} for a little less
-    than the limit. Python runs under `program`, if there is one; where that is not installed, the
-    stage is left out.
+    In `arguments`, {out} stands for the results' folder and {seconds} for slightly less than the
+    limit. If there is a `program`, Python runs under it; if it is not installed, the stage is left
+    out.
     """
 
     name: str
@@ -124,9 +125,9 @@ PARTS: Mapping[str, Sequence[Stage]] = {
 
 
 def spend(part: str, out: Path, seconds: float, patience: float = 1) -> None:
-    """Run the stages of a part, in order, until the time is over.
+    """Run the stages of a part in order until the time is over.
 
-    All limits are multiplied by `patience`: rehearsals run on slower machines.
+    All limits are multiplied by `patience`, because rehearsals run on slower machines.
     """
     out.mkdir(parents=True, exist_ok=True)
     deadline, python = time.monotonic() + patience * seconds, carried.python()
@@ -146,7 +147,7 @@ def spend(part: str, out: Path, seconds: float, patience: float = 1) -> None:
 def _run_stage(
     stage: Stage, python: Sequence[str], out: Path, seconds: float
 ) -> tuple[str, Sequence[str]]:
-    """Return how a stage ended, and the last that it printed."""
+    """Return how a stage ended, and the last lines that it printed."""
     if stage.program and shutil.which(stage.program[0]) is None:
         return f"left out: there is no {stage.program[0]} here", ()
     if seconds <= 0:
@@ -168,7 +169,8 @@ def _run_stage(
 
 
 def here() -> Iterator[str]:
-    """Yield what a result depends on here, and whether the carried kernels are for it."""
+    """Yield the versions on which results depend on this machine, and whether the carried kernels
+    are for them."""
     yield f"driver {nvidia_driver()}"
     for installed in sorted(distributions(), key=lambda each: each.name.lower()):
         if installed.name.lower().startswith(_TOLD):
@@ -183,7 +185,8 @@ def here() -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    """Yield the commands of a day, and their stages with the time by which each has ended."""
+    """Yield the commands of a day, and their stages with the time at which each has ended at the
+    latest."""
     total = START_S
     for part, stages in PARTS.items():
         limit = sum(stage.limit for stage in stages)

@@ -1,4 +1,5 @@
-"""Times the decoding of JPEG files on a device: all of it, and up to the launch of some kernels."""
+"""Times the decoding of JPEG files on a device: the whole decoding, and its first launches up to
+certain kernels."""
 
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
@@ -26,13 +27,15 @@ LAST = ("jpeg_unstuff", "jpeg_resolve", "jpeg_write", "inverse_dct", "jpeg_pixel
 
 
 def photographs(sampling: str, folder: Path | None = None) -> list[JpegImage]:
-    """Return the photographs of a sampling, sorted by size. Raises RefusedError if there are
-    none."""
+    """Return the photographs with a chroma sampling, sorted by size. Raises RefusedError if there
+    are none."""
     folder = folder or carried.data()
     files = sorted(((folder or Path()) / "images").glob("*.JPEG"))
     found = sorted(_suitable(files, sampling), key=lambda image: len(image.file.scan))
     if not found:
-        raise RefusedError(f"no photograph of {sampling} is here; `carry` brings them")
+        raise RefusedError(
+f"there is no photograph with the sampling {sampling}; pack them with `carry`"
+)
     return found
 
 
@@ -64,9 +67,9 @@ def _all_of(size: tuple[int, int]) -> Resize:
 def measure_decoding(
     device: Device, unit: Unit, effort: Effort | None = None, folder: Path | None = None
 ) -> list[Row]:
-    """Return a row for each of LAST, for a batch of photographs around the median size.
+    """Return a row for each of LAST, measured with a batch of photographs of about the median size.
 
-    The files are read from pinned memory. Raises RefusedError where a device flags one.
+    The files are read from pinned memory. Raises RefusedError if the device flags a file.
     """
     effort, n = effort or Effort(), unit.n
     every = photographs(unit.subject, folder)
@@ -111,5 +114,7 @@ def measure_decoding(
     for buffer in buffers.values():
         buffer.free()
     if flags.any():
-        raise RefusedError(f"the device flagged photographs: {flags.tolist()}")
+        raise RefusedError(
+f"the device must decode all photographs; their flags are {flags.tolist()}"
+)
     return rows

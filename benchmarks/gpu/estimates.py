@@ -1,4 +1,4 @@
-"""Checks the cost model's estimates on the layers that were measured."""
+"""Compares the cost model's estimates with the measured times of layers."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ LEAST = 8
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Holds a layer's measured µs, and the µs estimated for the choice that was measured."""
+    """Holds a layer's measured time, and the time estimated for the same choice, both in µs."""
 
     name: str
     estimated_us: float
@@ -36,7 +36,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Holds how well the estimates predict the measured times."""
+    """Holds numbers that say how well the estimates predict the measured times."""
 
     layers: int
     rank_correlation: float  # Spearman's
@@ -50,9 +50,9 @@ class Check:
 
 
 def pairs(rows: Iterable[Row], constants: Constants = ASSUMED) -> Iterator[Pair]:
-    """Yield (estimate, measurement) pairs of the suites' layers, both warm and cold.
+    """Yield pairs of estimate and measurement for the suites' layers, both warm and cold.
 
-    A choice that the code no longer has is left out, and so is a device that is no H100 or H200.
+    Choices that no longer exist are left out, and devices other than an H100 or H200 too.
     """
     problems = _problems()
     for row in rows:
@@ -70,11 +70,11 @@ def pairs(rows: Iterable[Row], constants: Constants = ASSUMED) -> Iterator[Pair]
 
 
 def check(every: Iterable[Pair]) -> Check:
-    """Compare the estimates with what was measured. Raises ValueError with fewer than LEAST
+    """Compare the estimates with the measurements. Raises ValueError with fewer than LEAST
     pairs."""
     times = np.array([(pair.estimated_us, pair.measured_us) for pair in every])
     if len(times) < LEAST:
-        raise ValueError(f"{len(times)} layers are measured; a check needs {LEAST}")
+        raise ValueError(f"a check needs at least {LEAST} measured layers, got {len(times)}")
     estimated, measured = times.T
     return Check(
         layers=len(times),
@@ -84,8 +84,8 @@ def check(every: Iterable[Pair]) -> Check:
 
 
 def rank_correlation(first: Numbers, second: Numbers) -> float:
-    """Return Spearman's correlation, which is Pearson's of the ranks; equal values share a mean
-    rank."""
+    """Return Spearman's correlation, which is Pearson's correlation of the ranks. Equal values
+    share their mean rank."""
     a, b = map(_centred_ranks, (first, second))
     return float(a @ b / np.sqrt((a @ a) * (b @ b)))
 
@@ -97,7 +97,7 @@ def _centred_ranks(values: Numbers) -> Numbers:
 
 
 def readings(rows: Iterable[Row]) -> list[Reading]:
-    """Return the readings of the model's constants that the rows hold."""
+    """Return the readings in the rows from which the cost model's constants follow."""
     return [
         Reading(row["reading"], row["conditions"], float(row["p50_us"]))
         for row in rows

@@ -1,4 +1,4 @@
-"""Measures units on the GPU by the benchmarks of kernels, networks and serving."""
+"""Measures units on the GPU with the benchmarks of kernels, networks and serving."""
 
 import ctypes
 import signal
@@ -50,8 +50,8 @@ DIE_WITH_PARENT = f"import ctypes; ctypes.CDLL(None).prctl(1, {int(signal.SIGKIL
 
 
 def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
-    """Return the function that measures a side's units. Raises BaselineError for a missing
-    library, and for an unknown side."""
+    """Return the function that measures a side's units. Raises BaselineError for a missing library
+    or an unknown side."""
     checked_side(side.removesuffix(WITH_TF32))
     store = TuningStore(out / "tuning.json")
     if kind == MICRO:
@@ -64,16 +64,17 @@ def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
 
 
 def checked_side(side: str) -> str:
-    """Return the name of a side. Raises BaselineError, which lists all, for any other text."""
+    """Return the name of a side. Raises BaselineError, which lists all sides, for any other
+    text."""
     if side not in SIDES:
-        raise BaselineError(f"no side is called {side!r}; there are {', '.join(sorted(SIDES))}")
+        raise BaselineError(f"{side!r} is not a side; the sides are {', '.join(sorted(SIDES))}")
     return side
 
 
 def measure_constants(
     device: Device, unit: Unit, effort: micro.Effort = _MICRO_EFFORT
 ) -> list[Row]:
-    """Return a row for each reading to which the model of time is fitted."""
+    """Return a row for each reading to which the cost model is fitted."""
     with micro.laboratory(device, effort) as at:
         readings = micro.MEASUREMENTS[unit.subject](at)
     return [
@@ -151,7 +152,7 @@ def _networks(name: str, device: Device, store: TuningStore, runs: int = RUNS) -
 def _requests(device: str = "cuda", load_s: float = LOAD_S) -> Measure:
     data = carried.data()
     if data is None:
-        raise BaselineError("SqueezeNet and the photographs are not here; `carry` brings them")
+        raise BaselineError("SqueezeNet and the photographs are missing; pack them with `carry`")
     program = [*carried.python(), "-c", f"{DIE_WITH_PARENT}; from service.cli import main; main()"]
     image = sorted((data / "images").glob("*.JPEG"))[0].read_bytes()
     model = data / "squeezenet1.1-fp16.onnx"
@@ -187,9 +188,10 @@ def _requests(device: str = "cuda", load_s: float = LOAD_S) -> Measure:
 
 
 def main(kind: str, side: str, out: Path, commit: str) -> None:
-    """Measure on the GPU. Raises SystemExit, naming what is missing, without a GPU or a library.
+    """Measure on the GPU. If there is no GPU or a library is missing, raises SystemExit, which
+    names it.
 
-    The process dies with the run that started it, so the next run has the GPU alone.
+    The process ends with the run that started it, so that the next run has the GPU to itself.
     """
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     try:

@@ -1,8 +1,8 @@
 """Writes the outcome of each test as it ends: `pytest -p benchmarks.gpu.outcomes --outcomes FILE`.
 
-Whatever kills the process, what had passed by then is in the file; the test that was running began
-and has no end; the others wait. A test that has begun in the same file and run before is left out,
-so a second process goes on behind what stopped the first.
+If the process is killed, the file has all tests that had ended before. The running test has a begin
+but no end, and the other tests are still waiting. Tests that have begun before in the same file and
+run are left out, so a second process continues after the test that stopped the first.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ def pytest_addoption(parser: "pytest.Parser") -> None:
 
 
 def pytest_configure(config: "pytest.Config") -> None:
-    """Begin to write, where a file is named."""
+    """Begin to write if a file is named."""
     if file := config.getoption("--outcomes"):
         config.pluginmanager.register(_Writer(file, config.getoption("--outcomes-of")))
 
@@ -63,7 +63,7 @@ class _Writer:
     def pytest_exception_interact(
         self, node: "pytest.Item | pytest.Collector", call: "pytest.CallInfo[Any]"
     ) -> None:
-        """Stop where the device is lost to this process: the next one goes on."""
+        """Stop if this process has lost the device; the next process continues."""
         if call.excinfo is not None and isinstance(call.excinfo.value, FaultError):
             node.session.shouldstop = f"the device is lost: {call.excinfo.value}"
 
@@ -75,7 +75,7 @@ class _Writer:
 
 
 def _why(report: "pytest.TestReport | pytest.CollectReport") -> str:
-    """Return the last line of what pytest would print: the error, or why a test was skipped."""
+    """Return the last line that pytest would print: the error, or the reason for a skip."""
     text = report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longreprtext
     lines = [line for line in text.splitlines() if line.strip()]
     errors = [line[1:].strip() for line in lines if line.startswith("E ")]
@@ -83,9 +83,9 @@ def _why(report: "pytest.TestReport | pytest.CollectReport") -> str:
 
 
 def ends_of(lines: Iterable[Row], run: str) -> dict[str, str]:
-    """Return how each test of a run ended, by its name: WAITS or BEGAN where it did not.
+    """Return how each test of a run ended, by name: WAITS or BEGAN if it has not ended.
 
-    A test that passed and whose fixtures then failed has failed.
+    A test counts as failed if it passed but its fixtures then failed.
     """
     ends: dict[str, str] = {}
     for line in lines:

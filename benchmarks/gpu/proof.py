@@ -1,8 +1,10 @@
-"""Proves by the tests marked `gpu`, from kernels to server, that this GPU computes correctly.
+"""Runs the tests marked `gpu`, from kernels to server, to prove that Convoy computes correctly on
+this GPU.
 
-docs/gpu-day.md begins with it. Each group of tests runs in processes of its own, which may hang or
-die: each outcome is written as its test ends (outcomes.py), and another process goes on behind what
-stopped one. What has not passed in the end is not proved.
+It is the first step of docs/gpu-day.md. Each group of tests runs in separate processes, which may
+hang or die. Each outcome is written when its test ends (outcomes.py), and if a test stops a
+process, another process continues after that test. Tests that have not passed in the end are not
+proved.
 """
 
 import os
@@ -49,8 +51,8 @@ _LONG = "vgg19 or densenet or 4096"
 
 @dataclass(frozen=True)
 class Group:
-    """Names files and folders of tests, of which those run that are marked `gpu` and that pytest's
-    -m and -k select."""
+    """Names files and folders of tests. Their tests marked `gpu` run if pytest's -m and -k select
+    them."""
 
     tests: tuple[str, ...]
     marks: str = "not slow"
@@ -96,9 +98,11 @@ def command(group: Group) -> list[str]:
 
 
 def prove(groups: Mapping[str, Sequence[str]], seconds: float, commit: str, out: Path) -> bool:
-    """Run the command of each group, all for at most `seconds`, and return whether all passed.
+    """Run the command of each group, for at most `seconds` in total. Return whether all tests
+    passed.
 
-    Adds a row to `out`, and a line for each outcome as it is there. A skipped test is not proved.
+    Adds a row to `out`, and a line for each outcome as soon as it is known. A skipped test is not
+    proved.
     """
     deadline, ends, ended = time.monotonic() + seconds, dict[str, str](), dict[str, str]()
     for name, tests in groups.items():
@@ -126,7 +130,7 @@ def prove(groups: Mapping[str, Sequence[str]], seconds: float, commit: str, out:
 
 
 def _run(tests: Sequence[str], deadline: float, outcomes: Path, run: str) -> str:
-    """Run tests until all have begun, or the time is over, and return how that ended."""
+    """Run tests until all have begun or the time is over. Return how the last process ended."""
     plugin = ("-p", "benchmarks.gpu.outcomes", f"--outcomes={outcomes}", f"--outcomes-of={run}")
     alone = "--continue-on-collection-errors"  # a file that cannot be imported stops no other
     begun, ended = 0, ""
@@ -146,7 +150,8 @@ def _run(tests: Sequence[str], deadline: float, outcomes: Path, run: str) -> str
 def limited(command: Sequence[str], seconds: float, **options: Any) -> int | None:
     """Return a command's exit status, or None if it was killed after that many seconds.
 
-    Every process that it started is killed in any case. With no seconds left it is not started.
+    All processes that it started are killed in any case. Without any seconds left it is not
+    started.
     """
     if seconds <= 0:
         return None

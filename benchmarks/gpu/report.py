@@ -1,4 +1,4 @@
-"""Writes RESULTS.md and the README's section, with tables and plots, from the recorded lines."""
+"""Writes RESULTS.md and the README's section from the recorded lines, with tables and plots."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -27,7 +27,7 @@ _NOTES = """\
 
 
 def rows_of(lines: Iterable[Row]) -> list[Row]:
-    """Return the measured rows, each with the fields that all rows of its line share."""
+    """Return the measured rows. Each row includes the fields that all rows of its line share."""
     found: list[Row] = []
     for line in lines:
         shared = {key: value for key, value in line.items() if key != "rows"}
@@ -36,13 +36,13 @@ def rows_of(lines: Iterable[Row]) -> list[Row]:
 
 
 def of_last(lines: Sequence[Row]) -> list[Row]:
-    """Return the rows that have the last row's commit and device."""
+    """Return the rows with the same commit and device as the last row."""
     last = lines[-1]
     return [line for line in lines if all(line[k] == last[k] for k in ("commit", "device"))]
 
 
 def results(lines: Sequence[Row], folder: Path) -> str:
-    """Return RESULTS.md, and write its plots into `folder`, beside it."""
+    """Return the text of RESULTS.md, and write its plots into `folder`."""
     if not lines:
         return "# Measured on a GPU\n\nNothing has been measured on a GPU yet.\n"
     lines = of_last(lines)
@@ -70,7 +70,8 @@ def results(lines: Sequence[Row], folder: Path) -> str:
 
 
 def section(lines: Sequence[Row]) -> str:
-    """Return the README's section, with a line for each suite and N and one for each network."""
+    """Return the README's section, with a line for each suite and N, and a line for each
+    network."""
     if not lines:
         return "Nothing has been measured on a GPU yet."
     lines = of_last(lines)
@@ -137,8 +138,8 @@ def _layer_table(rows: Sequence[Row], suite: str, n: int) -> str:
 
 
 def _totals(rows: Sequence[Row], suite: str) -> str:
-    """Return all layers of a suite by N, each as often as it occurs: Lavin & Gray's tables 5 and
-    6."""
+    """Return the sums over all layers of a suite by N, each layer as often as it occurs, as in
+    Lavin & Gray's tables 5 and 6."""
     layers, cells = MEASURED[suite], []
     for n in PAPERS_BATCHES[suite]:
         found = compare(rows, layers, n, "warm")
@@ -153,7 +154,8 @@ def _totals(rows: Sequence[Row], suite: str) -> str:
 
 
 def _named(rows: Sequence[Row]) -> str:
-    """Return the configurations whose times the papers print, or nothing without layers."""
+    """Return the configurations whose times the papers print, or nothing if no layers were
+    measured."""
     cells = []
     for named in NAMED:
         found = compare(rows, [named.layer], named.n, "warm")
@@ -176,7 +178,7 @@ def _goals(rows: Sequence[Row]) -> str:
 
 
 def _constants(rows: Sequence[Row]) -> Iterable[str]:
-    """Yield tables of readings, and of assumed constants with the measured ones."""
+    """Yield a table of readings, and a table of assumed and measured constants."""
     found = readings(rows)
     if not found:
         return
@@ -221,8 +223,8 @@ def _cost_model(layers: Sequence[Row], rows: Sequence[Row]) -> str:
 
 
 def _known_constants(rows: Sequence[Row]) -> dict[str, Constants]:
-    """Return the constants to check the model with: the assumed, and the measured if there
-    are any."""
+    """Return the constants with which to check the cost model: assumed constants, and measured
+    constants if there are any."""
     try:
         return {"assumed": ASSUMED, "measured": fitted(readings(rows))}
     except ValueError:
@@ -253,7 +255,7 @@ def _network_table(rows: Sequence[Row]) -> str:
 
 
 def _network_goals(rows: Sequence[Row]) -> str:
-    """Return text on whether Convoy takes less device time than torch.compile, if both were
+    """Return text that says whether Convoy takes less device time than torch.compile, if both were
     measured."""
     told = ""
     for network, n in product(("VGG-19", "ResNet-50"), (1, 8)):

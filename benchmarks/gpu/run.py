@@ -1,10 +1,10 @@
-"""Measures units until the time is over, and continues from there in the next run.
+"""Measures units until the time is over. The next run continues from there.
 
     units without a line ─ one by one ─> measurer (kind, side) ─ reply ─> a line in OUT/gpu.jsonl
 
-A line is written in one piece when its unit is done: killed at any moment, a run has lost nothing
-but what it was at. A measurer that dies or hangs leaves a line too, so that the unit is not tried
-again, and another takes its place.
+A line is written at once when its unit is done, so a run that is killed loses only its current
+unit. If a measurer dies or hangs, a line is written too, so that the unit is not tried again, and
+another measurer is started.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ Command = Callable[[str, str], Sequence[str]]
 
 
 class LostError(Exception):
-    """Says how a measurer died or hung."""
+    """Raised when a measurer dies or hangs; says how."""
 
 
 class Measurer:
@@ -48,21 +48,21 @@ class Measurer:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def hello(self) -> Row:
-        """Return the properties of the process's machine on which measurements depend. Raises
+        """Return the properties of the measurer's machine on which measurements depend. Raises
         LostError."""
         machine: Row = self._reply(10 * START_S)["machine"]
         return machine
 
     def measure(self, unit: Unit, limit: float) -> dict[str, Any]:
-        """Return the reply for a unit. Raises LostError if none comes in time or the process
-        died."""
+        """Return the reply for a unit. Raises LostError if no reply comes in time, or if the
+        process died."""
         assert self._process.stdin is not None
         fields = {name: getattr(unit, name) for name in ("kind", "subject", "n", "side")}
         try:
             self._process.stdin.write(json.dumps(fields) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError as error:
-            raise LostError("died before it") from error
+            raise LostError("died before it measured the unit") from error
         return self._reply(limit)
 
     def end(self) -> None:
@@ -93,7 +93,7 @@ class Measurer:
 
 
 class Measurers:
-    """Keeps one measurer at a time, that which the next unit needs."""
+    """Keeps one measurer at a time, the one for the next unit."""
 
     def __init__(self, command: Command) -> None:
         self._command = command
@@ -103,7 +103,7 @@ class Measurers:
         self.machine: Row = {}
 
     def start_s(self, unit: Unit) -> float:
-        """Return how many seconds pass until a measurer is ready for the unit."""
+        """Return the seconds until a measurer is ready for the unit."""
         return 0.0 if self._measurer and self._key == unit.worker else START_S
 
     def of(self, unit: Unit) -> Measurer | None:
@@ -153,7 +153,7 @@ def run(out: Path, seconds: float, commit: str, units: Sequence[Unit], command: 
                 except LostError as error:
                     measurers.end()
                     if time.monotonic() >= deadline:
-                        print(f"{unit}: the time was over before it was done")
+                        print(f"{unit}: the time was over before the measurement ended")
                         break
                     reply = {
                         "outcome": "crashed",
@@ -170,7 +170,7 @@ def run(out: Path, seconds: float, commit: str, units: Sequence[Unit], command: 
 
 
 def pack(out: Path, tar: Path) -> None:
-    """Pack everything of a run into one file."""
+    """Pack all results of a run into one file."""
     with tarfile.open(tar, "w") as packed:
         for file in sorted(out.glob("*.json*")):
             packed.add(file, file.name)

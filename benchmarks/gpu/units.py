@@ -1,6 +1,8 @@
-"""Lists the units to measure on a GPU, most valuable first, and those that fit into a time.
+"""Lists the units to measure on a GPU, the most valuable first, and selects units that fit into a
+given time.
 
-A unit is one side's work on one problem: measured at once, kept as one line, never repeated.
+A unit is the work of one side on one problem. It is measured at once, stored as one line, and never
+repeated.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +62,7 @@ _RECORDED = tuple(RECORDED)
 
 
 def at_precision(network: str, precision: Precision) -> str:
-    """Return the subject of a network at a precision: "ResNet-50 fp16"."""
+    """Return the subject for a network at a precision, such as "ResNet-50 fp16"."""
     return network if precision is Precision.FP32 else f"{network} {precision.value}"
 
 
@@ -124,10 +126,9 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Names a kind of measurement, its subject, N and side; the module explains them.
+    """Holds a measurement's kind, subject, N and side; the tables of this module explain them.
 
-    `subject` is a problem as text, or a name: of one of MEASUREMENTS, AT_PRECISIONS, SENT or
-    SAMPLINGS.
+    `subject` is a problem as text, or a name in MEASUREMENTS, AT_PRECISIONS, SENT or SAMPLINGS.
     """
 
     kind: str
@@ -140,8 +141,8 @@ class Unit:
 
     @property
     def worker(self) -> tuple[str, str]:
-        """Return the kind and side for which a worker is started: Convoy's sides share one, and
-        PyTorch has one of its own for TF32."""
+        """Return the kind and side for which a worker is started. All sides of Convoy share a
+        worker; PyTorch has a separate worker for TF32."""
         if self.kind == NETWORK and self.side in CONVOYS:
             return self.kind, CONVOY
         if self.kind == NETWORK and AT_PRECISIONS[self.subject][1] is Precision.TF32:
@@ -150,7 +151,7 @@ class Unit:
 
 
 def problems() -> Mapping[str, ConvProblem]:
-    """Return the problems of all suites for N = 1, by their text."""
+    """Return the problems of all suites for N = 1, by their texts."""
     return {str(layer.problem): layer.problem for suite in MEASURED.values() for layer in suite}
 
 
@@ -163,7 +164,7 @@ def _subjects(kind: str, group: str, n: int) -> list[str]:
 
 
 def units() -> list[Unit]:
-    """Return every unit once, in the order in which to measure them."""
+    """Return every unit once, in the order of measurement."""
     found = []
     for kind, groups, batches, sides in _ORDER:
         for group in groups:
@@ -201,7 +202,7 @@ def seconds_of(lines: Sequence[Row]) -> dict[tuple[str, str], float]:
 def packed(
     todo: Iterable[Unit], seconds: float, takes: Mapping[tuple[str, str], float]
 ) -> list[Unit]:
-    """Return the units, in order, that fit into `seconds`; those that are too long are skipped."""
+    """Return the units that fit into `seconds`, in order. Units that are too long are skipped."""
     chosen: list[Unit] = []
     left, worker = seconds, None
     for unit in todo:

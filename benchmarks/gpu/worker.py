@@ -1,6 +1,7 @@
-"""Runs a worker of a run, which reads units and writes results as lines of JSON.
+"""Runs a worker, which reads units and writes results as lines of JSON.
 
-A unit may crash the worker or lose its device; the run notes that, and starts another.
+A unit may crash the worker or lose its device. The run then records that, and starts another
+worker.
 """
 
 import json
@@ -17,13 +18,14 @@ Measure = Callable[[Unit], list[Row]]
 
 
 class RefusedError(Exception):
-    """Says why this side cannot run a unit."""
+    """Raised when this side cannot run a unit; says why."""
 
 
 def serve_units(measurer: Measure, device_row: Row, check: Callable[[], None]) -> None:
     """Measure the units on standard input until it ends or `check` says that the device is lost.
 
-    A library reports a lost device as any other refusal, so each unit is followed by a check.
+    A library reports a lost device like any other refusal, so the device is checked after each
+    unit.
     """
     _say({"machine": device_row})
     for line in sys.stdin:

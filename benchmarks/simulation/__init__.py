@@ -1,1 +1,2 @@
-"""Simulates a batching server in virtual time: how far its policy is from what none exceeds."""
+"""Simulates a batching server in virtual time, to compare its policy with bounds that no policy
+exceeds."""

@@ -1,9 +1,10 @@
-"""Prints how far Convoy's batching policy is from what no policy exceeds, for docs/batching.md.
+"""Prints how far Convoy's batching policy is from bounds that no policy exceeds, for
+docs/batching.md.
 
     python -m benchmarks.simulation [--requests N]
 
-The policy is the code that serves (`service/batching/policy.py`); the engine, the arrivals and the
-clock are simulated, so the numbers say nothing of any machine, and are the same in every run.
+The policy is the code of the server (`service/batching/policy.py`). The engine, the arrivals and
+the clock are simulated. So the numbers are the same in every run, and do not depend on the machine.
 """
 
 import argparse
@@ -16,9 +17,8 @@ from benchmarks.simulation import gaps
 
 
 def table(found: Sequence[gaps.Gap]) -> Table:
-    """Return a row for each profile, workload and measure, with the excess over the bound by
-    load.
-    """
+    """Return a row for each profile, workload and measure, with the excess over the bound at each
+    load."""
     shown = Table(box=None, title="worse than the bound by, %", title_justify="left")
     for heading in ("L(n)", "workload", "measure", "mean", "worst", "at", "all"):
         shown.add_column(heading, justify="left" if heading in {"L(n)", "workload"} else "right")
@@ -39,10 +39,10 @@ def main(command_line: Sequence[str] | None = None) -> None:
     """Simulate, and print the table."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.simulation",
-        description="How far the batching policy is from what no policy exceeds.",
+        description="Print how far the batching policy is from bounds that no policy exceeds.",
     )
     parser.add_argument(
-        "--requests", type=int, default=6000, help="simulated per point (%(default)s)"
+        "--requests", type=int, default=6000, help="simulated requests per point (%(default)s)"
     )
     requests = parser.parse_args(command_line).requests
     Console(highlight=False, soft_wrap=True).print(table(list(gaps.every(requests))))

@@ -1,11 +1,12 @@
-"""Computes bounds that no scheduler of one engine exceeds, on mean latency, throughput and goodput.
+"""Computes bounds on mean latency, throughput and goodput that no scheduler of one engine can
+exceed.
 
-Poisson arrivals and closed loops are semi-Markov decision processes: in a state the engine runs a
-batch of some size or waits for what comes next, which takes so long, answers so many items and
-leads to other states at random. Policy iteration (Howard 1960) finds the policy of the best
-average, in 3 to 10 rounds of one linear system. Goodput is bounded by a scheduler that knows all
-arrivals. In a closed loop mean latency is clients / throughput - think time, so that the most
-throughput is the least mean latency too.
+Poisson arrivals and closed loops are semi-Markov decision processes. In each state the engine runs
+a batch of some size, or waits for the next event. An action takes some time, answers some number of
+items, and leads to random next states. Policy iteration (Howard 1960) finds the policy with the
+best average, in 3 to 10 rounds of one linear system each. The bound on goodput is a scheduler that
+knows all arrivals. In a closed loop, mean latency is clients / throughput - think time, so the
+highest throughput also gives the lowest mean latency.
 """
 
 from collections.abc import Sequence
@@ -43,8 +44,8 @@ class Process:
         self.moves[state, action, 0] += _LEAK
 
     def best(self) -> tuple[float, NDArray[np.int64]]:
-        """Return the highest reward per second in the long run, and the action in each state that
-        earns it."""
+        """Return the highest long-run reward per second, and for each state the action that earns
+        it."""
         every = np.arange(len(self.rewards))
         policy = self.rewards.argmax(axis=1)
         while True:
@@ -63,10 +64,10 @@ class Process:
 
 @lru_cache(maxsize=256)
 def poisson(seconds: tuple[float, ...], rate: float) -> tuple[float, tuple[int, ...]]:
-    """Return the least mean latency in seconds for Poisson arrivals, and the batch sizes that give
-    it.
+    """Return the lowest mean latency for Poisson arrivals, in seconds, and the batch sizes that
+    achieve it.
 
-    The sizes are by the number of waiting items, 0 to DEPTH; size 0 means to wait.
+    The sizes are indexed by the number of waiting items, 0 to DEPTH. A size of 0 means to wait.
     """
     process = Process(DEPTH + 1, len(seconds) + 1)
     for waiting in range(DEPTH + 1):
@@ -89,7 +90,7 @@ def poisson(seconds: tuple[float, ...], rate: float) -> tuple[float, tuple[int, 
 def closed_random(seconds: Sequence[float], clients: int, think_s: float) -> float:
     """Return the most answers per second for clients with exponential think times.
 
-    `think_s` is their mean. The state is how many wait.
+    `think_s` is the mean think time. The state is the number of waiting clients.
     """
     process = Process(clients + 1, len(seconds) + 1)
     for waiting in range(clients + 1):
@@ -109,8 +110,9 @@ def closed_random(seconds: Sequence[float], clients: int, think_s: float) -> flo
 def closed_steady(seconds: Sequence[float], clients: int, least_s: float, most_s: float) -> float:
     """Return the most answers per second for clients with uniform think times, all below L(1).
 
-    So when a batch ends all others wait. The state is how many were answered, how many of those are
-    back, and for how many bins of their think times the engine has waited.
+    So when a batch ends, all clients outside it are waiting. The state has three numbers: the
+    clients that were answered, those of them that are back, and the bins of think time that the
+    engine has waited.
     """
     assert most_s < seconds[0]
     most = min(len(seconds), clients)
@@ -141,12 +143,12 @@ def closed_steady(seconds: Sequence[float], clients: int, least_s: float, most_s
 def clairvoyant(
     arrivals: Sequence[float], timeout_s: float, seconds: Sequence[float], begin: float = -inf
 ) -> int:
-    """Return how many of all arrivals, known in advance, an engine that is free from `begin` on can
-    answer within `timeout_s`.
+    """Return how many arrivals can be answered within `timeout_s` if all arrivals are known in
+    advance and the engine is free from `begin` on.
 
-    As timeouts are equal, some optimum serves in the order of arrival, in batches of neighbours. So
-    `free` holds, by how many of the first arrivals were dropped, the earliest time at which the
-    engine has done the others.
+    Since all timeouts are equal, some optimum serves arrivals in order, in batches of consecutive
+    arrivals. So for each number of dropped arrivals, `free` holds the earliest time at which the
+    engine has answered the rest of the first arrivals.
     """
     count = len(arrivals)
     free = np.full(count + 1, inf)

@@ -1,4 +1,4 @@
-"""Measures, point by point, how far Convoy's policy is from a bound on all policies of one engine.
+"""Measures how far Convoy's policy is from a bound on all policies of one engine, at each point.
 
 The arrivals are the same for both, and what the policy knows of L(n) it has learnt, except with
 deadlines, where it knows L(n) exactly, as the bound does. Results:
@@ -33,7 +33,7 @@ _WARM_UP = 0.05
 
 @dataclass(frozen=True)
 class Gap:
-    """Compares the policy's figure at a point with its bound, as a ratio that is 1 at the bound."""
+    """Holds the policy's figure at a point, divided by its bound."""
 
     profile: str
     workload: str
@@ -48,7 +48,8 @@ class Gap:
 
 
 def poisson_gaps(profile: str, load: float, requests: int, seed: int = 0) -> list[Gap]:
-    """Return how far mean and p99 are from those of the plan with the least mean latency."""
+    """Return how far the policy's mean and p99 are from those of the plan with the lowest mean
+    latency."""
     seconds = PROFILES[profile]
     rate = load * capacity(seconds)
     workload = poisson(rate, requests, seed)
@@ -64,7 +65,7 @@ def poisson_gaps(profile: str, load: float, requests: int, seed: int = 0) -> lis
 
 
 def closed_gap(profile: str, workload: str, clients: int, requests: int, seed: int = 0) -> Gap:
-    """Return how far a closed loop's throughput is from the highest possible."""
+    """Return how far a closed loop's throughput is from the highest possible throughput."""
     seconds = PROFILES[profile]
     if workload in STEADY:
         mean, off = STEADY[workload]
@@ -88,7 +89,8 @@ def closed_gap(profile: str, workload: str, clients: int, requests: int, seed: i
 
 
 def deadline_gap(profile: str, timeout: float, load: float, requests: int, seed: int = 0) -> Gap:
-    """Return how far goodput is from that of a scheduler that knows all arrivals."""
+    """Return how far the policy's goodput is from the goodput of a scheduler that knows all
+    arrivals."""
     seconds = PROFILES[profile]
     timeout_s = timeout * seconds[-1]
     workload = poisson(load * capacity(seconds), requests, seed, timeout_s)
@@ -100,8 +102,7 @@ def deadline_gap(profile: str, timeout: float, load: float, requests: int, seed:
 
 
 def every(requests: int) -> Iterator[Gap]:
-    """Yield the gaps of all points; batches of the profile "short" are compared under Poisson
-    arrivals only."""
+    """Yield the gaps of all points. The profile "short" is compared only with Poisson arrivals."""
     for profile in PROFILES:
         for load in LOADS:
             yield from poisson_gaps(profile, load, requests)

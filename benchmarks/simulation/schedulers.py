@@ -1,4 +1,5 @@
-"""Contains the schedulers to compare: Convoy's own policy, the code that serves, and two others."""
+"""Contains the schedulers to compare: Convoy's policy, which is the server's code, and two
+others."""
 
 from collections.abc import Sequence
 from math import inf
@@ -12,7 +13,7 @@ from service.batching.policy import Claim, due
 
 
 class Convoy:
-    """Runs the policy that serves, with the same queue discipline as the batcher."""
+    """Runs the server's policy, with the same queue discipline as the batcher."""
 
     def __init__(self, *latencies: Latency) -> None:
         """Take each engine's known latencies."""
@@ -72,7 +73,7 @@ class _Fifo:
 
 
 class AtOnce(_Fifo):
-    """Takes all waiting items at once, up to the largest batch, as other servers do by default."""
+    """Takes all waiting items at once, up to the largest batch, like other servers by default."""
 
     def decide(self, _: float, queue: Sequence[Item], engine: int | None) -> Choice:
         """Dispatch all items that fit into a batch."""
@@ -80,7 +81,8 @@ class AtOnce(_Fifo):
 
 
 class Planned(_Fifo):
-    """Follows the plan of bounds.py with the least mean latency for Poisson arrivals at a rate."""
+    """Follows the plan of bounds.py with the lowest mean latency for Poisson arrivals at a given
+    rate."""
 
     def __init__(self, seconds: Sequence[float], rate: float) -> None:
         super().__init__(len(seconds))
@@ -88,8 +90,8 @@ class Planned(_Fifo):
         self._end_s = 20 / rate  # without an arrival: none comes any more
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None) -> Choice:
-        """Dispatch as many items as the plan says for the number that wait; 0 means wait for an
-        arrival."""
+        """Dispatch as many items as the plan says for the number of waiting items. 0 means to wait
+        for an arrival."""
         if engine is None:
             return Choice()
         end = queue[-1].arrived + self._end_s
@@ -98,7 +100,7 @@ class Planned(_Fifo):
 
 
 def measured(seconds: Sequence[float], seed: int, noise: float = 0.03) -> Latency:
-    """Return the latencies that warming up would have measured, including noise."""
+    """Return the latencies that a warm-up would have measured, including noise."""
     draw = Random(seed)
     return measure(
         lambda n: seconds[n - 1] * draw.lognormvariate(0, noise), len(seconds), budget_s=inf

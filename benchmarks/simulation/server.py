@@ -1,8 +1,8 @@
 """Simulates engines and their queue by events: arrivals, ends of batches, and timers.
 
-Time is a number, in seconds. A batch of n takes L(n) times noise. The scheduler hears of each
-event, and then decides, as the batcher's workers do: for the engine whose batch ended, or else for
-the one that has been idle longest.
+Time is a number of seconds. A batch of n takes L(n) times noise. After each event the scheduler
+decides, like the batcher's workers: for the engine whose batch ended, or otherwise for the engine
+that has been idle longest.
 """
 
 import heapq
@@ -26,13 +26,13 @@ class Item:
 
     @property
     def urgency(self) -> Urgency:
-        """Return the urgency in the policy's type."""
+        """Return the urgency as the policy's type."""
         return Urgency(self.deadline, self.priority)
 
 
 class Choice(NamedTuple):
-    """Holds a scheduler's decision: items to refuse, and how many of the rest to dispatch from the
-    front."""
+    """Holds a scheduler's decision: the items to refuse, and how many of the other items to
+    dispatch from the queue's front."""
 
     dispatch: int = 0
     look_again: float = inf
@@ -40,15 +40,15 @@ class Choice(NamedTuple):
 
 
 class Scheduler(Protocol):
-    """Decides what engines do and orders `queue`, which only the server changes."""
+    """Decides what engines do, and the order of `queue`. Only the server changes the queue."""
 
     def position(self, now: float, item: Item, queue: Sequence[Item], /) -> int | None:
         """Return the index at which an arrival joins the queue, or None to refuse it."""
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None, /) -> Choice:
-        """Return what an idle engine should do now; `engine` is None if all are busy.
+        """Return the action of an idle engine now. `engine` is None if all engines are busy.
 
-        Without an engine nothing can be dispatched.
+        If all engines are busy, nothing can be dispatched.
         """
 
     def dispatched(self, now: float, items: int, engine: int, /) -> None:
@@ -60,7 +60,7 @@ class Scheduler(Protocol):
 
 @dataclass(frozen=True)
 class Workload:
-    """Describes arrivals, by their times or by clients that send again some time after an
+    """Describes arrivals: either their times, or clients that send again some time after an
     answer."""
 
     arrivals: Sequence[Item] = ()
@@ -90,7 +90,7 @@ def simulate(
     noise: float = 0.03,
     engines: int = 1,
 ) -> Outcome:
-    """Run `workload` to its end; `seconds` are L(1..max_batch), and `noise` their relative
+    """Run `workload` to its end. `seconds` are L(1) to L(max_batch), and `noise` is their relative
     deviation."""
     return _Server(scheduler, seconds, workload, seed, noise, engines).run()
 

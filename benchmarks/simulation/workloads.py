@@ -1,6 +1,6 @@
-"""Lists what to simulate: the times of batches, and arrivals at a load.
+"""Lists what to simulate: profiles of batch times, and workloads of arrivals at a load.
 
-A load is a share of the capacity, max n / L(n).
+A load is a share of the capacity, which is the maximum of n / L(n).
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,11 +23,11 @@ PROFILES: Mapping[str, Sequence[float]] = {
 
 
 def capacity(seconds: Sequence[float]) -> float:
-    """Return the most items per second that batches can carry."""
+    """Return the most items per second that batches can answer."""
     return max(n / took for n, took in enumerate(seconds, 1))
 
 
 def poisson(rate: float, count: int, seed: int, timeout_s: float = inf) -> Workload:
-    """Return Poisson arrivals at a rate per second; answers after `timeout_s` are worth nothing."""
+    """Return Poisson arrivals at a rate per second. Answers after `timeout_s` do not count."""
     moments = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, count)).tolist()
     return Workload([Item(moment, moment + timeout_s) for moment in moments])

@@ -1,7 +1,8 @@
-"""Writes files in the documented forms of exporters that cannot run here.
+"""Writes files in the documented formats of exporters that cannot run here.
 
-Custom Vision exports from its service, ML.NET from .NET, AutoGluon brings gigabytes: their files'
-inputs, outputs and metadata are written with onnx.helper around PyTorch's export of a network.
+Custom Vision exports only from its service, ML.NET only from .NET, and AutoGluon needs gigabytes of
+packages. So their files' inputs, outputs and metadata are written with onnx.helper around PyTorch's
+export of a network.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,7 @@ LABELS = list(COLOURS)
 def exported(
     place: Path, network: Any, names: tuple[str, ...], example: torch.Tensor, opset: int = 13
 ) -> Any:
-    """Return the network as PyTorch's older exporter writes it; the input's name comes first."""
+    """Return the network as PyTorch's older exporter writes it. The input's name comes first."""
     file = str(place / "model.onnx")
     torch.onnx.export(
         network.eval(),
@@ -39,7 +40,7 @@ def exported(
 
 
 def with_zipmap(model: Any, scores: str, label: str, loss: str) -> None:
-    """Give a model the outputs of Custom Vision and of scikit-learn: a label, and a map."""
+    """Give a model the outputs of Custom Vision and of scikit-learn: a label and a map."""
     graph = model.graph
     texts = [text.encode() for text in LABELS]
     graph.node.append(helper.make_node("ArgMax", [scores], ["best"], axis=1, keepdims=0))
@@ -61,12 +62,12 @@ def with_zipmap(model: Any, scores: str, label: str, loss: str) -> None:
 
 
 def said(model: Any, **properties: str) -> None:
-    """Write `metadata_props`; names may have a dot where the argument has two underscores."""
+    """Write `metadata_props`. Two underscores in an argument's name stand for a dot."""
     helper.set_model_props(model, {k.replace("__", "."): v for k, v in properties.items()})
 
 
 def custom_vision(place: Path, pixel_format: str, pixel_range: str, example: torch.Tensor) -> None:
-    """Write Custom Vision's form: data, classLabel, loss, and what the pixels are."""
+    """Write Custom Vision's format: data, classLabel, loss, and a description of the pixels."""
     deviation = BYTES if "255" in pixel_range else ((0, 0, 0), (1, 1, 1))
     network = Colours(*deviation, channels="bgr" if "Bgr" in pixel_format else "rgb")
     model = exported(
@@ -84,7 +85,7 @@ def custom_vision(place: Path, pixel_format: str, pixel_range: str, example: tor
 
 
 def ml_net(place: Path, example: torch.Tensor) -> None:
-    """Write ML.NET's form: the scores beside the predicted label, as its pipelines end."""
+    """Write ML.NET's format: scores and the predicted label, like the end of its pipelines."""
     network = Then(Colours(*IMAGENET), lambda x: x.softmax(1))
     model = exported(place, network, ("ImageSource.input", "Score.output"), example)
     best = helper.make_node("ArgMax", ["Score.output"], ["PredictedLabel.output"], axis=1)
@@ -96,14 +97,14 @@ def ml_net(place: Path, example: torch.Tensor) -> None:
 
 
 def autogluon(place: Path, example: torch.Tensor) -> None:
-    """Write AutoGluon's form: logits beside the features that they are made of."""
+    """Write AutoGluon's format: logits, and the features from which they are computed."""
     network = Then(Colours(*IMAGENET), lambda x: (x, x.repeat(1, 4)))
     exported(place, network, ("timm_image_image", "logits", "column_features"), example, 16)
     (place / "labels.txt").write_text("\n".join(LABELS))
 
 
 def answered(seen: Any, normalised: Any) -> Any:
-    """Return the probabilities of the network of colours for pixels, uint8 224×224×3."""
+    """Return the probabilities of the `Colours` network for pixels, uint8 224×224×3."""
     mean, deviation = map(np.float32, normalised)
     parts = seen.astype(np.float32) / 255
     pixels = np.ascontiguousarray(((parts - mean) / deviation).transpose(2, 0, 1)[None])
@@ -112,7 +113,7 @@ def answered(seen: Any, normalised: Any) -> Any:
 
 
 def main() -> None:
-    """Write each form."""
+    """Write each format."""
     folder, photographs = asked()
     example = torch.rand(1, 3, 224, 224)
     forms: dict[str, Callable[[Path], None]] = {

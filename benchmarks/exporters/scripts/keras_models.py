@@ -1,7 +1,7 @@
-"""Exports networks of Keras by tf2onnx, or by PyTorch where that is Keras' backend.
+"""Exports networks of Keras with tf2onnx, or with PyTorch if PyTorch is Keras' backend.
 
-The preprocessing is part of the network as Keras' documentation recommends for export: a Rescaling,
-unless the network of `keras.applications` rescales inside.
+The preprocessing is part of the network, as Keras' documentation recommends for export. It is a
+Rescaling layer, unless the network of `keras.applications` contains one.
 """
 
 import os
@@ -45,7 +45,7 @@ def small(kind: str) -> Any:
 
 
 def lively(network: Any, seen: Any) -> None:
-    """Give a network statistics of the images that it sees, N×H×W×3, and spread its answers."""
+    """Set a network's statistics from images, N×H×W×3, and spread its answers."""
     for layer in network._flatten_layers(include_self=False):
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.momentum = 0.0

@@ -1,9 +1,9 @@
-"""Makes networks of PyTorch whose answers say which pixels they were given.
+"""Builds PyTorch networks whose answers reveal which pixels they received.
 
-Runs in an exporter's environment. Random networks answer all images nearly alike, and one whose
-activations cut off half of the values multiplies a pixel's last bit by hundreds; these have
-statistics as if they had seen data, normalisations that keep most values where activations are
-nearly linear, and a last layer that spreads the answers.
+Runs in an exporter's environment. Random networks give nearly the same answers for all images. If
+activations cut off half of the values, a network amplifies a pixel's last bit by hundreds. So these
+networks have statistics as if they had seen data, normalisations that keep most values where
+activations are nearly linear, and a last layer that spreads the answers.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,9 +19,10 @@ from torch import nn
 
 
 class Colours(nn.Module):
-    """Scores how near the mean colour of an image is to each of seven, after two convolutions.
+    """Scores how close the mean colour of an image is to each of seven colours, after two
+    convolutions.
 
-    The pixels it expects are (RGB parts of 1 − mean) / deviation, in the order of `channels`.
+    It expects pixels (RGB in [0, 1] − mean) / deviation, in the order of `channels`.
     """
 
     def __init__(self, mean: Any, deviation: Any, channels: str = "rgb", scale: float = 6) -> None:
@@ -56,20 +57,20 @@ class Colours(nn.Module):
 
 
 class Then(nn.Module):
-    """Applies a function behind a network, as people write it into the module they export."""
+    """Applies a function to a network's output, as people add it to the module that they export."""
 
     def __init__(self, network: nn.Module, last: Any) -> None:
         super().__init__()
         self.network, self.last = network, last
 
     def forward(self, pixels: torch.Tensor) -> Any:
-        """Return what the function makes of the logits."""
+        """Return the function of the logits."""
         return self.last(self.network(pixels))
 
 
 def separable(*normalised: Any) -> nn.Module:
-    """Return a network of colours with a depthwise convolution between two normalisations, which
-    give every channel numbers of another size, as quantizers meet them."""
+    """Return a `Colours` network with a depthwise convolution between two normalisations. They give
+    each channel a different range of numbers, which is a common difficulty for quantizers."""
     network = Colours(*normalised)
     sizes = torch.linspace(0.3, 3, 8)
     ahead, depthwise, behind = (
@@ -91,9 +92,9 @@ def separable(*normalised: Any) -> nn.Module:
 
 
 def lively(network: nn.Module, pixels: torch.Tensor) -> nn.Module:
-    """Return the network in inference mode, as if it had been trained: see the module.
+    """Return the network in inference mode, as if it had been trained (see the module's docstring).
 
-    pixels: N×3×H×W, preprocessed as the network will get them.
+    `pixels` are N×3×H×W, preprocessed like the network's later input.
     """
     torch.manual_seed(1)
     for module in network.modules():
@@ -120,7 +121,8 @@ def lively(network: nn.Module, pixels: torch.Tensor) -> nn.Module:
 
 
 def scores_of(output: Any) -> torch.Tensor:
-    """Return the logits of a network whose output may be one of transformers' or Ultralytics'."""
+    """Return the logits of a network, whose output may have a type of transformers or
+    Ultralytics."""
     output = output[-1] if isinstance(output, tuple) else output
     return getattr(output, "logits", output)
 
@@ -137,10 +139,10 @@ def export(
     beside: Callable[[Path], object] = lambda _: None,
     meaning: Callable[[Any], Sequence[float]] = softmax,
 ) -> None:
-    """Export a network with statistics of the photographs, and record what it answers for them.
+    """Export a network with statistics of the photographs, and record its answers for them.
 
-    Every second `number` goes by PyTorch's newer exporter. `beside` writes the files that belong to
-    the model's; `meaning` makes probabilities of the logits.
+    PyTorch's newer exporter is used for every second `number`. `beside` writes the files that
+    accompany the model; `meaning` converts logits to probabilities.
     """
     images = [Image.open(photograph).convert("RGB") for photograph in photographs]
     pixels = torch.stack([transforms(image) for image in images])

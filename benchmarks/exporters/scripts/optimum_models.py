@@ -1,4 +1,4 @@
-"""Exports networks of transformers by optimum, from the folder that save_pretrained writes."""
+"""Exports networks of transformers with optimum, from the folder that save_pretrained writes."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,4 +1,4 @@
-"""Exports networks of Paddle by paddle2onnx, with PaddleClas' inference.yml beside them."""
+"""Exports networks of Paddle with paddle2onnx, together with PaddleClas' inference.yml."""
 
 from pathlib import Path
 from typing import Any
@@ -77,8 +77,8 @@ def main() -> None:
 
 
 def pixels(image: Image.Image) -> Any:
-    """Return the pixels, 1×3×224×224, as PaddleClas reads inference.yml: sides are rounded, and a
-    crop's offset is not."""
+    """Return the pixels, 1×3×224×224, as PaddleClas computes them from inference.yml: it rounds
+    sides, but not the offset of a crop."""
     factor = 256 / min(image.size)
     width, height = (round(side * factor) for side in image.size)
     left, top = (width - 224) // 2, (height - 224) // 2
@@ -89,7 +89,7 @@ def pixels(image: Image.Image) -> Any:
 
 
 def liven(network: Any, seen: Any) -> None:
-    """Give the network statistics of what it sees, and spread its answers."""
+    """Set the network's statistics from its input, and spread its answers."""
     network.train()
     for layer in network.sublayers():
         if hasattr(layer, "_momentum"):

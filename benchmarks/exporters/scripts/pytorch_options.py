@@ -1,4 +1,5 @@
-"""States how the scripts call PyTorch's two exporters: with an open batch, as its pages show."""
+"""Defines how the scripts call PyTorch's two exporters: with a dynamic batch size, as PyTorch's
+documentation shows."""
 
 import torch
 

@@ -1,6 +1,6 @@
-"""Quantizes small networks by a quantizer: "onnxruntime", "nncf" or "modelopt".
+"""Quantizes small networks with a quantizer: "onnxruntime", "nncf" or "modelopt".
 
-The float models are those that small_networks.py and torchvision_models.py wrote before.
+small_networks.py and torchvision_models.py write the float models beforehand.
 """
 
 import shutil
@@ -33,7 +33,7 @@ def pixels(image: Image.Image) -> Any:
 
 
 def by_onnxruntime(source: Path, target: Path, seen: list[Any], form: str) -> None:
-    """Quantize by ONNX Runtime's own quantizer: form is "qdq-u8s8", "qdq-s8s8" or "qoperator"."""
+    """Quantize with ONNX Runtime's quantizer. `form` is "qdq-u8s8", "qdq-s8s8" or "qoperator"."""
     from onnxruntime import quantization as q
 
     class Reader(q.CalibrationDataReader):  # type: ignore[misc]
@@ -58,7 +58,7 @@ def by_onnxruntime(source: Path, target: Path, seen: list[Any], form: str) -> No
 
 
 def by_nncf(source: Path, target: Path, seen: list[Any], form: str) -> None:
-    """Quantize by NNCF with a preset."""
+    """Quantize with NNCF and a preset."""
     import nncf
     import onnx
 
@@ -71,7 +71,7 @@ def by_nncf(source: Path, target: Path, seen: list[Any], form: str) -> None:
 
 
 def by_modelopt(source: Path, target: Path, seen: list[Any], form: str) -> None:
-    """Quantize by TensorRT's Model Optimizer, to int8."""
+    """Quantize to int8 with TensorRT's Model Optimizer."""
     from modelopt.onnx import quantization
 
     quantization.quantize(

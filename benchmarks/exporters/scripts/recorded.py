@@ -1,6 +1,7 @@
-"""Writes what an exporter made of a model, and what its own pipeline answers.
+"""Writes the files that an exporter makes of a model, and the answers of the exporter's own
+pipeline.
 
-Runs in the exporter's environment, without the project: only Pillow and NumPy are imported here.
+Runs in the exporter's environment, without the project, so only Pillow and NumPy are imported here.
 
     FOLDER/MODEL/*                the files as the exporter writes them
     FOLDER/MODEL/expected.json    {"photograph": [score per class]}, as the pipeline answers
@@ -44,8 +45,8 @@ def record(
     photographs: Sequence[Path],
     otherwise: Callable[[Image.Image], Sequence[float]] | None = None,
 ) -> None:
-    """Write one model by `write(its folder)`, then the scores that `answer(image)` gives, and
-    `otherwise(image)`, if there is another way."""
+    """Write one model with `write(folder)`, then the scores that `answer(image)` returns, and the
+    scores of `otherwise(image)` if it is given."""
     place = folder / name
     place.mkdir(parents=True, exist_ok=True)
     write(place)
@@ -61,7 +62,7 @@ def record(
 
 
 def attempt(name: str, work: Callable[[], None]) -> None:
-    """Do one model's work; print the error of an exporter that fails, and go on."""
+    """Export one model. If the exporter fails, print its error and continue."""
     try:
         work()
     except Exception as error:
@@ -91,6 +92,6 @@ def sigmoid(scores: Any) -> Any:
 
 
 def colours() -> Iterator[tuple[str, Any]]:
-    """Yield the colours' names and their parts of 1."""
+    """Yield the names of the colours and their RGB values in [0, 1]."""
     for name, colour in COLOURS.items():
         yield name, np.array(colour, np.float32) / 255

@@ -1,4 +1,5 @@
-"""Exports classifiers of scikit-learn by skl2onnx: of flat rows of pixels, in three forms."""
+"""Exports classifiers of scikit-learn with skl2onnx; their inputs are flat rows of pixels, in three
+forms."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Exports small networks by both of PyTorch's exporters, in the forms that people write."""
+"""Exports small networks with both exporters of PyTorch, in common forms."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ NAMES = {"input_names": ["pixels"], "output_names": ["scores"]}
 
 
 def tensor(image: Image.Image, normalised: Any, channels: str = "rgb") -> torch.Tensor:
-    """Return the pixels, 1×3×224×224, of the centre, as torchvision's transforms make them."""
+    """Return the pixels of the image's centre, 1×3×224×224, like torchvision's transforms."""
     mean, deviation = (np.float32(each) for each in normalised)
     pixels = (resized(image, 224, 256).astype(np.float32) / 255 - mean) / deviation
     pixels = pixels[..., ::-1] if channels == "bgr" else pixels
@@ -27,7 +27,7 @@ def tensor(image: Image.Image, normalised: Any, channels: str = "rgb") -> torch.
 
 
 def one_minus(scores: Any) -> list[float]:
-    """Return the probabilities of both answers of a yes/no model."""
+    """Return the probabilities of both answers of a yes-or-no model."""
     (yes,) = sigmoid(np.ravel(scores))
     return [1 - yes, yes]
 
@@ -42,7 +42,7 @@ def model(
     names: dict[str, Any] = NAMES,
     channels: str = "rgb",
 ) -> None:
-    """Export one network, with a file of its labels, and record what it means to answer."""
+    """Export one network with a file of its labels, and record its intended answers."""
     folder, photographs = asked()
     example = tensor(Image.open(photographs[0]).convert("RGB"), normalised, channels)
     example = example.repeat(2, 1, 1, 1)
@@ -61,12 +61,12 @@ def model(
 
 
 def same(scores: Any) -> Any:
-    """Return scores that are already what is answered."""
+    """Return the scores unchanged, because they are the answer."""
     return scores
 
 
 def main() -> None:
-    """Export each form by each exporter."""
+    """Export each form with each exporter."""
     for exporter, options in (("old", OLD), ("new", NEW)):
         network = Colours(*IMAGENET)
         model(f"pytorch-{exporter}-logits", network, IMAGENET, softmax, options)

@@ -1,4 +1,4 @@
-"""Exports networks of timm with the config.json that timm writes beside weights for a hub."""
+"""Exports networks of timm with the config.json that timm saves together with weights for a hub."""
 
 import timm
 from networks import export

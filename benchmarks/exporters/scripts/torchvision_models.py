@@ -1,4 +1,4 @@
-"""Exports networks of torchvision as its documentation says."""
+"""Exports networks of torchvision as its documentation recommends."""
 
 from typing import Any
 

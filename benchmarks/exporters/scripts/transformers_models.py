@@ -1,4 +1,4 @@
-"""Exports networks of transformers beside the two files that save_pretrained writes."""
+"""Exports networks of transformers together with the two files that save_pretrained writes."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -122,7 +122,7 @@ def made(name: str, changes: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def meaning_of(config: Any) -> Callable[[Any], Sequence[float]]:
-    """Return what makes probabilities of the logits, as transformers' pipeline does."""
+    """Return the function with which transformers' pipeline converts logits to probabilities."""
     if config.num_labels == 1:
         return lambda logits: [1 - sigmoid(logits)[0], sigmoid(logits)[0]]
     return sigmoid if config.problem_type == "multi_label_classification" else softmax

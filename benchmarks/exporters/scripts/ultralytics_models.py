@@ -1,4 +1,4 @@
-"""Exports Ultralytics' classifiers by its own command, and asks them by its own pipeline."""
+"""Exports Ultralytics' classifiers with its own command, and runs them with its own pipeline."""
 
 import shutil
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ NAMES = {0: "daisy", 1: "rose", 2: "tulip", 3: "sun, flower", 4: "it's a lily"}
 
 
 def pixels(photographs: Sequence[Path]) -> torch.Tensor:
-    """Return the photographs' pixels as parts of 1, N×3×224×224."""
+    """Return the photographs' pixels in [0, 1], N×3×224×224."""
     images = [resized(Image.open(each).convert("RGB"), 224, 224) for each in photographs]
     return torch.from_numpy(np.stack(images).transpose(0, 3, 1, 2) / 255).float()
 

@@ -54,7 +54,7 @@ def test_only_convoys_rows_of_known_layers_and_choices_count() -> None:
 
 
 def test_few_layers_are_not_checked() -> None:
-    with pytest.raises(ValueError, match=f"3 layers are measured; a check needs {LEAST}"):
+    with pytest.raises(ValueError, match=f"needs at least {LEAST} measured layers, got 3"):
         check(pairs(ROWS[:3]))
 
 

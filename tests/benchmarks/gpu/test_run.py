@@ -198,7 +198,7 @@ def test_units_are_chosen_by_a_part_of_their_names(
     assert 0 < len(of_resnet) < len(units())
     count = len(of_resnet)
     assert f"{count} of {count} measurements are missing" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="no unit's name has 'ResNet-51'; one is "):
+    with pytest.raises(SystemExit, match="no unit's name contains 'ResNet-51'; "):
         main([*plan, "ResNet-51"])
 
 
