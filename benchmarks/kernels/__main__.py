@@ -1,4 +1,4 @@
-"""Counts the costs of each way to compute a convolution, and measures errors, for docs/kernels.md.
+"""Counts the costs of each way to compute a convolution and measures errors, for docs/kernels.md.
 
     python -m benchmarks.kernels --costs      products, workspace and bytes (costs.py)
     python -m benchmarks.kernels --accuracy   errors (accuracy.py); --device cusim needs no GPU
@@ -21,17 +21,18 @@ from kernels.device.device import DeviceError
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.kernels", description="Costs and errors of convolutions."
+        prog="python -m benchmarks.kernels",
+description="Count costs of convolutions, or measure their errors.",
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--accuracy", action="store_true", help="errors on the VGG-E layers")
-    what.add_argument("--costs", action="store_true", help="what is multiplied, moved and stored")
+    what.add_argument("--accuracy", action="store_true", help="measure errors on the VGG-E layers")
+    what.add_argument("--costs", action="store_true", help="count products, bytes and workspace")
     parser.add_argument(
         "--device", choices=tuple(accuracy.DEVICES), default="cuda", help="for --accuracy"
     )
-    parser.add_argument("--whole", action="store_true", help="all pixels on the simulator")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder (%(default)s)")
-    parser.add_argument("--docs", action="store_true", help="with --costs: into docs/kernels.md")
+    parser.add_argument("--whole", action="store_true", help="compute all pixels on the simulator")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of results (%(default)s)")
+    parser.add_argument("--docs", action="store_true", help="with --costs: write docs/kernels.md")
     return parser.parse_args(arguments)
 
 

@@ -2,14 +2,14 @@
 
     python -m benchmarks.kernels --accuracy [--device cuda|cusim [--whole]] [--out FOLDER]
 
-Data and filters are uniform in [-1, 1]. The error is the largest of an element, against a
-convolution in float64 (section 7), at every precision. The kernels themselves run: every
+Data and filters are uniform in [-1, 1]. The error is the largest error of an element compared with
+a convolution in float64 (section 7), at every precision. The kernels themselves run: every
 algorithm with every set of points, in the configuration that the heuristic would choose for the
-layer; on the simulator (`cusim`) the one for an H200. There squares of pixels from all over the
-image are computed, with all channels and filters: each number is that of the whole layer to the
-bit, but the largest error is of fewer elements, and so a little smaller. With `--whole` all pixels
-are computed, and a layer takes minutes. A row for
-each algorithm goes to OUT/accuracy.jsonl. In int8 x, the filters and y are rounded to bytes.
+layer. On the simulator (`cusim`) the heuristic chooses for an H200, and only squares of pixels from
+all over the image are computed, with all channels and filters. Each number then equals the whole
+layer's to the bit, but the largest error is of fewer elements and so slightly smaller. With
+`--whole` all pixels are computed, which takes minutes per layer. A row for each algorithm is added
+to OUT/accuracy.jsonl. In int8, x, the filters and y are rounded to bytes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -85,23 +85,25 @@ ELEMENTS = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Describes squares of a layer's output, each an image of a batch that a problem computes.
+    """Describes squares of a layer's output. Each square is one image of the batch that `problem`
+    computes.
 
-    The problem's filters and channels are the layer's, and `begins` are the first row and column of
-    each square. What a square has of the image's padding is in its pixels.
+    The problem has the layer's filters and channels. `begins` are the first row and column of each
+    square. If a square reads the image's padding, its pixels include this padding.
     """
 
     problem: ConvProblem
     begins: tuple[tuple[int, int], ...]
 
     def pixels(self, x: Array, layer: ConvProblem) -> Array:
-        """Cut the squares' input, N×C×H×W, out of the layer's one image, 1×C×H×W."""
+        """Cut the squares' input, N×C×H×W, out of the layer's image, 1×C×H×W."""
         (top, left), (height, width) = layer.window.pads_begin, self.problem.window.input
         image = np.pad(x[0], ((0, 0), (top, SQUARE + height), (left, SQUARE + width)))
         return np.stack([image[:, h : h + height, w : w + width] for h, w in self.begins])
 
     def of_image(self, layer: ConvProblem) -> NDArray[np.bool_]:
-        """Return which pixels of the output lie in the layer's, N×1×P×Q."""
+        """Return a mask, N×1×P×Q, of the squares' output pixels that lie inside the layer's
+        output."""
         inner = np.arange(SQUARE)
         rows, columns = (
             np.add.outer([each[axis] for each in self.begins], inner) < layer.window.output[axis]
@@ -112,8 +114,8 @@ class Sample:
 
 
 def sample(layer: ConvProblem, elements: int = ELEMENTS) -> Sample:
-    """Return evenly spread squares, the first and the last corner's among them, that have at most
-    `elements` elements of y."""
+    """Return evenly spread squares with at most `elements` elements of y, including the first and
+    the last corner of the image."""
     down, across = (range(0, size, SQUARE) for size in layer.window.output)
     every = [(h, w) for h in down for w in across]
     count = min(len(every), elements // (layer.k * SQUARE**2))
@@ -130,10 +132,12 @@ def sample(layer: ConvProblem, elements: int = ELEMENTS) -> Sample:
 
 
 def variants(problem: ConvProblem, device: DeviceFacts) -> dict[str, ConvChoice]:
-    """Return each algorithm with each of its sets of points, which round differently, by name.
+    """Return each algorithm with each of its sets of points, by name; the sets have different
+    rounding errors.
 
-    A sum in parts errs less than the papers' direct sum, so "direct" is there in one part, too. At
-    a precision other than fp32 those that multiply in float32 are left out: they err the same.
+    Split sums have smaller errors than the papers' direct sum, so "direct" also has a variant with
+    unsplit sums. At precisions other than fp32, algorithms that multiply in float32 are left out,
+    because their errors are the same.
     """
     groups: dict[str, list[ConvChoice]] = {}
     for choice in choices(problem, device.max_shared_bytes, device.architecture):
@@ -149,10 +153,11 @@ def variants(problem: ConvProblem, device: DeviceFacts) -> dict[str, ConvChoice]
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Holds a variant's largest error, the root mean square of its errors, and their mean away from
-    0.
+    """Holds a variant's largest error, the root mean square of its errors, and their mean in the
+    direction away from 0.
 
-    The latter two are in units of a float's epsilon, for results whose root mean square is 1.
+    The second and the third are in units of a float's epsilon, for results whose root mean square
+    is 1.
     """
 
     largest: float
@@ -180,9 +185,9 @@ def errors(
     sampled: bool = False,
     seed: int = 0,
 ) -> dict[str, tuple[ConvChoice, Error]]:
-    """Return, by variant, the choice of a device with these properties for a layer, and its errors.
-    The errors are those of the whole layer, or of a sample of it. `only` names the variants;
-    without it, it is all of them."""
+    """Return by variant the choice for a layer on a device with these properties, and its errors.
+    The errors are those of the whole layer or of a sample. `only` names the variants; the default
+    is all variants."""
     rng = np.random.default_rng(seed)
     shape = (layer.n, layer.c, *layer.window.input)
     x, weight = (rng.uniform(-1, 1, s).astype(np.float32) for s in (shape, layer.filter_shape))
@@ -209,11 +214,10 @@ def convolve(
     weight: Array,
     most: float = 1,
 ) -> Array:
-    """Return the convolution of x, N×C×H×W, by one choice, with NaN where nothing was written.
+    """Return the convolution of x, N×C×H×W, by one choice. Elements that were not written are NaN.
 
-    Operands are rounded to the type that the problem's precision stores, and so is the result: as
-    bytes x reaches from -1 to 1, y from -`most` to `most`, and a filter as far as its largest
-    number.
+    Operands and result are rounded to the type that the problem's precision stores. As bytes, x
+    ranges from -1 to 1, y from -`most` to `most`, and a filter up to its largest number.
     """
     algorithm, config, _ = choice
     x_place, y_place = (
@@ -264,7 +268,7 @@ def convolve(
 
 
 def _stored(precision: Precision, most: float) -> Storage:
-    """Return how numbers from -`most` to `most` are stored at a precision."""
+    """Return the storage of numbers from -`most` to `most` at a precision."""
     if precision is not Precision.INT8:
         return precision.stored
     return Storage(BYTE.dtype, 2 * most / 255, 128)
@@ -322,7 +326,7 @@ def measure(
 def show(rows: Sequence[Row], console: Console) -> None:
     """Print a table for each precision, with the paper's numbers next to Convoy's.
 
-    It adds what is promised of fp32, and how 3xtf32 compares with it.
+    It adds the promised errors of fp32, and compares 3xtf32 with fp32.
     """
     by_precision = {
         precision: [row for row in rows if row["precision"] == precision]
@@ -335,8 +339,8 @@ def show(rows: Sequence[Row], console: Console) -> None:
             beside = [other for other in by_precision["fp32"] if other["layer"] == row["layer"]]
             usual, best = row["usual_error_eps"], min(other["usual_error_eps"] for other in beside)
             console.print(
-                f"{row['layer']}, 3xtf32: usually errs by {usual:.2f} eps, {usual / best:.1f} times"
-                f" as much as the best in fp32; in the mean by {row['bias_eps']:+.2f} eps",
+                f"{row['layer']}, 3xtf32: usual error {usual:.2f} eps, {usual / best:.1f} times"
+                f" the smallest in fp32; mean error {row['bias_eps']:+.2f} eps",
                 soft_wrap=True,
             )
 
@@ -353,7 +357,7 @@ def _show(precision: str, rows: Sequence[Row], console: Console) -> None:
     errors = {(row["layer"], row["variant"]): row["largest_error"] for row in rows}
     names = list(dict.fromkeys(row["variant"] for row in rows))
     layers = {row["layer"]: row["problem"] for row in rows}
-    table = Table(title=f"{precision}: largest error of an element (in brackets the paper's)")
+    table = Table(title=f"{precision}: largest error of an element (the paper's in brackets)")
     table.add_column("")
     for layer, problem in layers.items():
         table.add_column(f"{layer}\n{problem}", justify="right")
@@ -371,7 +375,7 @@ def _show(precision: str, rows: Sequence[Row], console: Console) -> None:
                 worst = max(errors[layer, name] / errors[layer, "direct"] for layer in layers)
                 verdict = "met" if worst <= most else "NOT MET"
                 console.print(
-                    f"{verdict}: {name} errs by {worst:.2f} times as much as direct"
+                    f"{verdict}: the error of {name} is {worst:.2f} times that of direct"
                     f" (promised: at most {most:g} times)",
                     soft_wrap=True,
                 )
@@ -388,7 +392,9 @@ def run(where: str, out: Path, at: str, console: Console, *, whole: bool = True)
     device = DEVICES[where]()
     facts: DeviceFacts = H200 if where == "cusim" else device
     if not whole:
-        console.print(f"of each layer {SQUARE}×{SQUARE} squares with {ELEMENTS:,} elements of y")
+        console.print(
+f"computed per layer: squares of {SQUARE}×{SQUARE} with {ELEMENTS:,} elements of y"
+)
     rows = measure(device, LAYERS, facts, at, sampled=not whole)
     append(out / "accuracy.jsonl", rows)
     show(rows, console)

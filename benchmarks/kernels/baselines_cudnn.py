@@ -1,9 +1,10 @@
-"""Runs cuDNN as a side of a contest, with all its plans, through nvidia-cudnn-frontend.
+"""Runs cuDNN with all its plans as a side of a contest, through nvidia-cudnn-frontend.
 
-Plans come from all of its heuristics (A, B and FALLBACK), for float32 throughout; and because those
-favour engines that compute in TF32, also from a walk over all engines with all values of their
-knobs. Every plan that can be built is run, for N×C×H×W in memory and for N×H×W×C: what computes in
-less than float32 shows in its error. An optional dependency, imported when a side is made.
+Plans come from all heuristics of cuDNN (A, B and FALLBACK), in float32 throughout. Because the
+heuristics favour engines that compute in TF32, plans also come from all engines with all values of
+their knobs. Every plan that can be built is run, with N×C×H×W and with N×H×W×C in memory. The error
+reveals plans that compute with less than float32. cuDNN is an optional dependency, imported when a
+side is created.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +27,7 @@ MOST_KNOBS = 64
 
 
 class Cudnn:
-    """Holds cuDNN and a handle to it. Raises BaselineError if it is missing."""
+    """Holds cuDNN and its handle. Raises BaselineError if cuDNN is missing."""
 
     def __init__(self) -> None:
         try:
@@ -34,13 +35,13 @@ class Cudnn:
         except ImportError as error:
             raise BaselineError(
                 f"nvidia-cudnn-frontend cannot be imported ({error});"
-                " pip install --no-deps nvidia-cudnn-frontend==1.18.0"
+                " run pip install --no-deps nvidia-cudnn-frontend==1.18.0"
             ) from error
         self.cudnn: Any = cudnn
         try:
             self.handle = cudnn.create_handle()
         except RuntimeError as error:
-            raise BaselineError(f"cuDNN does not answer: {error}") from error
+            raise BaselineError(f"cuDNN cannot be used: {error}") from error
 
     def failures(self, tensors: Tensors) -> AbstractContextManager[None]:
         """Raise cuDNN's errors within this block as CandidateError."""
@@ -67,7 +68,7 @@ class Cudnn:
 
 @dataclass(frozen=True)
 class NoPlans:
-    """Takes the place of a contest.Candidate for a graph for which cuDNN has no plan."""
+    """Replaces a contest.Candidate if cuDNN has no plan for a graph."""
 
     name: str
     reason: CandidateError
@@ -83,7 +84,7 @@ class NoPlans:
 
 
 class PlanGraph:
-    """Holds a convolution as a cuDNN graph with one node, for which plans are to be added."""
+    """Holds a convolution as a cuDNN graph with one node, and the plans added to it."""
 
     def __init__(self, library: Cudnn, tensors: Tensors, channels_last: bool) -> None:
         cudnn, window = library.cudnn, tensors.problem.window
@@ -125,7 +126,7 @@ class PlanGraph:
 
 
 def from_heuristics(cudnn: Any, graph: Any) -> None:
-    """Add all plans that cuDNN's heuristics propose, without engines of a lower precision."""
+    """Add all plans that cuDNN's heuristics propose, except engines with a lower precision."""
     modes, notes = cudnn.heur_mode, cudnn.numerical_note
     graph.create_execution_plans([modes.A, modes.B, modes.FALLBACK])
     graph.deselect_numeric_notes(
@@ -136,9 +137,9 @@ def from_heuristics(cudnn: Any, graph: Any) -> None:
 
 
 def from_engines(cudnn: Any, graph: Any) -> None:
-    """Add plans of every engine, with all combinations of its knobs unless there are too many.
+    """Add plans of every engine, with all combinations of its knobs if there are not too many.
 
-    No notes are deselected: that would take away all plans that no heuristic proposed.
+    No notes are deselected, because that would remove all plans that no heuristic proposed.
     """
     graph.create_execution_plans([cudnn.heur_mode.FALLBACK])
     for engine in range(graph.get_engine_count()):
@@ -156,7 +157,8 @@ def from_engines(cudnn: Any, graph: Any) -> None:
 
 
 def settings(cudnn: Any, knobs: Any) -> Iterator[Mapping[Any, int]]:
-    """Yield combinations of the knobs' values; knobs that the frontend cannot name keep theirs."""
+    """Yield combinations of the knobs' values. Knobs that the frontend cannot name keep their
+    values."""
     named = [knob for knob in knobs if knob.type != cudnn.knob_type.NOT_SET]
     values = [range(knob.min_value, knob.max_value + 1, max(knob.stride, 1)) for knob in named]
     if prod(map(len, values)) > MOST_KNOBS:

@@ -1,9 +1,10 @@
-"""Runs PyTorch as a side of a contest, and computes the float64 reference for its side and cuDNN's.
+"""Runs PyTorch as a side of a contest, and computes the float64 reference for PyTorch's and cuDNN's
+sides.
 
-`torch` is its convolution: PyTorch asks cuDNN for all its algorithms (cudnn.benchmark, no limit)
-and keeps the fastest, once for N×C×H×W in memory and once for N×H×W×C. `im2col` is what the
-Winograd literature starts from: `unfold` copies all windows to a matrix, and cuBLAS multiplies.
-TF32 is off everywhere. PyTorch is an optional dependency: this file imports it when a side is made.
+`torch` is PyTorch's convolution: it tries all of cuDNN's algorithms (cudnn.benchmark, no limit) and
+keeps the fastest, once for N×C×H×W and once for N×H×W×C in memory. `im2col` is the usual baseline
+of the Winograd literature: `unfold` copies all windows to a matrix, and cuBLAS multiplies. TF32 is
+off everywhere. PyTorch is an optional dependency, imported when a side is created.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,11 +25,11 @@ float16 five times that of rounding y."""
 
 
 class BaselineError(Exception):
-    """Says what is missing to measure a side here."""
+    """Raised when a side cannot be measured on this machine; says why."""
 
 
 class Runtime(Protocol):
-    """Lists the functions of PyTorch that depend on a GPU; tests have their own."""
+    """Lists the functions of PyTorch that depend on a GPU. Tests replace them."""
 
     torch: Any
     where: str  # as PyTorch names the device
@@ -45,8 +46,8 @@ class Runtime(Protocol):
 
 
 class CudaRuntime:
-    """Runs PyTorch on the GPU, without TF32 unless `tf32` is set. Raises BaselineError if that is
-    impossible."""
+    """Runs PyTorch on the GPU, without TF32 unless `tf32` is set. Raises BaselineError without
+    PyTorch or a GPU."""
 
     where = "cuda"
 
@@ -54,9 +55,11 @@ class CudaRuntime:
         try:
             import torch  # noqa: PLC0415  (an optional dependency, and slow to import)
         except ImportError as error:
-            raise BaselineError(f"PyTorch cannot be imported: {error}") from error
+            raise BaselineError(
+f"PyTorch cannot be imported ({error}); install torch with CUDA"
+) from error
         if not torch.cuda.is_available():
-            raise BaselineError("PyTorch finds no CUDA GPU")
+            raise BaselineError("PyTorch finds no CUDA GPU; it needs one, and a build with CUDA")
         torch.backends.cuda.matmul.allow_tf32 = tf32
         torch.backends.cudnn.allow_tf32 = tf32
         torch.backends.cudnn.benchmark = True
@@ -85,7 +88,7 @@ class CudaRuntime:
         self.torch.cuda.synchronize()
 
     def _external(self, stream: Any) -> Any:
-        """Return a stream of kernels.device.cuda_device as a stream of PyTorch's."""
+        """Return a stream of kernels.device.cuda_device as a stream of PyTorch."""
         return self.torch.cuda.ExternalStream(stream.cupy.ptr)
 
 
@@ -111,9 +114,9 @@ class Tensors:
         self.runtime, self.problem = runtime, problem
         window = problem.window
         if window.pads_begin != window.pads_end:
-            raise BaselineError(f"{problem}: only pads that are the same on both sides")
+            raise BaselineError(f"{problem}: PyTorch needs the same padding on both sides")
         if problem.precision not in MOST_ERROR:
-            raise BaselineError(f"{problem}: PyTorch is measured in fp32 and fp16")
+            raise BaselineError(f"{problem}: PyTorch is measured only in fp32 and fp16")
         stored = torch.float16 if problem.precision is Precision.FP16 else torch.float32
         self.x_shape = (problem.n, problem.c, *window.input)
         generator = torch.Generator(runtime.where).manual_seed(seed)
@@ -141,13 +144,13 @@ class Tensors:
         )
 
     def check(self, y: Any) -> None:
-        """Raise CandidateError unless y is right, to the problem's precision."""
+        """Raise CandidateError unless y is right at the problem's precision."""
         error = float((y.double() - self._truth).norm() / self._norm)
         if not error <= MOST_ERROR[self.problem.precision]:  # NaN is none
-            raise CandidateError(f"wrong: relative error {error:.1e}")
+            raise CandidateError(f"wrong: relative error {error:.1e}, more than allowed")
 
     def in_memory(self, tensor: Any, channels_last: bool) -> Any:
-        """Return the tensor with its channels last in memory, or first."""
+        """Return the tensor with channels last in memory, or with channels first."""
         torch = self.runtime.torch
         if not channels_last:
             return tensor.contiguous()
@@ -155,8 +158,8 @@ class Tensors:
         return tensor.contiguous(memory_format=three)
 
     def sets(self, cache: Cache, channels_last: bool, replays: int) -> Sequence[tuple[Any, Any]]:
-        """Return pairs of x and filter: one pair that stays in the cache, or enough to exceed the
-        cache."""
+        """Return pairs of x and filter: one pair that stays in the cache, or enough pairs to exceed
+        the cache."""
         x, weight = (self.in_memory(tensor, channels_last) for tensor in (self.x, self.weight))
         if cache is Cache.WARM:
             return [(x, weight)]
@@ -170,7 +173,8 @@ class Tensors:
 
 
 def unfold_and_multiply(tensors: Tensors, x: Any, weight: Any) -> Any:
-    """Return y by explicit im2col; a 1×1 convolution of stride 1 needs no copy of its windows."""
+    """Return y, computed by explicit im2col. A 1×1 convolution at stride 1 needs no copy of its
+    windows."""
     problem, window = tensors.problem, tensors.problem.window
     if window.kernel_volume == 1 and set(window.strides) == {1}:
         columns = x.flatten(2)
@@ -197,7 +201,8 @@ IM2COL = Form("unfold and matmul", False, unfold_and_multiply)
 class TorchCandidate:
     """Computes the problem by PyTorch in one form, as a contest.Candidate.
 
-    `workspace_bytes` is what the form needs beyond its operands, None where PyTorch does not say.
+    `workspace_bytes` is the memory that the form needs beyond its operands, or None if PyTorch does
+    not say.
     """
 
     def __init__(
@@ -245,13 +250,13 @@ def im2col_candidates(device: Device, tensors: Tensors) -> list[TorchCandidate]:
     """
     problem = tensors.problem
     if problem.is_3d or problem.groups > 1:
-        raise CandidateError(f"{problem}: unfold copies the windows of 2-D images, in one group")
+        raise CandidateError(f"{problem}: unfold supports only 2-D images in one group")
     return [TorchCandidate(device, tensors, IM2COL, im2col(problem).workspace_bytes)]
 
 
 @contextmanager
 def failures(runtime: Runtime, others: type[Exception] = RuntimeError) -> Iterator[None]:
-    """Raise PyTorch's errors within this block as CandidateError; a lost device is noticed
+    """Raise PyTorch's errors within this block as CandidateError. A lost device is detected
     later."""
     try:
         yield

@@ -1,13 +1,13 @@
-"""Finds the fastest of several ways to compute something, by checking and timing them.
+"""Finds the fastest of several ways to compute something, by checking and timing each.
 
     candidates ─ wrong? ─ probe ─ screen ─ the fastest few, warm and cold ─ the fastest, in full
                  discard  slow? discard
 
-A probe is compared with probes alone: what a replay costs by itself weighs more in its few copies
-than in a screen's.
+A probe is compared only with other probes. It has fewer copies per replay than a screen, so the
+cost of a replay itself weighs more.
 
-Each side of a comparison is such a contest, so that a library's best of all its algorithms stands
-against Convoy's best of all its choices, found in the same way.
+Each side of a comparison is such a contest. So the best of a library's algorithms is compared with
+the best of Convoy's choices, and both are found in the same way.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,14 +25,15 @@ TOO_SLOW = 1.5
 
 @unique
 class Cache(Enum):
-    """Says whether the second-level cache holds the operands at the start of a run."""
+    """Lists the states of the second-level cache: whether it holds the operands at the start of a
+    run."""
 
     WARM = "warm"
     COLD = "cold"
 
 
 class CandidateError(Exception):
-    """Says why a candidate cannot run here or computes a wrong result."""
+    """Raised when a candidate cannot run here or computes a wrong result; says why."""
 
 
 class Candidate(Protocol):
@@ -44,7 +45,8 @@ class Candidate(Protocol):
 
     @property
     def workspace_bytes(self) -> int | None:
-        """Return the bytes needed beyond the operands, known after `check`; None if unknown."""
+        """Return the bytes needed beyond the operands, or None if unknown. The number is known
+        after `check`."""
 
     def check(self) -> None:
         """Run the candidate once, and compare its result with the reference."""
@@ -55,7 +57,7 @@ class Candidate(Protocol):
 
 @dataclass(frozen=True)
 class Effort:
-    """Says how often candidates are run; the defaults are those of published numbers."""
+    """Sets how often candidates are run. The defaults are those of published numbers."""
 
     copies: int = COPIES
     replays: int = REPLAYS
@@ -74,7 +76,8 @@ class Winner:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Holds a contest's winner for each state of the cache, or none if no candidate could run."""
+    """Holds a contest's winner for each state of the cache, or no winners if no candidate could
+    run."""
 
     winners: Mapping[Cache, Winner]
     tried: int
@@ -82,7 +85,8 @@ class Outcome:
 
 
 def contest(candidates: Iterable[Candidate], effort: Effort = Effort()) -> Outcome:
-    """Check the candidates' results, time each a few times, and the fastest of them often."""
+    """Check the candidates' results, time each candidate a few times, and time the fastest
+    candidates often."""
     refused: dict[str, str] = {}
     screened: list[tuple[float, Candidate]] = []
     tried = 0

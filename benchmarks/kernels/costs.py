@@ -1,18 +1,19 @@
-"""Counts products, workspace, bytes and error of each way to compute a convolution.
+"""Counts the products, workspace and bytes of each way to compute a convolution, and its error.
 
     python -m benchmarks.kernels --costs [--suite NAME] [--n N] [--docs]
 
 Costs are counted for float32, not measured. The naive sum reads the image in place. Explicit im2col
-copies all windows of the image to a matrix and multiplies matrices; a 1×1 convolution of stride 1
-needs no copy. F(m×m, 3×3) multiplies (m + 2)² numbers for m² outputs, where the sum multiplies 9 m²
-(Lavin & Gray 2015, section 5): fused in one launch, or in three, whose transformed data and
-products lie in memory between the launches (section 6). Bytes count each operand once, and what
-lies in memory between launches twice: it is written and read. Filters are transformed beforehand.
+copies all windows of the image to a matrix and multiplies matrices; a 1×1 convolution at stride 1
+needs no copy. For m² outputs F(m×m, 3×3) takes (m + 2)² multiplications, and the sum takes 9 m²
+(Lavin & Gray 2015, section 5). It is fused in one launch, or has three launches, with transformed
+data and products in memory between the launches (section 6). Bytes count each operand once, and
+data between launches twice, because it is written and read. Filters are transformed beforehand.
 
-The error of a tile is the largest of an element, data and filters uniform in [-1, 1], with all
-stages in float32. Sums, the direct one too, are added up as the kernels do, one fused product after
-another: a product of matrices by NumPy, which adds in parts, errs less than any direct convolution.
-`--docs` writes the tables of the VGG-E layers into docs/kernels.md, and the plot beside it.
+The error of a tile is the largest error of an element, with data and filters uniform in [-1, 1] and
+all stages in float32. All sums, including the direct sum, add one fused product after another, like
+the kernels. NumPy's matrix product is not used for them: it adds in parts, and so has smaller
+errors than any direct convolution. `--docs` writes the tables of the VGG-E layers into
+docs/kernels.md, and the plot next to it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,7 +66,7 @@ class TileError:
 
 
 def naive(problem: ConvProblem) -> Cost:
-    """Return the cost of computing the sum directly by its definition."""
+    """Return the cost of computing the sum by its definition."""
     x = (problem.n, problem.c, *problem.window.input)
     elements = sum(map(prod, (x, problem.filter_shape, problem.output_shape)))
     return Cost(problem.macs, FLOAT * elements)
@@ -81,7 +82,7 @@ def im2col(problem: ConvProblem) -> Cost:
 
 
 def winograd(problem: ConvProblem, m: int, *, fused: bool) -> Cost:
-    """Return the cost of F(m×m, 3×3), for a 3×3 convolution of stride 1."""
+    """Return the cost of F(m×m, 3×3) for a 3×3 convolution at stride 1."""
     positions, n, c, k = (m + 2) ** 2, problem.n, problem.c, problem.k
     tiles = n * prod(ceil(size / m) for size in problem.window.output)
     outside = n * c * prod(problem.window.input) + positions * k * c + prod(problem.output_shape)
@@ -114,7 +115,7 @@ TABLES: Mapping[str, tuple[Callable[[Cost], float], tuple[str, ...]]] = {
 
 
 def costs(problem: ConvProblem) -> dict[str, Cost]:
-    """Return, by name, the cost of each of WAYS that can compute the problem."""
+    """Return by name the cost of each of WAYS that can compute the problem."""
     window = problem.window
     fits = window.kernel == (3, 3) and window.strides == (1, 1)
     return {name: way(problem) for name, way in WAYS.items() if fits or "F(" not in name}
@@ -136,8 +137,8 @@ Array = NDArray[np.float32]
 
 
 def direct(x: Array, weight: Array, problem: ConvProblem) -> Array:
-    """Return conv(x, weight) for one image and stride 1, each sum in the order of the kernel
-    "direct": tap after tap, and of each tap channel after channel."""
+    """Return conv(x, weight) for one image and stride 1. Each sum has the order of the kernel
+    "direct": tap after tap, and within a tap channel after channel."""
     seen = reference.seen_by_taps(reference.padded(x[0], problem.window, 0.0), problem.window)
     taps = weight.reshape(problem.k, problem.c, -1)
     y = np.zeros((problem.k, problem.window.output_volume), np.float32)
@@ -151,7 +152,7 @@ def winograd_sum(
 ) -> Array:
     """Return conv(x, weight) for one image by F(m×m, r×r), channel after channel.
 
-    As for the kernels U is computed in float64 and rounded once.
+    As in the kernels, U is computed in float64 and rounded once.
     """
     g, bt, at = (as_array(each) for each in (matrices.g, matrices.bt, matrices.at))
     u = nested(g, weight.astype(np.float64), 2).astype(np.float32)
@@ -170,8 +171,8 @@ def winograd_sum(
 
 
 def _add(sums: Array, left: Array, right: Array) -> None:
-    """Add …×K×C times …×C×P to …×K×P, channel after channel; each addition rounds once, like
-    fmaf."""
+    """Add the product of …×K×C and …×C×P to …×K×P, channel after channel. Each addition rounds
+    once, like fmaf."""
     for c in range(right.shape[-2]):
         product = left[..., :, c, None].astype(np.float64) * right[..., None, c, :]
         sums[...] = sums + product
@@ -226,7 +227,8 @@ def page(text: str, errors: Sequence[TileError]) -> str:
 
 
 def run(suites: Iterable[str], batches: Iterable[int], console: Console, *, docs: bool) -> None:
-    """Print the tables for each suite and N, or if `docs` write those of the page."""
+    """Print the tables for each suite and N. If `docs`, write the tables of docs/kernels.md
+    instead."""
     errors = tile_errors()
     if docs:
         PAGE.write_text(page(PAGE.read_text(), errors))
@@ -241,7 +243,7 @@ def run(suites: Iterable[str], batches: Iterable[int], console: Console, *, docs
 
 
 def plot(errors: Sequence[TileError]) -> None:
-    """Plot error and saving over the tile's size, beside the page. Raises NoMatplotlibError."""
+    """Plot error and saving over the tile's size, next to the page. Raises NoMatplotlibError."""
     figure = figure_of((6.4, 3.2))
     axes = figure.subplots()
     sides = [error.m for error in errors]

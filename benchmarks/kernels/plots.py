@@ -10,11 +10,12 @@ from benchmarks.rows import Row
 
 
 def plot_rates(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Write a PNG of vgg-e's effective TFLOPS over N, as Lavin & Gray's figure 1; return the files.
+    """Write a PNG of vgg-e's effective TFLOPS over N, like Lavin & Gray's figure 1. Return the
+    files.
 
-    Each layer has a panel with the direct algorithm's operations over Convoy's time and the fastest
-    other side's; where Convoy transforms filters and data in launches of their own, bars are
-    hatched. One file for each precision that has rows. Raises NoMatplotlibError.
+    Each layer has a panel with the direct algorithm's operations divided by the time of Convoy and
+    of the fastest other side. Bars are hatched where Convoy transforms filters and data in separate
+    launches. Each precision with rows has a file. Raises NoMatplotlibError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = []
@@ -47,9 +48,9 @@ def plot_rates(rows: Sequence[Row], folder: Path) -> list[Path]:
 
 
 def plot_speedups(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Write a PNG of each suite's speed-ups over the fastest other side; return the files.
+    """Write a PNG of each suite's speed-ups over the fastest other side. Return the files.
 
-    Each has a panel for each N. Suites without comparisons have none. Raises NoMatplotlibError.
+    A PNG has a panel for each N. Suites without comparisons have no PNG. Raises NoMatplotlibError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = []

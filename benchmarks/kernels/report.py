@@ -13,7 +13,7 @@ CONVOY = "convoy"
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Holds the row of Convoy and that of the fastest other side, for one layer and N."""
+    """Holds the rows of Convoy and of the fastest other side, for one layer and N."""
 
     layer: Layer
     n: int
@@ -27,8 +27,8 @@ class Comparison:
 
     @property
     def of_peak(self) -> float:
-        """Return the direct algorithm's FLOPS divided by the fp32 peak, which Winograd may
-        exceed."""
+        """Return the direct algorithm's FLOPS divided by the fp32 peak. With Winograd the result
+        may exceed 1."""
         flops = _flops(self.layer, self.n) / self.ours["p50_us"] * 1e6
         return float(flops / self.ours["peak_flops"])
 
@@ -66,7 +66,7 @@ def compare(rows: Iterable[Row], layers: Sequence[Layer], n: int, cache: str) ->
 
 
 def summarise(comparisons: Sequence[Comparison], layers: int) -> Summary:
-    """Sum up comparisons, of which there is at least one, of a suite that has `layers` layers."""
+    """Sum up at least one comparison of a suite that has `layers` layers."""
     speedups = [comparison.speedup for comparison in comparisons]
     won = [speedup for speedup in speedups if speedup > 1]
     us, best_us = (

@@ -1,4 +1,4 @@
-"""Measures problems by each side: Convoy's choice, PyTorch, and the best of cuDNN's plans."""
+"""Measures problems on each side: Convoy's choice, PyTorch, and the best of cuDNN's plans."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -32,10 +32,10 @@ from kernels.tuning.timing import time_launches
 
 
 class ConvoySide:
-    """Measures Convoy's choice, which as in an engine is the same for both states of the cache.
+    """Measures Convoy's choice, which is the same for both states of the cache, like in an engine.
 
-    With a store the choice is the winner of what `convoy tune` does, which continues the store;
-    without one it is the heuristic's. A bias is added too, as in a network.
+    With a store the choice is the winner of the same tuning as in `convoy tune`, which adds to the
+    store. Without a store it is the heuristic's choice. A bias is added, as in a network.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ConvoySide:
 
 @dataclass(frozen=True, slots=True)
 class ContestSide:
-    """Measures a library by the fastest of its candidates, one for each state of the cache."""
+    """Measures the fastest candidate of a library, one for each state of the cache."""
 
     name: str
     candidates: Callable[[ConvProblem], Iterable[Candidate]]
@@ -113,10 +113,10 @@ BASELINES = ("torch", "im2col", "cudnn")  # the last: one of its plans may fault
 
 
 def baseline(name: str, device: Device, effort: Effort) -> ContestSide:
-    """Return one of BASELINES as a side of the contest. Raises BaselineError where it is missing.
+    """Return one of BASELINES as a side of the contest. Raises BaselineError if it is missing.
 
-    They are PyTorch's convolution, explicit im2col by its unfold and cuBLAS, and cuDNN on its
-    tensors.
+    They are PyTorch's convolution, explicit im2col with PyTorch's unfold and cuBLAS, and cuDNN on
+    PyTorch's tensors.
     """
     runtime = CudaRuntime()
     candidates_of: dict[str, Callable[[Device, Tensors], Iterable[Candidate]]] = {

@@ -5,8 +5,9 @@
             AlexNet, GoogLeNet, ResNet-50, SqueezeNet 1.0 and VGG-19
     c3d     Lan et al. 2017, table 2: conv2 to conv5 of the v3d network
 
-Every layer is padded so that it keeps its size, and is for one image. MEASURED has vgg-e in fp16,
-too: Lavin & Gray, table 6. NAMED are the configurations whose times the papers print.
+Every layer is for one image, and is padded so that output and input have the same size. MEASURED
+also has vgg-e in fp16 (Lavin & Gray, table 6). NAMED are the configurations whose times the papers
+print.
 """
 
 from collections.abc import Mapping
@@ -29,7 +30,8 @@ class Layer:
 
 
 def _square(label: str) -> Layer:
-    """Return the layer that one of cuConv's labels names: H and W - R and S - K - C, without N."""
+    """Return the layer of one of cuConv's labels, which have the form "H and W - R and S - K - C",
+    without N."""
     size, kernel, k, c = map(int, label.split("-"))
     return Layer(label, same_padded((size, size), kernel, c, k))
 
@@ -133,7 +135,7 @@ def batches_of(suite: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A configuration of which a paper prints times, or by how much they were shorter."""
+    """A configuration for which a paper prints times, or speed-ups."""
 
     where: str
     suite: str
@@ -153,7 +155,8 @@ def _timed(where: str, name: str, n: int, us: float, best_us: float) -> Named:
 
 
 def _by_rate(name: str, rate: float, best: float, speedup: float) -> Named:
-    """Return a row of Lan's table 3, which counts a multiplication with its addition as one."""
+    """Return a row of Lan's table 3, which counts a multiplication and its addition as one
+    operation."""
     took = f"{rate:g} and {best:g} TFLOPS"
     return Named("Lan et al., table 3", "c3d", name, 32, speedup, took)
 

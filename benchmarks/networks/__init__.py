@@ -1,1 +1,1 @@
-"""Measures whole networks: docs/kernels.md, "What happens in a batch", and RESULTS.md."""
+"""Measures whole networks, for docs/kernels.md, "What happens in a batch", and RESULTS.md."""

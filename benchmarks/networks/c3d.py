@@ -10,8 +10,8 @@
 
 Convolutions: Lan et al. 2017, "High Performance Implementation of 3D Convolutional Neural Networks
 on a GPU", table 2; each 3×3×3, padded by 1, with a ReLU. The rest: Tran et al. 2015, "Learning
-Spatiotemporal Features with 3D Convolutional Networks", section 3.2. As in their Caffe, a pooling
-window that begins inside may end outside: 7 become 4.
+Spatiotemporal Features with 3D Convolutional Networks", section 3.2. As in the authors' Caffe, a
+pooling window that begins inside the input may end outside, so 7 rows become 4.
 
     python -m benchmarks.networks.c3d c3d.onnx    and then    convoy inspect c3d.onnx --plan
 """
@@ -96,7 +96,7 @@ def _weighted(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the paper's network to a file."""
     parser = argparse.ArgumentParser(
-        prog="benchmarks.networks.c3d", description="Write C3D as ONNX, its weights random."
+        prog="benchmarks.networks.c3d", description="Write C3D as ONNX with random weights."
     )
     parser.add_argument("file", type=Path)
     parser.add_argument("--seed", type=int, default=0)

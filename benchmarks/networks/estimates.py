@@ -1,9 +1,10 @@
-"""Prints what networks take on a GPU by the model of time: estimates, not measured.
+"""Prints estimated times of networks on a GPU. The cost model computes them; they are not measured.
 
     python -m benchmarks.networks.estimates [--gpu h200] [--precision fp16] [NETWORK ...]
 
-Branches run side by side and launches overlap, as in a graph on that GPU. Beside it stands the sum
-of all launches' rooflines, each the longer of its arithmetic and its bytes at the GPU's peak rates.
+As in a graph on that GPU, branches run in parallel and launches overlap. The roofline in brackets
+is the sum over all launches of the longer of two times: that of the launch's arithmetic and that of
+its bytes, each at the GPU's peak rate.
 """
 
 import argparse
@@ -24,8 +25,8 @@ BATCHES = (1, 8)
 
 
 def estimate_us(network: Classifier, precision: Precision, n: int, gpu: Gpu) -> float:
-    """Return the estimated µs of a batch of n images. Raises EngineError if the GPU lacks the
-    precision."""
+    """Return the estimated time of a batch of n images in µs. Raises EngineError if the GPU lacks
+    the precision."""
     return plan_report(replace(network, precision=precision), n, gpu).timeline.us
 
 
@@ -38,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--precision", choices=floating, action="append")
     options = parser.parse_args(arguments)
     if unknown := set(options.networks) - NETWORKS.keys():
-        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(NETWORKS)}")
+        parser.error(
+f"unknown networks: {', '.join(unknown)}; the networks are {', '.join(NETWORKS)}"
+)
     gpu = GPUS[options.gpu]
     columns = (f"N = {n}, µs (roofline)" for n in BATCHES)
     table = Table("network", "precision", "launches", *columns, title=gpu.name)

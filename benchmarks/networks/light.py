@@ -1,8 +1,8 @@
 """Loads networks with seeded weights: C3D, twelve with attention, and the onnx package's nine.
 
-The onnx package ships well-known classifiers whose weights are all `ConstantOfShape(0.02)`. With
-those every image would give the same scores, so each such constant is replaced by seeded noise,
-scaled (He et al. 2015) so that activations neither vanish nor explode on the way through.
+The onnx package contains well-known classifiers whose weights are all `ConstantOfShape(0.02)`, with
+which every image would have the same scores. So each such constant is replaced by seeded noise. The
+noise is scaled (He et al. 2015) so that activations neither vanish nor explode.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ HEAD = 4096
 def light_network(name: str, seed: int = 0, head: int = HEAD) -> onnx.ModelProto:
     """Return `light_<name>.onnx` with its constant weights replaced by seeded random ones.
 
-    A smaller `head` leaves convolutions as they are and reduces VGG's 574 MB of weights to 107 MB.
+    A smaller `head` keeps the convolutions, and reduces VGG's 574 MB of weights to 107 MB.
     """
     model = onnx.load(LIGHT / f"light_{name}.onnx")
     model.ir_version = 4  # from 4 on an initializer need not be a graph input too
@@ -78,7 +78,7 @@ def light_network(name: str, seed: int = 0, head: int = HEAD) -> onnx.ModelProto
 def _weights(
     rng: np.random.Generator, op: str, position: int, shape: tuple[int, ...], gain: float
 ) -> np.ndarray:
-    """Return random numbers fit for a filter, a scale, a variance (positive) or a shift."""
+    """Return suitable random numbers for a filter, a scale, a variance (positive) or a shift."""
     if op in ("Conv", "Gemm") and position == 1:
         noise = rng.standard_normal(shape, np.float32)
         return np.multiply(noise, np.sqrt(2 / prod(shape[1:])), dtype=np.float32)
@@ -107,7 +107,8 @@ NETWORKS: Mapping[str, Callable[[], onnx.ModelProto]] = {
 
 @lru_cache(maxsize=len(Precision))
 def network(name: str, precision: Precision = Precision.FP32) -> Classifier:
-    """Return one of NETWORKS at a precision: in 8 bits with ranges from a few images of squares."""
+    """Return one of NETWORKS at a precision. In int8 the ranges come from a few images of
+    squares."""
     if precision is not Precision.INT8:
         return replace(classifier(name, NETWORKS[name]()), precision=precision)
     in_float = network(name)

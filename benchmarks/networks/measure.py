@@ -1,15 +1,17 @@
-"""Measures whole networks in strict float32 by Convoy and PyTorch, for README, "Measured on a GPU".
+"""Measures whole networks in strict float32 with Convoy and PyTorch, for README, "Measured on a
+GPU".
 
-VGG-19, ResNet-50, GoogLeNet, SqueezeNet and C3D with seeded weights. PyTorch runs the same
-rewritten graph, channels last, TF32 off: node by node with cudnn.benchmark, in a CUDA graph, and by
-torch.compile (max-autotune). Scores are compared before anything is timed. Each has two times:
+The networks are VGG-19, ResNet-50, GoogLeNet, SqueezeNet and C3D with seeded weights. PyTorch runs
+the same rewritten graph with channels last and TF32 off: node by node with cudnn.benchmark, in a
+CUDA graph, and with torch.compile (max-autotune). Scores are compared before anything is timed.
+Each side has two times:
 
     device       from pixels on the device to scores there, runs queued one behind the other;
                  Convoy's from pinned memory and back, for its graph holds the copies
     end to end   from the host's pixels to the host's scores, one request at a time
 
-`python -m benchmarks.gpu run` measures them, Convoy also without each part of its engine that can
-be left out (switches.py).
+`python -m benchmarks.gpu run` measures the networks. It also measures Convoy without each part of
+its engine that can be switched off (switches.py).
 """
 
 import time
@@ -45,13 +47,13 @@ Make = Callable[[], NetworkSide]
 
 
 class DifferentScoresError(Exception):
-    """Says that a side's scores differ from Convoy's."""
+    """Raised when a side's scores differ from Convoy's."""
 
 
 def chosen(
     device: Device, network: Classifier, n: int, store: TuningStore, search: Search
 ) -> Choose:
-    """Return the tuner's choices for N = n, measured now if the store lacks them."""
+    """Return the tuner's choices for N = n. Choices that the store lacks are measured now."""
     problems = list(conv_problems(network.rewritten.graph, [n]))
     autotune(device, problems, store, search, progress=lambda *_: None)
     return tuned(finder(store.read(), conditions_of(device)), heuristic(device))
@@ -77,7 +79,9 @@ def check(
     """Raise DifferentScoresError unless the scores of every image agree."""
     difference = np.abs(scores - expected).max(axis=1) / np.abs(expected).max(axis=1)
     if not difference.max() <= most_difference:  # NaN is a difference too
-        raise DifferentScoresError(f"{name} gives other scores: off by {difference.max():.1e}")
+        raise DifferentScoresError(
+f"the scores of {name} must equal Convoy's; they differ by {difference.max():.1e}"
+)
 
 
 def measure(
@@ -89,8 +93,8 @@ def measure(
     runs: int,
     most_difference: float = MOST_DIFFERENCE[Precision.FP32],
 ) -> Iterator[list[Row]]:
-    """Yield rows for each of `sides`, whose scores must equal Convoy's, computed by its entry in
-    `makers`."""
+    """Yield rows for each of `sides`, which its entry in `makers` creates. Its scores must equal
+    Convoy's."""
     reference = makers[CONVOY]()
     expected = reference.run(images).scores
     for name in sides:

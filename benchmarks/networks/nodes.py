@@ -14,7 +14,7 @@ CHANNELS = 3
 
 @dataclass
 class Nodes:
-    """Collects nodes in order, each named after its output, and their constants."""
+    """Collects nodes in order, and their constants. Each node is named after its output."""
 
     rng: np.random.Generator
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Nodes:
         return name
 
     def split(self, name: str, x: str, sizes: str, outputs: list[str], axis: int = 1) -> None:
-        """Add a Split, whose outputs have names of their own."""
+        """Add a Split with the given output names."""
         self.nodes.append(helper.make_node("Split", [x, sizes], outputs, name, axis=axis))
 
     def constant(self, name: str, array: np.ndarray) -> str:
@@ -39,7 +39,7 @@ class Nodes:
         return self.constant(name, self.rng.normal(0, terms**-0.5, shape))
 
     def integers(self, name: str, *numbers: int, at: int = 0) -> str:
-        """Add a shape, or without numbers an index."""
+        """Add a constant shape, or a constant index if there are no numbers."""
         array = np.array(numbers or at, np.int64)
         self.weights.append(numpy_helper.from_array(array, name))
         return name
@@ -62,7 +62,7 @@ class Nodes:
         return self.add("Add", name, self.noise(f"{name}.bias", (outputs,), 100), product)
 
     def patches(self, x: str, width: int, side: int) -> str:
-        """Add a convolution of patches of a side, which do not overlap."""
+        """Add a convolution over patches with a given side, which do not overlap."""
         filters = self.noise("patch.weight", (width, CHANNELS, side, side), CHANNELS * side**2)
         shift = self.noise("patch.bias", (width,), 100)
         return self.add("Conv", "patch", x, filters, shift, strides=[side, side])
@@ -74,9 +74,9 @@ class Nodes:
         shape: tuple[int, int, int, int],
         masked: Callable[[str], str] = lambda scores: scores,
     ) -> str:
-        """Add attention within each of some rows of tokens, from x to what it is projected to.
+        """Add attention within each row of tokens, from x to the output projection.
 
-        `shape` is rows, tokens, heads and channels of a head.
+        `shape` is the rows, the tokens per row, the heads, and the channels per head.
         """
         rows, tokens, heads, depth = shape
         width = heads * depth
@@ -98,13 +98,14 @@ class Nodes:
         return self.layer(f"{name}.proj", y, width, width)
 
     def mlp(self, name: str, x: str, width: int, hidden: int) -> str:
-        """Add two layers with a GELU between them, of x normalised, and x."""
+        """Add x + fc2(gelu(fc1(norm(x))))."""
         y = self.layer(f"{name}.fc1", self.norm(f"{name}.norm", x, width), width, hidden)
         y = self.layer(f"{name}.fc2", self.add("Gelu", f"{name}.gelu", y), hidden, width)
         return self.add("Add", f"{name}.sum", x, y)
 
     def network(self, name: str, side: int, logits: str, classes: int) -> onnx.ModelProto:
-        """Return the network from `image`, 1×3×H×W, to `prob`, 1×classes, the logits' softmax."""
+        """Return the network from `image`, 1×3×H×W, to `prob`, 1×classes, which is the softmax of
+        the logits."""
         prob = self.add("Softmax", "prob", logits, axis=1)
         graph = helper.make_graph(
             self.nodes,

@@ -1,10 +1,11 @@
-"""Networks with attention as PyTorch exports timm's, at their own size, without their weights.
+"""Loads timm's networks with attention as PyTorch exports them, in full size but without their
+weights.
 
     python -m benchmarks.networks.recorded [NETWORK ...]    # anew, with torch and timm
 
-They are for time, on which weights have no influence: of each large weight a file in recorded/ has
-only the shape, and seeded numbers take its place as it is loaded. The files are timm 1.0.31's by
-the older exporter of PyTorch 2.15, for batch 1.
+The networks are only timed, and weights do not change times. So a file in recorded/ has only the
+shape of each large weight, and loading replaces the weight with seeded numbers. The files come from
+timm 1.0.31 and the older exporter of PyTorch 2.15, for batch size 1.
 """
 
 import argparse
@@ -24,7 +25,7 @@ FOLDER = Path(__file__).parent / "recorded"
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Names a network as timm does, and the side of its images."""
+    """Holds a network's name in timm, and the side of its images in pixels."""
 
     name: str
     side: int
@@ -68,7 +69,7 @@ def _is_large(weight: TensorProto) -> bool:
 def _numbers(
     rng: np.random.Generator, operator: str, position: int, shape: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    """Return noise by which activations neither vanish nor grow."""
+    """Return noise with which activations neither vanish nor grow."""
     if position == 1 and operator in ("Conv", "Gemm", "MatMul"):
         terms = shape[-2] if operator == "MatMul" else prod(shape[1:])
         return rng.normal(0, terms**-0.5, shape)

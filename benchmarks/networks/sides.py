@@ -1,4 +1,4 @@
-"""Runs whole networks by Convoy's engine, and by PyTorch in its fastest ways."""
+"""Runs whole networks with Convoy's engine, and with PyTorch in its fastest modes."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -30,10 +30,10 @@ class NetworkSide(Protocol):
     """Runs a network that is ready for one N."""
 
     def run(self, images: Batch) -> Results:
-        """Return, on the host, the scores of pixels on the host, as a service needs them."""
+        """Return scores on the host for pixels on the host, like a service does."""
 
     def queued_us(self, runs: int) -> list[float]:
-        """Return the device's µs for each run when runs queue up one after another.
+        """Return the device's time in µs per run when runs are queued one after another.
 
         A run goes from pixels on the device to scores there. Convoy's goes from pinned memory and
         back, because its graph holds the copies.
@@ -100,7 +100,7 @@ class ConvoyNetwork(CudaEngine):
         self._replays[self._only].graph.replay(self._stream)
 
     def queued_us(self, runs: int) -> list[float]:
-        """Return the device's µs for each run when runs queue up one after another."""
+        """Return the device's time in µs per run when runs are queued one after another."""
 
         def once() -> None:
             self._start()
@@ -155,7 +155,7 @@ class TorchNetwork:
         return Results(self._scores.numpy().copy())
 
     def queued_us(self, runs: int) -> list[float]:
-        """Return the device's µs for each run when runs queue up one after another."""
+        """Return the device's time in µs per run when runs are queued one after another."""
         torch = self._torch
         events = [torch.cuda.Event(enable_timing=True) for _ in range(runs + 1)]
 

@@ -5,8 +5,8 @@
           ─ norm ─ the tokens' mean ─ Gemm ─ softmax
     block: x + attention(norm(x)) within 7×7 tokens, x + fc2(gelu(fc1(norm(x))))
 
-Every other block moves the windows by 3 tokens, around the image's edges; a mask keeps apart what
-was not side by side. Liu et al. 2021, "Swin Transformer", section 3; Swin-T.
+Every second block moves the windows by 3 tokens, around the image's edges. A mask then separates
+tokens that were not neighbours. Source: Liu et al. 2021, "Swin Transformer", section 3; Swin-T.
 """
 
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ def swin(network: Swin = TINY, seed: int = 0) -> onnx.ModelProto:
 
 
 def _merged(to: Nodes, name: str, x: str, side: int, width: int) -> str:
-    """Make one token of each 2×2, of half as many channels as all of them have."""
+    """Merge each 2×2 tokens into one token with twice the channels of each."""
     y = to.reshape(f"{name}.apart", x, 1, side // 2, 2, side // 2, 2, width)
     y = to.add("Transpose", f"{name}.turned", y, perm=[0, 1, 3, 4, 2, 5])
     y = to.reshape(f"{name}.joined", y, 1, side // 2, side // 2, 4 * width)
@@ -108,7 +108,7 @@ def _within(
 
 
 def _rolled(to: Nodes, name: str, x: str, shift: int) -> str:
-    """Move rows and columns back by `shift`, the first ones behind the last."""
+    """Move rows and columns back by `shift`; the first rows and columns become the last."""
     begin, middle, end = (
         to.integers(f"{name}.{part}", at)
         for part, at in (("begin", 0), ("middle", shift), ("end", np.iinfo(np.int64).max))
@@ -122,7 +122,8 @@ def _rolled(to: Nodes, name: str, x: str, shift: int) -> str:
 
 
 def _offsets(window: int) -> np.ndarray:
-    """Return for each two tokens of a window the place of their offset in the table of biases."""
+    """Return, for each pair of tokens in a window, the index of their offset in the table of
+    biases."""
     places = np.stack(np.divmod(np.arange(window**2), window))
     rows, columns = places[:, :, None] - places[:, None] + window - 1
     every: np.ndarray = rows * (2 * window - 1) + columns
@@ -130,7 +131,8 @@ def _offsets(window: int) -> np.ndarray:
 
 
 def _mask(side: int, window: int, shift: int) -> np.ndarray:
-    """Return what is added to the scores of each window: nothing, or _APART."""
+    """Return the numbers that are added to the scores of each window: 0, or _APART for separated
+    tokens."""
     regions = np.zeros((side, side))
     for index, (rows, columns) in enumerate(_parts(side, window, shift)):
         regions[rows, columns] = index
@@ -141,6 +143,6 @@ def _mask(side: int, window: int, shift: int) -> np.ndarray:
 
 
 def _parts(side: int, window: int, shift: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the parts of a moved image that were side by side, within any window."""
+    """Yield the parts of a moved image whose tokens were neighbours, within any window."""
     spans = [slice(*span) for span in pairwise((0, side - window, side - shift, side))]
     yield from ((rows, columns) for rows in spans for columns in spans)

@@ -1,4 +1,4 @@
-"""Disables the engine's techniques one at a time, to measure on a GPU what each gains."""
+"""Disables the engine's techniques one at a time, to measure the gain of each on a GPU."""
 
 from collections.abc import Mapping
 
@@ -25,18 +25,18 @@ would take longer than all else about a network."""
 
 
 def known(switch: str) -> str:
-    """Return a switch. Raises ValueError, which lists SWITCHES, for any other text.
+    """Return the text if it is a switch. Raises ValueError, which lists SWITCHES, for any other
+    text.
 
-    A switch of a wrong name would compare the engine with itself.
+    With a wrong name, the engine would be compared with itself.
     """
     if switch not in SWITCHES:
-        raise ValueError(f"no switch is called {switch!r}; there are {', '.join(SWITCHES)}")
+        raise ValueError(f"{switch!r} is not a switch; the switches are {', '.join(SWITCHES)}")
     return switch
 
 
 def switched(switch: str, side: str = CONVOY) -> str:
-    """Return the name for one of Convoy's sides without one of SWITCHES. Raises ValueError as
-    `known` does."""
+    """Return the name of Convoy's side without one of SWITCHES. Raises ValueError like `known`."""
     return f"{side} {known(switch)}"
 
 

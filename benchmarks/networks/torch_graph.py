@@ -1,9 +1,8 @@
 """Turns a rewritten graph into a PyTorch module, so that both sides compute the same network.
 
-What the rewriting folds and fuses (BatchNormalization, padding) PyTorch gets folded too, and
-activations stay N×H×W×C in memory. The nodes are those of the networks in
-benchmarks/networks/light.py; another raises TypeError. PyTorch is imported only when a module is
-made.
+Nodes that the rewriting folds and fuses (BatchNormalization, padding) are folded for PyTorch too,
+and activations stay N×H×W×C in memory. The nodes of the networks in benchmarks/networks/light.py
+are supported; other nodes raise TypeError. PyTorch is imported only when a module is created.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -73,8 +72,8 @@ _REDUCTIONS: Mapping[ReduceKind, Callable[[Any, Any, tuple[int, ...]], Any]] = {
 def torch_module(torch: Any, graph: Graph, multiplier: Any, offset: Any, dtype: Any = None) -> Any:
     """Return a torch.nn.Module from uint8 N×H×W×C (N×D×H×W×C) to the graph's first output.
 
-    Pixels become numbers of `dtype` (float32), which the module is converted to, as in an engine:
-    x = pixel · multiplier + offset, one of each a channel.
+    As in an engine, pixels become x = pixel · multiplier + offset, with one multiplier and one
+    offset per channel. x has the type `dtype` (float32), to which the module is converted.
     """
     numbers = dtype or torch.float32
     resampled = [node for node in graph.nodes if isinstance(node, Resample)]
@@ -107,7 +106,7 @@ def torch_module(torch: Any, graph: Graph, multiplier: Any, offset: Any, dtype: 
 
 
 class _Run:
-    """Holds the values of one pass; a value in parts is joined when it is read."""
+    """Holds the values of one pass. A value in parts is joined when it is read."""
 
     def __init__(self, torch: Any, graph: Graph, weights: Mapping[str, Any]) -> None:
         self.torch, self.graph, self.values = torch, graph, Values()
@@ -219,7 +218,9 @@ class _Run:
                 function = functional.log_softmax if node.log else functional.softmax
                 return function(read(node.x), node.axis + 1)
             case _:
-                raise TypeError(f"{node.name}: no PyTorch for this {type(node).__name__}")
+                raise TypeError(
+f"{node.name}: torch_graph.py does not support this {type(node).__name__}"
+)
 
     def _gathered(self, x: Any, shape: Shape, taps: Sequence[str]) -> Any:
         for axis, table in enumerate(taps, 1):
@@ -259,7 +260,7 @@ class _Run:
         return self._activate(y, node.activation)
 
     def _pool(self, x: Any, problem: PoolProblem) -> Any:
-        """Pool windows after padding, since they may end outside by different lengths on each
+        """Pad, and then pool, since windows may end outside the image by different lengths on each
         side."""
         window, functional = problem.window, self.torch.nn.functional
         ends = [
@@ -285,7 +286,7 @@ class _Run:
         window = problem.window
         is_plain = len(window.input) == 2 and window.pads_begin == window.pads_end
         if not is_plain or set(window.dilations) != {1} or any(pads[::2]) != any(window.pads_begin):
-            raise TypeError(f"no PyTorch for this pooling: {problem}")
+            raise TypeError(f"torch_graph.py does not support this pooling: {problem}")
         padded = problem.kind is PoolKind.AVERAGE_PADDED
         average = self.torch.nn.functional.avg_pool2d
         return average(
@@ -298,13 +299,13 @@ class _Run:
         if activation.kind is ActivationKind.CLIP:
             return x.clamp(activation.a, activation.b)
         if activation.kind not in _ACTIVATIONS:
-            raise TypeError(f"no PyTorch for {activation}")
+            raise TypeError(f"torch_graph.py does not support the activation {activation}")
         return _ACTIVATIONS[activation.kind](self.torch, x)
 
     def _normalised(
         self, x: Any, scale: Any, shift: Any, epsilon: float | None, axis: int = 1
     ) -> Any:
-        """Return x normalised over an axis, or only scaled and shifted without an epsilon."""
+        """Return x normalised over an axis. Without an epsilon, x is only scaled and shifted."""
         last, scale, shift = x.movedim(axis, -1), scale.flatten(), shift.flatten()
         if epsilon is None:
             return (last * scale + shift).movedim(-1, axis)
@@ -323,14 +324,14 @@ def _channels_last(torch: Any, axes: int) -> Any:
 
 
 def _key(name: str) -> str:
-    """Return a weight's name as a ParameterDict accepts it, without dots and unlike its
-    attributes."""
+    """Return a weight's name in a form that a ParameterDict accepts: without dots and different
+    from its attributes."""
     return "weight_" + name.replace(".", "_")
 
 
 def _positions(name: str, table: Weight) -> Any:
-    """Return which position of an axis each of a Resample's is. Raises TypeError where it mixes
-    several."""
+    """Return, for each output position of a Resample along an axis, its input position. Raises
+    TypeError if it mixes several input positions."""
     if table.shape[1] > 1 or (table[..., 1] != 1).any():
-        raise TypeError(f"{name}: no PyTorch for a Resample that mixes positions")
+        raise TypeError(f"{name}: a Resample must copy single positions, not mix several")
     return table[:, 0, 0].astype(np.int64)

@@ -4,9 +4,9 @@
           ─ 12 × [x + proj(attention(qkv(norm(x)))), x + fc2(gelu(fc1(norm(x))))]
           ─ norm ─ the class token ─ Gemm ─ softmax
 
-Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", table 1, in the sizes of Touvron et al.
-2021, "Training data-efficient image transformers", table 1. The nodes are those that timm's ViT has
-after PyTorch's export for batch 1.
+Sources: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", table 1, with the sizes of
+Touvron et al. 2021, "Training data-efficient image transformers", table 1. The nodes are those of
+timm's ViT after PyTorch's export for batch size 1.
 """
 
 from dataclasses import dataclass

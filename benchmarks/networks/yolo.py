@@ -6,7 +6,7 @@
           ─ 1×1 to 1280 ─ mean ─ Gemm ─ softmax
 
 Every convolution has a SiLU, except in attention. The structure and the sizes are those of
-Ultralytics' yolo11-cls at scale n, as its exported file shows them.
+Ultralytics' exported yolo11-cls at scale n.
 """
 
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ def _conv(
     *,
     silu: bool = True,
 ) -> str:
-    """Add a convolution, and its SiLU."""
+    """Add a convolution and its SiLU."""
     terms = c // groups * size**2
     # A SiLU leaves at most half of its input's square, so that activations grow nowhere.
     weight = to.noise(

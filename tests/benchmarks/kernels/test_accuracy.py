@@ -148,7 +148,7 @@ def test_rows_and_a_table_are_left(
     assert "/" not in one_sum["choice"]
     assert all(row["choice"] for row in rows)
     out_of_all = capsys.readouterr().out
-    assert "of each layer 8×8 squares with 131,072 elements of y" in out_of_all
+    assert "per layer: squares of 8×8 with 131,072 elements of y" in out_of_all
     assert all(row["sampled"] for row in rows)
     (on_tensor_cores,) = (
         row for row in rows if (row["precision"], row["variant"]) == ("3xtf32", "tensor")
@@ -156,8 +156,8 @@ def test_rows_and_a_table_are_left(
     usual, bias = on_tensor_cores["usual_error_eps"], on_tensor_cores["bias_eps"]
     best = min(row["usual_error_eps"] for row in rows if row["precision"] == "fp32")
     assert (
-        f"conv 5, 3xtf32: usually errs by {usual:.2f} eps, {usual / best:.1f} times as much as"
-        f" the best in fp32; in the mean by {bias:+.2f} eps"
+        f"conv 5, 3xtf32: usual error {usual:.2f} eps, {usual / best:.1f} times the smallest in fp32;"
+        f" mean error {bias:+.2f} eps"
     ) in out_of_all
     kernels.main(["--accuracy", "--device", "cusim", "--whole", *out])
     assert "squares" not in capsys.readouterr().out
@@ -182,8 +182,8 @@ def test_what_is_promised_is_held_against_the_worst_layer() -> None:
     ]
     out = io.StringIO()
     show(rows, Console(file=out, width=200))
-    assert "NOT MET: winograd F(2x2,3x3) errs by 2.10 times" in out.getvalue()
-    assert "\nmet: winograd F(4x4,3x3), x errs by 20.00 times" in out.getvalue()
+    assert "NOT MET: the error of winograd F(2x2,3x3) is 2.10 times" in out.getvalue()
+    assert "\nmet: the error of winograd F(4x4,3x3), x is 20.00 times" in out.getvalue()
     assert "2.10e+00 (1.53e-05)" in out.getvalue()
     assert out.getvalue().count("1.00e+00 (2.61e-02)") == 2  # of fp16, of which nothing is promised
     assert out.getvalue().count("met: ") == 1

@@ -157,7 +157,7 @@ def test_a_problem_that_pytorch_cannot_take_is_refused_with_its_words(
     )
     outcome = side.measure(ConvProblem(1, 4, 4, uneven))
     assert outcome.winners == {}
-    assert "only pads that are the same" in outcome.refused["torch"]
+    assert "needs the same padding" in outcome.refused["torch"]
 
 
 def test_without_a_gpu_pytorch_is_no_side() -> None:

@@ -148,7 +148,7 @@ def test_each_side_is_measured_and_convoys_scores_are_the_measure() -> None:
 def test_a_side_with_other_scores_is_not_timed(scores: tuple[float, ...]) -> None:
     makers = {"convoy": lambda: MadeUp("convoy"), "other": lambda: MadeUp("other", 1.0, scores)}
     rows = measure("net", 2, makers, IMAGES, ["other"], 2)
-    with pytest.raises(DifferentScoresError, match="other gives other scores"):
+    with pytest.raises(DifferentScoresError, match="scores of other must equal Convoy's"):
         list(rows)
 
 

@@ -77,5 +77,5 @@ def test_a_compiler_takes_all_of_it_at_once() -> None:
 def test_what_is_not_there_is_named() -> None:
     network = classifier("ShuffleNet", light_network("shufflenet"))
     graph = network.rewritten.graph
-    with pytest.raises(TypeError, match="no PyTorch for this ChannelShuffle"):
+    with pytest.raises(TypeError, match="does not support this ChannelShuffle"):
         torch_module(torch, graph, *normalisation(network.preprocessing))

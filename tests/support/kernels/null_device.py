@@ -32,7 +32,7 @@ _BYTES = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class NullBuffer:
-    """Takes the place of a buffer; it has addresses but no memory."""
+    """Replaces a buffer. It has addresses but no memory."""
 
     nbytes: int
     address: int = ALIGNMENT
@@ -42,7 +42,7 @@ class NullBuffer:
 
 
 class NullStream:
-    """Takes the place of a stream; nothing runs on it."""
+    """Replaces a stream. Nothing runs on it."""
 
     def synchronize(self) -> None:
         pass
@@ -52,7 +52,7 @@ class NullStream:
 
 
 class NullEvent:
-    """Takes the place of an event; no time passes before it."""
+    """Replaces an event. No time passes before it."""
 
     def record(self, stream: Stream) -> None:
         pass
@@ -63,7 +63,7 @@ class NullEvent:
 
 @dataclass(slots=True)
 class NullGraph:
-    """Takes the place of a graph; replaying it does nothing."""
+    """Replaces a graph. Replaying it only sets the flags that the engine waits for."""
 
     flags: NDArray[np.float32] | None = None
 
@@ -73,7 +73,7 @@ class NullGraph:
 
 
 class NullDevice:
-    """Implements Device without computing, with the properties of an H200 so that plans are an
+    """Implements Device without computing. It has the properties of an H200, so that plans are an
     H200's."""
 
     name = "null device"
@@ -156,8 +156,8 @@ class NullDevice:
 def flags_of(
     kernel: Kernel, grid: Dim3, arguments: Sequence[Argument]
 ) -> NDArray[np.float32] | None:
-    """Return the last float of each image's results, which says that they are there (top_k.py),
-    or None where a launch writes no results."""
+    """Return the last float of each image's results, which marks the results as complete
+    (top_k.py). Return None if a launch writes no results."""
     if kernel.instantiation.kernel != "top_k":
         return None
     plain = cast("Sequence[PlainArgument]", arguments)  # it takes no tensor maps
