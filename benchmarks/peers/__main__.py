@@ -1,16 +1,16 @@
 """Compares Convoy with Triton, mosec, LitServe, BentoML and Ray Serve at the same work.
 
     python -m benchmarks.peers [--quick] [--seconds N] [--rounds N] [--record [FILE]]
-    python -m benchmarks.peers --docs       # writes the tables of the last recording
-    python -m benchmarks.peers --repeated   # is it within the spread of the one before?
+    python -m benchmarks.peers --docs       # write the tables of the last recording
+    python -m benchmarks.peers --repeated   # is it within the spread of the recording before?
 
-Each peer is installed from the package index into an environment of its own, once. All do four
-works: a no-op (a JPEG is read and not decoded, 1000 scores, the five likeliest), the built-in
-digits through ONNX Runtime, decoding included, SqueezeNet, and SqueezeNet in INT8. Each peer is
-tried in several settings and measured in the best. Every server's answers, and whether its
-conditions are those of the others, are checked before it is timed. A work is recorded as soon as it
-is measured, so a run that is interrupted keeps the works before; the tables have the last recording
-of each work.
+Each peer is installed once, from the package index into a separate environment. All servers do four
+works: a no-op (a JPEG is read but not decoded, and the five likeliest of 1000 scores are returned),
+the built-in digits through ONNX Runtime including decoding, SqueezeNet, and SqueezeNet in INT8.
+Each peer is tried in several settings and measured in its best setting. Before a server is timed,
+its answers are checked, and its conditions are compared with those of the others. A work is
+recorded as soon as it is measured, so an interrupted run keeps the finished works. The tables have
+the last recording of each work.
 """
 
 import argparse
@@ -47,7 +47,7 @@ QUICK = Effort(rounds=2, seconds=0.2, settings=1)
 def compare(
     peers: Sequence[Peer], venvs: Path, works: Sequence[str], effort: Effort, say: Say
 ) -> Iterator[list[Row]]:
-    """Yield the rows of Convoy and of all peers for each work, when it is measured."""
+    """Yield the rows of Convoy and of all peers for each work, as soon as the work is measured."""
     contenders = [_convoy(), *(_contender(peer, venvs, say) for peer in peers)]
     # How much else the machine had to do, before this began.
     busy = {"load_average": round(os.getloadavg()[0], 2)}
@@ -81,7 +81,7 @@ def compare(
 
 
 def _convoy() -> Contender:
-    """Return Convoy as it is in this environment."""
+    """Return this environment's Convoy."""
     return Contender(CONVOY, Environment(Path(sys.prefix), {}))
 
 
@@ -102,24 +102,24 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help=f"see that all of it works: one setting each, {QUICK.rounds} rounds of "
+        help=f"only check that everything works: one setting each, {QUICK.rounds} rounds of "
         f"{QUICK.seconds:g} s",
     )
-    parser.add_argument("--seconds", type=float, help=f"of load, each time ({FULL.seconds:g})")
-    parser.add_argument("--rounds", type=int, help=f"for each server ({FULL.rounds})")
+    parser.add_argument("--seconds", type=float, help=f"seconds per turn ({FULL.seconds:g})")
+    parser.add_argument("--rounds", type=int, help=f"rounds for each server ({FULL.rounds})")
     names = [peer.package for peer in PEERS]
     parser.add_argument(
-        "--peers", nargs="*", choices=names, default=names, help="whom to compare with (all)"
+        "--peers", nargs="*", choices=names, default=names, help="servers to compare with (all)"
     )
     parser.add_argument(
-        "--works", nargs="+", choices=list(WORKS), default=list(WORKS), help="what is done (all)"
+        "--works", nargs="+", choices=list(WORKS), default=list(WORKS), help="works to measure (all)"
     )
     parser.add_argument(
         "--venvs",
         type=Path,
         default=CACHE,
         metavar="FOLDER",
-        help="where the peers are installed (%(default)s)",
+        help="folder in which the peers are installed (%(default)s)",
     )
     add_record(parser, RECORD)
     told = parser.add_mutually_exclusive_group()
@@ -131,8 +131,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     told.add_argument(
         "--repeated",
         action="store_true",
-        help="measure nothing; say which medians of the last recording are outside of the spread "
-        "of the one before, where a server's best setting is the same",
+        help="measure nothing; list the medians of the last recording that are outside the spread "
+        "of the recording before, for servers with the same best setting",
     )
     parsed = parser.parse_args(arguments)
     usual = QUICK if parsed.quick else FULL
@@ -143,16 +143,16 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     if seconds <= 0:
         parser.error("--seconds must be more than 0")
     if parsed.record == RECORD and commit().endswith("+"):
-        parser.error("--record: commit first, or this tree cannot be measured again")
+        parser.error("--record: commit first, so that the measured sources have a name")
     parsed.effort = Effort(rounds, seconds, usual.settings)
     return parsed
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
-    """Install, measure, print, and write down what is requested.
+    """Install the servers, measure, print, and write the requested files.
 
-    Exits with 1 if the conditions of the servers differed, and does not write that work down; or if
-    a recording is not within the spread of the one before.
+    Exits with 1 if the servers' conditions differ, and then does not record that work. Also exits
+    with 1 if a recording is not within the spread of the recording before.
     """
     arguments = parse_arguments(command_line)
     if arguments.docs:

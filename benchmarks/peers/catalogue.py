@@ -1,6 +1,6 @@
 """Lists the servers to compare, with their versions, settings and requests.
 
-Each peer has several settings, which are tried; the best for a work and a number of connections is
+All settings of a peer are tried. For each work and number of connections, the best setting is
 measured.
 """
 
@@ -29,7 +29,7 @@ Protocol = Literal["body", "form", "v2"]
 
 @dataclass(frozen=True)
 class Setting:
-    """Describes one way to run a server, by its program's options and environment variables."""
+    """Describes one way to run a server: its program's options and environment variables."""
 
     name: str
     choices: Mapping[str, Any] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Peer:
 
 
 def requirements(peer: Peer) -> tuple[str, ...]:
-    """Return everything that is installed for a peer, pinned: Convoy's versions unless it needs
+    """Return all packages to install for a peer, pinned to Convoy's versions unless the peer needs
     others."""
     own = {each.partition("==")[0] for each in peer.requirements}
     same = (f"{name}=={version(name)}" for name in SAME_AS_CONVOY if name not in own)
@@ -195,7 +195,7 @@ PEERS = (TRITON, MOSEC, LITSERVE, BENTOML, RAY_SERVE)
 
 
 def request_for(protocol: Protocol, path: str, image: bytes, media_type: str) -> bytes:
-    """Return the bytes of the request that asks for one image's classes."""
+    """Return the bytes of a request for the classes of one image."""
     if protocol == "body":
         return post_request(path, image, media_type)
     if protocol == "v2":
@@ -218,7 +218,7 @@ def request_for(protocol: Protocol, path: str, image: bytes, media_type: str) ->
 
 
 def form_request(path: str, images: Sequence[bytes], media_type: str) -> bytes:
-    """Return the bytes of the request that asks for the classes of several images at once."""
+    """Return the bytes of a request for the classes of several images."""
     head = (
         f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="images"; filename="picture"\r\n'
         f"Content-Type: {media_type}\r\n\r\n"

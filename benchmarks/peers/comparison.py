@@ -1,12 +1,12 @@
-"""Measures servers at the same work, in turns, while all others are stopped where they are.
+"""Measures servers at the same work, in turns, while all other servers are suspended.
 
     each server in each setting ─ start ─ right answers? ─ fair? ─ tried briefly ─┐
                      the best setting for each number of connections ─────────────┘
     rounds: each server ─ goes on ─ 1, 8, 32 connections ─ is stopped; every other round backwards
 
-Two cores are too few for several of these servers at once, even idle: some of them poll. A stopped
-server takes no time, and going on takes none, so rounds are short, and what disturbs the machine
-for a minute disturbs all.
+Two cores are too few for several of these servers at once, even if they are idle, because some of
+them poll. A suspended server takes no time, and resuming it takes no time either. So rounds are
+short, and a disturbance of a minute affects all servers.
 """
 
 import json
@@ -65,12 +65,13 @@ Say = Callable[[str], None]
 
 
 class WrongAnswerError(BadAnswerError):
-    """Says how an answer differs from Convoy's."""
+    """Raised when an answer differs from Convoy's; says how."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Holds a server with the environment that it is installed in, or why it is not."""
+    """Holds a server and the environment in which it is installed, or the reason why it is not
+    installed."""
 
     peer: Peer
     installed: Environment | None
@@ -79,7 +80,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Effort:
-    """Names how long is measured: rounds of so many seconds for each number of connections."""
+    """Sets how long to measure: `rounds` rounds of `seconds` for each number of connections."""
 
     rounds: int
     seconds: float
@@ -88,7 +89,7 @@ class Effort:
 
 @dataclass
 class Candidate:
-    """Holds a server that runs in one setting, and what it answered when it was tried."""
+    """Holds a server that runs in one setting, and the results of its turns."""
 
     peer: Peer
     setting: Setting
@@ -104,13 +105,13 @@ class Candidate:
     others: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
     def tried(self, connections: int) -> float:
-        """Return the mean of the requests per second in its turns, 0 if it had none."""
+        """Return the mean of the requests per second in its turns, or 0 if it had no turn."""
         rates = [found["requests_a_second"] for found in self.slices[connections]]
         return round(sum(rates) / len(rates), 2) if rates else 0.0
 
     @property
     def about(self) -> str:
-        """Return its name with its setting."""
+        """Return the server's name with its setting."""
         return f"{self.peer.name}, {self.setting.name}"
 
 
@@ -118,7 +119,7 @@ class Candidate:
 def started(
     contender: Contender, setting: Setting, work: str, task: Task, folder: Path
 ) -> Iterator[Running]:
-    """Yield a server in one setting once it answers the first image right; `folder` is its own.
+    """Yield a server in one setting once it answers the first image right. It uses `folder` alone.
 
     Raises StartError, and WrongAnswerError if an answer is wrong.
     """
@@ -177,9 +178,10 @@ def settings_of(
 
 
 def threads_of(peer: Peer, setting: Setting, task: Task) -> int:
-    """Return with how many threads each of a server's processes must run one image.
+    """Return how many threads each process of a server must use for one image.
 
-    Convoy is started as it comes: one for each core. Processes of a peer share the work's threads.
+    Convoy runs with its default, one thread per core. The processes of a peer divide the work's
+    threads.
     """
     if peer.serve is not None:
         return available_cores()
@@ -187,12 +189,12 @@ def threads_of(peer: Peer, setting: Setting, task: Task) -> int:
 
 
 def top_of(received: bytes) -> Top:
-    """Return the classes in an answer, in whatever form. Raises WrongAnswerError if it has none."""
+    """Return the classes in an answer of any form. Raises WrongAnswerError if it has no classes."""
     _, _, body = received.partition(b"\r\n\r\n")
     answer = json.loads(body)
     found = _predictions(answer)
     if not found:
-        raise WrongAnswerError(f"no predictions in {body[:200]!r}")
+        raise WrongAnswerError(f"the answer must have predictions, got {body[:200]!r}")
     return [(prediction["index"], prediction["probability"]) for prediction in found]
 
 
@@ -208,15 +210,15 @@ def _predictions(value: Any) -> list[dict[str, Any]]:
 
 
 def right(received: bytes, case: Case, within: float) -> None:
-    """Raise WrongAnswerError if an answer differs from that of Convoy's engine."""
+    """Raise WrongAnswerError if an answer differs from the answer of Convoy's engine."""
     top, (index, probability) = top_of(received), case.best
     known = len(top) == 5 and (index is None or top[0][0] == index)
     if not known or abs(top[0][1] - probability) > within:
-        raise WrongAnswerError(f"{list(top)}, where {case.best} is right")
+        raise WrongAnswerError(f"the answer must begin with {case.best}, got {list(top)}")
 
 
 def check(address: Address, peer: Peer, setting: Setting, task: Task) -> None:
-    """Raise WrongAnswerError if a server's answers differ from those of Convoy's engine."""
+    """Raise WrongAnswerError if a server's answers differ from the answers of Convoy's engine."""
     connection = Connection(address)
     try:
         for case in task.cases:
@@ -229,9 +231,10 @@ def check(address: Address, peer: Peer, setting: Setting, task: Task) -> None:
 def measure(
     contenders: Sequence[Contender], work: str, task: Task, effort: Effort, folder: Path, say: Say
 ) -> list[dict[str, Any]]:
-    """Return a row for each server and number of connections; it has `error` where no number is.
+    """Return a row for each server and number of connections. A row without a measurement has
+    `error`.
 
-    Every server is measured in the setting that was best when all its settings were tried.
+    Every server is measured in its best setting, after all its settings were tried.
     """
     failed: dict[str, dict[str, str]] = {}
     with ExitStack() as stack:
@@ -273,9 +276,10 @@ def _best(
     failed: dict[str, str],
     say: Say,
 ) -> dict[int, Candidate]:
-    """Try a server's settings; return, by connections, the best one's server, which is stopped.
+    """Try a server's settings. Return by number of connections a suspended server in the best
+    setting.
 
-    The servers that are not best for any number of connections are ended.
+    Servers that are not best for any number of connections are ended.
     """
     tried: list[tuple[Candidate, ExitStack]] = []
     settings = contender.peer.settings[: effort.settings]
@@ -323,7 +327,7 @@ def _best(
 def _checked(
     peer: Peer, setting: Setting, server: Running, task: Task, seconds: float
 ) -> Candidate:
-    """Check a server's answers and conditions, and stop it."""
+    """Check a server's answers and conditions, and suspend it."""
     case = task.cases[0]
     request = request_for(setting.protocol, peer.path, case.image, case.media_type)
     _warm_up(server.address, peer, setting, task, request, seconds)
@@ -340,7 +344,7 @@ def _warm_up(
 ) -> None:
     """Check the answers, and send requests until the server stops closing connections.
 
-    Ray starts HAProxy anew a moment after it first answers, which ends connections that are open.
+    Ray restarts HAProxy shortly after its first answer, which closes open connections.
     """
     for last in (*[False] * (_WARM_UPS - 1), True):
         try:
@@ -368,7 +372,7 @@ def _turn(chosen: Mapping[int, Candidate], seconds: float) -> None:
 
 
 def _slice(candidate: Candidate, connections: int, seconds: float) -> dict[str, float]:
-    """Return what one measurement found; `memory_mb` and `threads` are those after it."""
+    """Return the results of one measurement. `memory_mb` and `threads` are read after it."""
     server, request = candidate.server, candidate.request
     closed_loop(server.address, request, connections, seconds * _WARM)
     before, begun = server.usage(), perf_counter()

@@ -1,4 +1,4 @@
-"""Finds what would make a comparison unfair, in the processes that serve and in what was recorded.
+"""Finds conditions that make a comparison unfair, in the processes of servers and in recorded rows.
 
 what a server was told ─ /proc/PID/{environ,cmdline,stat,status}, and what it says of its session
 what was sent          ─ the image's bytes in the request
@@ -22,13 +22,13 @@ EQUAL = ("image", "model", "telemetry", "affinity", "priority")
 
 
 class UnfairError(Exception):
-    """Says what a server has that the others have not."""
+    """Raised when a server's conditions differ from those of the others; says which."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Holds under what a server works; each value is as text, several values if processes
-    differ."""
+    """Holds the conditions under which a server works, as text. A field has several values if
+    processes differ."""
 
     telemetry: str
     threads: str  # of ONNX Runtime, in each process that classifies
@@ -37,7 +37,7 @@ class Conditions:
 
 
 def wanted(threads: int) -> Conditions:
-    """Return the conditions that all servers must have: those of this process."""
+    """Return the conditions that all servers must have, which are those of this process."""
     return Conditions(OFF, str(threads), *_kernel(os.getpid()))
 
 
@@ -52,7 +52,8 @@ def _kernel(pid: int) -> tuple[str, str]:
 def found(server: Running, default_threads: int) -> Conditions:
     """Return the conditions that a server has.
 
-    Its threads are what its processes told, or the option `--threads`, or the default.
+    The number of threads is the number that its processes report, the option `--threads`, or the
+    default.
     """
     telemetry, threads, cores, priority = set(), set(), set(), set()
     for pid in server.pids():
@@ -83,10 +84,10 @@ def found(server: Running, default_threads: int) -> Conditions:
 
 
 def intact(variables: Sequence[str]) -> bool:
-    """Return whether a process's variables are those that it was started with.
+    """Return whether a process still has the environment variables with which it was started.
 
-    One that renames itself, as Ray's do, writes its name and zeros over some of them; what it told
-    is all that is known then.
+    A process that renames itself, like Ray's, overwrites some variables with its name and zeros.
+    Then only its own report is known.
     """
     return all(variables[:-1])
 
@@ -96,20 +97,20 @@ def _strings(file: Path) -> list[str]:
 
 
 def check(has: Conditions, must: Conditions, sent: bytes, image: bytes) -> None:
-    """Raise UnfairError if a server's conditions are not those of the others, or if it is sent
+    """Raise UnfairError if a server's conditions differ from those of the others, or if it receives
     another image."""
     reasons = [
-        f"{name} {value or 'unknown'}, where {expected} is fair"
+        f"{name} must be {expected} as for the others, got {value or 'unknown'}"
         for name, value in vars(has).items()
         if name != "telemetry" and value != (expected := getattr(must, name))
     ]
     if has.telemetry != must.telemetry:
         reasons.append(
             "ONNX Runtime's telemetry is on: ORT_DISABLE_TELEMETRY is "
-            f"{has.telemetry or 'unset'}, where {must.telemetry} is fair"
+            f"{has.telemetry or 'unset'} and must be {must.telemetry}"
         )
     if image not in sent:
-        reasons.append("it is sent another image")
+        reasons.append("the request must have the same image as for the others")
     if reasons:
         raise UnfairError("; ".join(reasons))
 
@@ -129,6 +130,6 @@ def differences(rows: Iterable[Row]) -> list[str]:
                 sentences.append(f"{work}: the {name} is not the same: {said}")
         for row in measured:
             if row["work"] == work and row["threads_each"] != row["threads_fair"]:
-                about = f"{row['threads_each']} threads, where {row['threads_fair']} are fair"
+                about = f"{row['threads_each']} threads instead of {row['threads_fair']}"
                 sentences.append(f"{work}: {row['server']} ran with {about}")
     return sentences

@@ -1,12 +1,14 @@
-"""Lets MLPerf's own load generator drive Convoy, in process and by HTTP, and ONNX Runtime alone.
+"""Measures Convoy, in process and over HTTP, and ONNX Runtime alone with MLPerf's own load
+generator.
 
     python -m benchmarks.peers.mlperf [--work NAME] [--device NAME] [--out FOLDER] [--record [FILE]]
     python -m benchmarks.peers.mlperf --docs
 
-SingleStream sends one image when the last is answered, MultiStream eight. `mlcommons-loadgen` is
-installed from the package index into an environment of its own, once. It times the queries itself
-and writes its log files below FOLDER, a folder for each side and scenario; the table is read from
-them. On a machine with a GPU the same command runs: `--device auto` takes it.
+SingleStream sends one image when the last answer has come, and MultiStream sends eight.
+`mlcommons-loadgen` is installed once, from the package index into a separate environment. It times
+the queries itself and writes its log files below FOLDER, in a folder for each side and scenario.
+The table is read from these files. The same command runs on a machine with a GPU, which `--device
+auto` uses.
 """
 
 import argparse
@@ -61,7 +63,7 @@ Side = Callable[[Task, str, str], Any]
 
 @contextmanager
 def _alone(task: Task, _work: str, _device: str) -> Iterator[Answer]:
-    """ONNX Runtime in this process, of pixels."""
+    """Run ONNX Runtime in this process, on pixels."""
     session = open_session(task.model.read_bytes(), available_cores())
     name, pixels = session.get_inputs()[0].name, _pixels(task)
     yield lambda images: session.run(None, {name: pixels[list(images)]})
@@ -69,7 +71,7 @@ def _alone(task: Task, _work: str, _device: str) -> Iterator[Answer]:
 
 @contextmanager
 def _in_process(task: Task, _work: str, device: str) -> Iterator[Answer]:
-    """Convoy's engine in this process, of pixels."""
+    """Run Convoy's engine in this process, on pixels."""
     assert task.classifier is not None
     engine = open_engine(
         task.classifier,
@@ -84,7 +86,7 @@ def _in_process(task: Task, _work: str, device: str) -> Iterator[Answer]:
 
 @contextmanager
 def _decoding(task: Task, _work: str, _device: str) -> Iterator[Answer]:
-    """ONNX Runtime in this process, of JPEG files, which one thread decodes."""
+    """Run ONNX Runtime in this process, on JPEG files, which one thread decodes."""
     session = open_session(task.model.read_bytes(), available_cores())
     name = session.get_inputs()[0].name
     yield lambda images: session.run(
@@ -94,7 +96,7 @@ def _decoding(task: Task, _work: str, _device: str) -> Iterator[Answer]:
 
 @contextmanager
 def _by_http(task: Task, work: str, device: str) -> Iterator[Answer]:
-    """Convoy as a server, of JPEG files in a form, on one connection."""
+    """Run Convoy as a server, on JPEG files in a form, over one connection."""
     setting = Setting("as it comes", {"options": ["--device", device]})
     contender = Contender(CONVOY, Environment(Path(sys.prefix), {}))
     with (
@@ -138,7 +140,8 @@ def drive(
     queries: int,
     out: Path,
 ) -> dict[str, float | str]:
-    """Let the load generator ask in one scenario, and return what its summary says, in µs."""
+    """Let the load generator send queries in one scenario. Return the numbers of its summary, in
+    µs."""
 
     def issue(query: Sequence[Any]) -> None:
         answer([sample.index for sample in query])
@@ -178,7 +181,7 @@ def _nanoseconds(function: Callable[[], object]) -> int:
 
 
 def summary(text: str) -> dict[str, float | str]:
-    """Return the percentiles, in µs, and the verdict of a summary that the load generator wrote."""
+    """Return the percentiles in µs and the verdict from a summary of the load generator."""
     verdict = re.search(r"Result is : (\w+)", text)
     if verdict is None:
         raise ValueError(f"the load generator's summary has no result: {text[:200]!r}")
@@ -217,7 +220,7 @@ PUBLISHED = {
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the last record in Markdown, and the published results to compare a GPU with."""
+    """Return the last record in Markdown, and published results with which to compare a GPU."""
     heading = ("", "N = 1: p50 / p99, µs", "N = 8: p50 / p99, µs")
     lines = []
     rows = [row for row in rows if row["date"] == rows[-1]["date"]]
@@ -245,23 +248,25 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
-    """Measure, print, and write down what is requested."""
+    """Measure, print, and write the requested files."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.peers.mlperf",
         description="Let MLPerf's load generator drive Convoy compared with ONNX Runtime alone.",
     )
     works = [work for work in WORKS if work != NOOP]
-    parser.add_argument("--work", choices=works, default=DIGITS, help="what is done (%(default)s)")
+    parser.add_argument("--work", choices=works, default=DIGITS, help="work to measure (%(default)s)")
     devices = [kind.value for kind in DeviceKind]
-    parser.add_argument("--device", choices=devices, default="auto", help="Convoy's (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=10, help="at least, each (%(default)s)")
-    parser.add_argument("--queries", type=int, default=QUERIES, help="at least (%(default)s)")
+    parser.add_argument("--device", choices=devices, default="auto", help="Convoy's device (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=10, help="least seconds for each scenario (%(default)s)")
+    parser.add_argument(
+"--queries", type=int, default=QUERIES, help="least number of queries (%(default)s)"
+)
     parser.add_argument(
         "--out",
         type=Path,
         default=ROOT / "build" / "mlperf",
         metavar="FOLDER",
-        help="where the load generator writes its logs (build/mlperf)",
+        help="folder for the load generator's logs (build/mlperf)",
     )
     add_record(parser, RECORD)
     parser.add_argument("--docs", action="store_true", help=f"only write {DOCS.name}'s table")
@@ -271,7 +276,7 @@ def main(command_line: Sequence[str] | None = None) -> None:
         DOCS.write_text(fill(text, BEGIN, END, table(read(RECORD))), encoding="utf-8")
         return
     if arguments.record == RECORD and commit().endswith("+"):
-        parser.error("--record: commit first, or this tree cannot be measured again")
+        parser.error("--record: commit first, so that the measured sources have a name")
     console = Console(highlight=False)
     installed = environment("loadgen", [LOADGEN], CACHE, console.print)
     sys.path += [str(folder) for folder in installed.folder.glob("lib/*/site-packages")]

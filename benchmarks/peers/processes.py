@@ -1,6 +1,7 @@
-"""Runs a server's processes from its start until the last of them ends, and counts what they use.
+"""Runs a server's processes from its start until the last process ends, and counts the resources
+that they use.
 
-What they use is from the kernel's counters: Linux's /proc.
+The resources come from the kernel's counters in Linux's /proc.
 """
 
 import os
@@ -24,12 +25,12 @@ _PROC = Path("/proc")
 
 
 class StartError(Exception):
-    """Says that a server does not begin to answer."""
+    """Raised when a server does not begin to answer."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Holds what processes used so far."""
+    """Holds the resources that processes have used so far."""
 
     cpu_ns: Mapping[int, int]  # by process, with its threads that ended
     switches: Mapping[int, int]  # by thread: a process's counter is its first thread's alone
@@ -41,11 +42,11 @@ class Usage:
         return len(self.switches)
 
     def cpu_s_since(self, before: "Usage") -> float:
-        """Return the processor's seconds since then."""
+        """Return the processor time since an earlier Usage, in seconds."""
         return _sum(self.cpu_ns, before.cpu_ns) / 1e9
 
     def switches_since(self, before: "Usage") -> int:
-        """Return how often threads gave up the processor, or lost it, since then."""
+        """Return how often threads gave up or lost the processor since an earlier Usage."""
         return _sum(self.switches, before.switches)
 
 
@@ -54,8 +55,8 @@ def _sum(now: Mapping[int, int], before: Mapping[int, int]) -> int:
 
 
 def _clock(pid: int) -> int:
-    """Return the number of a process's CPU clock, as clock_getcpuclockid(3) does: the complement of
-    its PID above three bits, which say that all its threads are counted, by the scheduler."""
+    """Return the ID of a process's CPU clock, like clock_getcpuclockid(3): the complement of the
+    PID, above three bits which select the scheduler's count of all its threads."""
     return ~pid << 3 | 2
 
 
@@ -69,15 +70,15 @@ class Running:
     facts: Path  # the folder in which its processes tell what they are like
 
     def pids(self) -> list[int]:
-        """Return its processes."""
+        """Return the PIDs of its processes."""
         return members(self.session)
 
     def pause(self) -> None:
-        """Stop all its processes where they are, so that none takes time from another server."""
+        """Suspend all its processes, so that they take no time from another server."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let all its processes go on."""
+        """Resume all its processes."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -86,7 +87,7 @@ class Running:
                 os.kill(pid, number)
 
     def usage(self) -> Usage:
-        """Return what its processes used so far."""
+        """Return the resources that its processes have used so far."""
         cpu_ns: dict[int, int] = {}
         switches: dict[int, int] = {}
         memory_kb = 0
@@ -110,7 +111,7 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _text(file: Path) -> str:
-    """Return a file of /proc, or nothing if its process or thread ended."""
+    """Return the text of a file in /proc, or nothing if its process or thread has ended."""
     try:
         return file.read_text(errors="replace")
     except OSError:
@@ -132,7 +133,7 @@ def running(
     ready: Callable[[Address], bool],
     start_s: float = START_S,
 ) -> Iterator[Running]:
-    """Yield a server once it is `ready`; end it and its children afterwards.
+    """Yield a server once it is `ready`. End it and its children afterwards.
 
     Its output and its home directory are below `folder`.
     """
@@ -204,8 +205,8 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def members(session: int) -> list[int]:
-    """Return the live processes of a session, and all that descend from them: some servers give
-    their workers sessions of their own."""
+    """Return the live processes of a session and all their descendants, because some servers start
+    their workers in new sessions."""
     parents, found = {}, set()
     for folder in _listed(_PROC):
         # pid (name, which may hold anything) state ppid group session ...

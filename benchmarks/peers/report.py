@@ -1,7 +1,8 @@
-"""Summarises the rows: where another server is better than Convoy, then medians with their spread.
+"""Summarises the rows: first where another server is better than Convoy, then medians with their
+spread.
 
-The spread is where a second run's median should be, by how much the rounds differ.
-The README has the losses and a small table, docs/comparison.md all of it.
+The spread is the range in which a second run's median is expected, judged by how much the rounds
+differ. The README has the losses and a small table; docs/comparison.md has everything.
 """
 
 import math
@@ -32,7 +33,7 @@ _ABOUT = {peer.name: peer.about for peer in PEERS}
 
 @dataclass(frozen=True)
 class Number:
-    """Holds the median of a number over the rounds, and its spread."""
+    """Holds the median of a number over all rounds, and its spread."""
 
     median: float
     low: float
@@ -53,11 +54,11 @@ class Column:
     most_is_best: bool = False
 
     def shown(self, value: float) -> str:
-        """Return a value of it."""
+        """Return one of the column's values as text."""
         return f"{value:,.{self.digits}f}"
 
     def best(self, values: Iterable[tuple[float, str]]) -> tuple[float, str]:
-        """Return the best of values with their servers' names."""
+        """Return the best of several values with their servers' names."""
         return max(values) if self.most_is_best else min(values)
 
 
@@ -77,11 +78,11 @@ JUDGED = (RATE, P50, CPU)
 
 
 def number(row: Row, column: Column) -> Number:
-    """Return the median of a number over the rounds, and its spread.
+    """Return the median of a number over all rounds, and its spread.
 
-    The logarithms of the rounds have a standard deviation s. Where they are normal, the difference
-    between the medians of two runs of n rounds each has a standard deviation of √(π/n)·s (Kenney
-    and Keeping 1962, section 3.5). The spread is _DEVIATIONS times that on each side.
+    The logarithms of the rounds have a standard deviation s. If they are normally distributed, the
+    difference between the medians of two runs of n rounds has a standard deviation of √(π/n)·s
+    (Kenney and Keeping 1962, section 3.5). The spread is _DEVIATIONS times that on each side.
     """
     values = row[column.key]
     median = statistics.median(values)
@@ -93,7 +94,7 @@ def number(row: Row, column: Column) -> Number:
 
 
 def find(rows: Sequence[Row], server: str, work: str, connections: int) -> Row | None:
-    """Return a server's row, or None if it was not measured."""
+    """Return a server's row, or None if the server was not measured."""
     named = (server, work, connections)
     for row in rows:
         if (row["server"], row["work"], row["connections"]) == named and "error" not in row:
@@ -102,8 +103,8 @@ def find(rows: Sequence[Row], server: str, work: str, connections: int) -> Row |
 
 
 def latest(rows: Sequence[Row]) -> list[Row]:
-    """Return the last recording of each work. Raises UnfairError if its servers were measured under
-    different conditions."""
+    """Return the last recording of each work. Raises UnfairError if its servers had different
+    conditions."""
     dates = {row["work"]: row["date"] for row in rows}
     last = [row for row in rows if row["date"] == dates[row["work"]]]
     if unfair := differences(last):
@@ -112,8 +113,8 @@ def latest(rows: Sequence[Row]) -> list[Row]:
 
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each work in which another server's median is better than Convoy's with as
-    many connections."""
+    """Yield a line for each work in which another server's median is better than Convoy's at the
+    same number of connections."""
     for work, title in WORKS.items():
         said = [
             f"with {_plural(connections)} {', '.join(lost)}"
@@ -125,7 +126,7 @@ def losses(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _lost(rows: Sequence[Row], work: str, connections: int) -> Iterator[str]:
-    """Yield each number in which the best of the others has a better median."""
+    """Yield each number for which the best of the others has a better median than Convoy."""
     ours = find(rows, CONVOY.name, work, connections)
     theirs = [
         row for peer in PEERS if (row := find(rows, peer.name, work, connections)) is not None
@@ -152,13 +153,13 @@ def _losses(rows: Sequence[Row]) -> str:
 
 
 def shown(rows: Sequence[Row]) -> str:
-    """Return what is printed: whether the comparison is fair, and all that was measured."""
+    """Return the text to print: whether the comparison is fair, and all measurements."""
     return "\n\n".join([*(f"UNFAIR: {each}" for each in differences(rows)), *_all_of_it(rows)])
 
 
 def _all_of_it(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the losses, a table for each work and number of connections, start and memory, and what
-    failed."""
+    """Yield the losses, a table for each work and number of connections, start times and memory,
+    and failures."""
     yield f"{BETTER}\n\n{_losses(rows)}"
     for work, title in WORKS.items():
         for connections in CONNECTIONS:
@@ -223,7 +224,7 @@ def _start(row: Row) -> list[str]:
 
 
 def page(rows: Sequence[Row]) -> str:
-    """Return all of the last recording of each work, for docs/comparison.md. Raises UnfairError."""
+    """Return the whole last recording of each work, for docs/comparison.md. Raises UnfairError."""
     last = latest(rows)
     if not last:
         return NOTHING
@@ -246,8 +247,8 @@ def _conditions(row: Row) -> str:
 
 
 def readme_table(rows: Sequence[Row]) -> str:
-    """Return where another server is better, and a table of digits, for the README: Convoy, Triton,
-    mosec, and the best of the others. Raises UnfairError."""
+    """Return the README's part: where another server is better, and a table for the digits with
+    Convoy, Triton, mosec and the best of the others. Raises UnfairError."""
     last = latest(rows)
     if not last:
         return NOTHING
@@ -287,10 +288,10 @@ def _judged(row: Row | None) -> str:
 
 
 def moved(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each median of a work's last recording that is outside of the spread of the
+    """Yield a line for each median in a work's last recording that lies outside the spread of the
     recording before.
 
-    A server of which another setting was the best this time has no such spread.
+    Servers whose best setting has changed are left out.
     """
     for work in WORKS:
         dates = list(dict.fromkeys(row["date"] for row in rows if row["work"] == work))

@@ -1,4 +1,4 @@
-"""Makes what all servers are given: four works, each with a model, images and right answers."""
+"""Creates the four works for all servers, each with a model, images and right answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ _TIMED = {"1_pencil_on_paper.jpg", "cat.jpg"}
 
 @dataclass(frozen=True)
 class Case:
-    """Holds an image and its right class, or None if all classes are equally likely."""
+    """Holds an image and its right class, which is None if all classes are equally likely."""
 
     image: bytes
     media_type: str
@@ -61,7 +61,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Task:
-    """Holds a work: its images, the timed one first, and the model in both forms."""
+    """Holds a work: its images, of which the first is timed, and the model in both forms."""
 
     cases: Sequence[Case]
     threads: int  # with which a peer runs one image, if it has one process
@@ -72,7 +72,7 @@ class Task:
 
     @property
     def logits(self) -> bool:
-        """Return whether softmax makes probabilities of the scores."""
+        """Return whether softmax converts the scores to probabilities."""
         return not self.classifier or self.classifier.preprocessing.output is OutputKind.LOGITS
 
     @property
@@ -100,7 +100,7 @@ def _digits(folder: Path) -> Task:
 
 
 def squeezenet() -> tuple[Path, str]:
-    """Return the trained network's file, downloaded where it is not here yet, and its preset.
+    """Return the trained network's file, which is downloaded if it is missing, and its preset.
 
     Raises NotDownloadedError.
     """
@@ -119,7 +119,7 @@ def _squeezenet(folder: Path) -> Task:
 
 
 class _Calibration(CalibrationDataReader):  # type: ignore[misc]  # has no types
-    """Gives ONNX Runtime the photographs as the network takes them."""
+    """Gives ONNX Runtime the photographs in the form that the network takes."""
 
     def __init__(self, classifier: Classifier) -> None:
         name = classifier.network.proto.graph.input[0].name
@@ -178,7 +178,7 @@ def _task(
 
 
 def channels(task: Task) -> str:
-    """Return the channels that the model takes, as peers name them."""
+    """Return the channels that the model takes, by the peers' names."""
     assert task.classifier is not None
     how = task.classifier.preprocessing
     return "grey" if len(how.mean) == 1 else "bgr" if how.channels is ChannelOrder.BGR else "rgb"

@@ -1,2 +1,2 @@
-"""Measures the server for docs/reliability.md (attacks and soaks) and docs/decisions (its own
-time)."""
+"""Measures the server, for docs/reliability.md (attacks and soaks) and docs/decisions
+(overhead)."""

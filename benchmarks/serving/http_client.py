@@ -1,6 +1,6 @@
 """Contains two fast HTTP/1.1 clients that send one request again and again.
 
-They read what uvicorn answers (Content-Length, keep-alive), and nothing else.
+They understand only answers like uvicorn's, with Content-Length and keep-alive.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ Address = tuple[str, int]
 
 
 class BadAnswerError(Exception):
-    """Says that an answer is missing or is not 200."""
+    """Raised when an answer is missing or its status is not 200."""
 
 
 class ClosedError(BadAnswerError):
-    """Says that the server closed the connection instead of answering."""
+    """Raised when the server closes the connection instead of answering."""
 
     def __init__(self) -> None:
         super().__init__("the server closed the connection")
@@ -54,7 +54,7 @@ def answer_size(received: bytes | bytearray) -> int | None:
     for line in header.lower().split(b"\r\n"):
         if line.startswith(b"content-length:"):
             return len(header) + len(blank_line) + int(line.partition(b":")[2])
-    raise BadAnswerError(f"no Content-Length in {bytes(header)!r}")
+    raise BadAnswerError(f"the answer must have a Content-Length, got {bytes(header)!r}")
 
 
 class Connection:
@@ -65,7 +65,7 @@ class Connection:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def exchange(self, request: bytes) -> bytes:
-        """Send one request and return its whole answer. Raises BadAnswerError unless it is a
+        """Send one request and return its whole answer. Raises BadAnswerError unless the status is
         200."""
         self._socket.sendall(request)
         received = b""
@@ -79,7 +79,7 @@ class Connection:
         return received
 
     def exchange_ns(self, request: bytes) -> int:
-        """Return the nanoseconds from sending the first byte to receiving the last."""
+        """Return the nanoseconds from sending the first byte to receiving the last byte."""
         begin = perf_counter_ns()
         self.exchange(request)
         return perf_counter_ns() - begin

@@ -2,13 +2,13 @@
 
     python -m benchmarks.serving.overhead [--requests N] [--beside CHECKOUT] [--record [FILE]]
 
-Convoy is the real application, with an engine and a decoder that do nothing, so only its own work
-remains: the limits, the decode and engine threads, the batcher, the metrics, the JSON. The other
-routes read the same body and answer some JSON. Two of them, an ASGI and a FastAPI route, run behind
-Convoy's own connections: they show what the application and the framework add to those. The third
-is a FastAPI route as `uvicorn module:app` serves it. Each server is a process of its own on a
-loopback port; the client is this process. Requests take turns (A B C, C B A, ...), so other work on
-the machine affects all servers. `--beside` adds Convoy as another checkout has it.
+Convoy is the real application with an engine and a decoder that do nothing. So only its other work
+remains: limits, decode and engine threads, batcher, metrics and JSON. The other routes read the
+same body and answer with some JSON. An ASGI route and a FastAPI route run behind Convoy's own
+connections, and show what the application and the framework add. A third route is FastAPI served by
+`uvicorn module:app`. Each server is a separate process on a loopback port, and this process is the
+client. Requests take turns (A B C, C B A, ...), so other work on the machine affects all servers.
+`--beside` adds the Convoy of another checkout.
 """
 
 import argparse
@@ -68,8 +68,8 @@ class Latency:
 
 @dataclass(frozen=True)
 class Throughput:
-    """Holds the results of several connections, each of which sends on when its request is
-    answered."""
+    """Holds the results of several connections. Each connection sends its next request when the
+    last is answered."""
 
     connections: int
     n: int
@@ -89,7 +89,7 @@ class Measurement:
 
 
 def jpeg_of(size: int) -> bytes:
-    """Return a valid JPEG of exactly `size` bytes, made of smooth noise and a comment as padding.
+    """Return a valid JPEG of exactly `size` bytes: smooth noise, with a comment as padding.
 
     100 kB are 640×480 pixels, and other sizes in proportion.
     """
@@ -107,12 +107,12 @@ def jpeg_of(size: int) -> bytes:
         if 0 <= filling <= 0xFFFF - 2:
             comment = b"\xff\xfe" + (filling + 2).to_bytes(2) + bytes(filling)
             return data[:2] + comment + data[2:]
-    raise ValueError(f"no JPEG of {size} bytes")
+    raise ValueError(f"no JPEG of this kind has {size} bytes; choose a larger size")
 
 
 @contextmanager
 def serving(target: Callable[[socket.socket], None]) -> Iterator[Address]:
-    """Yield the address of a server that runs in its own process until the block ends."""
+    """Yield the address of a server that runs in a separate process until the block ends."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         process = multiprocessing.get_context("spawn").Process(target=target, args=(listener,))
         process.start()
@@ -128,7 +128,7 @@ def serving(target: Callable[[socket.socket], None]) -> Iterator[Address]:
 
 
 def wait_until_ready(address: Address, timeout_s: float = 60.0) -> None:
-    """Wait until the server says that it is ready."""
+    """Wait until the server reports that it is ready."""
     deadline = time.monotonic() + timeout_s
     while not answers(address, get_request("/v2/health/ready")):
         if time.monotonic() > deadline:
@@ -137,8 +137,8 @@ def wait_until_ready(address: Address, timeout_s: float = 60.0) -> None:
 
 
 def measure_latency(addresses: Mapping[str, Address], request: bytes, n: int) -> dict[str, Latency]:
-    """Time `n` requests to each server, on a connection each, with servers in turn; return
-    latencies."""
+    """Time `n` requests to each server, on one connection per server, with servers in turn. Return
+    the latencies."""
     connections = {target: Connection(address) for target, address in addresses.items()}
     for connection in connections.values():
         for _ in range(max(50, n // 20)):
@@ -184,7 +184,8 @@ def percentiles_ms(times: Sequence[float], to_ms: float) -> tuple[float, float, 
 def measure(
     addresses: Mapping[str, Address], body_bytes: int, n: int, seconds: float
 ) -> list[Measurement]:
-    """Measure latency and then throughput of all servers; the first is the reference."""
+    """Measure the latency and then the throughput of all servers. The first server is the
+    reference."""
     request = post_request("/v1/classify", jpeg_of(body_bytes), "image/jpeg")
     latency = measure_latency(addresses, request, n)
     throughput = measure_throughput(addresses, request, CONNECTIONS, seconds)
@@ -194,7 +195,8 @@ def measure(
 
 
 def where(*packages: str) -> dict[str, str | int]:
-    """Return all on which a number depends: the time, the code, the processor and the versions."""
+    """Return everything on which a number depends: the time, the code, the processor and the
+    versions."""
     return {
         "date": now(),
         "commit": commit(),
@@ -205,7 +207,7 @@ def where(*packages: str) -> dict[str, str | int]:
 
 
 def show(measured: Sequence[Measurement], console: Console) -> None:
-    """Print two tables for one size of body, and whether Convoy keeps its promises."""
+    """Print two tables for one body size, and whether Convoy keeps its promises."""
     yardstick = measured[0]
     body = f"{yardstick.body_bytes // 1000} kB JPEG"
     latency = Table(title=f"one connection, {body}, ms", title_justify="left")
@@ -256,13 +258,13 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.serving.overhead",
-        description="Measure what the service adds to HTTP.",
+        description="Measure the time that the service adds to HTTP.",
     )
     parser.add_argument(
-        "--requests", type=int, default=2000, help="to each server, for latency (%(default)s)"
+        "--requests", type=int, default=2000, help="requests to each server for latency (%(default)s)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=4, help="of load on each server (%(default)s)"
+        "--seconds", type=float, default=4, help="seconds of load on each server (%(default)s)"
     )
     parser.add_argument(
         "--only",
@@ -270,9 +272,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         choices=list(TARGETS)[1:],
         default=list(TARGETS),
         metavar="SERVER",
-        help="servers besides the first; more servers leave caches colder (all: %(choices)s)",
+        help="servers besides the first; with more, caches are colder (all: %(choices)s)",
     )
-    parser.add_argument("--beside", type=Path, help="another checkout of Convoy")
+    parser.add_argument("--beside", type=Path, help="also measure another checkout of Convoy")
     add_record(parser, RECORD)
     parsed = parser.parse_args(arguments)
     if parsed.requests < 2:

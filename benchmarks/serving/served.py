@@ -19,7 +19,7 @@ def logged(
 ) -> Iterator[tuple["subprocess.Popen[str]", str, str]]:
     """Yield a running `convoy serve`, its address, and its gRPC address if it has one.
 
-    It writes to `log`, and is ended at the end of the block. Raises SystemExit where it does
+    The server writes to `log`, and is ended at the end of the block. Raises SystemExit if it does
     not start.
     """
     command = [*program, "serve", "--port", "0", *options]
@@ -30,7 +30,7 @@ def logged(
         found = re.search(r" at (http://\S+)(?: and over gRPC at (\S+))?", line)
         if found is None:
             process.wait()
-            raise SystemExit(f"convoy serve does not say where it is\n{last_lines(log)}")
+            raise SystemExit(f"convoy serve did not start; its last lines:\n{last_lines(log)}")
         yield process, found[1], found[2] or ""
     finally:
         end(process)

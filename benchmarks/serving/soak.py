@@ -1,24 +1,24 @@
-"""Loads a server for a long time, while other clients leave early or send noise.
+"""Loads a server for a long time while other clients leave early or send noise.
 
     python -m benchmarks.serving.soak [--seconds N] [--rate R] [--attackers] [--swaps S]
                                       [--record [FILE]] [-- OPTIONS]
 
-Starts `convoy serve`, finds its capacity with eight clients that ask again and again, then sends
-80% of that in open-loop Poisson arrivals. Every answer is compared with the answer to its image
-sent alone, so answers that are mixed up are found. A tenth of the clients leave, in the middle of
-the head, the body or the answer or while they wait; some send noise, and a few send images of ten
-megapixels. The exit status is 0 only if in the end nothing was lost, mixed up or answered 5xx, the
-server's own counters agree, memory, threads and open files have not grown, and SIGTERM ends it with
-status 0.
+Starts `convoy serve`, and finds its capacity with eight clients that ask again and again. Then it
+sends open-loop Poisson arrivals at 80% of this capacity. Every answer is compared with the answer
+to the same image sent alone, so swapped answers are found. A tenth of the clients leave in the
+middle of the head, the body or the answer, or while they wait. Some clients send noise, and a few
+send images of ten megapixels. The exit status is 0 only if no answer was lost, swapped or 5xx, if
+the server's own counters agree, if memory, threads and open files have not grown, and if SIGTERM
+ends the server with status 0.
 
-With `--swaps` the model changes every so many seconds, and half of the requests are V2's, by HTTP
-and by gRPC in turn, whose answers must have the scores of the version that they say, or the
-embedding. Every third version is a bad one, and must be refused. The load is
-two fifths of the capacity, since to read, convert and compare a version takes a core for seconds.
+With `--swaps S` the model changes every S seconds. Half of the requests are V2 requests, over HTTP
+and gRPC in turn. Each of their answers must have the scores, or the embedding, of the version that
+it names. Every third version is bad and must be refused. The load is two fifths of the capacity,
+since reading, converting and comparing a version occupies a core for seconds.
 
-With `--attackers` a hostile client sends the requests that cost most, all kinds at once, and the
-load is a fifth of the capacity, which is less than half. Then p50 must stay within 3 times its
-value without attackers, measured for a tenth of the time before.
+With `--attackers` a hostile client sends all kinds of the most expensive requests at once, and the
+load is a fifth of the capacity. Then p50 must stay within 3 times its value without attackers,
+which is measured beforehand for a tenth of the time.
 """
 
 import argparse
@@ -109,7 +109,7 @@ class Process:
 
 @dataclass
 class Run:
-    """Records all that a run observed."""
+    """Records everything that a run observes."""
 
     seconds: float
     rate: float = 0.0
@@ -134,13 +134,13 @@ class Run:
 
     @property
     def kept_files(self) -> int:
-        """Return how many files more may be open in the end: grpcio keeps one for each call of its
-        threads that waited at the same time as others."""
+        """Return how many more files may be open at the end. grpcio keeps one file per call that
+        its threads waited for at the same time."""
         return _GRPC_FILES if self.swap_every_s else 0
 
     @property
     def growth(self) -> float:
-        """Return the share by which memory grew from a tenth of the time to the end."""
+        """Return the share by which memory grew between a tenth of the time and the end."""
         tenth = max(1, len(self.memory) // 10)
         if len(self.memory) < 3:
             return 0.0
@@ -148,7 +148,7 @@ class Run:
 
 
 def broken(run: Run, most_growth: float) -> list[str]:
-    """Return sentences on what went wrong, or nothing if all is well."""
+    """Return a sentence for each thing that went wrong."""
     found = [
         f"{count} requests ended with: {kind}"
         for kind, count in run.outcomes.items()
@@ -162,7 +162,7 @@ def broken(run: Run, most_growth: float) -> list[str]:
     left = run.outcomes[LEFT] + run.attacks[UNANSWERED]
     if not least <= run.counted.get("200", 0) <= least + left:
         found.append(
-            f"the server counted {run.counted.get('200', 0)} answers; {least} came, and "
+            f"the server counted {run.counted.get('200', 0)} answers, but {least} arrived, and "
             f"{left} clients did not wait for theirs"
         )
     found += [
@@ -171,16 +171,18 @@ def broken(run: Run, most_growth: float) -> list[str]:
         if status.startswith("5") and count > run.attacks[status]
     ]
     if run.p50_alone_ms and run.p50_ms > MOST_P50 * run.p50_alone_ms:
-        found.append(f"p50 {run.p50_ms:.1f} ms with attackers; {run.p50_alone_ms:.1f} without")
+        found.append(
+f"p50 was {run.p50_ms:.1f} ms with attackers and {run.p50_alone_ms:.1f} ms without"
+)
     found += [f"a swap failed: {reason}" for reason in run.failed_swaps]
     if run.swaps > _BAD_EVERY and not run.refused_swaps:
         found.append(f"{run.swaps} swaps, but no bad version was refused")
     if run.swap_every_s and not run.embeddings:
-        found.append("no embedding came")
+        found.append("no embedding was answered")
     if run.swap_every_s and run.versions < min(2, run.swaps):
-        found.append(f"{run.swaps} swaps, but answers of {run.versions} versions")
+        found.append(f"{run.swaps} swaps, but only {run.versions} versions gave answers")
     if run.inside:
-        found.append(f"{run.inside:.0f} images are still inside")
+        found.append(f"{run.inside:.0f} images are still in the server")
     if run.growth > most_growth:
         found.append(f"memory grew by {run.growth:.1%}, more than {most_growth:.1%}")
     if run.before and run.after:
@@ -197,7 +199,7 @@ def broken(run: Run, most_growth: float) -> list[str]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory of a process alone."""
+    """Return the memory of a process without its children, in bytes."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -222,7 +224,7 @@ def _family(pid: int) -> Iterator[int]:
 
 
 def counters(exposition: str) -> tuple[dict[str, int], float]:
-    """Return the requests that /metrics counts by status, and the images inside the server."""
+    """Return the requests by status and the images in the server, both from /metrics."""
     statuses: Counter[str] = Counter()
     inside = 0.0
     for family in text_string_to_metric_families(exposition):
@@ -236,7 +238,7 @@ def counters(exposition: str) -> tuple[dict[str, int], float]:
 
 @dataclass(frozen=True)
 class ModelUnderSwaps:
-    """Holds the folder of a model that changes, and clients that check its versions."""
+    """Holds the folder of a model that changes, and the clients that check its versions."""
 
     clients: Clients
     folder: Path
@@ -267,10 +269,10 @@ async def soak(
     swapped: ModelUnderSwaps | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Load the server at `url`, and record the results in `run`.
+    """Put load on the server at `url`, and record the results in `run`.
 
-    `large` images are sent now and then, instead of the others. The model of `swapped` changes, and
-    its clients send half of the requests.
+    Sometimes one of the `large` images is sent instead of another. The model of `swapped` changes,
+    and its clients send half of the requests.
     """
     journal = Journal()
     rude = Rude(url, images, seed)
@@ -355,9 +357,8 @@ async def _watch(run: Run, pid: int | None, progress: Progress | None) -> None:
 
 
 async def settle(url: str, run: Run, pid: int) -> None:
-    """Wait until the server has closed all connections; record its counts and resources in
-    `run`.
-    """
+    """Wait until the server has closed all connections. Record its counts and resources in
+    `run`."""
     async with Client(url, []) as client:
         for _ in range(_SETTLE_LOOKS):  # `broken` says what did not come to pass by then
             run.counted, run.inside = counters(await client.metrics() or "")
@@ -374,18 +375,18 @@ async def settle(url: str, run: Run, pid: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, and return 0 if nothing is broken."""
+    """Run, and return 0 if nothing went wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.soak")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument(
-        "--rate", type=float, default=0.0, help="per second; 0: 80%% of the capacity"
+        "--rate", type=float, default=0.0, help="requests per second; 0: 80%% of the capacity"
     )
-    parser.add_argument("--most-growth", type=float, default=0.02, help="of memory, as a share")
-    parser.add_argument("--attackers", action="store_true", help="with a hostile client")
-    parser.add_argument("--swaps", type=float, default=0.0, help="seconds between them; 0: none")
+    parser.add_argument("--most-growth", type=float, default=0.02, help="allowed growth of memory, as a share")
+    parser.add_argument("--attackers", action="store_true", help="add a hostile client")
+    parser.add_argument("--swaps", type=float, default=0.0, help="seconds between swaps of the model; 0: none")
     parser.add_argument("--images", type=Path, default=SAMPLES)
     add_record(parser, RECORD)
-    parser.add_argument("serve", nargs="*", help="what `convoy serve` is given")
+    parser.add_argument("serve", nargs="*", help="arguments for `convoy serve`")
     options = parser.parse_args(arguments)
 
     run = Run(options.seconds, rate=options.rate, swap_every_s=options.swaps)

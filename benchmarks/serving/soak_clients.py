@@ -118,7 +118,7 @@ def enlarged(images: Sequence[ImageFile]) -> list[ImageFile]:
 
 
 async def told(request: Awaitable[Outcome]) -> Outcome:
-    """Return how a request ended, even if its connection broke."""
+    """Return how a request ended, also if its connection broke."""
     try:
         return await request
     except TimeoutError:

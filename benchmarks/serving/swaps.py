@@ -1,8 +1,8 @@
-"""Changes a model under load, and checks each answer against the version that it says.
+"""Changes a model under load, and checks each answer against the version that the answer names.
 
-Two sets of weights of the built-in model take turns in one file. Clients ask by HTTP and by gRPC,
-and each answer must have the scores of its version, or its embedding: those that the same weights
-give in this process.
+Two sets of weights of the built-in model take turns in one file. Clients ask over HTTP and over
+gRPC. Each answer must have the scores or the embedding that this process computes with the weights
+of the same version.
 """
 
 import asyncio
@@ -58,8 +58,8 @@ Rows = Sequence[NDArray[np.float32]]
 
 
 def write_version(folder: Path, version: int, factor: float | None = None) -> None:
-    """Write the model's files for a version; all odd versions share weights, and so do all even
-    ones, unless there is a `factor` of its logits."""
+    """Write the model's files for a version. All odd versions have the same weights, and all even
+    versions too. A `factor` multiplies the logits instead."""
     served = folder / NAME
     if not served.exists():
         served.mkdir(parents=True)
@@ -73,7 +73,8 @@ def write_version(folder: Path, version: int, factor: float | None = None) -> No
 
 @cache
 def _file_of(factor: float) -> bytes:
-    """Return the model with its logits multiplied: no label changes by a positive factor."""
+    """Return the model with its logits multiplied by a factor. A positive factor changes no
+    label."""
     model = onnx.load(BUILT_IN_MODEL)
     graph = model.graph
     value = numpy_helper.from_array(np.array(factor, np.float32))
@@ -87,7 +88,7 @@ def _file_of(factor: float) -> bytes:
 
 
 def scores_of(folder: Path, images: Sequence[ImageFile]) -> Rows:
-    """Return the scores of each of SAMPLES by the weights that the folder has now."""
+    """Return the scores of each image with the weights that the folder has now."""
     return _computed(folder, images)[0]
 
 
@@ -97,7 +98,7 @@ def vectors_of(folder: Path, images: Sequence[ImageFile]) -> Rows:
 
 
 def _computed(folder: Path, images: Sequence[ImageFile]) -> tuple[Rows, Rows]:
-    """Return the scores of each image, and its embedding."""
+    """Return the scores and the embeddings of all images."""
     classifier = load_classifier(folder / NAME / "model.onnx")
     inner, read = classifier.embedding, image_reader(Settings())
     assert isinstance(inner, Inner)
@@ -116,9 +117,9 @@ def _computed(folder: Path, images: Sequence[ImageFile]) -> tuple[Rows, Rows]:
 
 
 def first_version(folder: Path, images: Sequence[ImageFile]) -> Sequence[Rows]:
-    """Write version 1, and return the images' scores by even versions and then by odd ones.
+    """Write version 1. Return the images' scores with even versions, and then with odd versions.
 
-    Raises ValueError where the scores of half of the images do not tell them apart.
+    Raises ValueError if the scores of at least half of the images are the same in both.
     """
     expected = []
     for version in (0, 1):
@@ -126,12 +127,13 @@ def first_version(folder: Path, images: Sequence[ImageFile]) -> Sequence[Rows]:
         expected.append(scores_of(folder, images))
     changes = [np.abs(even - odd).max() for even, odd in zip(*expected, strict=True)]
     if np.median(changes) <= 2 * _TOLERANCE:
-        raise ValueError("both versions have the same scores of most images")
+        raise ValueError("both versions have the same scores for most images; use other images")
     return expected
 
 
 class Clients:
-    """Sends V2 requests over both protocols in turn and checks each answer; a context manager."""
+    """Sends V2 requests over both protocols in turn and checks each answer. It is a context
+    manager."""
 
     def __init__(
         self,
@@ -141,9 +143,11 @@ class Clients:
         expected: Sequence[Rows],
         vectors: Rows = (),
     ) -> None:
-        """Take `expected`, the scores of all images by even versions and those by odd ones.
+        """Take `expected`: the scores of all images with even versions, and those with odd
+        versions.
 
-        With `vectors`, the embeddings of all images, every other image sent by gRPC asks for that.
+        If `vectors` has the embeddings of all images, every second request over gRPC asks for the
+        embedding.
         """
         self._url = f"{url}/v2/models/{NAME}/infer"
         self._repository = f"{url}/v2/repository/models/{NAME}/load"
@@ -170,7 +174,7 @@ class Clients:
         await self._channel.close()
 
     async def send(self, number: int) -> Outcome:
-        """Send the next image in turn, by HTTP or by gRPC."""
+        """Send the next image in turn, over HTTP or over gRPC."""
         again, turn = divmod(number // 2, len(self._bodies))
         embeds = bool(self._vectors and number % 2 and again % 2)
         try:
@@ -192,8 +196,8 @@ class Clients:
     def judged(
         self, version: int, turn: int, values: NDArray[np.float32], *, embeds: bool = False
     ) -> Outcome:
-        """Return whether an image's scores, or its embedding, are those of the version that
-        answered."""
+        """Return the outcome OK if an image's scores or embedding match the version that answered,
+        or else MIXED_UP."""
         expected = self._vectors[turn] if embeds else self._expected[version % 2][turn]
         if values.shape != expected.shape or not np.allclose(values, expected, 0, _TOLERANCE):
             return Outcome(MIXED_UP)
@@ -202,7 +206,7 @@ class Clients:
         return Outcome(OK)
 
     async def load(self, number: int) -> None:
-        """Have the server load what the folder has now. Raises what the call raises."""
+        """Let the server load the model that the folder has now. Raises the error of the call."""
         if number % 2:
             await self._load(
                 message_class("inference.RepositoryModelLoadRequest")(
@@ -233,7 +237,7 @@ class Clients:
 
 
 def _for_embedding(message: bytes) -> bytes:
-    """Return a request for the embedding in place of the scores."""
+    """Return the same request for the embedding instead of the scores."""
     asked = message_class("inference.ModelInferRequest").FromString(message)
     asked.outputs.add(name="embedding")
     encoded: bytes = asked.SerializeToString()
@@ -241,7 +245,7 @@ def _for_embedding(message: bytes) -> bytes:
 
 
 class _RefusedError(Exception):
-    """Says that the server's answer was not 200."""
+    """Raised when the server's answer is not 200."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"HTTP {status}: {text}")
@@ -264,7 +268,8 @@ async def swapping(
 ) -> AsyncIterator["Swaps"]:
     """Change the model at regular intervals, `most` times, beginning with version `first`.
 
-    Each version whose number `bad` divides is to be refused; 0: none.
+    The server must refuse each version whose number is a multiple of `bad`. With 0 it must refuse
+    none.
     """
     done = Swaps(first)
 
@@ -307,7 +312,7 @@ async def swapping(
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Return whether a server says that a version is not good enough."""
+    """Return whether the error is a server's refusal of a version that failed its comparison."""
     if isinstance(error, grpc.aio.AioRpcError):
         return bool(error.code() is grpc.StatusCode.INVALID_ARGUMENT)
     return isinstance(error, _RefusedError) and error.status == HTTPStatus.UNPROCESSABLE_ENTITY

@@ -1,4 +1,4 @@
-"""Contains the servers that `overhead` compares, each of which runs in its own process."""
+"""Contains the servers that `overhead` compares. Each runs in a separate process."""
 
 import os
 import socket
@@ -32,7 +32,7 @@ _QUIET = Settings(access_log=False, drain_s=1)
 
 
 async def _bare_app(_: Scope, receive: Receive, send: Send) -> None:
-    """Read the body and answer JSON, which is the least that any Python server must do."""
+    """Read the body and answer with JSON, the minimum work of any Python server."""
     size = 0
     more = True
     while more:
@@ -57,7 +57,7 @@ app = FastAPI()
 
 @app.api_route("/{path:path}", methods=["GET", "POST"])
 async def read_and_answer(request: Request) -> Response:
-    """Read the body and answer JSON as a FastAPI route."""
+    """Read the body and answer with JSON, as a FastAPI route."""
     await request.body()
     return Response(_TOP_5, media_type="application/json")
 
@@ -68,7 +68,7 @@ def fastapi_route(listener: socket.socket) -> None:
 
 
 def stock_uvicorn(listener: socket.socket) -> None:
-    """Serve the FastAPI route by uvicorn's own command line without an access log."""
+    """Serve the FastAPI route with uvicorn's own command line, without an access log."""
     port = listener.getsockname()[1]
     listener.close()  # uvicorn listens on a socket of its own
     command = [sys.executable, "-m", "uvicorn", "benchmarks.serving.targets:app"]
@@ -92,7 +92,7 @@ class _NoEngine:
         self._scores = np.zeros((self.max_batch, self.classes), np.float32)
 
     def warm_up(self) -> Engine:
-        """Return this engine; there is nothing to warm."""
+        """Return this engine; there is nothing to warm up."""
         return self
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
@@ -129,7 +129,7 @@ def _say_nothing() -> None:
 
 
 def serve_checkout(checkout: Path, listener: socket.socket) -> None:
-    """Serve Convoy with a decoder and an engine that do nothing, as another checkout has it."""
+    """Serve the Convoy of another checkout, with a decoder and an engine that do nothing."""
     listener.set_inheritable(True)
     code = (
         "import socket; from benchmarks.serving.targets import CONVOY, TARGETS; "

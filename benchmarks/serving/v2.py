@@ -1,4 +1,4 @@
-"""Makes V2's requests of one image file, by HTTP and by gRPC."""
+"""Builds V2 requests with one image file, for HTTP and for gRPC."""
 
 import json
 
@@ -6,7 +6,8 @@ from service.grpc.messages import message_class
 
 
 def v2_body(file: bytes) -> tuple[int, bytes]:
-    """Return the length of a request's JSON, and its body: the JSON, and the file as a tensor."""
+    """Return the length of a request's JSON, and the body: the JSON, followed by the file as a
+    tensor."""
     data = _element(file)
     tensor = {
         "name": "image",

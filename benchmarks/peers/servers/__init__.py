@@ -1,1 +1,1 @@
-"""Contains the other servers' programs, which run in environments without Convoy."""
+"""Contains the programs of the other servers, which run in environments without Convoy."""

@@ -1,4 +1,4 @@
-"""Serves the work by BentoML, whose processes import this module."""
+"""Serves the work with BentoML, whose processes import this module."""
 
 import bentoml
 from PIL.Image import Image
@@ -13,7 +13,7 @@ _of_service = {key: _choices.pop(key) for key in ("threads", "workers") if key i
 
 
 class Model:
-    """Holds the model by which both services classify."""
+    """Holds the model with which both services classify."""
 
     def __init__(self) -> None:
         self._work = work_of(SETTINGS)
@@ -25,7 +25,7 @@ class Model:
 
 
 class Batched(Model):
-    """Takes forms with files, and lets BentoML batch over requests."""
+    """Takes forms with files. BentoML batches files of several requests."""
 
     @bentoml.api(  # type: ignore[untyped-decorator]
         route="/predict", batchable=True, max_batch_size=MAX_BATCH, **_choices

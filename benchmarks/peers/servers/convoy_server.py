@@ -1,4 +1,4 @@
-"""Serves the no-op by Convoy: its application, with a decoder and an engine that do nothing."""
+"""Serves the no-op with Convoy's application, whose decoder and engine do nothing."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""Serves the work by LitServe."""
+"""Serves the work with LitServe."""
 
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ from benchmarks.peers.servers.work import Answer, Settings, settings_given, work
 
 
 class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types are checked
-    """Does the work in LitServe's steps; bodies that are not JSON arrive unchanged."""
+    """Does the work in LitServe's steps. Bodies that are not JSON arrive unchanged."""
 
     def __init__(self, settings: Settings, **choices: Any) -> None:
         super().__init__(**choices)

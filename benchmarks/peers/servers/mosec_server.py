@@ -1,4 +1,4 @@
-"""Serves the work by mosec, whose workers are processes that import this module."""
+"""Serves the work with mosec, whose workers are processes that import this module."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ SETTINGS = settings_given()
 
 
 class Classifier(Worker):  # type: ignore[misc]  # not installed where types are checked
-    """Does the work behind mosec's batches; the body of a request arrives unchanged."""
+    """Does the work on batches that mosec forms. The body of a request arrives unchanged."""
 
     resp_mime_type = "application/json"
 

@@ -1,4 +1,4 @@
-"""Contains the model that Triton's backend for Python runs, in a process of its own."""
+"""Contains the model that Triton's Python backend runs in a separate process."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from benchmarks.peers.servers.work import settings_given, work_of
 
 
 class TritonPythonModel:
-    """Does the work for the requests that Triton batched; it ranks the scores itself."""
+    """Does the work for the requests that Triton has batched, and ranks the scores."""
 
     def initialize(self, _: Any) -> None:
         """Open the model."""

@@ -1,7 +1,7 @@
-"""Serves the work by Triton: its HTTP, its scheduler, and its backend for Python.
+"""Serves the work with Triton: its HTTP server, its scheduler and its Python backend.
 
-The package `nvidia-pytriton` has the real `tritonserver` and no other backend, so ONNX Runtime is
-called from Python here, as by the other peers.
+The package `nvidia-pytriton` contains the real `tritonserver`, but only the Python backend. So ONNX
+Runtime is called from Python, like in the other peers.
 """
 
 import os
@@ -25,7 +25,7 @@ from benchmarks.peers.servers.triton_model import TritonPythonModel
 
 
 def configuration(settings: Settings) -> str:
-    """Return the model's configuration for a body of one image and an answer of one score each."""
+    """Return the model's configuration for requests whose body is one image."""
     waits = settings.choices.get("delay_us", 0)
     return f"""
 backend: "python"
@@ -38,7 +38,7 @@ dynamic_batching {{max_queue_delay_microseconds: {waits}}}
 
 
 def main() -> None:
-    """Lay out a repository of one model, and become Triton."""
+    """Write a repository with one model, and replace this process by Triton."""
     settings = settings_given()
     packages = Path(sysconfig.get_path("purelib"))
     triton = packages / "pytriton" / "tritonserver"
@@ -66,7 +66,8 @@ def main() -> None:
 
 
 def _given_path() -> list[str]:
-    """Return the folders of PYTHONPATH, which the backend's Python does not read either."""
+    """Return the folders of PYTHONPATH, because the Python of the backend does not read this
+    variable."""
     return [folder for folder in sys.path if (Path(folder) / "benchmarks").is_dir()]
 
 

@@ -1,6 +1,6 @@
-"""Does the same work in every peer: turns an image's bytes into the five likeliest classes.
+"""Does the same work in every peer: converts an image's bytes to the five likeliest classes.
 
-Imports nothing of Convoy, which is not installed where this runs.
+Imports nothing of Convoy, which is not installed in the peers' environments.
 """
 
 import io
@@ -22,7 +22,8 @@ Answer = dict[str, list[dict[str, int | float]]]
 
 @dataclass(frozen=True)
 class Settings:
-    """Says how a server is started: `choices` are its own options, all else is equal for all."""
+    """Holds the settings with which a server starts. `choices` are the server's own options; all
+    other settings are the same for all servers."""
 
     port: int
     work: str  # noop, or another whose model is given
@@ -53,7 +54,7 @@ class Work(Protocol):
 
 
 class NoOp:
-    """Ignores its images, and finds 1000 classes equally likely."""
+    """Ignores the images, and rates 1000 classes as equally likely."""
 
     def __init__(self) -> None:
         self._pixels = np.zeros((1, 1, 1), np.uint8)
@@ -73,7 +74,7 @@ class NoOp:
 
 
 class Model:
-    """Runs a model by ONNX Runtime with the session options that Convoy sets."""
+    """Runs a model in ONNX Runtime with the same session options as Convoy."""
 
     def __init__(self, settings: Settings) -> None:
         telemetry = os.environ.get("ORT_DISABLE_TELEMETRY", "")  # noqa: TID251
@@ -96,7 +97,8 @@ class Model:
             self.scores([np.zeros(shape, np.uint8)] * n)
 
     def decode(self, image: Image.Image | bytes) -> NDArray[np.uint8]:
-        """Return the image's central square, after its shorter side is resampled to `resize`."""
+        """Return the image's central square after resampling its shorter side to `resize`
+        pixels."""
         opened = Image.open(io.BytesIO(image)) if isinstance(image, bytes) else image
         shorter, side, full = self._given.resize, self._given.side, opened.size
         resized = (shorter * full[0] // min(full), shorter * full[1] // min(full))
@@ -122,7 +124,8 @@ class Model:
 
 
 def tell(settings: Settings, facts: dict[str, str]) -> None:
-    """Write what this process is like, by which the measurement is held to be fair."""
+    """Write a report of this process's conditions, with which the comparison's fairness is
+    checked."""
     file = Path(settings.facts) / f"{os.getpid()}.json"
     file.write_text(json.dumps(facts))
 
@@ -133,13 +136,13 @@ def work_of(settings: Settings) -> Work:
 
 
 def settings_given() -> Settings:
-    """Return the settings that this process was started with."""
+    """Return the settings with which this process was started."""
     # An environment variable: some servers start the processes that do the work themselves.
     return Settings(**json.loads(os.environ["PEER_SETTINGS"]))  # noqa: TID251
 
 
 def answer(scores: NDArray[np.float32], *, logits: bool) -> Answer:
-    """Return the five likeliest classes, the likeliest first, by softmax if scores are logits."""
+    """Return the five likeliest classes, the likeliest first, with softmax if scores are logits."""
     few = np.argpartition(scores, -TOP)[-TOP:]
     first = few[np.argsort(-scores[few])]
     chosen = scores[first]

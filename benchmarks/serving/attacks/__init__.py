@@ -1,1 +1,2 @@
-"""Measures what a hostile client costs others by sending the most expensive requests per byte."""
+"""Measures how a hostile client affects other clients if it sends the most expensive requests per
+byte."""

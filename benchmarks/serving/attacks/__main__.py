@@ -3,12 +3,12 @@
     python -m benchmarks.serving.attacks [--model FILE --preset NAME] [--connections 1,4,16]
                                    [--seconds N] [--only TEXT] [--record [FILE]] [-- OPTIONS]
 
-Starts `convoy serve`, a SqueezeNet with random weights unless told otherwise, and asks it about
-photographs, one after another with pauses: alone first, then during each of the attacks that cost
-most for each of their bytes, on each number of connections. The exit status is 1 unless the honest
-client's p50 stays within 3 times its value alone and its worst within 0.5 s, every answer is right,
-the server grows by less than 400 MB, and its memory is back at its level 5 s after the attack. For
-an idle machine with two cores or more.
+Starts `convoy serve`, by default with a SqueezeNet with random weights. An honest client sends
+photographs one after another with pauses: first alone, and then during each attack on each number
+of connections. The attacks are the requests that cost a server most per byte. The exit status is 1
+unless the honest client's p50 stays within 3 times its value alone, its longest latency within 0.5
+s, and all its answers are right, and unless the server grows by less than 400 MB and frees this
+memory within 5 s after the attack. Run it on an idle machine with at least two cores.
 """
 
 import argparse
@@ -57,7 +57,7 @@ _LOOK_S = 0.5  # between two looks at what it left behind
 
 @dataclass
 class Honest:
-    """Holds the latencies that an honest client saw, and the server's memory meanwhile."""
+    """Holds an honest client's latencies, and the server's memory during the same time."""
 
     name: str
     connections: int
@@ -79,24 +79,29 @@ class Honest:
 
 
 def broken(seen: Honest, alone: Honest) -> list[str]:
-    """Return sentences on what an attack did to an honest client beyond the allowed limits."""
+    """Return a sentence for each limit that an attack exceeded."""
     what = f"{seen.name} on {seen.connections} connections"
     found = [f"{what}: an honest request ended with {kind}" for kind in sorted(set(seen.wrong))]
     if seen.p50 > MOST_P50 * alone.p50:
-        found.append(f"{what}: p50 {seen.p50 * 1e3:.0f} ms, {seen.p50 / alone.p50:.1f} times")
+        found.append(
+f"{what}: p50 was {seen.p50 * 1e3:.0f} ms, {seen.p50 / alone.p50:.1f} times its value"
+" without an attack"
+)
     if seen.worst > MOST_S:
-        found.append(f"{what}: the worst took {seen.worst * 1e3:.0f} ms")
+        found.append(f"{what}: the longest latency was {seen.worst * 1e3:.0f} ms")
     if seen.grown > MOST_GROWTH:
         found.append(f"{what}: memory grew by {seen.grown / 1e6:.0f} MB")
     if seen.kept > MOST_KEPT:
-        found.append(f"{what}: {seen.kept / 1e6:.0f} MB were not back {BACK_S:g} s later")
+        found.append(
+f"{what}: {seen.kept / 1e6:.0f} MB were not freed within {BACK_S:g} s after it"
+)
     if not seen.attacks:
         found.append(f"{what}: the attack did not take place")
     return found
 
 
 async def _ask(client: Client, pid: int, before: int, seconds: float, seen: Honest) -> None:
-    """Ask for some seconds; `before` is the memory of the server ahead of them."""
+    """Send requests for `seconds`. `before` is the server's memory before them, in bytes."""
     end, number = time.monotonic() + seconds, 0
     while (started := time.monotonic()) < end:
         outcome = await client.send(number)
@@ -110,8 +115,9 @@ async def _ask(client: Client, pid: int, before: int, seconds: float, seen: Hone
 
 
 async def _back(pid: int, before: int) -> int:
-    """Return how many bytes more than before the server's own process has, when they are few or
-    BACK_S is over; those that decode large images stay for the next."""
+    """Wait until the server's main process has nearly as little memory as before, for at most
+    BACK_S. Return the bytes that it has more. Processes that decode large images keep theirs for
+    the next image."""
     for _ in range(round(BACK_S / _LOOK_S)):
         await asyncio.sleep(_LOOK_S)
         kept = resident_bytes(pid) - before
@@ -129,7 +135,7 @@ async def measure(
     connections: Sequence[int],
     seconds: float,
 ) -> tuple[Honest, list[Honest]]:
-    """Return the results of an honest client alone, and then during each attack.
+    """Return the results of an honest client alone, and during each attack.
 
     Each attack runs on each number of connections.
     """
@@ -152,15 +158,15 @@ async def measure(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, and return 0 if no attack exceeds its limits."""
+    """Measure, and return 0 if no attack exceeds a limit."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.attacks")
     parser.add_argument("--model", type=Path)
     parser.add_argument("--preset", default="imagenet")
     parser.add_argument("--connections", default=",".join(map(str, CONNECTIONS)))
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each attack")
-    parser.add_argument("--only", default="", help="attacks whose name has this")
+    parser.add_argument("--seconds", type=float, default=10.0, help="time for each attack (%(default)s)")
+    parser.add_argument("--only", default="", help="only attacks whose names contain this text")
     add_record(parser, RECORD)
-    parser.add_argument("serve", nargs="*", help="what `convoy serve` is given")
+    parser.add_argument("serve", nargs="*", help="arguments for `convoy serve`")
     options = parser.parse_args(arguments)
     connections = [int(count) for count in options.connections.split(",")]
     images = [ImageFile(f"{size} bytes", jpeg_of(size), "image/jpeg") for size in _IMAGES]

@@ -1,7 +1,8 @@
-"""Lists requests that cost a server the most for each of their bytes, or did before it was bounded.
+"""Lists the requests that cost a server most per byte, or did so before their cost was limited.
 
-An attacker has a process and an address of its own, as another machine would: so a server can tell
-it from honest clients, and what sending takes does not delay those. How they are sent is in `ways`.
+Like on another machine, an attacker has a separate process and a separate address. So the server
+can distinguish it from honest clients, and sending its requests does not delay theirs. `ways` sends
+the requests.
 """
 
 import asyncio
@@ -49,13 +50,13 @@ class Attack:
 
 @dataclass
 class Attackers:
-    """Counts the outcomes of the attackers' requests, once they have ended."""
+    """Holds the counted outcomes of the attackers' requests after the attackers have ended."""
 
     statuses: Counter[str] = field(default_factory=Counter)
 
 
 def attacks_on(url: str, *, by_grpc: bool = False) -> Sequence[Attack]:
-    """Return the requests, for the first model of a server, which may have a gRPC port, too."""
+    """Return the attacks on the first model of a server, which may also have a gRPC port."""
     with urlopen(f"{url}/v1/models", timeout=10) as response:
         model = json.load(response)["models"][0]
     name, shape = model["name"], model["image"]
@@ -127,7 +128,7 @@ def _posted(name: str, path: str, body: bytes, headers: Mapping[str, str] = {}) 
 
 
 def _tensors(count: int) -> tuple[bytes, Mapping[str, str]]:
-    """Return a request with so many binary tensors of a few bytes, and its headers."""
+    """Return a request with `count` binary tensors of a few bytes each, and its headers."""
     one = {"name": "image", "datatype": "BYTES", "shape": [1]}
     inputs = [one | {"parameters": {"binary_data_size": 5}}] * count
     head = json.dumps({"inputs": inputs}, separators=(",", ":")).encode()
@@ -148,7 +149,7 @@ def _nan(own: Mapping[str, Any]) -> tuple[bytes, Mapping[str, str]]:
 
 
 def _parts(count: int) -> tuple[bytes, Mapping[str, str]]:
-    """Return a form with so many files of one byte each, and its headers."""
+    """Return a form with `count` files of one byte each, and its headers."""
     part = b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\n7\r\n'
     return part * count + b"--b--\r\n", {"Content-Type": "multipart/form-data; boundary=b"}
 
@@ -160,7 +161,7 @@ def _files(files: Sequence[bytes]) -> bytes:
 
 
 def _zeros(name: str, datatype: str, shape: Sequence[int]) -> bytes:
-    """Return a request with as many images as fit into JSON, all of whose numbers are 0."""
+    """Return a request with as many images as fit into JSON. All their numbers are 0."""
     numbers = 1
     for side in shape[1:]:
         numbers *= side
@@ -171,14 +172,15 @@ def _zeros(name: str, datatype: str, shape: Sequence[int]) -> bytes:
 
 
 def _with_classes(shape: Sequence[int], scores: str) -> bytes:
-    """Return a request with as many images as fit into JSON, for the names of all their classes."""
+    """Return a request with as many images as fit into JSON, which asks for the names of all
+    classes of each."""
     asked = json.loads(_zeros("image", "UINT8", shape))
     asked["outputs"] = [{"name": scores, "parameters": {"classification": 1000}}]
     return json.dumps(asked).encode()
 
 
 def frames(side: int, count: int = 20) -> bytes:
-    """Return an animated WebP, all of whose frames are the same few bytes."""
+    """Return an animated WebP whose frames are all the same few bytes."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return kind + len(data).to_bytes(4, "little") + data + bytes(len(data) & 1)
@@ -219,7 +221,7 @@ def _saved(image: Image.Image, kind: str, **options: object) -> bytes:
 async def under_attack(
     url: str, grpc: str, attacks: Sequence[Attack], connections: int
 ) -> "AsyncIterator[Attackers]":
-    """Send every attack on `connections` connections of its own within this block."""
+    """Send each attack on `connections` separate connections within this block."""
     seen = Attackers()
     if not attacks:
         yield seen
@@ -245,7 +247,7 @@ async def under_attack(
 def _attack(
     parent: Connection, url: str, grpc: str, attacks: Sequence[Attack], connections: int
 ) -> None:
-    """Attack until the parent says something, and tell it the outcomes."""
+    """Attack until the parent sends a message, and send the outcomes to it."""
 
     async def attack() -> Counter[str]:
         seen: Counter[str] = Counter()

@@ -1,10 +1,12 @@
-"""Speaks as much HTTP/2 as hostile calls by gRPC need, without a library that keeps its manners.
+"""Implements the part of HTTP/2 that hostile gRPC calls need, since a library would not send such
+calls.
 
     HEADERS ── DATA with the message ── ... ── RST_STREAM, or nothing more
                                          └─ HEADERS with the status, if it is waited for
 
-A client that grpcio makes cannot choose its address, reads ahead, and compresses each message anew,
-which takes more of a core than the server does. RFC 9113 and 7541; gRPC's own protocol over them.
+A client of grpcio cannot choose its address, reads ahead, and compresses each message again, which
+takes more processor time than the server's work. Sources: RFC 9113 and RFC 7541, and gRPC's
+protocol over HTTP/2.
 """
 
 import asyncio
@@ -30,7 +32,7 @@ _LOST = "the connection was lost"
 
 
 def message_of(data: bytes, *, compressed: bool = True) -> bytes:
-    """Return a message as gRPC frames it; `data` is gzip where it is compressed."""
+    """Return a message in gRPC's framing. `data` is gzip if the message is compressed."""
     return struct.pack("!?I", compressed, len(data)) + data
 
 
@@ -44,7 +46,8 @@ def _headers(path: str, authority: str, more: Sequence[tuple[str, str]]) -> byte
 
 
 def _text(value: str) -> bytes:
-    """Return a string without Huffman's code, of fewer than 127 bytes or of a few more."""
+    """Return an HPACK string without Huffman coding, for texts of up to slightly more than 127
+    bytes."""
     data, most = value.encode(), 127
     if len(data) < most:
         return bytes([len(data)]) + data
@@ -64,13 +67,13 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 class Connection:
-    """Holds one connection; a context manager."""
+    """Holds one connection, as a context manager."""
 
     def __init__(
         self, address: str, source: str, *, reads: bool = True, window: int = _WINDOW_SIZE
     ) -> None:
-        """Connect to `address` from the address `source`; unless it `reads`, the server may send
-        no more than a `window` of bytes on each stream."""
+        """Connect to `address` from the address `source`. Unless `reads` is set, the server may
+        send at most `window` bytes on each stream."""
         host, _, port = address.rpartition(":")
         self._address, self._authority, self._source = (host, int(port)), address, source
         self._reads, self._own_window = reads, window
@@ -107,7 +110,8 @@ class Connection:
         return stream
 
     async def send(self, stream: int, message: bytes, *, ends: bool = False) -> None:
-        """Send a message once the server's window lets it in. Raises OSError if it is lost."""
+        """Send a message once it fits into the server's window. Raises OSError if the connection is
+        lost."""
         for at in range(0, max(1, len(message)), _FRAME):
             piece = message[at : at + _FRAME]
             while min(self._window, self._windows[stream]) < len(piece):
@@ -129,12 +133,13 @@ class Connection:
         self._write(_frame(_RESET, 0, stream, struct.pack("!I", _CANCEL)))
 
     def read(self, stream: int, count: int) -> None:
-        """Let the server send so many bytes more."""
+        """Let the server send `nbytes` more bytes."""
         size = struct.pack("!I", count)
         self._write(_frame(_WINDOW, 0, 0, size) + _frame(_WINDOW, 0, stream, size))
 
     async def status(self, stream: int) -> str:
-        """Return gRPC's status of a call that has ended. Raises OSError if it is lost."""
+        """Wait until a call has ended, and return its gRPC status. Raises OSError if the connection
+        is lost."""
         self._check()
         status = await self._ended[stream]
         del self._ended[stream]
@@ -201,9 +206,9 @@ class Connection:
 
 
 def _status_in(trailers: bytes) -> str:
-    """Return the status in trailers that were written without a table and without Huffman's
-    code."""
+    """Return the status in trailers that were written without HPACK's tables and without Huffman
+    coding."""
     _, found, rest = trailers.partition(_STATUS)
     if not found:
-        raise ValueError(f"no status in the trailers {trailers!r}")
+        raise ValueError(f"the trailers {trailers!r} must contain grpc-status as a literal")
     return rest[1 : 1 + rest[0]].decode("ascii")

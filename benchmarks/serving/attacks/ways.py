@@ -1,7 +1,7 @@
-"""Sends an attacker's requests, in ways of which only some wait for the answers.
+"""Sends an attacker's requests in several ways, of which only some wait for answers.
 
-Each function sends a body on a connection of its own until it is cancelled, and counts how requests
-ended: by HTTP's status in which the server counts, or as one of the names here.
+Each function sends a body on a separate connection until it is cancelled, and counts how requests
+ended: by the HTTP status under which the server counts them, or by one of the names below.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _STATUSES = {"0": "200", "3": "400", "4": "504", "8": "429", "13": "500", "14": 
 
 @dataclass(frozen=True)
 class Place:
-    """Locates a server."""
+    """Holds the addresses of a server, and a session to it."""
 
     session: aiohttp.ClientSession  # with the attacker's address
     url: str
@@ -54,7 +54,7 @@ class Place:
 
 @asynccontextmanager
 async def at(url: str, grpc: str) -> AsyncIterator[Place]:
-    """Yield the place for attacks on a server."""
+    """Yield a Place for attacks on a server."""
     connector = aiohttp.TCPConnector(limit=0, local_addr=(ADDRESS, 0))
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
@@ -74,8 +74,8 @@ async def post(
     scores: bool = True,
     pause_s: float = _REFUSED_PAUSE_S,
 ) -> None:
-    """Post the body again as soon as it is answered, or `pause_s` after a refusal; `scores`: a
-    model answers."""
+    """Post the body again as soon as the answer comes, or `pause_s` after a refusal. `scores` says
+    that a model answers."""
     while True:
         status = await _answered(place, "POST", path, body, seen, headers)
         if status == "200" and not scores:
@@ -117,7 +117,7 @@ async def _answered(
     seen: Counter[str],
     headers: Mapping[str, str] = {},
 ) -> str:
-    """Return a request's status; it is counted if this is cancelled."""
+    """Return a request's status. If this call is cancelled, count the request as unanswered."""
     try:
         async with place.session.request(
             method, place.url + path, data=body, headers=headers
@@ -132,7 +132,7 @@ async def _answered(
 
 
 async def pipeline(place: Place, body: bytes, seen: Counter[str]) -> None:
-    """Send as many requests as may wait on a connection, and read no answer."""
+    """Send as many requests as a connection may hold, and read no answer."""
     request = _head(place, len(body)) + body
     while True:
         seen[UNANSWERED] += _PIPELINED
@@ -148,7 +148,7 @@ async def half(place: Place, body: bytes, seen: Counter[str]) -> None:
 
 
 async def in_chunks(place: Place, body: bytes, seen: Counter[str]) -> None:
-    """Send a body that is in chunks already, and read the answer."""
+    """Send a body that is already in chunks, and read the answer."""
     request = _head(place, None) + body
     while True:
         try:
@@ -165,7 +165,7 @@ async def in_chunks(place: Place, body: bytes, seen: Counter[str]) -> None:
 
 
 def _head(place: Place, length: int | None) -> bytes:
-    """Return the head of a request; without a length its body is in chunks."""
+    """Return the head of a request. Without a length, the body is sent in chunks."""
     address = urlsplit(place.url).netloc
     first = f"POST {CLASSIFY_PATH} HTTP/1.1\r\nHost: {address}"
     of_body = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
@@ -204,10 +204,11 @@ _Attack = Callable[[Place, bytes, Counter[str]], Awaitable[None]]
 
 
 def _again(*, reads: bool = True, counts: bool = False) -> Callable[[_Talk], _Attack]:
-    """Make an attack of a talk on a connection: when that is lost, it goes on with a new one.
+    """Turn a talk on one connection into an attack, which opens a new connection if the old one is
+    lost.
 
-    A connection that does not `reads` gets no more than a window of each answer. `counts`: a lost
-    one is a request without an answer.
+    Unless `reads` is set, a connection receives at most one window of each answer. If `counts` is
+    set, a lost connection counts as a request without an answer.
     """
 
     def attack_by(talk: _Talk) -> _Attack:
@@ -229,7 +230,7 @@ def _again(*, reads: bool = True, counts: bool = False) -> Callable[[_Talk], _At
 
 
 async def _status(open_: Connection, method: str, message: bytes, seen: Counter[str]) -> str:
-    """Return a call's status; it is counted if this is cancelled."""
+    """Return a call's status. If this coroutine is cancelled, count the call as unanswered."""
     stream = open_.begin(method)
     try:
         await open_.send(stream, message, ends=True)
@@ -241,7 +242,7 @@ async def _status(open_: Connection, method: str, message: bytes, seen: Counter[
 
 @_again(counts=True)
 async def ask(open_: Connection, message: bytes, seen: Counter[str]) -> None:
-    """Ask again and again whether the server lives."""
+    """Ask again and again whether the server is live."""
     while True:
         status = await _status(open_, _LIVE, message, seen)
         seen[DONE if status == "0" else f"gRPC {status}"] += 1
@@ -292,7 +293,7 @@ async def cancel(open_: Connection, message: bytes, seen: Counter[str]) -> None:
 
 @_again()
 async def say_nothing(open_: Connection, _: bytes, seen: Counter[str]) -> None:
-    """Begin many calls, and send no message of theirs."""
+    """Begin many calls without sending their messages."""
     for _number in range(_CALLS):
         open_.begin(_INFER)
         seen[UNANSWERED] += 1

@@ -52,12 +52,12 @@ def test_the_no_ops_classes_are_equally_likely_so_any_of_them_is_right() -> None
     answer = b"\r\n\r\n" + json.dumps({"predictions": found}).encode()
     (case,) = NOTHING.cases
     right(answer, case, 1e-6)
-    with pytest.raises(WrongAnswerError, match="is right"):
+    with pytest.raises(WrongAnswerError, match="must begin with"):
         right(answer, Case(case.image, case.media_type, (4, 0.001)), 1e-6)
 
 
 def test_an_answer_without_classes_is_wrong() -> None:
-    with pytest.raises(WrongAnswerError, match="no predictions in"):
+    with pytest.raises(WrongAnswerError, match="must have predictions"):
         top_of(b'HTTP/1.1 200 OK\r\n\r\n{"detail": "no"}')
 
 
@@ -144,11 +144,11 @@ def test_all_servers_are_measured_and_each_failure_is_its_own(
             theirs = by[STAND_IN.name, work, connections]
             assert set(theirs["tried"]) == rightly
             assert set(theirs["failed"]) == {GOOD, WRONG, UNSURE, TIRED} - rightly
-            assert "is right" in theirs["failed"][UNSURE]
+            assert "must begin with" in theirs["failed"][UNSURE]
             assert by[ABSENT.name, work, connections]["error"] == "not installed: no network"
         images = {by[name, work, 8]["image"] for name in (CONVOY.name, STAND_IN.name)}
         assert len(images) == 1
-    assert "is right" in by[STAND_IN.name, DIGITS, 8]["failed"][WRONG]
+    assert "must begin with" in by[STAND_IN.name, DIGITS, 8]["failed"][WRONG]
     printed = capsys.readouterr().out
     assert "round 2 of 2: Stand-in" in printed
     assert "| Stand-in | good |" in printed

@@ -48,10 +48,10 @@ def test_nothing_is_wrong_with_a_healthy_run() -> None:
         ({"outcomes": Counter({OK: 900, LEFT: 80, MIXED_UP: 1})}, "1 requests ended with: mixed"),
         ({"outcomes": Counter({OK: 900, LEFT: 80, "timed out": 2})}, "2 requests ended with: tim"),
         ({"outcomes": Counter({OK: 900, LEFT: 80, NOT_SENT: 99})}, "could not be sent"),
-        ({"counted": {"200": 949}}, "counted 949 answers; 950 came"),
-        ({"counted": {"200": 1031}}, "counted 1031 answers; 950 came, and 80 clients"),
+        ({"counted": {"200": 949}}, "counted 949 answers, but 950 arrived"),
+        ({"counted": {"200": 1031}}, "counted 1031 answers, but 950 arrived, and 80 clients"),
         ({"counted": {"200": 990, "503": 1}}, "1 answers with status 503"),
-        ({"inside": 1.0}, "1 images are still inside"),
+        ({"inside": 1.0}, "1 images are still in the server"),
         ({"memory": [100, 110, *[200] * 9, *[210] * 9]}, "memory grew by 5.0%"),
         ({"after": Process(200, 8, 14)}, "threads grew from 7 to 8"),
         ({"after": Process(200, 7, 15)}, "open files grew from 14 to 15"),
@@ -59,13 +59,13 @@ def test_nothing_is_wrong_with_a_healthy_run() -> None:
         ({"failed_swaps": ["it is no ONNX"]}, "a swap failed: it is no ONNX"),
         (
             {**SWAPPED, "swaps": 9, "versions": 1, "refused_swaps": 3},
-            "9 swaps, but answers of 1 versions",
+            "9 swaps, but only 1 versions gave answers",
         ),
         (
             {**SWAPPED, "swaps": 9, "versions": 6},
             "9 swaps, but no bad version was refused",
         ),
-        ({**SWAPPED, "embeddings": 0}, "no embedding came"),
+        ({**SWAPPED, "embeddings": 0}, "no embedding was answered"),
     ],
 )
 def test_whatever_is_wrong_is_named(changes: dict[str, Any], message: str) -> None:
