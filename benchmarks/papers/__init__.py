@@ -1,1 +1,1 @@
-"""Reproduces five papers' results, and writes docs/papers.md: a row for each result."""
+"""Reproduces the results of five papers, and writes docs/papers.md with a row for each result."""

@@ -1,7 +1,7 @@
 """Prints one of the papers' tables, or writes docs/papers.md, its image, and docs/ladder.md.
 
-python -m benchmarks.papers --docs      all of it: `make papers`
-python -m benchmarks.papers NAME        one table
+python -m benchmarks.papers --docs write all pages: `make papers` python -m benchmarks.papers NAME
+print one table
 """
 
 import argparse
@@ -137,7 +137,7 @@ def page(results: Mapping[str, Sequence[Result]]) -> str:
 
 
 def _left(headings: Sequence[str], *rows: Sequence[str]) -> str:
-    """Return a table in Markdown that is aligned left: its cells are words."""
+    """Return a table in Markdown with all columns aligned left, for cells of words."""
     head, rule, *lines = markdown(headings, *rows).splitlines()
     return "\n".join([head, rule.replace("---:", "---"), *lines])
 
@@ -157,13 +157,13 @@ def show(name: str, console: Console) -> None:
 def main(command_line: Sequence[str] | None = None) -> None:
     """Print a table or write the page."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.papers", description="The papers' results next to Convoy's."
+        prog="python -m benchmarks.papers", description="Compare the papers' results with Convoy's."
     )
-    parser.add_argument("name", nargs="?", choices=tuple(TABLES), help="of a table to print")
+    parser.add_argument("name", nargs="?", choices=tuple(TABLES), help="the table to print")
     parser.add_argument("--docs", action="store_true", help="write docs/papers.md")
     arguments = parser.parse_args(command_line)
     if not arguments.docs and arguments.name is None:
-        parser.error("name a table, or --docs")
+        parser.error("name a table to print, or give --docs")
     if arguments.docs:
         PAGE.write_text(page({paper: of() for paper, of in PAPERS.items()}), encoding="utf-8")
         blur.panels(blur.blurred()[0]).save(blur.IMAGE)

@@ -1,8 +1,8 @@
-"""Computes Soutar 2020's worked example by a kernel, and draws it: docs/blur.png.
+"""Computes the worked example of Soutar 2020 with a kernel, and draws docs/blur.png.
 
-32 equal images of 50×50 with 32 channels are blurred by a Gaussian filter of 3×3. F(2×2, 3×3) cuts
-each channel into 25×25 tiles. docs/blur.png shows a channel, its transformed tiles, and the output
-that the fused kernel computed on the simulator.
+A 3×3 Gaussian filter blurs 32 equal images of 50×50 with 32 channels. F(2×2, 3×3) divides each
+channel into 25×25 tiles. docs/blur.png shows a channel, its transformed tiles, and the output that
+the fused kernel computes on the simulator.
 """
 
 import numpy as np
@@ -46,7 +46,8 @@ def gauss() -> Floats:
 
 
 def operands(problem: ConvProblem) -> tuple[Floats, Floats]:
-    """Return x, equal channels of equal images, and a filter that blurs each and takes the mean."""
+    """Return x, whose images and channels are all equal, and a filter that blurs each channel and
+    takes the mean."""
     x = np.zeros((problem.n, problem.c, 50, 50), np.float32) + channel()
     weight = np.zeros(problem.filter_shape, np.float32) + gauss() / np.float32(problem.c)
     return x, weight
@@ -74,7 +75,7 @@ def blurred() -> Floats:
 
 
 def transformed() -> Floats:
-    """Return a channel's 25×25 tiles of 4×4 transformed, side by side: 100×100."""
+    """Return a channel's 25×25 transformed tiles of 4×4, side by side: 100×100."""
     matrices = winograd_matrices(2, 3, Points.INTEGER)
     one = same_padded((50, 50), 3, 1, 1)
     v = nested(as_array(matrices.bt), tiles(channel()[None, None], one, matrices), 2)[0, 0]
@@ -82,7 +83,8 @@ def transformed() -> Floats:
 
 
 def panels(y: Floats) -> Image.Image:
-    """Return the three panels as one grey image, each from its darkest to its brightest."""
+    """Return the three panels as one grey image. Each panel is scaled from its darkest to its
+    brightest value."""
     panels = [(channel(), _ZOOM), (transformed(), _ZOOM // 2), (y, _ZOOM)]
     drawn = []
     for panel, zoom in panels:
@@ -92,7 +94,8 @@ def panels(y: Floats) -> Image.Image:
 
 
 def table_blur() -> Cells:
-    """Return what the example takes, directly and by F(2×2), and how far apart the results are."""
+    """Return the example's costs, directly and with F(2×2), and the difference between both
+    results."""
     one = PROBLEM.with_batch(1)
     apart = float(np.abs(blurred() - reference.conv(*operands(one), one)[0]).max())
     direct, by_tiles = (WAYS[way](PROBLEM).multiplications for way in ("naive", "F(2×2)"))

@@ -1,9 +1,10 @@
-"""Counts arithmetic as Lavin & Gray 2015 do, section 5: tables 1 and 2, equations 16 to 23.
+"""Counts arithmetic like Lavin & Gray 2015, section 5: tables 1 and 2, equations 16 to 23.
 
-A stage's arithmetic is normalised by the multiplications of the stage between the transforms:
-L = alpha' (1 + beta'/K + gamma'/P + delta'/C) N H W C K, equation 23. For Winograd these are
-alpha² for a tile, channel and filter. For the FFT they are real ones, 4 or by the fast product 3 of
-each of alpha (alpha/2 + 1) complex numbers, which the paper says nowhere; its numbers follow.
+Equation 23 is L = alpha' (1 + beta'/K + gamma'/P + delta'/C) N H W C K. The arithmetic of each
+stage is divided by the multiplications of the stage between the transforms. With Winograd these are
+alpha² per tile, channel and filter. With the FFT they are real multiplications: 4, or 3 with the
+fast product, for each of alpha (alpha/2 + 1) complex numbers. The paper does not say so, but its
+numbers follow from it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +45,7 @@ class Complexity:
     inverse: float  # delta'
 
     def total(self, k: float, p: float, c: float) -> float:
-        """Return L / (N H W C K) of equation 23 for K filters, P tiles and C channels."""
+        """Return L / (N H W C K) from equation 23 for K filters, P tiles and C channels."""
         return self.products * (1 + self.data / k + self.filter / p + self.inverse / c)
 
 
@@ -78,8 +79,8 @@ TABLE_2: Mapping[int, tuple[float, float, float, float]] = {
 
 
 def _steps(*rows: Mapping[str, Fraction | int]) -> dict[Value, Terms]:
-    """Return steps by what each combines: g0 to g2 are the filter's taps, u0 to u7 transformed
-    ones, t a shared term."""
+    """Return steps from texts of the terms that each combines: g0 to g2 are the filter's taps, u0
+    to u7 are transformed taps, and t is a shared term."""
     kinds = {"g": Kind.INPUT, "u": Kind.OUTPUT, "t": Kind.SHARED}
 
     def value(name: str) -> Value:
@@ -92,7 +93,7 @@ def _steps(*rows: Mapping[str, Fraction | int]) -> dict[Value, Terms]:
 
 
 def _pair(plus: int, even: str, odd: Fraction) -> tuple[Mapping[str, Fraction | int], ...]:
-    """Return the two rows of points a and -a: a sum of even taps, and ± a·g1."""
+    """Return the two rows for the points a and -a: a sum of even taps, plus or minus a·g1."""
     return tuple({f"u{plus + i}": 0, even: 1, "g1": sign * odd} for i, sign in enumerate((1, -1)))
 
 
@@ -162,7 +163,8 @@ class Transforms:
 
     @property
     def in_2d(self) -> tuple[int, int, int]:
-        """Return the instructions of a tile's data, filter and inverse transform: nested twice."""
+        """Return the instructions of a tile's data, filter and inverse transforms, each nested
+        twice."""
         m, alpha = self.m, self.m + R - 1
         return self.data * 2 * alpha, self.filter * (R + alpha), self.inverse * (alpha + m)
 
@@ -173,22 +175,23 @@ def matrices(m: int) -> WinogradMatrices:
 
 
 def transforms(m: int) -> Transforms:
-    """Return the instructions of Convoy's generated transforms, and of a filter's by FILTERS."""
+    """Return the instructions of Convoy's generated transforms, and of filter transforms by
+    FILTERS."""
     of = matrices(m)
     taken = sum(map(instructions, FILTERS[m].values()))
     return Transforms(m, program(of.bt).instructions, taken, program(of.at).instructions)
 
 
 def paired(m: int) -> Transforms:
-    """Return the instructions of transforms in which only the rows of points a and -a share terms.
+    """Return the instructions of transforms in which only the rows for points a and -a share terms.
 
-    POINTS[m] are 0 and pairs. These are the paper's counts of tiles 4, 6 and 8.
+    POINTS[m] are 0 and pairs of points. The results are the paper's counts for tiles of 4, 6 and 8.
     """
     of = matrices(m)
 
     def rows(matrix: Matrix) -> int:
-        """Return the instructions of a matrix: of the rows of 0 and infinity, and of the halves,
-        even and odd, that each pair of rows shares."""
+        """Return the instructions of a matrix: of the rows for 0 and infinity, and of the even and
+        odd halves that each pair of rows shares."""
         taken = _instructions(matrix[0]) + _instructions(matrix[-1])
         for row in matrix[1:-1:2]:
             halves = [[c for j, c in enumerate(row) if j % 2 == odd] for odd in (0, 1)]
@@ -206,19 +209,19 @@ def _instructions(row: Sequence[Fraction]) -> int:
 
 
 def winograd(counts: Transforms) -> Complexity:
-    """Return equation 22's numbers of F(m×m, 3×3)."""
+    """Return the numbers of equation 22 for F(m×m, 3×3)."""
     alpha = counts.m + R - 1
     data, of_filter, inverse = (taken / alpha**2 for taken in counts.in_2d)
     return Complexity((alpha / counts.m) ** 2, data, of_filter, inverse)
 
 
 def fft(alpha: int, *, fast: bool) -> Complexity:
-    """Return the same for tiles of alpha×alpha by the FFT: split-radix, by rows and columns.
+    """Return the same numbers for tiles of alpha×alpha with a split-radix FFT, by rows and columns.
 
-    A complex transform of n numbers takes 4 n lg n - 6 n + 8 instructions, a real one 2 n lg n -
-    4 n + 6. Of real numbers, alpha rows are transformed, then two real columns and alpha/2 - 1
-    complex ones. With the fast product a transform takes 1 instruction more for each number of the
-    data, 2 more for the filter's and the inverse.
+    A complex transform of n numbers takes 4 n lg n - 6 n + 8 instructions, and a real transform
+    takes 2 n lg n - 4 n + 6. First alpha real rows are transformed, then two real columns and
+    alpha/2 - 1 complex columns. With the fast product, the data transform takes 1 more instruction
+    per number, and the filter and inverse transforms take 2 more.
     """
     lg = log2(alpha)
     real, whole = (2 * alpha * lg - 4 * alpha + 6), (4 * alpha * lg - 6 * alpha + 8)
@@ -233,30 +236,31 @@ Complexes = NDArray[np.complexfloating]
 
 
 def fast_product(x: complex, y: complex) -> complex:
-    """Return x·y by three real multiplications, as equation 17 has them.
+    """Return x·y with three real multiplications, as in equation 17.
 
-    Equation 16 prints the two sums in the other order: there the real part is the imaginary one.
+    Equation 16 prints the two sums in the wrong order, with the imaginary part as the real part.
     """
     real, imaginary = reversed(printed_product(x, y))
     return complex(real, imaginary)
 
 
 def printed_product(x: complex, y: complex) -> tuple[float, float]:
-    """Return equation 16's two sums as they are printed, first and second."""
+    """Return the two sums of equation 16 in the printed order."""
     ua, ub, uc = x.real, x.real + x.imag, x.imag - x.real
     va, vb, vc = y.real, y.imag, y.real + y.imag
     return uc * va + ua * vc, ua * vc - ub * vb
 
 
 def shares(problem: ConvProblem, m: int, counts: Transforms) -> float:
-    """Return how much arithmetic a layer takes by equation 23, divided by the direct sum's. Tiles
-    of m×m are whole."""
+    """Return a layer's arithmetic from equation 23, divided by the arithmetic of the direct sum.
+    All tiles of m×m count as whole tiles."""
     tiles = problem.n * prod(ceil(size / m) for size in problem.window.output)
     return winograd(counts).total(problem.k, tiles, problem.c) / R**2
 
 
 def table_1() -> Cells:
-    """Return table 1's Winograd half: the paper's number, and Convoy's where that is another."""
+    """Return the Winograd half of table 1: the paper's number, and Convoy's number if it
+    differs."""
     rows: list[Sequence[str]] = [("tile", "α′", "β′", "γ′", "δ′")]
     for alpha, theirs in TABLE_1.items():
         found = winograd(transforms(alpha - R + 1))
@@ -267,7 +271,7 @@ def table_1() -> Cells:
 
 
 def table_ffts() -> Cells:
-    """Return the FFT's half of table 1, and table 2."""
+    """Return the FFT half of table 1, and table 2."""
     rows: list[Sequence[str]] = [("tile", "α′", "β′, γ′, δ′", "fast α′", "fast β′", "fast γ′, δ′")]
     for alpha, (products, transform) in TABLE_1_FFT.items():
         plain, fast = (fft(alpha, fast=each) for each in (False, True))
@@ -287,7 +291,7 @@ def _close(theirs: str, ours: str) -> bool:
 
 
 def table_transforms() -> Cells:
-    """Return the instructions of a tile's transforms by tile: the paper's, and Convoy's."""
+    """Return the instructions of transforms by tile size: the paper's numbers and Convoy's."""
     rows: list[Sequence[str]] = [("tile", "data", "filter", "inverse")]
     for alpha, (_, *normalised) in TABLE_1.items():
         theirs = [round(number * alpha**2) for number in normalised]
@@ -298,9 +302,10 @@ def table_transforms() -> Cells:
 
 
 def table_equation_23(problem: ConvProblem) -> Cells:
-    """Return, by tile, the direct sum's arithmetic over that of F(m×m, 3×3), transforms included.
+    """Return by tile size the arithmetic of the direct sum divided by that of F(m×m, 3×3),
+    including transforms.
 
-    C = K = 1, 16, 64 and the layer's own; P is the layer's.
+    C = K is 1, 16, 64 and the layer's own number; P is the layer's.
     """
     widths = (1, 4, 16, 64, problem.c)
     rows: list[Sequence[str]] = [("tile", *(f"C = K = {width}" for width in widths))]

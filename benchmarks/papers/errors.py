@@ -24,7 +24,7 @@ def newest(rows: Iterable[Row]) -> list[Row]:
 
 
 def errors() -> Errors:
-    """Return the errors that were recorded last."""
+    """Return the most recently recorded errors."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for row in newest(read(RESULTS / "accuracy.jsonl")):
         of = found.setdefault((row["precision"], row["variant"]), {})
@@ -33,13 +33,13 @@ def errors() -> Errors:
 
 
 def ratios(found: Errors, precision: str, variant: str, over: str) -> list[float]:
-    """Return a variant's error over another's, for each layer."""
+    """Return a variant's error divided by another variant's error, for each layer."""
     ours, others = found[precision, variant], found[precision, over]
     return [ours[layer.name] / others[layer.name] for layer in LAYERS]
 
 
 def table_errors() -> Cells:
-    """Return the largest errors: the paper's rows in italics, then every algorithm."""
+    """Return the largest errors: the paper's rows in italics, then a row for every algorithm."""
     names = [layer.name for layer in LAYERS]
     rows: list[Sequence[str]] = [("precision and algorithm", *names)]
     paper = {

@@ -1,8 +1,10 @@
-"""Runs the ladder's six kernels on the simulator, counts what each costs, and writes its page.
+"""Runs the six kernels of the ladder on the simulator, counts their costs, and writes
+docs/ladder.md.
 
-From a direct convolution to the fused Winograd kernel, one idea a step (docs/ladder). Products
-follow from the launches; bytes and wavefronts are counted from the addresses that the simulator
-recorded; the time is a model's, from these counts and the constants of kernels/tuning.
+The ladder leads from a direct convolution to the fused Winograd kernel, with one idea per step
+(docs/ladder). Products follow from the launches. Bytes and wavefronts are counted from the
+addresses that the simulator records. The time is an estimate from these counts and the constants of
+kernels/tuning.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,7 +47,7 @@ LATENCY = 600
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel of the ladder on operands by name, with the products of its blocks, and how often a
+    """A launch of a ladder kernel: its operands by name, the products per block, and how often a
     block waits for loads."""
 
     kernel: str
@@ -68,7 +70,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Holds a step's costs, summed over its launches as if each ran after the other."""
+    """Holds a step's costs, summed over its launches as if they ran one after another."""
 
     products: int
     bytes: int
@@ -78,7 +80,8 @@ class Counts:
 
 
 def steps(problem: ConvProblem = LAYER) -> tuple[Step, ...]:
-    """Return the six steps for a layer whose C is a multiple of 64, and K of 32."""
+    """Return the six steps for a layer whose C is a multiple of 64 and whose K is a multiple of
+    32."""
     size, c, k = problem.window.input[0], problem.c, problem.k
     places, tiles = size * size, ceil(size / 2) ** 2
     by_tiles = 16 * tiles * c * k
@@ -117,7 +120,7 @@ def steps(problem: ConvProblem = LAYER) -> tuple[Step, ...]:
 
 
 def operands(problem: ConvProblem, seed: int = 0) -> tuple[dict[str, Floats], Floats]:
-    """Return every operand by name, and y as NumPy computes it, H·W·K."""
+    """Return every operand by name, and NumPy's result y, H·W·K."""
     rng = np.random.default_rng(seed)
     size, c, k = problem.window.input[0], problem.c, problem.k
     x = rng.uniform(-1, 1, (1, c, size, size))
@@ -151,7 +154,7 @@ def run(
     arrays: Mapping[str, Floats],
     seen: Callable[[Launch, Instantiation], None] = lambda *_: None,
 ) -> Floats:
-    """Return y, flat, after a step's launches; `seen` is called after each."""
+    """Return y, flat, after the launches of a step. `seen` is called after each launch."""
     stream = device.stream()
     buffers = {
         name: device.allocate(array.nbytes, constant=name in ("weight", "u"))
@@ -180,7 +183,7 @@ def run(
 
 
 def count(device: CusimDevice, step: Step, arrays: Mapping[str, Floats]) -> Counts:
-    """Run a step on a device that profiles, and return what it costs."""
+    """Run a step on a device that records accesses, and return its costs."""
     products = nbytes = wavefronts = 0
     cycles = 0.0
 
@@ -206,11 +209,11 @@ def count(device: CusimDevice, step: Step, arrays: Mapping[str, Floats]) -> Coun
 
 
 def busiest(launch: Launch, nbytes: int, wavefronts: int) -> float:
-    """Return the cycles that the busiest multiprocessor of an H200 takes, by the model.
+    """Return the estimated cycles of the busiest multiprocessor of an H200.
 
-    They are those of its blocks' products, 32 per cycle for each of at most 4 warps; of their bytes
-    from the second-level cache; of their wavefronts; or of the loads that a block waits for:
-    whichever takes longest.
+    The result is the longest of four times: its blocks' products, at 32 per cycle for each of at
+    most 4 warps; their bytes from the second-level cache; their wavefronts; and the loads for which
+    a block waits.
     """
     blocks = int(np.prod(launch.grid))
     most = ceil(blocks / H200.multiprocessors)
@@ -225,7 +228,7 @@ def busiest(launch: Launch, nbytes: int, wavefronts: int) -> float:
 
 
 def counted(problem: ConvProblem = LAYER) -> dict[str, Counts]:
-    """Return what each step costs, by its file."""
+    """Return the costs of each step by its file."""
     arrays, _ = operands(problem)
     with opened(PROFILE) as device:
         return {step.source: count(device, step, arrays) for step in steps(problem)}

@@ -1,7 +1,7 @@
-"""Measures F(9×9, 5×5), of which Soutar 2020 says that scaling and points lower its error.
+"""Measures the errors of F(9×9, 5×5). Soutar 2020 says that scaling and other points reduce them.
 
-All stages are in float32, each sum channel after channel; or U and V are rounded to float16 ahead
-of the products, as tensor cores need them.
+All stages are in float32, with sums channel after channel. Alternatively U and V are rounded to
+float16 before the products, as tensor cores require.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,9 +34,10 @@ signs in pairs."""
 
 
 def errors(points: Sequence[Fraction | int], *, scaled: bool, halves: bool, seed: int = 0) -> float:
-    """Return the largest error of F(9×9, 5×5) on PROBE over the direct sum's in float32.
+    """Return the largest error of F(9×9, 5×5) on PROBE, divided by the direct sum's error in
+    float32.
 
-    `scaled` multiplies rows of G, and of Bᵀ, by powers of two, and columns of Aᵀ by what undoes
+    `scaled` multiplies rows of G and of Bᵀ by powers of two, and columns of Aᵀ by the inverse of
     both. `halves` rounds U and V to float16.
     """
     rng = np.random.default_rng(seed)

@@ -1,6 +1,7 @@
-"""Counts what Convoy launches for the configurations that cuConv's tables profile.
+"""Counts Convoy's launches for the configurations that cuConv's tables profile.
 
-Blocks are those of its own launches; shares of time are of the model of time, for an H200.
+Blocks are counted in Convoy's own launches. Shares of time are estimates of the cost model for an
+H200.
 """
 
 from collections.abc import Sequence
@@ -40,13 +41,13 @@ FILTER_SIZES = {
 
 
 def named(where: str) -> ConvProblem:
-    """Return a configuration that the paper names."""
+    """Return the configuration with a label of the paper."""
     (found,) = (each for each in NAMED if each.where == where)
     return found.layer.problem.with_batch(found.n)
 
 
 def best(problem: ConvProblem, algorithm: str, *, stages: int = 1) -> ConvChoice:
-    """Return the choice of an algorithm for an H200, with so many launches."""
+    """Return the choice of an algorithm for an H200, with a given number of launches."""
     of_algorithm = [
         choice
         for choice in choices(problem, H200.max_shared_bytes, H200.architecture)
@@ -62,13 +63,13 @@ def blocks(problem: ConvProblem, choice: ConvChoice) -> int:
 
 
 def occupancy(problem: ConvProblem, choice: ConvChoice) -> float:
-    """Return the share of a multiprocessor's threads that resident blocks have, on an H100."""
+    """Return the share of an H100 multiprocessor's threads that resident blocks use."""
     work = choice.algorithm.work(problem, choice.config)[0]
     return resident_blocks(work) * work.threads / THREADS
 
 
 def second_stage(problem: ConvProblem) -> float:
-    """Return the share of the model's time that the second of two stages takes."""
+    """Return the share of the estimated time that the second of two stages takes."""
     first, second = launch_cycles(problem, best(problem, "coalesced", stages=2), H200)
     return second / (first + second)
 
@@ -83,7 +84,8 @@ def transform_share(problem: ConvProblem, algorithm: WinogradConv) -> float:
 
 
 def table_blocks() -> Cells:
-    """Return the blocks of each profiled configuration: cuConv's and its rivals', and Convoy's."""
+    """Return the blocks of each profiled configuration, for cuConv, the libraries in its tables,
+    and Convoy."""
     rows: list[Sequence[str]] = [
         ("configuration", "cuConv's, and two rivals'", "coalesced", "gemm", "chosen", "occupancy")
     ]
@@ -101,7 +103,8 @@ def table_blocks() -> Cells:
 
 
 def table_stages() -> Cells:
-    """Return the share of the second of two stages: there, and here by the model of time."""
+    """Return the share of time of the second of two stages: the paper's, and Convoy's by the cost
+    model."""
     rows: list[Sequence[str]] = [("configuration", "there", "here", "by")]
     for where, theirs in SECOND_STAGE.items():
         problem = named(where)
@@ -118,7 +121,7 @@ AFTER_POOLING = (
 
 
 def configurations(network: str) -> tuple[str, ...]:
-    """Return the labels of a network's configurations, as far as the paper counts them."""
+    """Return the labels of a network's configurations that the paper counts."""
     labels = CUCONV_NETWORKS[network]
     return tuple(each for each in labels if network != "GoogLeNet" or each not in AFTER_POOLING)
 
@@ -130,7 +133,7 @@ def sizes(labels: Sequence[str]) -> tuple[float, ...]:
 
 
 def table_sizes() -> Cells:
-    """Return table 1's percentages of filter sizes, and those of the networks here."""
+    """Return the percentages of filter sizes in table 1, and in the suites of this repository."""
     rows: list[Sequence[str]] = [("network", "configurations", "1×1", "3×3", "5×5")]
     for network, theirs in FILTER_SIZES.items():
         labels = configurations(network)

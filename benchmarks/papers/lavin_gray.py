@@ -50,13 +50,14 @@ _WIDE = same_padded((14, 14), 3, 512, 512)
 
 
 def filter_bytes() -> int:
-    """Return the bytes of the transformed filters at K = C = 512, as a kernel takes them."""
+    """Return the bytes of the transformed filters for K = C = 512, in a kernel's layout."""
     weight = np.zeros(_WIDE.filter_shape, np.float32)
     return _F2.prepare_filter(weight, _WIDE, _F2.configs(_WIDE)[0]).nbytes
 
 
 def table_block() -> Cells:
-    """Return the tiles of the fused F(2×2): resident blocks, registers and the loop's length."""
+    """Return the tiles of the fused F(2×2) with their resident blocks, registers and loop
+    length."""
     rows = [("tile", "blocks on a multiprocessor", "registers", "instructions of a turn")]
     for tile in TILES[16]:
         config = next(each for each in _F2.configs(_WIDE) if each.tile == tile)
@@ -218,7 +219,8 @@ def _rate(pair: Comparison) -> float:
 
 
 def _rates(found: Measured) -> tuple[str, float]:
-    """Return effective TFLOPS by N, and the least ratio to the paper's of all layers."""
+    """Return the effective TFLOPS by N, and the lowest ratio to the paper's numbers over all
+    layers."""
     told, over = [], []
     for n, pairs in found.items():
         rates = [_rate(pair) for pair in pairs]
@@ -230,8 +232,8 @@ def _rates(found: Measured) -> tuple[str, float]:
 
 
 def _rate_of_conv_5(found: Measured) -> tuple[str, float]:
-    """Return conv 5's effective TFLOPS and which layer has the least, and conv 5's speed-up over
-    the paper's."""
+    """Return conv 5's effective TFLOPS, the layer with the lowest, and conv 5's speed-up over the
+    paper."""
     slowest, conv_5 = min(found[1], key=_rate), found[1][-1]
     told = f"{_rate(conv_5):.1f} TFLOPS, {conv_5.speedup:.2f}×; the slowest is {slowest.layer.name}"
     return told, conv_5.speedup / 3.1
@@ -262,13 +264,15 @@ def _design() -> list[Result]:
 
 
 def table_workspace() -> Cells:
-    """Return the workspace of the fused F(2×2), and the transformed filters at K = C = 512."""
+    """Return the workspace of the fused F(2×2), and the size of the transformed filters for K = C =
+    512."""
     workspace = sum(_F2.workspace(_WIDE, _F2.configs(_WIDE)[0]).values())
     return [("workspace", "transformed filters"), (str(workspace), f"{filter_bytes():,}")]
 
 
 def table_equation_16() -> Cells:
-    """Return a product by three multiplications, and equation 16's two parts as printed."""
+    """Return a product computed with three multiplications, and the two parts of equation 16 as
+    printed."""
     x, y = 3 + 4j, 5 - 2j
     first, second = complexity.printed_product(x, y)
     product = complexity.fast_product(x, y)

@@ -1,4 +1,4 @@
-"""Says what a GPU measured of the papers' configurations, or that they wait for one."""
+"""Reads the GPU measurements of the papers' configurations, or reports that they are missing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +18,11 @@ OTHERWISE = "on another GPU, compared with newer libraries"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Holds Convoy's number as text and `over` the paper's: from 1 on it is better.
+    """Holds Convoy's number as text, and its ratio `over` the paper's number. From 1 on, Convoy's
+    number is better.
 
-    `waiting` are the values of N that are not measured yet. `why` says why a lower number is lower.
+    `waiting` lists the values of N that are not measured yet. `why` explains a number below the
+    paper's.
     """
 
     ours: str
@@ -37,7 +39,7 @@ Measured = Mapping[int, Sequence[Comparison]]
 
 
 def run(only: str) -> str:
-    """Return the command that measures the layers whose units' names have an expression."""
+    """Return the command that measures the layers whose units' names match an expression."""
     return f'python -m benchmarks.gpu run --only "{only}"'
 
 
@@ -48,7 +50,7 @@ def _rows() -> list[Row]:
 
 
 def on_gpu(where: str, what: str, theirs: str, only: str, read: Read) -> Result:
-    """Return a row that needs a GPU, with Convoy's number where that was measured."""
+    """Return a row that needs a GPU, with Convoy's number if it was measured."""
     reading = read(_rows())
     if reading is None:
         return Result(where, what, theirs, WAITS, Status.NEEDS_GPU, run(only))
@@ -66,8 +68,9 @@ def by_batch(
     say: Callable[[Measured], tuple[str, float]],
     sides: Sequence[str] = (),
 ) -> Read:
-    """Return a reading with the text and the ratio that `say` returns for each N at which all
-    layers are measured. `say` gets Convoy and the fastest other side, or the fastest of `sides`."""
+    """Return a reading with the text and the ratio from `say` for each N at which all layers are
+    measured. `say` takes the rows of Convoy and of the fastest other side, or of the fastest of
+    `sides`."""
 
     def reading(rows: Sequence[Row]) -> Reading | None:
         kept = [row for row in rows if not sides or row["side"] in (CONVOY, *sides)]
@@ -81,7 +84,7 @@ def by_batch(
 
 
 def of_goal(where: str, what: str, theirs: str, only: str, goal: Goal) -> Result:
-    """Return a row for the ratio that a goal wants, of the goal's layers."""
+    """Return a row for the ratio that a goal demands of its layers."""
 
     def say(found: Measured) -> tuple[str, float]:
         value = reached(_rows(), replace(goal, batches=tuple(found)), "warm")
@@ -94,7 +97,8 @@ def of_goal(where: str, what: str, theirs: str, only: str, goal: Goal) -> Result
 def of_total(
     where: str, what: str, suite: str, n: int, theirs: str, speedup: float, only: str
 ) -> Result:
-    """Return a row of all layers of a suite: the fastest others' time over Convoy's."""
+    """Return a row for all layers of a suite: the time of the fastest other sides divided by
+    Convoy's."""
 
     def say(found: Measured) -> tuple[str, float]:
         total = summarise(found[n], len(found[n]))
@@ -105,7 +109,7 @@ def of_total(
 
 
 def named() -> list[Result]:
-    """Return a row for each configuration of which a paper prints the time."""
+    """Return a row for each configuration whose time a paper prints."""
     found = []
     for each in NAMED:
 
@@ -122,12 +126,12 @@ def named() -> list[Result]:
 
 
 def device(rows: Sequence[Row]) -> Reading | None:
-    """Return the name of the GPU that was measured last."""
+    """Return the name of the most recently measured GPU."""
     return Reading(rows[-1]["device"], 0, why="another GPU") if rows else None
 
 
 def workspace(layers: Sequence[Layer], n: int, side: str) -> Read:
-    """Return a reading of the most bytes of workspace that a side's fastest take in any layer."""
+    """Return a reading of the largest workspace, over all layers, of a side's fastest choices."""
 
     def reading(rows: Sequence[Row]) -> Reading | None:
         found = [_row(rows, layer.problem.with_batch(n), side) for layer in layers]
@@ -140,7 +144,7 @@ def workspace(layers: Sequence[Layer], n: int, side: str) -> Read:
 
 
 def of_peak(problem: ConvProblem, theirs: float) -> Read:
-    """Return a reading of the share of the peak arithmetic that Convoy's kernel reaches."""
+    """Return a reading of the share of peak arithmetic that Convoy's kernel reaches."""
 
     def reading(rows: Sequence[Row]) -> Reading | None:
         row = _row(rows, problem, CONVOY)

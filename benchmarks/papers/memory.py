@@ -1,7 +1,7 @@
-"""Counts what moves through memory: the cache blocking of Lavin & Gray, the layouts of Lan et al.
+"""Counts memory traffic: the cache blocking of Lavin & Gray, and the layouts of Lan et al.
 
-Nothing here is timed. A cache holds whole operands of blocks and drops the least recently used;
-sectors of 32 bytes are counted of the addresses of a warp's lanes, as cusim.accesses does.
+Nothing is timed. The modelled cache holds whole operands of blocks, and drops the least recently
+used. Sectors of 32 bytes are counted from the addresses of a warp's lanes, as in cusim.accesses.
 """
 
 from collections import OrderedDict
@@ -31,7 +31,7 @@ BLOCK = 32
 
 
 def dram_bytes(blocks: Iterable[Iterable[Touched]], cache_bytes: int) -> int:
-    """Return the bytes that blocks load from memory, one block after another, through a cache."""
+    """Return the bytes that blocks load from memory through a cache, one block after another."""
     held: OrderedDict[tuple[str, int], int] = OrderedDict()
     loaded = free = 0
     free = cache_bytes
@@ -49,11 +49,12 @@ def dram_bytes(blocks: Iterable[Iterable[Touched]], cache_bytes: int) -> int:
 
 
 def blocks_of(problem: ConvProblem, group: int) -> Iterator[tuple[Touched, Touched]]:
-    """Yield the operands of F(2×2, 3×3)'s blocks: of each group of filters, tile after tile, and of
-    each tile all filters of the group.
+    """Yield the operands of the blocks of F(2×2, 3×3). For each group of filters, tiles follow one
+    another; each tile takes all filters of the group.
 
-    A block reads the pixels of 32 tiles, their overlaps once, and 32 filters of 3×3, of all
-    channels. With `group` K the inner loop takes all filters, with 32 all tiles.
+    A block reads the pixels of 32 tiles, with overlaps only once, and 32 filters of 3×3, both for
+    all channels. If `group` is K, the inner loop covers all filters; if it is 32, the inner loop
+    covers all tiles.
     """
     tiles = problem.n * prod(ceil(size / 2) for size in problem.window.output)
     pixels = FLOAT * 4 * BLOCK * problem.c
@@ -65,7 +66,7 @@ def blocks_of(problem: ConvProblem, group: int) -> Iterator[tuple[Touched, Touch
 
 
 def blocking(problem: ConvProblem, cache_bytes: int) -> dict[str, int]:
-    """Return the bytes that a layer reads from memory in each order of its blocks."""
+    """Return the bytes that a layer reads from memory for each order of its blocks."""
     orders = {"filters inside": problem.k, "groups of 128": GROUP, "tiles inside": BLOCK}
     return {
         name: dram_bytes(blocks_of(problem, group), cache_bytes) for name, group in orders.items()
@@ -79,7 +80,8 @@ def network_blocking(layers: Sequence[Layer], n: int) -> dict[str, int]:
 
 
 def table_blocking(layers: Sequence[Layer]) -> Cells:
-    """Return the MB from memory by layer and order of blocks for N = 8, and of all layers by N.
+    """Return the MB read from memory by layer and order of blocks for N = 8, and for all layers by
+    N.
 
     The cache is the Titan X's, whose 3 MB do not hold the filters of conv 4 and 5.
     """
@@ -102,7 +104,8 @@ N = 32
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Counts a kernel's global memory: instructions of a warp, and the sectors that they need."""
+    """Counts a kernel's accesses to global memory: a warp's instructions, and the sectors that they
+    need."""
 
     name: str
     instructions: int
@@ -110,18 +113,19 @@ class Stage:
 
 
 def _needed(apart: int) -> int:
-    """Return the sectors of an instruction whose lanes access floats that lie this far apart."""
+    """Return the sectors of an instruction whose lanes access floats at a given distance."""
     return sectors(tuple(FLOAT * apart * lane for lane in range(LANES)), FLOAT, Access.LOAD)
 
 
 def stages(problem: ConvProblem, layout: str) -> list[Stage]:
-    """Return the kernels of F(2×2×2, 3×3×3) around the product, by LAYOUTS, and the product.
+    """Return the kernels of F(2×2×2, 3×3×3) for one of LAYOUTS: the product, and the kernels around
+    it.
 
-    A warp's lanes have an image each. "NCDHW": images lie apart, and a tile's values side by side,
-    so that every lane's float is in a sector of its own; kernels of their own gather the tiles'
-    values into matrices, and the products back. "CDHWN": images lie side by side where tiles are
-    transformed. "no reshape": so they do everywhere, and transforms store where matrices are. The
-    product reads and writes its matrices once.
+    Each lane of a warp has one image. In "NCDHW" the images lie far apart and a tile's values lie
+    side by side, so every lane's float is in a different sector. Separate kernels gather the tiles'
+    values into matrices, and scatter the products. In "CDHWN" images lie side by side where tiles
+    are transformed. In "no reshape" they lie side by side everywhere, and the transforms store
+    directly into the matrices. The product reads and writes its matrices once.
     """
     positions, outputs = 64, 8
     tiles = prod(ceil(size / 2) for size in problem.window.output)
@@ -162,7 +166,7 @@ def sectors_of(problem: ConvProblem, layout: str) -> int:
 
 
 def table_layouts(layers: Mapping[str, ConvProblem]) -> Cells:
-    """Return each layer's MB of sectors by layout, and the baseline's divided by them."""
+    """Return each layer's MB of sectors by layout, and the baseline's MB divided by them."""
     rows: list[Sequence[str]] = [
         ("layer", *(f"{layout}, MB" for layout in LAYOUTS), "CDHWN, times fewer", "no reshape")
     ]
@@ -174,7 +178,7 @@ def table_layouts(layers: Mapping[str, ConvProblem]) -> Cells:
 
 
 def table_shares(problem: ConvProblem) -> Cells:
-    """Return each kernel's share of a layer's sectors by layout, as figure 4 profiles it."""
+    """Return each kernel's share of a layer's sectors by layout, like the profile in figure 4."""
     found = [stages(problem.with_batch(N), layout) for layout in LAYOUTS]
     names = [stage.name for stage in found[0]]
     rows: list[Sequence[str]] = [("kernel", *LAYOUTS)]

@@ -1,7 +1,9 @@
-"""Counts the memory of Convoy's three launches of F(2×2×2, 3×3×3), to compare with Lan et al.'s.
+"""Counts the memory traffic of Convoy's three launches of F(2×2×2, 3×3×3), to compare with Lan et
+al.
 
-The kernels run on the simulator; bytes are sectors of 32, as in memory.py, and wavefronts are
-cycles of shared memory. Of both the least is what as many different bytes need.
+The kernels run on the simulator. Bytes are counted in sectors of 32, as in memory.py, and
+wavefronts are cycles of shared memory. The least of both is the number that the same count of
+distinct bytes needs.
 """
 
 from collections.abc import Sequence
@@ -26,7 +28,8 @@ LAYER = same_padded((2, 7, 7), 3, 32, 32).with_batch(2)
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Says what a launch needs: bytes of global memory, and wavefronts of shared; and the least."""
+    """Holds the bytes of global memory and the wavefronts of shared memory of a launch, and the
+    least of both."""
 
     kernel: str
     bytes: int
@@ -36,7 +39,7 @@ class Moved:
 
 
 def nonfused(problem: ConvProblem) -> ConvChoice:
-    """Return the non-fused algorithm whose product is not split."""
+    """Return the choice of the non-fused algorithm whose product is not split."""
     return next(
         choice
         for choice in choices(problem)
@@ -46,7 +49,7 @@ def nonfused(problem: ConvProblem) -> ConvChoice:
 
 @cache
 def moved(problem: ConvProblem = LAYER) -> tuple[Moved, ...]:
-    """Return what each launch of the non-fused algorithm moves, in order."""
+    """Return the memory traffic of each launch of the non-fused algorithm, in order."""
     choice, device = nonfused(problem), CusimDevice(PROFILE)
     algorithm, config, _ = choice
     rng, stream = np.random.default_rng(0), device.stream()
@@ -96,7 +99,7 @@ def _of(kernel: str, found: Sequence[Instruction]) -> Moved:
 
 
 def table_pipeline() -> Cells:
-    """Return the bytes and wavefronts of each launch, with the least that it could need."""
+    """Return the bytes and wavefronts of each launch, with the least that the launch could need."""
     rows: list[Sequence[str]] = [("kernel", "bytes", "least", "wavefronts", "least")]
     for each in moved():
         numbers = each.bytes, each.least_bytes, each.wavefronts, each.least_wavefronts

@@ -1,4 +1,5 @@
-"""Defines a row of docs/papers.md: what a paper says, what Convoy has, and what shows it."""
+"""Defines a row of docs/papers.md: a paper's result, Convoy's result, and the command that shows
+it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ OURS = "python -m benchmarks.papers "
 
 @unique
 class Status(Enum):
-    """Says how Convoy's number compares with the paper's."""
+    """Lists how Convoy's number can compare with the paper's."""
 
     REPRODUCED = "reproduced"
     BETTER = "better"
@@ -24,10 +25,10 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Holds one result of a paper, at `where` in it, and Convoy's.
+    """Holds one result of a paper, found at `where` in the paper, and Convoy's result.
 
-    `command` shows Convoy's number; `why` is the reason where that is in part or contradicted.
-    Raises ValueError where either is missing.
+    `command` prints Convoy's number. `why` is the reason if the result is reproduced in part or
+    contradicted. Raises ValueError if either is missing.
     """
 
     where: str
@@ -40,6 +41,6 @@ class Result:
 
     def __post_init__(self) -> None:
         if not self.command:
-            raise ValueError(f"{self.where}: no command shows {self.what}")
+            raise ValueError(f"{self.where}: add the command that shows {self.what}")
         if not self.why and self.status in (Status.IN_PART, Status.CONTRADICTED):
-            raise ValueError(f"{self.where}: {self.what} is {self.status.value}, but why?")
+            raise ValueError(f"{self.where}: {self.what} is {self.status.value}; say why")

@@ -72,26 +72,28 @@ def results() -> list[Result]:
 
 
 def _over_im2col(found: Measured) -> tuple[str, float]:
-    """Return im2col's time over Convoy's, of all layers and of the one with the least."""
+    """Return im2col's time divided by Convoy's, over all layers, and for the layer with the lowest
+    ratio."""
     total = summarise(found[1], len(found[1]))
     over = total.best_seconds / total.seconds
     return f"{over:.2f}× as fast, at least {total.least:.2f}×", total.least
 
 
 def _mean_speedup(found: Measured) -> tuple[str, float]:
-    """Return the mean over N of the speed-ups of all layers, and its ratio to the paper's."""
+    """Return the mean over N of the speed-ups of all layers, and its ratio to the paper's mean."""
     totals = [summarise(pairs, len(pairs)) for pairs in found.values()]
     ours = mean(total.best_seconds / total.seconds for total in totals)
     return f"{ours:.2f}×", ours / mean(TABLE_5[n][-1] for n in found)
 
 
 def _orders(ratio: float) -> int:
-    """Return how many times 10 a ratio holds."""
+    """Return the orders of magnitude in a ratio."""
     return len(f"{ratio:.0f}") - 1
 
 
 def table_larger_tiles() -> Cells:
-    """Return the error of F(9×9, 5×5) divided by the direct sum's, by points, scaling, products."""
+    """Return the error of F(9×9, 5×5) divided by the direct sum's error, by points, scaling and
+    precision of products."""
     rows: list[tuple[str, ...]] = [("points", "scaled", "float32", "products of halves")]
     for name, points in POINTS.items():
         for scaled in (False, True):

@@ -71,9 +71,9 @@ def test_a_rows_command_exists(every: Every) -> None:
 
 
 def test_a_row_without_its_command_or_its_reason_is_refused() -> None:
-    with pytest.raises(ValueError, match="no command shows b"):
+    with pytest.raises(ValueError, match="add the command that shows b"):
         Result("a", "b", "1", "1", Status.REPRODUCED, "")
-    with pytest.raises(ValueError, match="contradicted, but why"):
+    with pytest.raises(ValueError, match="contradicted; say why"):
         Result("a", "b", "1", "2", Status.CONTRADICTED, OURS)
 
 
