@@ -28,7 +28,7 @@ the runtime's two ways of running the file are apart."""
 RIGHT, PIXELS, STEPS = "right", "right with exact", "right to a step of 8 bits"
 REFUSED, WARNED, WRONG = "refused", "warned", "wrong"
 """PIXELS: right once `exact = true` makes every pixel the exporter's. WARNED: it differs, and a
-warning says why it may. WRONG: it differs without a word."""
+warning says why it may. WRONG: it differs without a warning."""
 
 ARE_RIGHT = (RIGHT, PIXELS, STEPS)
 
