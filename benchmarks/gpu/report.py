@@ -190,7 +190,7 @@ def _constants(rows: Sequence[Row]) -> Iterable[str]:
         )
         for reading in found
     ]
-    yield "## What the model of time assumes\n\n" + markdown(("reading", "of", "µs"), *shown)
+    yield "## Assumptions of the cost model\n\n" + markdown(("reading", "of", "µs"), *shown)
     rates = [
         (str(reading.conditions["blocks"]), f"{cache_bytes_per_cycle(reading):.1f}")
         for reading in found

@@ -41,14 +41,14 @@ TABLES: Mapping[str, tuple[str, Callable[[], Cells]]] = {
     "fft": ("Lavin & Gray, tables 1 and 2: the FFT", complexity.table_ffts),
     "equation-16": ("A complex product by three multiplications", lavin_gray.table_equation_16),
     "equation-23": (
-        "Direct arithmetic over F(m×m, 3×3)'s with its transforms, conv 4.2 of other widths",
+        "Arithmetic of direct over F(m×m, 3×3) with transforms, conv 4.2 at several widths",
         lambda: complexity.table_equation_23(VGG_E[7].problem),
     ),
     "errors": ("Lavin & Gray, table 4: the largest error of an element", table_errors),
     "workspace": ("F(2×2) at K = C = 512, bytes", lavin_gray.table_workspace),
     "block": ("The blocks of the fused F(2×2)", lavin_gray.table_block),
     "blocking": (
-        "F(2×2)'s MB from memory by the order of blocks, through the Titan X's 3 MB of cache",
+        "MB that F(2×2) reads from memory by order of blocks, with the Titan X's cache of 3 MB",
         lambda: memory.table_blocking(VGG_E),
     ),
     "sizes": ("cuConv, table 1: percentages of filter sizes, → here", launches.table_sizes),
@@ -58,7 +58,7 @@ TABLES: Mapping[str, tuple[str, Callable[[], Cells]]] = {
     "figures": ("cuConv, figures 5 to 7: speed-ups by filter size and N", measured.table_figures),
     "blur": ("Soutar's example", blur.table_blur),
     "larger-tiles": (
-        "F(9×9, 5×5): the largest error over the direct sum's",
+        "F(9×9, 5×5): the largest error divided by the direct sum's",
         soutar.table_larger_tiles,
     ),
     "layouts": (
@@ -66,7 +66,7 @@ TABLES: Mapping[str, tuple[str, Callable[[], Cells]]] = {
         lambda: memory.table_layouts(_C3D),
     ),
     "pipeline": (
-        "Convoy's own three launches of F(2×2×2, 3×3×3), on a layer like conv5: bytes, wavefronts",
+        "Convoy's three launches of F(2×2×2, 3×3×3) on a layer like conv5: bytes, wavefronts",
         table_pipeline,
     ),
     "shares": (

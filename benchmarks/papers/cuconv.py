@@ -92,7 +92,7 @@ def _counts() -> list[Result]:
         ours = [launches.blocks(problem, launches.best(problem, each))
                 for each in ("coalesced", "gemm")]  # fmt: skip
         found.append(
-            Result(where.removeprefix("cuConv, "), "blocks: cuConv's; of two matrix products",
+            Result(where.removeprefix("cuConv, "), "blocks of cuConv; of two matrix products",
                    ", ".join(f"{each:,}" for each in theirs),
                    f"{ours[0]}; {ours[1]}", Status.IN_PART, f"{OURS}blocks",
                    "in Convoy's coalesced kernel, one block does the work of several (the paper's"

@@ -163,11 +163,11 @@ def _accuracy() -> list[Result]:
     mixed_4, direct = found["fp32", errors.MIXED_4], found["fp16", errors.HALF_DIRECT]
     below = sum(mixed_4[each.name] < direct[each.name] for each in LAYERS)
     rows += [
-        Result("section 8", "F(2×2) errs less than direct in fp32", "5 of 5 layers",
+        Result("section 8", "F(2×2) in fp32 has smaller errors than direct", "5 of 5 layers",
                f"{sum(each < 1 for each in two)} of 5, {min(two):.2f} to {max(two):.2f} times",
                Status.REPRODUCED if max(two) < 1 else Status.IN_PART, errors.COMMAND,
                "" if max(two) < 1 else "not in every layer"),
-        Result("section 8", "F(4×4) in fp32 errs less than direct in fp16", "5 of 5 layers",
+        Result("section 8", "F(4×4) in fp32 has smaller errors than direct in fp16", "5 of 5 layers",
                f"{below} of 5", Status.REPRODUCED if below == 5 else Status.IN_PART, errors.COMMAND,
                "" if below == 5 else "not in every layer"),
         Result("section 8", "in fp16 all algorithms are equally accurate", "equal",
@@ -175,7 +175,7 @@ def _accuracy() -> list[Result]:
                f" F(4×4) {min(half_4):.2f} to {max(half_4):.2f}",
                Status.CONTRADICTED, errors.COMMAND,
                "F(2×2)'s transformed data and filters are rounded to 11 bits for the tensor cores;"
-               " F(4×4), multiplied by 3×TF32, is as accurate as direct"),
+               " F(4×4), which multiplies in 3×TF32, is as accurate as direct"),
     ]  # fmt: skip
     return rows
 

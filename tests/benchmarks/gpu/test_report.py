@@ -116,7 +116,7 @@ def test_what_the_model_assumes_stands_beside_what_was_measured(tmp_path: Path) 
     assert "| chain | turns 500, trigger EPILOGUE, dependent True |" in text
     text = results(lines[1:], tmp_path)
     assert "The constants are not fitted: no reading of cache" in text
-    assert "What the model of time assumes" not in results([HTTP], tmp_path)
+    assert "Assumptions of the cost model" not in results([HTTP], tmp_path)
 
 
 def test_the_model_is_checked_with_what_it_assumes_and_with_what_was_measured() -> None:
