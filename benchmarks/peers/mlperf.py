@@ -242,7 +242,7 @@ def table(rows: Sequence[Row]) -> str:
     last = rows[-1]
     return (
         f"{WORKS[last['work']]}; device {last['device']}, {last['cpu']}, {last['cores']} cores, "
-        f"{last['date'][:10]}, commit {last['commit']}; the last three are published:\n\n"
+        f"{last['date'][:10]}, commit {last['commit']}; the last three rows are published results:\n\n"
         + markdown(heading, *lines, *published)
     )
 

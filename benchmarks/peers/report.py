@@ -234,7 +234,7 @@ def page(rows: Sequence[Row]) -> str:
         if WORKS[row["work"]] not in titles:
             titles.append(WORKS[row["work"]])
     told = (f"- {'; '.join(titles)}: {about}" for about, titles in conditions.items())
-    about = "Medians of alternating rounds, each with the spread in which another run's should be:"
+    about = "Medians of alternating rounds; brackets have the range expected for another run:"
     return "\n\n".join([about, "\n".join(told), *_all_of_it(last)])
 
 
