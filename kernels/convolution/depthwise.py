@@ -70,7 +70,7 @@ class DepthwiseConv:
     def supports(self, problem: ConvProblem) -> str | None:
         """Refuse all but 2-D problems whose groups have one channel each, groups = C > 1."""
         if not problem.is_depthwise:
-            return f"groups {problem.groups}; it runs one channel per group"
+            return f"groups {problem.groups}; supported: one channel per group"
         return wrong_axes(problem, 2) or not_floating(problem) or after_prologue(problem)
 
     def multiplications(self, problem: ConvProblem) -> int:

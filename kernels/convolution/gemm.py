@@ -50,4 +50,4 @@ def _prologue_not_in_float(problem: ConvProblem) -> str | None:
     """Refuse a prologue where tensor cores multiply, because that kernel has none."""
     if problem.prologue is None or problem.precision is Precision.FP32:
         return None
-    return f"{problem.prologue} ahead of it in {problem.precision.value}; it runs that in fp32"
+    return f"the prologue {problem.prologue} in {problem.precision.value}; supported: fp32"

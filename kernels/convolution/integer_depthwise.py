@@ -30,9 +30,9 @@ class IntegerDepthwiseConv(DepthwiseConv):
         """Refuse all but 2-D problems of bytes whose groups have one channel each, groups = C
         > 1."""
         if not problem.is_depthwise:
-            return f"groups {problem.groups}; it runs one channel per group"
+            return f"groups {problem.groups}; supported: one channel per group"
         if (taps := problem.window.kernel_volume) > _MOST_TAPS:
-            return f"{taps} taps; it runs {_MOST_TAPS}"
+            return f"{taps} taps; supported: up to {_MOST_TAPS}"
         return wrong_axes(problem, 2) or not_bytes(problem) or after_prologue(problem)
 
     @override

@@ -309,9 +309,9 @@ def unfit_window(problem: ConvProblem) -> str | None:
     does not fit in shared memory."""
     window = problem.window
     if not _LEAST_TAPS <= window.kernel_volume <= MAX_VECTORS:
-        return f"kernel {by_axis(window.kernel)}; it runs {_LEAST_TAPS} to {MAX_VECTORS} taps"
+        return f"kernel {by_axis(window.kernel)}; supported: {_LEAST_TAPS} to {MAX_VECTORS} taps"
     if problem.c <= VECTOR and problem.precision is Precision.FP16 and not paired(problem):
-        return f"{problem.c} channels at stride {by_axis(window.strides)}; it runs even strides"
+        return f"{problem.c} channels at stride {by_axis(window.strides)}; supported: even strides"
     if (nbytes := window_bytes(problem)) > MAX_PATCH_BYTES:
         return f"a window of {nbytes} bytes; shared memory has {MAX_PATCH_BYTES} for it"
     return None

@@ -94,7 +94,7 @@ class TmaConv(WarpgroupConv):
         splits = problem.precision is Precision.TF32X3
         return (
             WarpgroupConv.supports(self, problem)
-            or ("3xtf32; it runs tf32 and fp16" if splits else None)
+            or ("3xtf32; supported: tf32 and fp16" if splits else None)
             or grouped(problem)
             or _not_copied(problem)
         )

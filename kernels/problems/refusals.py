@@ -9,58 +9,60 @@ from kernels.problems.window import by_axis
 def wrong_axes(problem: ConvProblem, axes: int) -> str | None:
     """Refuse a problem unless it has `axes` spatial axes."""
     have = len(problem.window.input)
-    return None if have == axes else f"{have}-D; it runs {axes}-D"
+    return None if have == axes else f"{have}-D; supported: {axes}-D"
 
 
 def wrong_kernel(problem: ConvProblem, *kernels: tuple[int, ...]) -> str | None:
     """Refuse a problem whose kernel size R×S is not in `kernels`."""
     kernel = problem.window.kernel
-    return None if kernel in kernels else f"kernel {by_axis(kernel)}; it runs {_listed(kernels)}"
+    return None if kernel in kernels else f"kernel {by_axis(kernel)}; supported: {_listed(kernels)}"
 
 
 def strided(problem: ConvProblem) -> str | None:
     """Refuse a problem whose stride is not 1."""
     strides = problem.window.strides
-    return None if set(strides) == {1} else f"stride {by_axis(strides)}; it runs stride 1"
+    return None if set(strides) == {1} else f"stride {by_axis(strides)}; supported: stride 1"
 
 
 def dilated(problem: ConvProblem) -> str | None:
     """Refuse a problem whose dilation is not 1."""
     dilations = problem.window.dilations
-    return None if set(dilations) == {1} else f"dilation {by_axis(dilations)}; it runs dilation 1"
+    if set(dilations) == {1}:
+        return None
+    return f"dilation {by_axis(dilations)}; supported: dilation 1"
 
 
 def padded(problem: ConvProblem) -> str | None:
     """Refuse a problem with padding."""
     pads = problem.window.pads_begin + problem.window.pads_end
-    return f"padding {','.join(map(str, pads))}; it runs none" if any(pads) else None
+    return f"padding {','.join(map(str, pads))}; supported: none" if any(pads) else None
 
 
 def grouped(problem: ConvProblem) -> str | None:
     """Refuse a problem with more than one group."""
-    return None if problem.groups == 1 else f"groups {problem.groups}; it runs 1 group"
+    return None if problem.groups == 1 else f"groups {problem.groups}; supported: 1 group"
 
 
 def not_float(problem: ConvProblem) -> str | None:
     """Refuse a problem whose tensors are not float32."""
     stored = problem.precision.stored
-    return None if stored == FLOAT else f"{stored.dtype} tensors; it runs float32"
+    return None if stored == FLOAT else f"{stored.dtype} tensors; supported: float32"
 
 
 def not_half(problem: ConvProblem) -> str | None:
     """Refuse a problem whose tensors are not float16."""
     stored = problem.precision.stored
-    return None if stored == HALF else f"{stored.dtype} tensors; it runs float16"
+    return None if stored == HALF else f"{stored.dtype} tensors; supported: float16"
 
 
 def after_prologue(problem: ConvProblem) -> str | None:
     """Refuse a problem with a prologue."""
-    return f"{problem.prologue} ahead of it; it runs none" if problem.prologue else None
+    return f"the prologue {problem.prologue}; supported: none" if problem.prologue else None
 
 
 def projecting(problem: ConvProblem) -> str | None:
     """Refuse a problem that adds a projection."""
-    return "a projection; it runs none" if problem.projection else None
+    return "a projection; supported: none" if problem.projection else None
 
 
 def without_tensor_cores(problem: ConvProblem) -> str | None:
@@ -71,13 +73,13 @@ def without_tensor_cores(problem: ConvProblem) -> str | None:
 def not_floating(problem: ConvProblem) -> str | None:
     """Refuse a problem whose tensors are neither float32 nor float16."""
     stored = problem.precision.stored
-    return None if stored in (FLOAT, HALF) else f"{stored.dtype} tensors; it runs floats"
+    return None if stored in (FLOAT, HALF) else f"{stored.dtype} tensors; supported: floats"
 
 
 def not_bytes(problem: ConvProblem) -> str | None:
     """Refuse a problem whose tensors are not bytes."""
     stored = problem.precision.stored
-    return None if stored == BYTE else f"{stored.dtype} tensors; it runs uint8"
+    return None if stored == BYTE else f"{stored.dtype} tensors; supported: uint8"
 
 
 def _listed(kernels: tuple[tuple[int, ...], ...]) -> str:

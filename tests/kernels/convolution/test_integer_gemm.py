@@ -103,7 +103,7 @@ def test_bytes_are_for_four_algorithms_and_they_take_nothing_else() -> None:
         assert [each.name for each in candidates(at)] == names
         for precision in set(Precision) - {Precision.INT8}:
             refusal = INTEGER.supports(replace(problem, precision=precision))
-            assert refusal == f"{precision.stored.dtype} tensors; it runs uint8"
+            assert refusal == f"{precision.stored.dtype} tensors; supported: uint8"
             assert INTEGER_PATCH.supports(replace(problem, precision=precision)) == refusal
             assert INTEGER_WARPGROUPS.supports(replace(problem, precision=precision)) == refusal
             if problem.is_depthwise:
@@ -113,7 +113,7 @@ def test_bytes_are_for_four_algorithms_and_they_take_nothing_else() -> None:
 def test_a_window_whose_sums_may_not_be_exact_floats_is_refused() -> None:
     wide = conv_problem(1, 8, 8, window((40, 40), (27, 19)), 8)
     refusal = INTEGER_DEPTHWISE.supports(replace(wide, precision=Precision.INT8))
-    assert refusal == "513 taps; it runs 512"
+    assert refusal == "513 taps; supported: up to 512"
 
 
 def test_depthwise_layers_of_bytes_are_estimated_to_take_less_than_as_a_product() -> None:

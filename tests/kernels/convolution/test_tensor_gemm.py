@@ -195,4 +195,4 @@ def test_which_algorithms_run_a_precision(precision: Precision) -> None:
     assert "tensor" in names
     assert TENSOR.supports(_VGG) == "strict float32"
     halves = replace(_VGG, precision=Precision.FP16)
-    assert DIRECT.supports(halves) == "float16 tensors; it runs float32"
+    assert DIRECT.supports(halves) == "float16 tensors; supported: float32"

@@ -144,9 +144,9 @@ def test_the_cost_model_is_told_what_a_block_takes(tile: PatchTile) -> None:
 def test_refusals_say_what_it_runs() -> None:
     assert PATCH.supports(replace(same(8, 8, 5, 5), precision=Precision.TF32)) is not None
     few = half(1, 8, 8, window((5, 5), (1, 3)))
-    assert PATCH.supports(few) == "kernel 1x3; it runs 4 to 256 taps"
+    assert PATCH.supports(few) == "kernel 1x3; supported: 4 to 256 taps"
     three = same(3, 8, 5, 5)
-    assert PATCH.supports(three) == "3 channels at stride 1x1; it runs even strides"
+    assert PATCH.supports(three) == "3 channels at stride 1x1; supported: even strides"
     far = half(1, 64, 8, window((99, 99), (3, 3), dilations=(40, 40)))
     assert PATCH.supports(far) == "a window of 944784 bytes; shared memory has 73728 for it"
     assert "tensor patch" not in {each.name for each in candidates(few)}

@@ -130,9 +130,9 @@ def before_groups(b: GraphBuilder) -> None:
         (with_another_reader, "n is also read by transpose_z"),
         (as_a_residual, "n is also read by conv_y"),
         (in_a_concatenation, "n lies inside z"),
-        (before_a_window, "gemm cannot run conv_y after it: kernel 3x3; it runs 1x1"),
-        (before_a_stride, "gemm cannot run conv_y after it: stride 2x2; it runs stride 1"),
-        (before_groups, "gemm cannot run conv_y after it: groups 2; it runs 1 group"),
+        (before_a_window, "gemm cannot run conv_y after it: kernel 3x3; supported: 1x1"),
+        (before_a_stride, "gemm cannot run conv_y after it: stride 2x2; supported: stride 1"),
+        (before_groups, "gemm cannot run conv_y after it: groups 2; supported: 1 group"),
     ],
 )
 def test_a_value_that_must_exist_stays(case: Callable[[GraphBuilder], None], reason: str) -> None:
@@ -158,9 +158,9 @@ def test_other_normalisations_stay(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("precision", "reason"),
     [
-        (Precision.TF32, "ScaleShift, Relu ahead of it in tf32; it runs that in fp32"),
-        (Precision.TF32X3, "ScaleShift, Relu ahead of it in 3xtf32; it runs that in fp32"),
-        (Precision.FP16, "float16 tensors; it runs float32"),
+        (Precision.TF32, "the prologue ScaleShift, Relu in tf32; supported: fp32"),
+        (Precision.TF32X3, "the prologue ScaleShift, Relu in 3xtf32; supported: fp32"),
+        (Precision.FP16, "float16 tensors; supported: float32"),
     ],
 )
 def test_tensor_cores_take_no_prologue(precision: Precision, reason: str) -> None:

@@ -50,7 +50,7 @@ def test_the_table_shows_every_node_its_algorithms_and_why_others_refuse(
         assert node.name in text
     assert "digits, N = 4: 20 nodes became 11" in text
     assert "winograd F(4x4,3x3)" in text
-    assert "stride 2x2; it runs stride 1" in text
+    assert "stride 2x2; supported: stride 1" in text
     assert "fuse_residual" in text
 
 
@@ -124,7 +124,7 @@ def test_layers_of_a_quantized_model_are_counted_for_both_devices(
 def test_refusals_are_one_row_a_reason(convoy: Run) -> None:
     status, out, _ = convoy("inspect", "digits", "--why")
     assert status == 0
-    rows = [line for line in out.splitlines() if "stride 2x2; it runs stride 1" in line]
+    rows = [line for line in out.splitlines() if "stride 2x2; supported: stride 1" in line]
     assert rows
     assert any(" us by the model of time; gemm " in line for line in out.splitlines())
     assert len(out.splitlines()) == len(set(out.splitlines()))
