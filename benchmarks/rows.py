@@ -18,7 +18,7 @@ from kernels.device.device import Device
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 CARRIED = ROOT / ".gpu"
-"""The folder that `python -m benchmarks.gpu carry` made to travel with a checkout."""
+"""The folder that `python -m benchmarks.gpu carry` made for a checkout on a GPU machine."""
 
 Row = Mapping[str, Any]
 

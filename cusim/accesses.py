@@ -42,7 +42,7 @@ class Access(IntEnum):
 
 
 Addresses = tuple[int | None, ...]
-"""The address of each lane, or None if the lane takes no part."""
+"""The address of each lane, or None for a lane that does not take part."""
 
 
 Count = Callable[[Addresses, int, Access], int]

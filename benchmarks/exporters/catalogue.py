@@ -6,10 +6,10 @@ from pathlib import Path
 SCRIPTS = Path(__file__).parent / "scripts"
 
 EXPECTED = "expected.json"
-"""The file, in a model's folder, of its pipeline's answers; scripts/recorded.py writes it."""
+"""The file in a model's folder with the answers of its pipeline. scripts/recorded.py writes it."""
 
 OTHERWISE = "otherwise.json"
-"""The file of what the same runtime answers for a quantized model in its other way."""
+"""The file with the answers of the same runtime in its other way to run a quantized model."""
 
 _TORCH = ("torch==2.15.0", "onnx==1.23.2", "onnxscript==0.7.2", "onnxruntime==1.32.0")
 _PILLOW = "pillow==13.0.0"
@@ -76,4 +76,5 @@ EXPORTERS = (
         ("modelopt",),
     ),
 )
-"""In this order: quantizers read what PyTorch and torchvision wrote."""
+"""The exporters in the order in which they run, since quantizers read the files of PyTorch and
+torchvision."""

@@ -16,19 +16,20 @@ from benchmarks.exporters.catalogue import EXPECTED, OTHERWISE
 from service.cli import app
 
 TOLERANCE = 1e-3
-"""The largest difference of a probability for an answer to be right."""
+"""The largest difference of a probability with which an answer is right."""
 
 STEP = 0.02
-"""The largest difference where a value between two codes of 8 bits may become either."""
+"""The largest difference for quantized networks, in which a value between two 8-bit codes may be
+rounded to either."""
 
 OF_OWN = 2.0
-"""Where networks multiply such steps, as random ones do: how many times as far an answer may be as
-the runtime's two ways of running the file are apart."""
+"""The largest difference divided by the difference between the runtime's two ways to run the file.
+It applies to networks that amplify such steps, like random networks."""
 
 RIGHT, PIXELS, STEPS = "right", "right with exact", "right to a step of 8 bits"
 REFUSED, WARNED, WRONG = "refused", "warned", "wrong"
-"""PIXELS: right once `exact = true` makes every pixel the exporter's. WARNED: it differs, and a
-warning says why it may. WRONG: it differs without a warning."""
+"""PIXELS: right with `exact = true`, with which every pixel equals the exporter's. WARNED:
+different, and a warning gives a possible reason. WRONG: different without a warning."""
 
 ARE_RIGHT = (RIGHT, PIXELS, STEPS)
 

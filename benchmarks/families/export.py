@@ -84,11 +84,11 @@ FAMILIES = (
     "yolo12n-cls",
     "yolo26n-cls",
 )
-"""The smallest model of each family, of those with attention perhaps a second; the last three are
-Ultralytics', the others timm's."""
+"""The smallest model of each family, and a second model of some families with attention. The last
+three are Ultralytics' models; all others are timm's."""
 
 SIZE = 128
-"""The side of an image, where the family takes any size: a smaller one is checked sooner."""
+"""The side of images for families that take any size. Small images are checked sooner."""
 
 MADE_FOR = {
     "vit_tiny_patch16_224": SIZE,
@@ -106,7 +106,7 @@ MADE_FOR = {
     "mixer_s16_224": SIZE,
     "visformer_tiny": SIZE,
 }
-"""The side that a network is made for, where it is made for one."""
+"""The side of images for networks that take only one size."""
 
 CLASSES = 100
 
@@ -119,8 +119,8 @@ N = 2
 """The number of images for which there are PyTorch's scores."""
 
 _ALIKE = 1e-3
-"""If scores of different images differ by less than this, relative to the largest, they prove
-nothing."""
+"""Scores of different images must differ by at least this much, relative to the largest score.
+Otherwise they prove nothing."""
 
 
 def side_of(family: str) -> int:

@@ -1,10 +1,9 @@
 """Unpacks the folder that `carry` made, on the GPU machine. Every command uses it.
 
-.gpu/COMMIT            the checkout's commit, where there is no git
-.gpu/PYTHON            the Python that wheels are for; with any other they are left alone
-.gpu/wheels/*.whl      what the service and the tests need and the machine may lack
-.gpu/cubins.tar.xz     every kernel, compiled, for the cache that all processes share
-.gpu/data/             SqueezeNet, photographs, labels
+.gpu/COMMIT the checkout's commit, since there is no git .gpu/PYTHON the version of Python that the
+wheels need to be used .gpu/wheels/*.whl packages of service and tests that the machine may lack
+.gpu/cubins.tar.xz all compiled kernels, for the cache that all processes share .gpu/data/
+SqueezeNet, photographs, labels
 """
 
 import os
@@ -18,10 +17,10 @@ from benchmarks.rows import CARRIED, ROOT
 from kernels.device.compile import DEFAULT_CACHE
 
 ARCHITECTURE = "90a"
-"""The GPU that kernels are carried for: an H100 or H200."""
+"""The GPU for which kernels are carried: an H100 or H200."""
 
 NVRTC = "13.0.88"
-"""The release of NVRTC that compiles there: what PyTorch 2.11 for CUDA 13.0 brings."""
+"""The release of NVRTC on the GPU machine, which comes with PyTorch 2.11 for CUDA 13.0."""
 
 CUBINS, SITE = "cubins.tar.xz", "site"
 

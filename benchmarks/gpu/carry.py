@@ -18,11 +18,11 @@ from benchmarks.rows import CARRIED, ROOT, commit
 
 PYTHON = "3.12"
 DISTRIBUTION = "convoy-inference"
-"""Convoy's own name in pyproject.toml."""
+"""Convoy's name in pyproject.toml."""
 
 PHOTOGRAPHS = 20
 MOST_BYTES = 60_000_000
-"""The most bytes that travel, the checkout among them."""
+"""The most bytes that can be sent, including the checkout."""
 
 MACHINE = {
     "cupy-cuda13x": "14.2.0",
@@ -37,12 +37,12 @@ MACHINE = {
 ON_THE_MACHINE = frozenset(
     {*MACHINE, "cuda-pathfinder", "flatbuffers", "ml-dtypes", "mpmath", "protobuf", "sympy"}
 )
-"""The packages of the machine that are used there: MACHINE, with its versions, and what they need.
-All others are carried."""
+"""The packages of the GPU machine that are used: MACHINE, with its versions, and their
+dependencies. All other packages are carried."""
 
 TESTS = ("pytest", "hypothesis")
 EXTRAS = ("nvidia-cudnn-frontend==1.18.0",)
-"""The extras of the benchmarks that are not installed here."""
+"""The extras of the benchmarks that are not installed on this machine."""
 
 
 def carry(folder: Path = CARRIED, *, release: str = NVRTC) -> list[tuple[str, int]]:

@@ -27,21 +27,21 @@ from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import fill_launch
 
 SECONDS, START_S = 900, 130
-"""Seconds of the whole day, and those of them before the first command runs: the machine's start,
+"""Seconds of the whole day, and the part of them before the first command runs: the machine's start
 and the copy."""
 
 LOG, STAGES = "day.log", "day.jsonl"
 
 _TOLD = ("cupy", "numpy", "nvidia-cuda-nvrtc", "nvidia-cudnn", "onnx", "pillow", "pytest", "torch")
 _TO_END_S = 2
-"""Seconds before its limit in which a stage ends by itself, with a row of what it did."""
+"""A stage ends by itself this many seconds before its limit, with a row about its results."""
 
 _SHOWN = 4
-"""Lines that a stage printed last, which are shown with how it ended."""
+"""The number of a stage's last lines that are shown with its ending."""
 
 _VECTOR = StridedTensor.contiguous((4,))
 _MOST_LOG_BYTES = 12 << 20
-"""The most bytes of LOG: files of more than 16 MiB do not come back."""
+"""The most bytes of LOG. Files of more than 16 MiB are not copied back."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from kernels.tuning.timing import time_launches
 from service.images.prepare import parse_image_file
 
 LAST = ("jpeg_unstuff", "jpeg_resolve", "jpeg_write", "inverse_dct", "jpeg_pixels")
-"""Kernels, each timed with all that run before it: the differences are the times of the parts."""
+"""Kernels, each timed together with all kernels before it. The differences are the times of the
+parts."""
 
 
 def photographs(sampling: str, folder: Path | None = None) -> list[JpegImage]:

@@ -26,13 +26,14 @@ from kernels.device.cuda_device import CudaDevice
 from kernels.device.device import DeviceError
 
 OUTCOMES = "gpu_tests.jsonl"
-"""The file, in the folder of the results, that has the outcome of each test."""
+"""The file in the results' folder with the outcome of each test."""
 
 HANG_S = 30
-"""Seconds after which a test counts as hung: kernels are compiled before, or carried."""
+"""Seconds after which a test counts as hung. Kernels are compiled beforehand, or carried."""
 
 MOST_PROCESSES = 10
-"""The most processes of a group, each of which goes on behind what stopped the one before."""
+"""The most processes of a group. Each process continues after the test that stopped the process
+before."""
 
 _ENGINES = "tests/models/engines"
 _WHOLE_KERNELS = "tests/kernels/whole/test_kernels.py"
@@ -46,7 +47,7 @@ _KERNELS = (
 _WINDOWS = "1x7 or 7x1"
 _ENDED = "pytest ended with status {}"
 _LONG = "vgg19 or densenet or 4096"
-"""The whole networks whose float64 reference alone takes a processor minutes."""
+"""The whole networks whose float64 reference alone takes minutes."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,8 @@ GROUPS: Mapping[str, Group] = {
     "windows": Group((_WHOLE_KERNELS,), "risky", f"conv_tensor_tma and ({_WINDOWS})"),
     "risky": Group((_WHOLE_KERNELS,), "risky", f"not (conv_tensor_tma and ({_WINDOWS}))"),
 }
-"""In the order in which they run. Kernels that may hang the GPU come last, and of these first the
-ones that show in which order a driver takes the corners of images."""
+"""The groups in the order in which they run. Kernels that may hang the GPU come last. The first of
+them show in which order a driver takes the corners of images."""
 
 
 def command(group: Group) -> list[str]:

@@ -21,10 +21,10 @@ from kernels.tuning.micro import MEASUREMENTS
 MICRO, LAYER, NETWORK, HTTP, DECODING = "micro", "layer", "network", "http", "decoding"
 
 WITH_TF32 = " with tf32"
-"""The end of the side for which a worker is started where TF32 must not be off."""
+"""The suffix of a side whose worker is started with TF32."""
 
 START_S = 10.0
-"""Seconds in which a worker starts, with CUDA and, where needed, PyTorch."""
+"""The seconds that a worker needs to start, with CUDA and, if needed, PyTorch."""
 
 _SECONDS = {
     (MICRO, "convoy"): 2.0,
@@ -40,7 +40,8 @@ _SECONDS = {
     **{(NETWORK, side): 2.3 if side.startswith(UNTUNED) else 15.0 for side in CONVOYS},
     (NETWORK, CONVOY): 30.0,
 }
-"""Guesses of a unit's seconds for plans; if there are lines of such units, their median counts."""
+"""Guesses of a unit's seconds for plans. If there are lines of such units, their median is used
+instead."""
 
 SIDES = frozenset(side for _, side in _SECONDS)
 """The names of all sides."""
@@ -50,8 +51,7 @@ SENT = JPEG, JPEG_TO_GPU, PIXELS = "JPEG", "JPEG decoded by the GPU", "V2 pixels
 of the model's size."""
 
 SAMPLINGS = {"4:2:0": (2, 2), "4:4:4": (1, 1)}
-"""The samplings of the photographs that are decoded: samples of luma for one of chroma, across and
-down."""
+"""The samplings of the decoded photographs: luma samples per chroma sample, across and down."""
 
 
 _SQUEEZENET, _OTHERS = ("SqueezeNet",), ("ResNet-50", "GoogLeNet", "VGG-19")
@@ -71,7 +71,7 @@ AT_PRECISIONS: Mapping[str, tuple[str, Precision]] = {
     for network in (*_NETWORKS, *_ATTENTION, *_RECORDED)
     for precision in Precision
 }
-"""Every subject of NETWORK: which network, and at which precision."""
+"""Every subject of NETWORK, with its network and its precision."""
 
 _TIMED = Precision.FP32, Precision.TF32, Precision.FP16, Precision.INT8
 _MAIN = "SqueezeNet", "ResNet-50"

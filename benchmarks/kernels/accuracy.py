@@ -50,7 +50,7 @@ PAPER = {
     "conv 4.2": {"direct": 3.20e-4, "winograd F(2x2,3x3)": 5.34e-5, "winograd F(4x4,3x3)": 1.04e-3},
     "conv 5": {"direct": 3.43e-4, "winograd F(2x2,3x3)": 4.20e-5, "winograd F(4x4,3x3)": 1.08e-3},
 }
-"""The errors in float32 of table 4, on a Titan X, whose direct convolution was cuDNN's."""
+"""The float32 errors of table 4, measured on a Titan X with cuDNN's direct convolution."""
 
 PAPER_HALF = {
     "conv 1.2": 1.14e-2,
@@ -59,25 +59,26 @@ PAPER_HALF = {
     "conv 4.2": 3.17e-2,
     "conv 5": 2.61e-2,
 }
-"""The errors of table 4 for float16 data and filters, equal for all algorithms as they computed in
-float32."""
+"""The errors of table 4 for float16 data and filters. All algorithms have the same errors, because
+they computed in float32."""
 
 LAYERS = tuple(layer for layer in VGG_E if layer.name in PAPER)
 
 AT_MOST = {"winograd F(2x2,3x3)": 2.0, "winograd F(4x4,3x3)": 20.0}
-"""The factor by which errors may exceed the direct algorithm's in the same layer, as the project
+"""The largest allowed ratio to the direct algorithm's error in the same layer, which the project
 promises."""
 
 PRECISIONS = tuple(Precision)
 """The precisions of table 4, fp32 and fp16, and then the others."""
 
 DIRECT, ONE_SUM = "direct", "direct, in one part"
-"""The direct sum as the heuristic chooses it, often split, and as the papers add it up."""
+"""The direct sum in the heuristic's configuration, which often splits it, and as one sum like in
+the papers."""
 
 EPS = float(np.finfo(np.float32).eps)
 
 SQUARE = 8
-"""H = W of a sample's squares. They begin where tiles of 2×2 and of 4×4 do."""
+"""H = W of a sample's squares. They begin where tiles of 2×2 and of 4×4 begin."""
 
 ELEMENTS = 1 << 17
 """The most elements of y in a sample."""

@@ -23,7 +23,7 @@ MOST_WORKSPACE_BYTES = 1 << 30
 """The most bytes of workspace, as in Jordà et al. 2021 (cuConv), section 4."""
 
 MOST_KNOBS = 64
-"""The most combinations of an engine's knobs; if it has more, only the default is tried."""
+"""The most combinations of an engine's knobs. If an engine has more, only its default is tried."""
 
 
 class Cudnn:

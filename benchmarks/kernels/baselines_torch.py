@@ -20,8 +20,8 @@ from kernels.problems.precision import Precision
 from kernels.tuning.timing import Copies, Timing, sets_needed
 
 MOST_ERROR = {Precision.FP32: 3e-5, Precision.FP16: 1e-3}
-"""The largest ‖y − truth‖ / ‖truth‖: in float32 ten times F(4×4, 3×3)'s, a tenth of TF32's; in
-float16 five times that of rounding y."""
+"""The largest allowed ‖y − truth‖ / ‖truth‖. In float32 it is ten times the error of F(4×4, 3×3)
+and a tenth of TF32's error. In float16 it is five times the error of rounding y."""
 
 
 class BaselineError(Exception):

@@ -20,7 +20,8 @@ from kernels.tuning.timing import COPIES, REPLAYS, Timing
 
 FINALISTS = 3
 TOO_SLOW = 1.5
-"""A candidate that takes more than this many times the fastest probe so far is not timed again."""
+"""A candidate is not timed again if its probe takes more than this many times as long as the
+fastest probe so far."""
 
 
 @unique

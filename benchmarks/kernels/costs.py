@@ -111,7 +111,7 @@ TABLES: Mapping[str, tuple[Callable[[Cost], float], tuple[str, ...]]] = {
     ),
     "bytes moved, MB": (lambda cost: cost.bytes / 1e6, tuple(WAYS)),
 }
-"""Each table's quantity, and the ways that it compares."""
+"""The quantity of each table, and the ways that the table compares."""
 
 
 def costs(problem: ConvProblem) -> dict[str, Cost]:
@@ -122,15 +122,15 @@ def costs(problem: ConvProblem) -> dict[str, Cost]:
 
 
 TILES = (2, 3, 4, 5, 6, 7, 8)
-"""Sides m of the tiles whose errors are compared."""
+"""The sides m of the tiles whose errors are compared."""
 
 _HALF, _QUARTER = Fraction(1, 2), Fraction(1, 4)
 POINTS = (*Points.MIXED.value, -_HALF, 2, -_QUARTER, 4)
-"""The points of which F(m, 3) takes the first m + 1: each number with its negative reciprocal,
-which keeps the entries of the transforms of even size."""
+"""The points, of which F(m, 3) takes the first m + 1. Each number has its negative reciprocal, so
+that the entries of the transforms differ little in size."""
 
 PROBE = same_padded((24, 24), 3, 256, 16)
-"""The layer whose errors are compared; it has as many channels as VGG-E's conv 3.2."""
+"""The layer whose errors are compared. It has the same number of channels as VGG-E's conv 3.2."""
 
 
 Array = NDArray[np.float32]

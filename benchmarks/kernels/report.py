@@ -8,7 +8,7 @@ from benchmarks.kernels.suites import BATCHES, MEASURED, NAMED, PAPERS_BATCHES, 
 from benchmarks.rows import Row
 
 CONVOY = "convoy"
-"""The side that the others are compared with."""
+"""The side with which the others are compared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from kernels.problems.conv import ConvProblem, same_padded
 from kernels.problems.precision import Precision
 
 BATCHES = (1, 2, 4, 8)
-"""The values of N that a server has, for which all layers are measured."""
+"""The values of N in a server, for which all layers are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,4 +175,4 @@ NAMED = (
     _by_rate("conv4", 4.72, 2.4, 1.96),
     _by_rate("conv5", 2.1, 1.46, 1.44),
 )
-"""In the papers' order, on a V100 with cuDNN 7.1 and on a GTX 1080."""
+"""The configurations in the papers' order, measured on a V100 with cuDNN 7.1 and on a GTX 1080."""

@@ -35,10 +35,10 @@ LIGHT_NETWORKS = tuple(
 
 
 _CALIBRATED = 4
-"""Images from which the ranges of 8 bits are taken: speed does not depend on them."""
+"""The images from which the ranges of int8 are taken. Speed does not depend on these images."""
 
 HEAD = 4096
-"""The width of all but the last fully connected layer of AlexNet, VGG and ZFNet."""
+"""The width of the fully connected layers of AlexNet, VGG and ZFNet, except the last layer."""
 
 
 @lru_cache(maxsize=1)

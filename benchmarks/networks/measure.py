@@ -40,8 +40,9 @@ MOST_DIFFERENCE: Mapping[Precision, float] = {
     **dict.fromkeys(Precision, 0.3),
     Precision.FP32: 1e-3,
 }
-"""The largest difference of a score from Convoy's, relative to the image's largest. Weights are
-random: in less than float32 two sides agree that it is the same network, and no better."""
+"""The largest difference of a score from Convoy's, relative to the image's largest score. With
+random weights and less precision than float32, agreement only shows that both sides ran the same
+network."""
 
 Make = Callable[[], NetworkSide]
 

@@ -43,7 +43,8 @@ RECORDED: Mapping[str, Recorded] = {
 }
 
 _KEPT = 64
-"""The most numbers of a weight that is kept: constants that the network computes with."""
+"""Weights with up to this many numbers are kept, such as constants in the network's
+computations."""
 
 
 def recorded(network: str, seed: int = 0) -> onnx.ModelProto:
@@ -84,7 +85,7 @@ _POSITIVE = (
     ("LayerNormalization", 1),
     ("InstanceNormalization", 1),
 )
-"""Scales, and variances."""
+"""The inputs of normalisations that are scales or variances, and so must be positive."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -23,7 +23,7 @@ from models.preprocessing import normalisation
 WARM_UPS = 10  # before a side is ready: PyTorch searches algorithms in the first
 
 _WARM_UP_S = 0.02
-"""Seconds of runs before those that count: an idle GPU's clock takes milliseconds to rise."""
+"""Seconds of runs before the counted runs. An idle GPU's clock takes milliseconds to rise."""
 
 
 class NetworkSide(Protocol):
@@ -220,5 +220,5 @@ WAYS: Mapping[str, Callable[[Any, Any, Any], Callable[[], Any]]] = {
     "torch graph": captured,
     "torch.compile": compiled,
 }
-"""The ways to run a module: each takes torch, the module and the images, and returns the function
+"""The ways to run a module. Each takes torch, the module and the images, and returns the function
 to call."""

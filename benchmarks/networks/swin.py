@@ -19,7 +19,7 @@ import onnx
 from benchmarks.networks.nodes import Nodes
 
 _APART = -100.0
-"""What is added to a score of tokens that were not side by side."""
+"""The number that is added to the score of two tokens that were not neighbours."""
 
 
 @dataclass(frozen=True, slots=True)

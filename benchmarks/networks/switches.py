@@ -20,8 +20,8 @@ SWITCHES = (
 
 
 UNTUNED = f"{CONVOY} untuned"
-"""Convoy's engine with the algorithms that the model of time chooses; measuring the algorithms
-would take longer than all else about a network."""
+"""Convoy's engine with the algorithms that the cost model chooses. Measuring algorithms would take
+longer than all other measurements of a network."""
 
 
 def known(switch: str) -> str:

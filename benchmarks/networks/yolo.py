@@ -18,7 +18,7 @@ from benchmarks.networks.nodes import CHANNELS, Nodes
 
 _LAST = 1280
 _HEAD = 64
-"""Channels of a head's values; its queries and keys have half as many."""
+"""The channels of a head's values. A head's queries and keys have half as many."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ TABLES: Mapping[str, tuple[str, Callable[[], Cells]]] = {
         lambda: memory.table_shares(_C3D["conv3"]),
     ),
 }
-"""By the name that the command takes: a title, and what makes the table."""
+"""The title of each table and the function that makes it, by the name that the command takes."""
 
 PAPERS: Mapping[str, Callable[[], list[Result]]] = {
     "Lavin & Gray 2015, Fast Algorithms for Convolutional Neural Networks": lavin_gray.results,

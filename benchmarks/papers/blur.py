@@ -24,7 +24,7 @@ from kernels.winograd.stages import tiles
 Floats = NDArray[np.float32]
 
 PROBLEM = same_padded((50, 50), 3, 32, 4).with_batch(32)
-"""The example; it says nothing of K."""
+"""The example, which does not state K."""
 
 IMAGE = ROOT / "docs" / "blur.png"
 

@@ -23,7 +23,7 @@ from kernels.winograd.program import Kind, Terms, Value, instructions, program
 HALF = Fraction(1, 2)
 
 R = 3
-"""The filter's taps along an axis, in all of both tables."""
+"""The filter's taps along an axis, in both tables."""
 
 POINTS: Mapping[int, tuple[Fraction | int, ...]] = {
     2: (0, 1, -1),
@@ -32,7 +32,7 @@ POINTS: Mapping[int, tuple[Fraction | int, ...]] = {
     6: (0, 1, -1, 2, -2, HALF, -HALF),
     8: (0, 1, -1, 2, -2, HALF, -HALF, 4, -4),
 }
-"""The points of F(m, 3), which are the paper's where it has the tile."""
+"""The points of F(m, 3). They are the paper's points if the paper has the tile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ TABLE_1: Mapping[int, tuple[float, float, float, float]] = {
     6: (2.25, 4.33, 2.00, 2.78),
     8: (1.78, 6.50, 2.23, 4.38),
 }
-"""Table 1's half of Winograd's tiles: alpha', beta', gamma', delta' by alpha."""
+"""The Winograd half of table 1: alpha', beta', gamma' and delta' by alpha."""
 
 TABLE_1_FFT: Mapping[int, tuple[float, float]] = {
     8: (4.44, 2.42),
@@ -65,7 +65,7 @@ TABLE_1_FFT: Mapping[int, tuple[float, float]] = {
     128: (2.10, 10.37),
     256: (2.05, 12.42),
 }
-"""Table 1's half of the FFT: alpha', and the arithmetic of each of the three transforms."""
+"""The FFT half of table 1: alpha', and the arithmetic of each transform."""
 
 TABLE_2: Mapping[int, tuple[float, float, float, float]] = {
     8: (3.33, 3.77, 4.30, 4.30),
@@ -137,7 +137,8 @@ FILTERS: Mapping[int, dict[Value, Terms]] = {
         {"u7": 0, "g2": 1},
     ),
 }  # fmt: skip
-"""How to transform a filter along one axis, which Convoy does once, at load, in float64."""
+"""The steps of transforming a filter along one axis. Convoy transforms filters once, at load time,
+in float64."""
 
 
 def matrix_of(steps: Mapping[Value, Terms]) -> Matrix:

@@ -14,7 +14,7 @@ HALF_4 = "winograd F(4x4,3x3) non-fused, mixed points"
 COMMAND = "python -m benchmarks.kernels --accuracy --device cusim"
 
 Errors = Mapping[tuple[str, str], Mapping[str, float]]
-"""By precision and variant: the largest error by layer."""
+"""The largest error of each layer, by precision and variant."""
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:

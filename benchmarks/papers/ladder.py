@@ -42,7 +42,7 @@ SPLITS = 8
 """The parts of the channels in steps 5 and 6."""
 
 LATENCY = 600
-"""Cycles from a load to its number, assumed as in kernels/tuning/heuristic.py."""
+"""The assumed cycles from a load to its result, as in kernels/tuning/heuristic.py."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from kernels.convolution.winograd import WinogradConv
 from kernels.problems.conv import same_padded
 
 GFLOPS = (88.8, 88.8, 44.4, 5.55)
-"""Table 2, of conv2 to conv5 for N = 32; a multiplication and its addition count as one."""
+"""Table 2 for conv2 to conv5 and N = 32. A multiplication and its addition count as one
+operation."""
 
 SUITES = "python -m pytest tests/benchmarks/kernels/test_suites.py"
 _EVERY = "layer .* 3x3x3 p1,1,1,1,1,1 N32 (convoy|torch|cudnn)$"

@@ -29,8 +29,8 @@ POINTS: Mapping[str, tuple[Fraction | int, ...]] = {
     "whole numbers": (0, *_signed(1, 2, 3, 4, 5), 6),
     "with reciprocals": (0, *_signed(1, "1/2", 2, "3/4", "4/3"), Fraction(-1, 4)),
 }
-"""The points: whole numbers, as Winograd's tables go on; and points of even size, reciprocals with
-signs in pairs."""
+"""The points: whole numbers, as in the continuation of Winograd's tables, and pairs of reciprocals
+with both signs, which differ less in size."""
 
 
 def errors(points: Sequence[Fraction | int], *, scaled: bool, halves: bool, seed: int = 0) -> float:

@@ -22,13 +22,13 @@ THREADS = 2048
 """The most threads of a multiprocessor."""
 
 BLOCKS = {"cuConv, table 3, A": (256, 16, 4), "cuConv, table 3, B": (1024, 224, 32)}
-"""The blocks that section 4.2 counts: cuConv's, and those of two implicit matrix products."""
+"""The blocks that section 4.2 counts, for cuConv and for two implicit matrix products."""
 
 SECOND_STAGE = {"cuConv, table 4, A": 0.085, "cuConv, table 4, B": 0.0114}
-"""The second stage's shares of the time there."""
+"""The second stage's shares of the time in the paper."""
 
 ONES = 52.3
-"""The percentage of 1×1 among all configurations that were tested: section 4.1."""
+"""The percentage of 1×1 among all tested configurations (section 4.1)."""
 
 FILTER_SIZES = {
     "GoogLeNet": (57.2, 23.8, 19.0),
@@ -117,7 +117,7 @@ AFTER_POOLING = (
     *("28-1-32-192", "28-1-64-256", "14-1-64-480"),
     *("14-1-64-512", "14-1-128-528", "7-1-128-832"),
 )
-"""GoogLeNet's 1×1 configurations behind a pooling; the paper leaves them out."""
+"""GoogLeNet's 1×1 configurations after a pooling, which the paper leaves out."""
 
 
 def configurations(network: str) -> tuple[str, ...]:

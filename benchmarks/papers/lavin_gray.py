@@ -32,7 +32,7 @@ TABLE_5: Mapping[int, tuple[float, float, float, float, float]] = {
     32: (237.05, 5.27, 132.36, 9.43, 1.79),
     64: (394.05, 6.34, 266.48, 9.37, 1.48),
 }
-"""Milliseconds and effective TFLOPS of cuDNN, of F(2×2), and the speed-up, by N, in fp32."""
+"""Milliseconds and effective TFLOPS of cuDNN and of F(2×2), and the speed-up, by N, in fp32."""
 
 TABLE_6: Mapping[int, tuple[float, float, float, float, float]] = {
     1: (14.58, 2.68, 5.53, 7.06, 2.64),

@@ -32,10 +32,10 @@ class Reading:
 
 
 Read = Callable[[Sequence[Row]], Reading | None]
-"""A reading of all recorded rows of layers, or None where they lack one that it needs."""
+"""Returns a reading from all recorded rows of layers, or None if a needed row is missing."""
 
 Measured = Mapping[int, Sequence[Comparison]]
-"""The comparisons of all layers, by each N at which all are measured."""
+"""The comparisons of all layers, for each N at which all layers are measured."""
 
 
 def run(only: str) -> str:
@@ -169,7 +169,7 @@ FIGURES: Mapping[str, tuple[int, tuple[int, ...], float]] = {
     "figure 6": (3, (1, 8, 16), 1.0),
     "figure 7": (5, PAPERS_BATCHES["cuconv"], 1.36),
 }
-"""cuConv's figures: R = S, the values of N, and the mean speed-up at N = 1. Of 3×3 the paper says
+"""cuConv's figures: R = S, the values of N, and the mean speed-up at N = 1. For 3×3 the paper says
 "equal or lower"."""
 
 

@@ -18,16 +18,17 @@ from kernels.problems.conv import ConvProblem
 FLOAT = 4
 
 Touched = tuple[tuple[str, int], int]
-"""An operand of a block, by what it is and its number, and its bytes."""
+"""An operand of a block: its kind, its number and its bytes."""
 
 TITAN_X_L2 = 3 << 20
 """The second-level cache of Lavin & Gray's GPU, in bytes."""
 
 GROUP = 128
-"""The filters of a group of section 6: its blocks run before the next group's begin."""
+"""The filters of a group in section 6. The blocks of a group run before those of the next group
+begin."""
 
 BLOCK = 32
-"""Both the tiles of 2×2 outputs and the filters of a block there."""
+"""The number of tiles of 2×2 outputs per block in the paper, and also the number of filters."""
 
 
 def dram_bytes(blocks: Iterable[Iterable[Touched]], cache_bytes: int) -> int:
@@ -99,7 +100,8 @@ def table_blocking(layers: Sequence[Layer]) -> Cells:
 # Lan et al. 2017, section 4: the kernels around cuBLAS's product, by layout.
 
 N = 32
-"""The images of a batch there, and the threads of a block: each has one image."""
+"""The images of a batch in the paper, and also the threads of a block, since each thread has one
+image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ def stages(problem: ConvProblem, layout: str) -> list[Stage]:
 
 
 LAYOUTS = ("NCDHW", "CDHWN", "no reshape")
-"""The paper's baseline, its first optimisation, and both."""
+"""The paper's baseline, its first optimisation, and both optimisations."""
 
 
 def sectors_of(problem: ConvProblem, layout: str) -> int:

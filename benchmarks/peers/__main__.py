@@ -38,7 +38,7 @@ RECORD = RESULTS / "peers.jsonl"
 BEGIN, END = "<!-- benchmarks.peers -->", "<!-- end of benchmarks.peers -->"
 
 PAGES = {ROOT / "README.md": readme_table, ROOT / "docs" / "comparison.md": page}
-"""By page, the function that writes the tables between its marks."""
+"""For each page, the function that writes the tables between its marks."""
 
 FULL = Effort(rounds=10, seconds=0.5)
 QUICK = Effort(rounds=2, seconds=0.2, settings=1)

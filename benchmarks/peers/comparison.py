@@ -59,7 +59,7 @@ _WARM_UPS = 5
 _FAILURES = (StartError, BadAnswerError, UnfairError, OSError)
 
 Top = Sequence[tuple[int, float]]
-"""Classes and their probabilities, likeliest first."""
+"""Classes and their probabilities, the likeliest first."""
 
 Say = Callable[[str], None]
 

@@ -45,7 +45,7 @@ DOCS = ROOT / "docs" / "comparison.md"
 BEGIN, END = "<!-- benchmarks.peers.mlperf -->", "<!-- end of benchmarks.peers.mlperf -->"
 
 SCENARIOS = {"SingleStream": 1, "MultiStream": 8}
-"""How many images a query has."""
+"""The number of images in a query."""
 
 # What MLPerf's percentile of MultiStream needs to be certain of.
 QUERIES = 662
@@ -56,7 +56,7 @@ _WARM_UPS = 5
 _PERCENTILES = {"p50_us": "50.00", "p90_us": "90.00", "p99_us": "99.00"}
 
 Answer = Callable[[Sequence[int]], object]
-"""Computes the classes of some of the images; returns when they are known."""
+"""Computes the classes of some of the images, and returns when they are known."""
 
 Side = Callable[[Task, str, str], Any]
 

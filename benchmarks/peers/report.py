@@ -17,14 +17,14 @@ from benchmarks.peers.works import DIGITS, WORKS
 from benchmarks.rows import Row, markdown
 
 LOAD = 8
-"""The number of connections whose rows have start-up and memory, and choose the best of several
-servers."""
+"""The number of connections whose rows show start time and memory, and decide which of several
+servers is best."""
 
 # Of ten rounds as normal as can be, one median in 3000 is further away: a run has 200.
 _DEVIATIONS = 5
 
 ALWAYS = (CONVOY, TRITON, MOSEC)
-"""The servers that the README's table has, with the best of the others."""
+"""The servers in the README's table, which also has the best of the others."""
 
 NOTHING = "Nothing has been measured yet."
 
@@ -74,7 +74,7 @@ COLUMNS = (
 )
 
 JUDGED = (RATE, P50, CPU)
-"""The numbers by which another server may be better."""
+"""The numbers in which another server may be better."""
 
 
 def number(row: Row, column: Column) -> Number:

@@ -283,7 +283,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
-    """Measure, print, and write down what is requested."""
+    """Measure, print, and record if requested."""
     arguments = parse_arguments(command_line)
     with ExitStack() as servers:
         addresses = {

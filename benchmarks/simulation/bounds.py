@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 DEPTH = 96
-"""The largest number of waiting items that is distinguished; more count as this many."""
+"""The largest number of waiting items that is distinguished. Larger numbers count as this
+number."""
 
 _BINS = 8  # of a uniform think time, in which arrivals are seen at the end
 

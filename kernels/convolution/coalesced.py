@@ -47,7 +47,7 @@ from kernels.problems.refusals import (
 from kernels.problems.window import Window
 
 Taps = tuple[int, int]
-"""Numbers of rows and columns, R and S, of a filter or of the part of it that a block sums."""
+"""The rows and columns, R and S, of a filter, or of the part of a filter that a block sums."""
 
 _STRIPS = (1, 2, 3, 4, 6, 8, 12, 16)
 _STATIC_BYTES = 128
@@ -158,7 +158,8 @@ class CoalescedConv:
     name: str = "coalesced"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all but 2-D kernels of 1×1, 3×3 or 5×5 at stride 1, dilation 1, in one group."""
+        """Refuse all problems except 2-D kernels of 1×1, 3×3 or 5×5 at stride 1 and dilation 1 in
+        one group."""
         return (
             not_float(problem)
             or after_prologue(problem)

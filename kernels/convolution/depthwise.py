@@ -68,7 +68,7 @@ class DepthwiseConv:
     name: str = "depthwise"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all but 2-D problems whose groups have one channel each, groups = C > 1."""
+        """Refuse all problems except 2-D problems with one channel per group, groups = C > 1."""
         if not problem.is_depthwise:
             return f"groups {problem.groups}; supported: one channel per group"
         return wrong_axes(problem, 2) or not_floating(problem) or after_prologue(problem)

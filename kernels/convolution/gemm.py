@@ -29,8 +29,8 @@ class GemmConv(FloatGemm):
     name: str = "gemm"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all but float32 problems with an unpadded 1×1 (1×1×1) kernel, stride 1 and one
-        group.
+        """Refuse all problems except float32 problems with an unpadded 1×1 (1×1×1) kernel, stride 1
+        and one group.
 
         A prologue is refused except in strict float32.
         """

@@ -16,7 +16,7 @@ from kernels.problems.precision import Precision
 from kernels.problems.refusals import after_prologue, not_bytes, wrong_axes
 
 _MOST_TAPS = 512
-"""The most taps of a window for which sums of products of bytes are exact as floats."""
+"""The most taps of a window with which floats hold sums of products of bytes exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class IntegerDepthwiseConv(DepthwiseConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all but 2-D problems of bytes whose groups have one channel each, groups = C
-        > 1."""
+        """Refuse all problems except 2-D problems of bytes with one channel per group, groups = C >
+        1."""
         if not problem.is_depthwise:
             return f"groups {problem.groups}; supported: one channel per group"
         if (taps := problem.window.kernel_volume) > _MOST_TAPS:

@@ -31,9 +31,9 @@ INTEGER_TILES = (
     *(replace(tile, bk=_ROW_BYTES) for tile in SPLITTING_TILES),
     TensorTile(bm=16, bn=32, bk=_ROW_BYTES, wm=16, wn=16, stages=6),
 )
-"""The tiles to choose from. The last is for bytes alone: a chunk has twice as many channels as one
-of halves, so that fewer chunks are left to split. In the first a warp has fewer filters than for
-halves, because more warps write bytes sooner."""
+"""The tiles to choose from. The last tile exists only for bytes, because a chunk of bytes has twice
+as many channels as a chunk of halves, so sums have fewer chunks to split. In the first tile a warp
+has fewer filters than for halves, because more warps write bytes sooner."""
 
 
 @dataclass(frozen=True, slots=True)

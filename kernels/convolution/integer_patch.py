@@ -20,8 +20,8 @@ INTEGER_PATCH_TILES = (
     PatchTile(32, 32, 16, 16, 8),
     PatchTile(32, 16, 16, 16, 8),
 )
-"""The tiles to choose from. Two are smaller than for halves: a chunk has twice as many channels, so
-that fewer chunks are left by which to split sums."""
+"""The tiles to choose from. Two tiles are smaller than for halves: a chunk has twice as many
+channels, so sums have fewer chunks to split."""
 
 
 @dataclass(frozen=True, slots=True)

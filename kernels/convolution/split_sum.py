@@ -23,7 +23,8 @@ from kernels.problems.conv import ConvProblem
 from kernels.winograd.matrices import Points
 
 MAX_WORKSPACE_BYTES = 16 << 20
-"""The most bytes for the partial sums of one convolution, Lavin & Gray's limit (section 6)."""
+"""The most bytes for the partial sums of one convolution, which is Lavin & Gray's limit (section
+6)."""
 
 MAX_SPLIT = 16
 MIN_CHUNKS = 2
@@ -33,8 +34,8 @@ Tile = TypeVar("Tile")
 
 
 MAX_CLUSTER = 8
-"""Blocks of a cluster on every GPU that has clusters (CUDA C++ Programming Guide, "Thread Block
-Clusters")."""
+"""The number of blocks that a cluster may have on every GPU with clusters (CUDA C++ Programming
+Guide, "Thread Block Clusters")."""
 
 
 def _named(tile: object, split: int) -> str:

@@ -87,15 +87,15 @@ TENSOR_TILES = tuple(
         (16, 64, 16, 16, 4),
     )
 )
-"""The tiles to choose from, for halves; a chunk of floats has as many bytes and half as many
-elements. For a warp's 64×64 outputs the tensor cores take as many clocks as shared memory takes for
-all copies and loads, and for 64×32 a quarter fewer. Smaller tiles are for launches of few chunks,
-which wait for what comes before and after these: the more warps there are, the fewer copies and
-outputs each has."""
+"""The tiles to choose from, for halves. A chunk of floats has the same number of bytes and half as
+many elements. For 64×64 outputs per warp, tensor cores take as many clocks as shared memory does
+for all copies and loads; for 64×32 they take a quarter less. Smaller tiles are for launches with
+few chunks, whose time is mostly before and after the chunks: with more warps, each warp has fewer
+copies and outputs."""
 
 SPLITTING_TILES = (replace(TENSOR_TILES[0], wn=32), *TENSOR_TILES[1:])
-"""The tiles for split factors: their 64×64 outputs and a chunk's separate sums do not fit
-registers."""
+"""The tiles for split factors, for which 64×64 outputs and the separate sums of a chunk would not
+fit into registers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ STEP_BYTES = 32
 """Bytes of a filter that one mma multiplies."""
 
 _LEAST_TAPS = 4
-"""The fewest taps with which each of several slices has a chunk for every stage."""
+"""The fewest taps with which each of several slices has one chunk per stage."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,11 +29,11 @@ _CHUNK = 16
 """Channels that a block multiplies at once, the inner dimension of an mma of halves."""
 
 _PIXELS = 8
-"""The most pixels that a block's region reads for each tile that it may have."""
+"""The most pixels that a block's region reads per tile."""
 
 LARGEST_WEIGHT = float(np.finfo(HALF).max) / 9
-"""The largest weight that fits: F(2x2,3x3) makes a filter of up to 9/4 times its largest weight,
-and stores 4 times that."""
+"""The largest weight that fits: the transformed filter of F(2x2,3x3) is up to 9/4 times the largest
+weight, and is stored multiplied by 4."""
 
 _AT_ONCE = 32
 """The number of a block's tiles whose products pass through shared memory together."""

@@ -28,7 +28,8 @@ _COPYING_THREADS = 32
 _STAGES = {(128, 128): 3, (128, 64): 4, (64, 128): 4, (64, 64): 4, (64, 32): 6}
 _OF_FILTER_ROWS = {(16, 64): 8, (112, 128): 3}
 """The stages of tiles whose filters are wgmma's rows. The pixels of one image of 14×14 or 7×7 fill
-tiles of 16 better than those of 64, and those of 8 images tiles of 112 better than those of 128."""
+tiles of 16 pixels better than tiles of 64. The pixels of 8 such images fill tiles of 112 better
+than tiles of 128."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,9 @@ TMA_TILES = tuple(
     TmaTile(bm, bn, bk=64, wm=bm, wn=16, stages=stages)
     for (bm, bn), stages in _OF_FILTER_ROWS.items()
 )
-"""The tiles to choose from, for halves: WARPGROUP_TILES, with as many stages as leave room for two
-blocks or more, and then tiles whose rows are filters. TF32 has none of the latter, because its
-pixels lie in registers, as rows."""
+"""The tiles to choose from, for halves: first WARPGROUP_TILES, with so many stages that at least
+two blocks fit on a multiprocessor, and then tiles whose rows are filters. TF32 has no tiles with
+filters as rows, because its pixels lie in registers, which hold rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ WARPGROUP_TILES = tuple(
     for bm, bn, stages in ((128, 128, 3), (128, 64, 3), (64, 128, 3), (64, 64, 4), (64, 32, 4))
 )
 """The tiles to choose from, for halves like TENSOR_TILES. A warpgroup multiplies 64 pixels by all
-filters of the tile, and each of its 4 warps 16 of these pixels."""
+filters of the tile, and each of its 4 warps has 16 of these pixels."""
 
 HOPPER = Architectures(90, 90)
 """The only architecture that has wgmma. All of its GPUs have clusters of MAX_CLUSTER blocks."""

@@ -43,26 +43,27 @@ from kernels.winograd.matrices import Points, winograd_matrices
 from kernels.winograd.stages import winograd_growth
 
 THREADS = 64
-"""Threads of a block of the transforms, few so that small layers have many blocks."""
+"""The threads per block of the transforms; the number is low so that small layers have many
+blocks."""
 
 MAX_BYTES = 128 << 20
 """The most bytes of data and products together, unless fewer than `_STEP` tiles fit."""
 
 CACHED_BYTES = 32 << 20
-"""The most bytes if data and products are to stay in a second-level cache of 40 MB or more, at the
+"""The most bytes of data and products that stay in a second-level cache of at least 40 MB, at the
 cost of more launches."""
 
 _STEP = 64
-"""The number of tiles that a chunk is a multiple of, so that few tiles of the products are
-partial."""
+"""A chunk is a multiple of this number of tiles, so that few tiles of the products are partial."""
 
 LARGEST_GROWTH = 2.0
-"""The largest growth of rounding errors from the transforms to y with which data and filters may be
-rounded to 11 bits: F(2x2,3x3) has 1.7, F(2x2x2,3x3x3) 2.2, F(4x4,3x3) 6.9 (`winograd_growth`)."""
+"""Data and filters may be rounded to 11 bits if rounding errors grow at most by this factor from
+the transforms to y. The factor is 1.7 for F(2x2,3x3), 2.2 for F(2x2x2,3x3x3) and 6.9 for F(4x4,3x3)
+(`winograd_growth`)."""
 
 _SPLITS = (1, 2, 4, 8)
 _ENOUGH_BLOCKS = 512
-"""A number of blocks that is enough for any GPU; with more, no sum is split."""
+"""A number of blocks that is enough for any GPU. Launches with more blocks do not split sums."""
 
 
 @dataclass(frozen=True, slots=True)

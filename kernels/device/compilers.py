@@ -38,8 +38,9 @@ COMPARED = (
     Compiler("nvidia-cuda-nvrtc", "13.4.92"),
     Compiler("nvidia-cuda-nvrtc", "13.5.37"),
 )
-"""The compilers in the order of their versions. PyTorch's wheels bring those between the pinned
-ones (constraints.txt), so none is left out; 12.8 is the first that knows sm_100 and sm_120."""
+"""The compilers in the order of their versions. Besides the pinned releases (constraints.txt) the
+list has all releases between them, because PyTorch's wheels contain those. 12.8 is the first
+release that supports sm_100 and sm_120."""
 
 
 def name_of(version: tuple[int, int]) -> str:

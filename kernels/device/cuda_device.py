@@ -62,12 +62,12 @@ _INVALID_CLUSTER_SIZE = 912
 _REFUSALS = frozenset((_INVALID_VALUE, _TOO_MANY_RESOURCES, _NOT_SUPPORTED, _INVALID_CLUSTER_SIZE))
 
 _OVERLAP_SM, _OVERLAP_DRIVER = 90, 12030
-"""The first architecture and driver on which launches overlap (kernels/src/dependent.cuh), in
-captured graphs too."""
+"""The first architecture and the first driver with which launches overlap, in captured graphs too
+(kernels/src/dependent.cuh)."""
 
 _SHARED_MEMORY_PERCENT = 100
-"""The share of the first-level cache that all kernels prefer as shared memory: a multiprocessor
-must be empty to change it, so that launches with different shares cannot overlap."""
+"""The share of the first-level cache that all kernels prefer as shared memory. A multiprocessor
+must be empty to change this share, so launches with different shares could not overlap."""
 
 
 class CudaDevice:

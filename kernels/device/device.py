@@ -44,16 +44,16 @@ NO_CLUSTERS: Dim3 = (1, 1, 1)
 """The cluster size of a launch without clusters."""
 
 TemplateArgument = int | bool | str
-"""An integer, a truth value, or C++ text that names a type or an enumerator."""
+"""An integer, a Boolean, or C++ text that names a type or an enumerator."""
 
 PlainArgument = int | np.int32 | np.uint32 | np.int64 | np.float32 | bytes
-"""An argument whose bytes are the same on all devices. An `int` is a device address; a NumPy scalar
-is that C++ type by value; `bytes` are a struct by value as C++ lays it out (`struct.pack`, or an
-aligned NumPy record's)."""
+"""An argument whose bytes are the same on all devices. An `int` is a device address. A NumPy scalar
+is passed by value as the same C++ type. `bytes` are a struct by value in the layout of C++ (from
+`struct.pack` or an aligned NumPy record)."""
 
 Argument = PlainArgument | TensorMap
-"""One argument of a kernel: plain, or a tensor's description, bound to an address, of which each
-device makes its own 128 bytes."""
+"""One argument of a kernel: a plain argument, or the description of a tensor at an address, from
+which each device makes its own 128 bytes."""
 
 
 @unique

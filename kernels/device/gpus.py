@@ -57,16 +57,16 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "120": Architecture(128, 4.0, 100, 99, (170, 188), overlaps=True),  # RTX 5090; RTX PRO 6000
     "121": Architecture(128, 4.0, 100, 99, (48,), overlaps=True),  # GB10 (DGX Spark)
 }
-"""The architectures by the compiler's names for them. Plans depend on multiprocessors and on a
-block's shared memory, so kernels are compiled ahead for those that are listed; another GPU may need
-one more kernel, which its engine compiles at start."""
+"""The architectures by the compiler's names. Plans depend on the multiprocessors and on a block's
+shared memory, so kernels are compiled in advance for listed GPUs. Another GPU may need further
+kernels, which its engine compiles at start."""
 
 EXPONENTIALS = 16
-"""Exponentials that a multiprocessor computes a clock, on each of them, by its units for special
-functions: CUDA C++ Programming Guide, throughput of native arithmetic instructions."""
+"""The exponentials that a multiprocessor of each architecture computes per clock, in its special
+function units (CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions")."""
 
 OTHER = Architecture(128, 1.0, 0, 0)
-"""The properties assumed of an architecture that is not listed, such as the simulator's."""
+"""The assumed properties of an architecture that is not listed, such as the simulator's."""
 
 
 def architecture_of(name: str) -> Architecture:

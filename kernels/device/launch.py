@@ -28,8 +28,8 @@ Value = int | float | str | bytes | TensorMap
 """An argument of `launch`."""
 
 THREADS = 256
-"""Threads per block of the kernels with one output per thread: few enough that small images fill a
-GPU with blocks, enough that each block's warps hide the memory's latency."""
+"""Threads per block of kernels with one output per thread. The number is low enough that small
+images fill a GPU with blocks, and high enough that a block's warps hide the latency of memory."""
 
 
 @dataclass(frozen=True, slots=True)

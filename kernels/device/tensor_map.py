@@ -22,8 +22,8 @@ MOST_STEP = 8
 """The largest step from one window to the next in im2col mode."""
 
 CORNERS = range(-128, 128)
-"""The range of offsets at which windows may begin and end, from the first and the last pixel of an
-image with two axes."""
+"""The allowed offsets of the first and last window from the first and last pixel, for images with
+two axes."""
 
 _MOST_ROWS = 256  # of a tile
 _MOST_PIXELS = 1024  # of a tile, in im2col mode

@@ -8,7 +8,8 @@ HUFFMAN, PIXELS = "huffman.cu", "jpeg.cu"
 
 _CHUNK_BYTES = 4096
 _BLOCKS = 144
-"""Blocks that work on one image, so that a thread of a photograph has one walker or less."""
+"""The blocks that work on one image; the number is so large that for a photograph a thread has at
+most one walker."""
 
 _WALKING = 128  # threads per block
 _RESOLVING = 512

@@ -23,10 +23,10 @@ from kernels.image.taps import WEIGHT_BITS, Taps, most_taps, taps_of
 from kernels.problems.interpolation import Interpolation
 
 MOST_PIXELS = 2**20
-"""The most pixels of a decoded image, of one byte each or three."""
+"""The most pixels of a decoded image, with one or three bytes each."""
 
 MIDDLE_BYTES = 3 * MOST_PIXELS
-"""The most bytes that the first axis's pass makes of one image."""
+"""The most bytes that the pass along the first axis writes for one image."""
 
 _TAPS_BYTES = 2**18  # of both axes
 

@@ -29,7 +29,7 @@ from kernels.image.place import Bytes, DeferredImage, Kind
 SOURCE = "jpeg.cuh"
 
 MOST_SCAN_BYTES = 2**20
-"""The most bytes of a scan as in the file, from its header to the end of the image."""
+"""The most bytes of a scan in the file, from the scan's header to the end of the image."""
 
 MOST_STORED_PIXELS = 4_000_000
 """The most pixels of an image as stored."""
@@ -38,7 +38,7 @@ MOST_SEGMENTS = 2**12
 """The most segments between restart markers."""
 
 SCRATCH_BYTES = 34 * 2**20
-"""The most bytes of device memory that decoding one image takes."""
+"""The most bytes of device memory for decoding one image."""
 
 ROUNDS = 8
 """The number of further rounds of decoding until the subsequences of a scan agree."""

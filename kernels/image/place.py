@@ -28,7 +28,7 @@ ENTRY_BYTES = 144
 _ALIGNED = 16
 
 CHANNELS = 4
-"""The most elements of an entry's arrays, one for each channel."""
+"""The most elements of an entry's arrays, which have one element per channel."""
 
 Bytes = NDArray[np.uint8]
 
@@ -65,8 +65,8 @@ class DeferredImage:
 
 
 PlacedImage = NDArray[np.uint8] | NDArray[np.float32] | DeferredImage
-"""An image that a place may hold: pixels of the network's size, a tensor, or one still to be made
-pixels."""
+"""An image that a place may hold: pixels of the network's size, a tensor, or an image that will
+become pixels."""
 
 _KINDS = {np.dtype(np.uint8): Kind.PIXELS, np.dtype(np.float32): Kind.TENSOR}
 

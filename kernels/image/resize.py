@@ -6,10 +6,12 @@ from kernels.image.decoded import MIDDLE_BYTES, PLACE_BYTES
 SOURCE = "resize.cu"
 
 _FETCHING = 32
-"""Blocks that copy one entry, enough to have 128 kB under way, more than a PCIe bus holds."""
+"""The blocks that copy one entry; enough to have 128 kB in flight, which is more than a PCIe bus
+holds."""
 
 _FIRST_BLOCKS = 256
-"""Blocks for one image's first pass, so that each thread makes a few bytes of a photograph."""
+"""The blocks for the first pass of one image, such that each thread writes a few bytes of a
+photograph."""
 
 
 def fetch_launch(n: int, place_bytes: int = PLACE_BYTES) -> Launch:

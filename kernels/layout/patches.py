@@ -18,14 +18,14 @@ from kernels.problems.conv import ConvProblem
 from kernels.problems.window import Window
 
 CHUNK_VECTORS = 8
-"""The number of vectors of 16 bytes of each filter that a block multiplies at once, and of each
-pixel of a patch."""
+"""The number of 16-byte vectors per filter, and per pixel of a patch, that a block multiplies at
+once."""
 
 MAX_PATCH_BYTES = 72 << 10
-"""The most bytes of a patch, of which shared memory may hold two."""
+"""The most bytes of a patch. Shared memory may hold two patches."""
 
 MAX_VECTORS = 256
-"""The most vectors of all taps of a slice; a launch has an offset for each."""
+"""The most vectors in all taps of a slice. A launch has one offset per vector."""
 
 
 @dataclass(frozen=True, slots=True)

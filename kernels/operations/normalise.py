@@ -9,8 +9,8 @@ from kernels.problems.activation import Activation
 from kernels.problems.precision import FLOAT, one_type
 
 _SHORT = 512
-"""The longest row that a single warp takes: rows so short are many, such as the channels of each
-pixel."""
+"""The longest row that a single warp takes. Tensors have many rows of this length, such as the
+channels of each pixel."""
 
 
 def normalise_launch(

@@ -17,4 +17,5 @@ class BlockReads:
 
 
 NO_READS = BlockReads()
-"""Of operations that read each number once: their bytes from memory are what takes time."""
+"""The reads of operations that read each number once, whose time is that of their bytes from
+memory."""

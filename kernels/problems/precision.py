@@ -9,8 +9,8 @@ import numpy as np
 from kernels.problems.architectures import ALL, Architectures
 
 _FEW = 4
-"""The most channels that are not padded to 16 bytes, unless they are bytes: behind an image's three
-channels most of the padding would be unused."""
+"""Up to this many channels are not padded to 16 bytes, unless they are bytes. For an image's three
+channels most of that padding would be unused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Storage:
 FLOAT = Storage(np.dtype(np.float32))
 HALF = Storage(np.dtype(np.float16))
 BYTE = Storage(np.dtype(np.uint8))
-"""Plain bytes; those of a quantized value have its scale and zero point."""
+"""Plain bytes. The bytes of a quantized value have a scale and a zero point."""
 
 _ELEMENTS = {FLOAT.dtype: "float", HALF.dtype: "Half", BYTE.dtype: "Byte"}
 

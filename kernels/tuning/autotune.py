@@ -39,20 +39,20 @@ from kernels.tuning.store import Outcome, Outcomes, Times, TuningStore
 from kernels.tuning.timing import COPIES, time_launches
 
 GRAPH_US = 1000
-"""The longest time of a graph of copies, unless a single copy takes longer."""
+"""The longest time of a graph of copies, unless one copy alone takes longer."""
 
 SCREEN_REPLAYS = 5
 
 TIMING_US = 50_000
-"""The approximate time of a finalist's replays, spent once more with a cold cache."""
+"""The approximate time of a finalist's replays; the same time is spent again with a cold cache."""
 
 MIN_REPLAYS, MAX_REPLAYS = 10, 100
 
 MAX_REASON = 1000
-"""The most characters of a failure that are kept, as a compiler's log is longer."""
+"""The most characters of a failure that are kept, because a compiler's log may be long."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with the task, the number of its items that are done, and their total number."""
+"""A function that is called with the task, the number of finished items, and the total number."""
 
 TOP_CANDIDATES = 24
 """The number of candidates that are measured for each problem by default."""
@@ -165,7 +165,8 @@ def _untriggered(candidates: Candidates, known: Outcomes) -> list[str]:
 
 
 _Measure = Callable[[Bench, ConvProblem, Candidates, Outcomes], Iterator[tuple[str, Outcome]]]
-"""Yields outcomes; the caller adds each to those that are known before it asks for the next."""
+"""Yields outcomes. The caller adds each outcome to the known outcomes before it asks for the
+next."""
 
 
 def _measure(

@@ -16,21 +16,21 @@ class Constants:
     """Holds numbers that small kernels can measure; the defaults are assumptions."""
 
     launch_cycles: float = 1600
-    """From a launch's end to the next one's start in a captured graph, 0.8 µs."""
+    """Cycles from a launch's end to the next launch's start in a captured graph, 0.8 µs."""
 
     overlapped_cycles: float = 495
-    """The same if the later launch began before (kernels/src/dependent.cuh), 0.25 µs."""
+    """The same cycles if the later launch has begun early (kernels/src/dependent.cuh), 0.25 µs."""
 
     fork_cycles: float = 1600
-    """The same if the later launch waits for one on another stream."""
+    """The same cycles if the later launch waits for a launch on another stream."""
 
     cache_bytes_per_cycle: float = 24
-    """Bytes that each multiprocessor reads from the second-level cache while all read, 6.3 TB/s in
-    all."""
+    """Bytes per cycle that each multiprocessor reads from the second-level cache while all read,
+    6.3 TB/s in total."""
 
     idle_warps: float = 2
-    """With w warps, a multiprocessor issues at w / (w + idle_warps) of its full rate: the fewer
-    warps there are, the less they hide each other's latencies."""
+    """With w warps, a multiprocessor issues at w / (w + idle_warps) of its full rate, because fewer
+    warps hide less of each other's latency."""
 
 
 ASSUMED = Constants()

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from kernels.device.machine_code import Instruction
 
 Weight = tuple[int, ...]
-"""An instruction's weight; sums of weights compare by the first number, and if equal by the
-next."""
+"""An instruction's weight. Sums of weights are compared by the first number, and if these are
+equal, by the next."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from kernels.problems.precision import BYTE, FLOAT, Storage
 Floats = NDArray[np.floating[Any]]
 
 _ZERO = 128
-"""The byte of x that means 0, and that of the addend of y."""
+"""The byte that means 0 in x, and in the residual."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,39 +28,41 @@ MEMORY_BYTES = int(H200.peak_bandwidth / (H200.clock_hz * H200.multiprocessors))
 """Bytes from memory per cycle and multiprocessor."""
 
 LATENCY = 600
-"""Cycles of latency of that cache and of memory under load, assumed."""
+"""The assumed latency of the second-level cache, and of memory under load, in cycles."""
 
 _WAIT = 29
-"""Cycles to wait for a result whose time is not fixed, taken from the most frequent, loads from
-shared memory."""
+"""Cycles of a wait for a result whose time is not fixed. The number is that of loads from shared
+memory, the most frequent case."""
 
 _MEET = 1500
-"""Cycles from the first partial sum's write to the last block's read, assumed."""
+"""The assumed cycles from the write of the first partial sum to the read by the last block."""
 
 _CLUSTER_MEET = 851 + 190
-"""A barrier of a cluster's blocks, measured on an H100 with 2 of them (arXiv 2609.01864, table II),
-and the first load from another's shared memory (arXiv 2508.18850, section 2.3)."""
+"""Cycles of a barrier of a cluster's blocks, measured on an H100 with 2 blocks (arXiv 2609.01864,
+table II), plus the first load from another block's shared memory (arXiv 2508.18850, section
+2.3)."""
 
 _CLUSTER_BYTES = 12
-"""From other blocks' shared memory, per cycle and multiprocessor, while all read: 2.9 TB/s of an
-H100 in clusters of 16, and up to 3.35 in smaller ones (arXiv 2508.18850, figure 5)."""
+"""Bytes from other blocks' shared memory per cycle and multiprocessor, while all read. An H100
+reaches 2.9 TB/s in clusters of 16, and up to 3.35 TB/s in smaller clusters (arXiv 2508.18850,
+figure 5)."""
 
 _GROUPS = (14, *[16] * 4, *[18] * 3)
-"""Multiprocessors of each group of an H100's (GPC): a cluster is on one of them. In clusters of 8
-blocks 120 of the 132 had any (github.com/accel-sim/gpu-app-collection, pull request 87), in those
-of 16 about 112 (arXiv 2508.18850, figure 5), which these sizes give. Other GPUs are assumed alike.
-"""
+"""The multiprocessors in each group (GPC) of an H100; a cluster runs in one group. These sizes
+match two measurements: with clusters of 8 blocks 120 of the 132 multiprocessors had blocks
+(github.com/accel-sim/gpu-app-collection, pull request 87), and with clusters of 16 about 112 (arXiv
+2508.18850, figure 5). Other GPUs are assumed to be alike."""
 
 _SEVERAL = 1.2
-"""The factor on the cost of several launches: they must be clearly better than one, since their
-intermediate data may leave the cache."""
+"""The factor on the cost of several launches. They must be clearly better than one launch, since
+their intermediate data may leave the cache."""
 
 
 _ALIKE = 1.05
-"""Costs whose ratio is below this number count as equal, since the model is no better."""
+"""Costs whose ratio is below this number count as equal, since the model is not more accurate."""
 
 FULL = 0.9
-"""The least share of multiprocessors that should have a block, if that costs little."""
+"""The least share of multiprocessors that should have a block, if this costs little."""
 
 
 class DeviceFacts(Protocol):

@@ -26,7 +26,8 @@ CACHE_BYTES = 16 << 20
 """Bytes that each block reads, more than the L1 cache holds and less than the L2 cache."""
 
 TURNS = (0, 500, 1000)
-"""The lengths of chains of additions: an empty kernel, one of about 1 µs, and one of about 2."""
+"""The lengths of chains of additions: for an empty kernel, and for kernels of about 1 µs and 2
+µs."""
 
 VARIANTS, LENGTH = 8, 2048
 """Kernels with 32 KB of code each, together more than the instruction caches hold."""

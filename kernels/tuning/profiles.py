@@ -56,7 +56,7 @@ PROBLEMS: tuple[ConvProblem, ...] = (
     replace(same_padded((16, 32), 1, 64, 64), prologue=Prologue(activation=RELU)),
     replace(same_padded((16, 32), 1, 64, 64), prologue=Prologue(epsilon=1e-5)),
 )
-"""Problems whose choices, together, launch every kernel of a convolution; they fill all tiles."""
+"""Problems whose choices together launch every kernel of a convolution. They fill all tiles."""
 
 
 class LaunchShape(NamedTuple):

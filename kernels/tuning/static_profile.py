@@ -21,8 +21,8 @@ from kernels.device.machine_code import WORD, Instruction, disassemble
 from kernels.tuning.control_flow import Loop, Weight, leading_to, loops, outermost, path
 
 SCHEDULERS = 4
-"""The schedulers of a multiprocessor; warp w is assumed to run on scheduler w % 4, as NVIDIA does
-not say."""
+"""The schedulers of a multiprocessor. Warp w is assumed to run on scheduler w % 4, which NVIDIA
+does not document."""
 
 PROFILED = ("80", "90a")
 """The architectures whose machine code is profiled."""
@@ -53,7 +53,8 @@ _CLASSES = {
     **dict.fromkeys(("R2UR", "UIADD3", "UIMAD", "UISETP", "ULDC", "ULEA"), "uniform"),
     **dict.fromkeys(("ULOP3", "UMOV", "UPRMT", "USEL", "USHF", "VOTEU"), "uniform"),
 }
-"""The class of each opcode that kernels contain; if it is empty, the opcode itself is the class."""
+"""The class of each opcode that kernels contain. If the class is empty, the opcode itself is the
+class."""
 _COLUMNS = (16, 32, 64, 112, 128)  # of a wgmma: filters, or, where its rows are those, pixels
 _WGMMA = ("HGMMA", "IGMMA")  # of halves and TF32 numbers, and of bytes
 _MULTIPLIES = {
@@ -61,14 +62,14 @@ _MULTIPLIES = {
     "tensor": 4,
     **{f"{base}.{pixels}{n}": n // 2 for base in _WGMMA for n in _COLUMNS for pixels in ("", "R")},
 }
-"""The cycles of a scheduler for an instruction at the peak rate: for 32 multiply-adds, or for an
-mma of 2048 halves (1024 TF32 numbers, 4096 bytes) by a quarter of 989 (494, 1979) TFLOP/s at
-1.83 GHz, an H100's. A warp's part of a wgmma of 32, 64 or 128 columns is 4, 8 or 16 of these."""
+"""The cycles of a scheduler for an instruction at an H100's peak rate: for 32 multiply-adds, or for
+an mma of 2048 halves (1024 TF32 numbers, 4096 bytes) on a quarter of 989 (494, 1979) TFLOP/s at
+1.83 GHz. A warp's part of a wgmma with 32, 64 or 128 columns takes 4, 8 or 16 times as long."""
 _BY_TENSOR_CORES = _MULTIPLIES.keys() - {"FFMA"}
 MMA = 1.6
-"""The cycles of an mma divided by those at the peak rate: mma.sync reaches 62% of an H100's
-peak. wgmma is assumed to reach all of it until a GPU has been measured; shared memory is
-counted apart."""
+"""The cycles of an mma divided by its cycles at the peak rate. mma.sync reaches 62% of an H100's
+peak. wgmma is assumed to reach the peak until a GPU is measured. Shared memory is counted
+separately."""
 _SHARED = ("LDS.1", "LDS.6", "LDS.3", "STS")
 _NARROW = "LDGSTS.narrow"
 _BULK = "UTMALDG"  # a copy of a whole tile, by one thread
@@ -83,10 +84,11 @@ _WAVEFRONTS = {
     **{f"{base}.{n}": 4 + n // 16 for base in _WGMMA for n in _COLUMNS},
     **{f"{base}.R{n}": n // 16 for base in _WGMMA for n in _COLUMNS},
 }
-"""Cycles of shared memory, 128 bytes each, that a warp's access without conflicts takes; a load of
-16 bytes depends on how many lanes load the same, and narrow copies are not usual. A wgmma's is the
-share of one of 4 warps in 32 bytes of 64 rows and of each column; "R" has the rows in
-registers. That it reads them once for each of its instructions is assumed: NVIDIA does not say."""
+"""The cycles of shared memory, with 128 bytes each, for a warp's access without conflicts. For a
+load of 16 bytes they depend on how many lanes load the same address; narrow copies are rare. A
+wgmma has the share of one of 4 warps in 32 bytes of 64 rows and of each column; with "R" the rows
+are in registers. It is assumed that each instruction reads them once, which NVIDIA does not
+document."""
 
 
 def kind(instruction: Instruction) -> str:

@@ -27,16 +27,17 @@ REPLAYS = 200
 """The number of replays of graphs for a median."""
 
 REUSE_BYTES = 3 * max(gpu.l2_mb for gpu in GPUS.values()) * 2**20
-"""With a cold cache, the bytes between two uses of one byte: three times the largest second-level
-cache of the GPUs that are listed."""
+"""With a cold cache, the bytes between two uses of the same byte: three times the largest
+second-level cache of a listed GPU."""
 
 _WARM_UP_MS = 0.1
-"""Milliseconds of work ahead of the replays that count, for each of them: an idle GPU's clock is a
-fifth of its highest and takes milliseconds to rise. REPLAYS get 20 ms; shorter probes get less."""
+"""Milliseconds of work before the counted replays, per counted replay. An idle GPU's clock is a
+fifth of its highest clock, and takes milliseconds to rise. REPLAYS get 20 ms; shorter probes get
+less."""
 
 _AHEAD = 3
-"""The number of replays before those that count; they are not waited for, so that the host gets
-ahead."""
+"""The number of replays before the counted replays. The host does not wait for them, so that it
+gets ahead of the device."""
 
 Addresses = Mapping[str, int]
 """Device addresses by operand name."""

@@ -38,7 +38,7 @@ class Value(NamedTuple):
 
 
 Terms = dict[Value, Fraction]
-"""A linear combination as coefficients by value, none of them 0."""
+"""A linear combination: the coefficient of each value, never 0."""
 
 Steps = dict[Value, Terms]
 """The linear combination that computes each value."""

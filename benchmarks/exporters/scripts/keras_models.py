@@ -21,7 +21,7 @@ from recorded import asked, attempt, record, resized  # noqa: E402
 SIZE = 224
 
 RESCALED_INSIDE = ("MobileNetV3Small", "EfficientNetB0", "EfficientNetV2B0")
-"""The applications that rescale bytes themselves; the others get a Rescaling to -1 to 1."""
+"""The applications that rescale bytes themselves. All others get a Rescaling to [-1, 1]."""
 
 # ResNet50V2 pads with zeros before a MaxPool of numbers below 0.
 APPLICATIONS = (*RESCALED_INSIDE, "MobileNetV2", "NASNetMobile", "ResNet50V2")

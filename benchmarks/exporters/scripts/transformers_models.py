@@ -105,7 +105,8 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("resnet", "-multi-label", {"problem_type": "multi_label_classification"}),
     ("mobilenet-v2", "-one-score", {"id2label": {0: "cat"}, "label2id": {"cat": 0}}),
 )
-"""Names of networks with softmax's labels, and two with other meanings."""
+"""The names of networks with labels for softmax, and of two networks with other meanings of
+scores."""
 
 
 def made(name: str, changes: dict[str, Any]) -> tuple[Any, Any]:

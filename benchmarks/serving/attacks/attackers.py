@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _SIDE = 5000
 
 ATTACKED = ("--grpc-port", "0", "--shared-memory", "--repository-api")
-"""Options for `convoy serve`, so that there is something to attack."""
+"""Options for `convoy serve` that enable the features under attack."""
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,14 @@ from service.api.v1 import CLASSIFY_PATH
 from service.grpc.messages import INFERENCE
 
 ADDRESS = "127.0.0.2"
-"""The address of an attacker; all of 127.0.0.0/8 are this machine on Linux."""
+"""The address of an attacker. On Linux all addresses of 127.0.0.0/8 are this machine."""
 
 NO_ANSWER = "no answer"
 UNANSWERED = "in progress at the end"
-"""Its answer was not waited for, or not read: the server may have counted it."""
+"""The attacker did not wait for the answer or did not read it. The server may have counted the
+request."""
 DONE = "done"
-"""No model's answer, so the server does not count it."""
+"""The answer is not from a model, so the server does not count it."""
 
 _TIMEOUT_S = 120.0
 _REFUSED_PAUSE_S = 0.1
