@@ -1,8 +1,8 @@
 """Finds conditions that make a comparison unfair, in the processes of servers and in recorded rows.
 
-what a server was told ─ /proc/PID/{environ,cmdline,stat,status}, and what it says of its session
-what was sent          ─ the image's bytes in the request
-what was recorded      ─ rows of one work must agree in all that is not the server's own
+conditions ─ /proc/PID/{environ,cmdline,stat,status}, and a process's report of its session
+request    ─ the bytes of the image
+rows       ─ of one work, which must be the same in everything except the server
 """
 
 import json
