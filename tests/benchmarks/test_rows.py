@@ -47,5 +47,5 @@ def test_changed_results_do_not_change_what_is_measured(
 
 def test_a_document_is_filled_between_its_marks() -> None:
     assert rows.fill("a\n<b>\nold\n<e>\nz", "<b>", "<e>", r"new \1") == "a\n<b>\nnew \\1\n<e>\nz"
-    with pytest.raises(ValueError, match="no <b> and <e>"):
+    with pytest.raises(ValueError, match="marks <b> and <e>"):
         rows.fill("a", "<b>", "<e>", "new")

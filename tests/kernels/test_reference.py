@@ -139,7 +139,7 @@ def test_a_projection_is_a_convolution_of_the_residual() -> None:
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
     with pytest.raises(ValueError, match="needs a residual to project"):
         reference.conv(x, both, problem)
-    with pytest.raises(ValueError, match="residual has shape"):
+    with pytest.raises(ValueError, match="residual must have"):
         reference.conv(x, both, problem, residual=apart)
 
 
@@ -149,7 +149,7 @@ def test_a_projection_is_a_convolution_of_the_residual() -> None:
 )
 def test_conv_refuses_arrays_of_another_shape(wrong: str, shape: tuple[int, ...]) -> None:
     arrays = {**conv_arrays(CONVOLUTIONS[3]), wrong: normal(shape)}
-    with pytest.raises(ValueError, match=f"{wrong} has shape"):
+    with pytest.raises(ValueError, match=f"{wrong} must have"):
         convolve(CONVOLUTIONS[3], arrays)
 
 

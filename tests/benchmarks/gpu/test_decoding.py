@@ -57,7 +57,7 @@ def test_a_photograph_that_is_flagged_is_not_timed(
         file.write_bytes(encode(noise(90, 90), "JPEG", subsampling=0, quality=100))
     monkeypatch.setattr(decoding, "decode_launches", lambda n: decode_launches(n, blocks=2))
     monkeypatch.setattr(decoding, "LAST", LAST[-1:])
-    with pytest.raises(RefusedError, match=r"flagged photographs: \[8\]"):
+    with pytest.raises(RefusedError, match=r"their flags are \[8\]"):
         measure_decoding(
             device, Unit(DECODING, "4:4:4", 1, "convoy"), Effort(copies=1, replays=2), folder
         )

@@ -158,7 +158,7 @@ def test_the_readmes_section_is_replaced_and_nothing_else() -> None:
     told = section(layer_lines())
     assert into_readme(text, told) == f"before\n{BEGIN}\n{told}\n{END}\nafter\n"
     assert "- vgg-e, N = 1: 2.00 times as fast as the fastest other" in told
-    with pytest.raises(ValueError, match="has no"):
+    with pytest.raises(ValueError, match="must contain the marks"):
         into_readme("no marks", told)
 
 

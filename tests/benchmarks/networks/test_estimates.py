@@ -37,4 +37,4 @@ def test_a_table_of_estimates_names_the_gpu(capsys: pytest.CaptureFixture[str]) 
     assert "SqueezeNet" in shown
     with pytest.raises(SystemExit):
         main(["Squeeze"])
-    assert "there are VGG-19" in capsys.readouterr().err
+    assert "networks are VGG-19" in capsys.readouterr().err

@@ -88,7 +88,7 @@ def test_fields_that_change_places_are_named(
 
 def test_fields_of_the_common_head_that_change_places_are_named(sources: Path) -> None:
     swap(sources / "split.cuh", "struct ConvSizes ", "residual_pitch", "y_pitch")
-    with pytest.raises(TypeError, match=r"declares y_pitch .* is given residual_pitch"):
+    with pytest.raises(TypeError, match="must be y_pitch as declared, got residual_pitch"):
         every_struct_is_filled()
 
 
@@ -134,7 +134,7 @@ def test_numbers_become_what_the_parameter_is_in_cpp() -> None:
 def test_a_value_of_another_type_is_refused(wrong: dict[str, object]) -> None:
     numbers = dict.fromkeys(("elements", "channels", "x_pitch", "y_pitch", "before", "after"), 3)
     given: dict[str, object] = {"x": "x", "y": "y", **numbers, "scale": 1, "beta": 1, "bias": 1}
-    with pytest.raises(TypeError, match=f"{next(iter(wrong))} is .* in C"):
+    with pytest.raises(TypeError, match=f"{next(iter(wrong))} must be of the C"):
         launch(instantiate("lrn.cu", "lrn", t="float"), (1, 1, 1), (1, 1, 1), **(given | wrong))  # type: ignore[arg-type]
 
 

@@ -210,6 +210,6 @@ def test_pixels_are_filled_up_to_16_bytes_but_those_of_few_channels(
 def test_bytes_of_another_scale_are_another_storage() -> None:
     fine, coarse = (replace(BYTE, scale=scale, zero_point=128) for scale in (0.1, 0.2))
     assert one_type(fine, replace(fine)) == fine
-    with pytest.raises(ValueError, match=r"uint8 · 0.1, 128 for 0 and of uint8 · 0.2"):
+    with pytest.raises(ValueError, match=r"uint8 · 0.1, 128 for 0, got uint8 · 0.2"):
         one_type(fine, coarse)
     assert str(HALF) == "float16"

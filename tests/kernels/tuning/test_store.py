@@ -140,7 +140,7 @@ def test_a_file_that_holds_something_else_is_named_and_left_as_it_is(
 def test_a_later_schema_is_told_from_nonsense(tmp_path: Path) -> None:
     path = tmp_path / "tuning.json"
     path.write_text('{"schema": 2, "rows": []}')
-    with pytest.raises(TuningStoreError, match=r"measurements of schema 2, .* reads 1"):
+    with pytest.raises(TuningStoreError, match=r"measurements of schema 2, .* reads schema 1"):
         TuningStore(path).read()
 
 
