@@ -3,16 +3,16 @@
 A record has the addresses of a warp's lanes and a source line. From it wavefronts and sectors are
 computed.
 
-Rules of shared memory, 32 banks of 4 bytes:
+Rules of shared memory, which has 32 banks of 4 bytes:
 
-- 4 bytes a lane or fewer: as many wavefronts as the most different words in one bank (CUDA C++
-  Programming Guide, "Shared Memory" of compute capability 5.x and later).
-- 8 bytes: half a warp at a time; 16 bytes: a quarter. A wavefront returns 128 bytes.
-- Loads of 8 and 16 bytes serve twice as many lanes at once where lanes l and l ^ 1, or l and l ^ 2,
-  have the same address, for all l that take part: an engineer of NVIDIA's, for compute capability
-  7.x, forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228. This is assumed
-  of later ones, too.
-- ldmatrix: a wavefront for each matrix whose 8 rows are in different banks.
+- At most 4 bytes per lane: the number of wavefronts is the largest number of different words in one
+  bank (CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x and later).
+- 8 bytes per lane: half a warp at a time. 16 bytes: a quarter. A wavefront returns 128 bytes.
+- Loads of 8 and 16 bytes serve twice as many lanes at once if lanes l and l ^ 1, or l and l ^ 2,
+  have the same address, for all active l. The source is an engineer of NVIDIA, for compute
+  capability 7.x: forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228. Later
+  architectures are assumed to do the same.
+- ldmatrix: one wavefront for each matrix whose 8 rows are in different banks.
 
 An instruction on global memory needs the sectors of 32 bytes that its lanes touch (Programming
 Guide, "Global Memory").

@@ -1,12 +1,13 @@
 """Counts by source line, in the simulator, what a kernel's memory accesses would cost on a GPU.
 
-python -m cusim.profile                          the choices there are
-python -m cusim.profile "direct 64x64x16"        a table of its lines
-python -m cusim.profile "direct 64x64x16" 149    and lanes over banks, of that line
+python -m cusim.profile                          lists the choices
+python -m cusim.profile "direct 64x64x16"        prints a table of a choice's lines
+python -m cusim.profile "direct 64x64x16" 149    also prints lanes over banks of line 149
 python -m cusim.profile --write                  replaces the committed tables
 
-A change of the kernels changes the tables, to be looked at and committed: accesses.tsv has the
-wavefronts and sectors of each line, kernels/tuning/load_wavefronts.tsv what the heuristic needs.
+A change of the kernels changes the committed tables. Check the difference and commit it.
+accesses.tsv has the wavefronts and sectors of each line, and kernels/tuning/load_wavefronts.tsv has
+the numbers for the heuristic.
 """
 
 import argparse

@@ -1,9 +1,10 @@
 """Unpacks the folder that `carry` made, on the GPU machine. Every command uses it.
 
-.gpu/COMMIT the checkout's commit, since there is no git .gpu/PYTHON the version of Python that the
-wheels need to be used .gpu/wheels/*.whl packages of service and tests that the machine may lack
-.gpu/cubins.tar.xz all compiled kernels, for the cache that all processes share .gpu/data/
-SqueezeNet, photographs, labels
+.gpu/COMMIT            the checkout's commit, since there is no git
+.gpu/PYTHON            the version of Python for which the wheels are; others do not use them
+.gpu/wheels/*.whl      packages of service and tests that the machine may lack
+.gpu/cubins.tar.xz     all compiled kernels, for the cache that all processes share
+.gpu/data/             SqueezeNet, photographs, labels
 """
 
 import os

@@ -6,8 +6,8 @@ the same rewritten graph with channels last and TF32 off: node by node with cudn
 CUDA graph, and with torch.compile (max-autotune). Scores are compared before anything is timed.
 Each side has two times:
 
-    device       from pixels on the device to scores there, runs queued one behind the other;
-                 Convoy's from pinned memory and back, for its graph holds the copies
+    device       from pixels on the device to scores on the device, with runs queued one after
+                 another; Convoy's time includes copies from and to pinned memory
     end to end   from the host's pixels to the host's scores, one request at a time
 
 `python -m benchmarks.gpu run` measures the networks. It also measures Convoy without each part of

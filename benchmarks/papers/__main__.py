@@ -1,7 +1,7 @@
 """Prints one of the papers' tables, or writes docs/papers.md, its image, and docs/ladder.md.
 
-python -m benchmarks.papers --docs write all pages: `make papers` python -m benchmarks.papers NAME
-print one table
+python -m benchmarks.papers --docs      write all pages: `make papers`
+python -m benchmarks.papers NAME        print one table
 """
 
 import argparse

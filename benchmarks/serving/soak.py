@@ -7,9 +7,9 @@ Starts `convoy serve`, and finds its capacity with eight clients that ask again 
 sends open-loop Poisson arrivals at 80% of this capacity. Every answer is compared with the answer
 to the same image sent alone, so swapped answers are found. A tenth of the clients leave in the
 middle of the head, the body or the answer, or while they wait. Some clients send noise, and a few
-send images of ten megapixels. The exit status is 0 only if no answer was lost, swapped or 5xx, if
-the server's own counters agree, if memory, threads and open files have not grown, and if SIGTERM
-ends the server with status 0.
+send images of ten megapixels. The exit status is 0 only if no answer was lost, swapped or 5xx, and
+the server's own counters agree. Also, memory, threads and open files must not have grown, and
+SIGTERM must end the server with status 0.
 
 With `--swaps S` the model changes every S seconds. Half of the requests are V2 requests, over HTTP
 and gRPC in turn. Each of their answers must have the scores, or the embedding, of the version that

@@ -180,8 +180,8 @@ def struct(source: str, name: str, /, **members: float | Iterable[int]) -> bytes
     floats.
 
     `members` have the names and the order of the struct's fields; for a Divisor pass its number.
-    Raises TypeError, which names the first member whose name or length differs from the source, and
-    ValueError for a number that its field cannot hold, or like `divisor`.
+    Raises TypeError, which names the first member whose name or length differs from the source.
+    Raises ValueError like `divisor`, and for a number that its field cannot hold.
     """
     declared = fields(SOURCE_ROOT / source, name)
     check_names(f"struct {name} of {source}", [field.name for field in declared], members)
@@ -208,8 +208,8 @@ def divisor(number: int) -> bytes:
     """Return the bytes of common.cuh's `Divisor`.
 
     With a Divisor, n // number = n · magic >> shift for 0 <= n < 2^31. magic is 2^shift / number,
-    rounded up by less than 1. So the product exceeds n / number by less than n / 2^shift, which is
-    at most 1 / number and too little to reach the next integer. Source: Granlund & Montgomery 1994,
+    rounded up by less than 1. So the product exceeds n / number by less than n / 2^shift. This is
+    at most 1 / number, too little to reach the next integer. Source: Granlund & Montgomery 1994,
     theorem 4.2. Raises ValueError unless 0 < number < 2^31.
     """
     return pack("<3I", *_divisor(number))

@@ -140,8 +140,8 @@ def ranking(outcomes: Outcomes) -> list[tuple[str, Times]]:
 def finder(measurements: Measurements, conditions: Conditions) -> Find:
     """Return a function that returns a problem's winner, or None if the winner is unknown.
 
-    The winner is unknown if the problem was not measured under these conditions, if the sources of
-    its kernels have changed, or if the winner's configuration no longer exists.
+    The winner is unknown if the problem was not measured under these conditions or with the current
+    sources, or if the winner's configuration no longer exists.
     """
     problems = {key.problem for key in measurements if key.conditions == conditions}
     key_of = keys(conditions)

@@ -15,9 +15,9 @@ filtering:
     G[i][k]  = aᵢᵏ / fᵢ, fᵢ = Π_{j≠i} (aᵢ - aⱼ)   the last row is (0, ..., 0, 1)
     Bᵀ[i]    = coefficients of M(x) / (x - aᵢ)    the last row is those of M(x) = Π_i (x - aᵢ)
 
-The result stays the same if a row of G is multiplied by a number and the same row of Bᵀ, or the
-same column of Aᵀ, is divided by it. As in the papers, all factors 1 / fᵢ are in G, which is applied
-only once per filter. So Bᵀ has only the fractions of the points themselves.
+A row of G may be multiplied by a number if the same row of Bᵀ, or the same column of Aᵀ, is divided
+by that number. As in the papers, all factors 1 / fᵢ are in G, which is applied only once per
+filter. So Bᵀ has only the fractions of the points themselves.
 """
 
 from dataclasses import dataclass

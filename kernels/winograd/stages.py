@@ -106,7 +106,7 @@ f"x and weight must have the shapes {expected}, got {x.shape} and {weight.shape}
 
 
 def winograd_growth(matrices: WinogradMatrices) -> float:
-    """Return κ, the ratio between the sums of F(m, r) weighted by Aᵀ and y, along one axis.
+    """Return κ, the size of the sums of F(m, r) weighted by Aᵀ, relative to y, along one axis.
 
         κ² = mean_j Σ_i (Aᵀ[j][i] ‖G[i]‖ ‖Bᵀ[i]‖)² / r
 

@@ -2,8 +2,8 @@
 
 Runs in an exporter's environment. Random networks give nearly the same answers for all images. If
 activations cut off half of the values, a network amplifies a pixel's last bit by hundreds. So these
-networks have statistics as if they had seen data, normalisations that keep most values where
-activations are nearly linear, and a last layer that spreads the answers.
+networks have statistics as if they had seen data. Their normalisations keep most values where
+activations are nearly linear, and their last layer spreads the answers.
 """
 
 from collections.abc import Callable, Sequence
