@@ -29,9 +29,7 @@ def within_root(source: str) -> str:
     found = _imports_of_parts(ast.parse(source))
     for node in sorted(found, key=lambda node: node.col_offset, reverse=True):
         if isinstance(node, ast.Import):
-            raise SyntaxError(
-f"line {node.lineno}: import a part with `from PART import NAME`"
-)
+            raise SyntaxError(f"line {node.lineno}: import a part with `from PART import NAME`")
         line = lines[node.lineno - 1]
         before, after = line[: node.col_offset], line[node.col_offset :]
         lines[node.lineno - 1] = before + after.replace(

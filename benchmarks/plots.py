@@ -17,8 +17,8 @@ def figure_of(size: tuple[float, float]) -> "Figure":
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
         raise NoMatplotlibError(
-f"plots need Matplotlib ({error}); run pip install matplotlib"
-) from error
+            f"plots need Matplotlib ({error}); run pip install matplotlib"
+        ) from error
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     return figure

@@ -44,4 +44,3 @@ The simulator cannot show:
   - __device__ variables at namespace scope, which it would treat as shared memory; no kernel has
     any.
 """
-

@@ -184,10 +184,10 @@ class CusimDevice:
             return Kernel(instantiation, function)
         if shared > _STATIC_SHARED_LIMIT + _PADDING:
             raise CompileError(
-instantiation,
-f"a kernel may have at most {_STATIC_SHARED_LIMIT} bytes of static shared memory,"
-f" got {shared}",
-)
+                instantiation,
+                f"a kernel may have at most {_STATIC_SHARED_LIMIT} bytes of static shared memory,"
+                f" got {shared}",
+            )
         return Kernel(instantiation, function, static_shared_bytes=shared)
 
     def allocate(self, nbytes: int, *, constant: bool = False) -> CusimBuffer:
@@ -335,8 +335,8 @@ f" got {shared}",
         offset = address - self._process.base
         if self._heap.buffer(offset, nbytes) is None:
             raise DeviceError(
-f"a copy must stay inside one buffer; {nbytes} bytes at {address:#x} do not lie in one"
-)
+                f"a copy needs one buffer; {nbytes} bytes at {address:#x} do not lie in one buffer"
+            )
         return self._memory[offset : offset + nbytes]
 
     def _refusal(
@@ -362,16 +362,16 @@ f"a copy must stay inside one buffer; {nbytes} bytes at {address:#x} do not lie 
         if prod(cluster) * threads > _MAX_CLUSTER_THREADS:
             return (
                 f"a cluster may have at most {_MAX_CLUSTER_THREADS} threads in the simulator,"
-f" got {prod(cluster) * threads}"
+                f" got {prod(cluster) * threads}"
             )
         if prod(cluster) > 1 and self.build in (TSAN, PROFILE):
             return f"the simulator's build {self.build.name} does not support clusters"
         shared = shared_bytes + (kernel.static_shared_bytes or 0)
         if shared_bytes < 0 or shared > self.max_shared_bytes:
             return (
-f"a block may have at most {self.max_shared_bytes} bytes of shared memory,"
-f" got {shared}"
-)
+                f"a block may have at most {self.max_shared_bytes} bytes of shared memory,"
+                f" got {shared}"
+            )
         expected = self._parameters[kernel.function]
         given = [_kind(argument) for argument in arguments]
         if given != expected:

@@ -206,8 +206,8 @@ def main(command_line: Sequence[str] | None = None) -> None:
     elif arguments.choice not in every:
         console.print("choices:", *every, sep="\n")
         raise SystemExit(
-0 if arguments.choice is None else f"{arguments.choice} is not one of these choices"
-)
+            0 if arguments.choice is None else f"{arguments.choice} is not one of these choices"
+        )
     else:
         found = profile(*every[arguments.choice])
         console.print(table(f"{arguments.choice}: {every[arguments.choice][0]}", found))

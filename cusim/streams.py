@@ -59,7 +59,9 @@ class Queues:
 
     def refuse_capture(self, what: str) -> None:
         if self.capturing is not None:
-            raise DeviceError(f"a device cannot {what} while a graph is captured; end the capture first")
+            raise DeviceError(
+                f"a device cannot {what} while a graph is captured; end the capture first"
+            )
 
 
 class Mark:

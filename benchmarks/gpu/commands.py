@@ -47,7 +47,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         )
     for command_ in (plan, run):
         command_.add_argument(
-            "--only", default="", help="only units whose name matches this expression, such as ResNet"
+            "--only",
+            default="",
+            help="only units whose name matches this expression, such as ResNet",
         )
     run.add_argument("--tar", type=Path, help="pack all results into this file at the end")
     worker = added("worker", "started by `run`: measure units from standard input")
@@ -56,15 +58,15 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     report = added("report", "write RESULTS.md")
     report.add_argument("--readme", action="store_true", help="also write the README's section")
     carry = added("carry", "pack the folder for the GPU machine")
-    carry.add_argument("--nvrtc", metavar="RELEASE", default=NVRTC, help="the GPU machine's (%(default)s)")
+    carry.add_argument(
+        "--nvrtc", metavar="RELEASE", default=NVRTC, help="the GPU machine's (%(default)s)"
+    )
     day = added("day", "run the stages of a part; without one, list them")
     day.add_argument("part", nargs="?", choices=PARTS)
+    day.add_argument("--seconds", type=float, help="time to spend (the sum of the stages' limits)")
     day.add_argument(
-"--seconds", type=float, help="time to spend (the sum of the stages' limits)"
-)
-    day.add_argument(
-"--patience", type=float, default=1, help="factor for all limits, on a slow machine"
-)
+        "--patience", type=float, default=1, help="factor for all limits, on a slow machine"
+    )
     added("here", "print the versions on which results depend")
     return parser.parse_args(arguments)
 
@@ -86,9 +88,9 @@ def _chosen(arguments: argparse.Namespace) -> list[Unit]:
     chosen = [unit for unit in units() if re.search(arguments.only, str(unit))]
     if not chosen:
         raise SystemExit(
-f"--only: no unit's name contains {arguments.only!r}; an example of a name is"
-f" {units()[-1]}"
-)
+            f"--only: no unit's name contains {arguments.only!r}; an example of a name is"
+            f" {units()[-1]}"
+        )
     return chosen
 
 

@@ -35,8 +35,8 @@ def photographs(sampling: str, folder: Path | None = None) -> list[JpegImage]:
     found = sorted(_suitable(files, sampling), key=lambda image: len(image.file.scan))
     if not found:
         raise RefusedError(
-f"there is no photograph with the sampling {sampling}; pack them with `carry`"
-)
+            f"there is no photograph with the sampling {sampling}; pack them with `carry`"
+        )
     return found
 
 
@@ -116,6 +116,6 @@ def measure_decoding(
         buffer.free()
     if flags.any():
         raise RefusedError(
-f"the device must decode all photographs; their flags are {flags.tolist()}"
-)
+            f"the device must decode all photographs; their flags are {flags.tolist()}"
+        )
     return rows

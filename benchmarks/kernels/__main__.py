@@ -22,7 +22,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.kernels",
-description="Count costs of convolutions, or measure their errors.",
+        description="Count costs of convolutions, or measure their errors.",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--accuracy", action="store_true", help="measure errors on the VGG-E layers")

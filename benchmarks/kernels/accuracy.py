@@ -394,8 +394,8 @@ def run(where: str, out: Path, at: str, console: Console, *, whole: bool = True)
     facts: DeviceFacts = H200 if where == "cusim" else device
     if not whole:
         console.print(
-f"computed per layer: squares of {SQUARE}×{SQUARE} with {ELEMENTS:,} elements of y"
-)
+            f"computed per layer: squares of {SQUARE}×{SQUARE} with {ELEMENTS:,} elements of y"
+        )
     rows = measure(device, LAYERS, facts, at, sampled=not whole)
     append(out / "accuracy.jsonl", rows)
     show(rows, console)

@@ -56,8 +56,8 @@ class CudaRuntime:
             import torch  # noqa: PLC0415  (an optional dependency, and slow to import)
         except ImportError as error:
             raise BaselineError(
-f"PyTorch cannot be imported ({error}); install torch with CUDA"
-) from error
+                f"PyTorch cannot be imported ({error}); install torch with CUDA"
+            ) from error
         if not torch.cuda.is_available():
             raise BaselineError("PyTorch finds no CUDA GPU; it needs one, and a build with CUDA")
         torch.backends.cuda.matmul.allow_tf32 = tf32

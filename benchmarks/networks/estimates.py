@@ -40,8 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if unknown := set(options.networks) - NETWORKS.keys():
         parser.error(
-f"unknown networks: {', '.join(unknown)}; the networks are {', '.join(NETWORKS)}"
-)
+            f"unknown networks: {', '.join(unknown)}; the networks are {', '.join(NETWORKS)}"
+        )
     gpu = GPUS[options.gpu]
     columns = (f"N = {n}, µs (roofline)" for n in BATCHES)
     table = Table("network", "precision", "launches", *columns, title=gpu.name)

@@ -81,8 +81,8 @@ def check(
     difference = np.abs(scores - expected).max(axis=1) / np.abs(expected).max(axis=1)
     if not difference.max() <= most_difference:  # NaN is a difference too
         raise DifferentScoresError(
-f"the scores of {name} must equal Convoy's; they differ by {difference.max():.1e}"
-)
+            f"the scores of {name} must equal Convoy's; they differ by {difference.max():.1e}"
+        )
 
 
 def measure(

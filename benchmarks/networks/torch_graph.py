@@ -219,8 +219,8 @@ class _Run:
                 return function(read(node.x), node.axis + 1)
             case _:
                 raise TypeError(
-f"{node.name}: torch_graph.py does not support this {type(node).__name__}"
-)
+                    f"{node.name}: torch_graph.py does not support this {type(node).__name__}"
+                )
 
     def _gathered(self, x: Any, shape: Shape, taps: Sequence[str]) -> Any:
         for axis, table in enumerate(taps, 1):

@@ -163,11 +163,11 @@ def _accuracy() -> list[Result]:
     mixed_4, direct = found["fp32", errors.MIXED_4], found["fp16", errors.HALF_DIRECT]
     below = sum(mixed_4[each.name] < direct[each.name] for each in LAYERS)
     rows += [
-        Result("section 8", "F(2×2) in fp32 has smaller errors than direct", "5 of 5 layers",
+        Result("section 8", "F(2×2) in fp32: smaller errors than direct", "5 of 5 layers",
                f"{sum(each < 1 for each in two)} of 5, {min(two):.2f} to {max(two):.2f} times",
                Status.REPRODUCED if max(two) < 1 else Status.IN_PART, errors.COMMAND,
                "" if max(two) < 1 else "not in every layer"),
-        Result("section 8", "F(4×4) in fp32 has smaller errors than direct in fp16", "5 of 5 layers",
+        Result("section 8", "F(4×4) in fp32: smaller errors than direct in fp16", "5 of 5 layers",
                f"{below} of 5", Status.REPRODUCED if below == 5 else Status.IN_PART, errors.COMMAND,
                "" if below == 5 else "not in every layer"),
         Result("section 8", "in fp16 all algorithms are equally accurate", "equal",

@@ -112,7 +112,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--peers", nargs="*", choices=names, default=names, help="servers to compare with (all)"
     )
     parser.add_argument(
-        "--works", nargs="+", choices=list(WORKS), default=list(WORKS), help="works to measure (all)"
+        "--works",
+        nargs="+",
+        choices=list(WORKS),
+        default=list(WORKS),
+        help="works to measure (all)",
     )
     parser.add_argument(
         "--venvs",

@@ -242,7 +242,7 @@ def table(rows: Sequence[Row]) -> str:
     last = rows[-1]
     return (
         f"{WORKS[last['work']]}; device {last['device']}, {last['cpu']}, {last['cores']} cores, "
-        f"{last['date'][:10]}, commit {last['commit']}; the last three rows are published results:\n\n"
+        f"{last['date'][:10]}, commit {last['commit']}; the last three are published results:\n\n"
         + markdown(heading, *lines, *published)
     )
 
@@ -254,13 +254,19 @@ def main(command_line: Sequence[str] | None = None) -> None:
         description="Let MLPerf's load generator drive Convoy compared with ONNX Runtime alone.",
     )
     works = [work for work in WORKS if work != NOOP]
-    parser.add_argument("--work", choices=works, default=DIGITS, help="work to measure (%(default)s)")
-    devices = [kind.value for kind in DeviceKind]
-    parser.add_argument("--device", choices=devices, default="auto", help="Convoy's device (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=10, help="least seconds for each scenario (%(default)s)")
     parser.add_argument(
-"--queries", type=int, default=QUERIES, help="least number of queries (%(default)s)"
-)
+        "--work", choices=works, default=DIGITS, help="work to measure (%(default)s)"
+    )
+    devices = [kind.value for kind in DeviceKind]
+    parser.add_argument(
+        "--device", choices=devices, default="auto", help="Convoy's device (%(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=10, help="least seconds for each scenario (%(default)s)"
+    )
+    parser.add_argument(
+        "--queries", type=int, default=QUERIES, help="least number of queries (%(default)s)"
+    )
     parser.add_argument(
         "--out",
         type=Path,

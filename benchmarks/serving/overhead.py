@@ -261,7 +261,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="Measure the time that the service adds to HTTP.",
     )
     parser.add_argument(
-        "--requests", type=int, default=2000, help="requests to each server for latency (%(default)s)"
+        "--requests",
+        type=int,
+        default=2000,
+        help="requests to each server for latency (%(default)s)",
     )
     parser.add_argument(
         "--seconds", type=float, default=4, help="seconds of load on each server (%(default)s)"

@@ -172,8 +172,8 @@ def broken(run: Run, most_growth: float) -> list[str]:
     ]
     if run.p50_alone_ms and run.p50_ms > MOST_P50 * run.p50_alone_ms:
         found.append(
-f"p50 was {run.p50_ms:.1f} ms with attackers and {run.p50_alone_ms:.1f} ms without"
-)
+            f"p50 was {run.p50_ms:.1f} ms with attackers and {run.p50_alone_ms:.1f} ms without"
+        )
     found += [f"a swap failed: {reason}" for reason in run.failed_swaps]
     if run.swaps > _BAD_EVERY and not run.refused_swaps:
         found.append(f"{run.swaps} swaps, but no bad version was refused")
@@ -381,9 +381,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--rate", type=float, default=0.0, help="requests per second; 0: 80%% of the capacity"
     )
-    parser.add_argument("--most-growth", type=float, default=0.02, help="allowed growth of memory, as a share")
+    parser.add_argument(
+        "--most-growth", type=float, default=0.02, help="allowed growth of memory, as a share"
+    )
     parser.add_argument("--attackers", action="store_true", help="add a hostile client")
-    parser.add_argument("--swaps", type=float, default=0.0, help="seconds between swaps of the model; 0: none")
+    parser.add_argument(
+        "--swaps", type=float, default=0.0, help="seconds between swaps of the model; 0: none"
+    )
     parser.add_argument("--images", type=Path, default=SAMPLES)
     add_record(parser, RECORD)
     parser.add_argument("serve", nargs="*", help="arguments for `convoy serve`")

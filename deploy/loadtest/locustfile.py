@@ -23,7 +23,10 @@ def add_options(parser: ArgumentParser) -> None:
     """Add options to those of Locust."""
     parser.add_argument("--images", default="models/digits/samples", help="folder of images")
     parser.add_argument(
-        "--rate", type=float, default=0, help="requests per second of each user, at most; 0: no limit"
+        "--rate",
+        type=float,
+        default=0,
+        help="requests per second of each user, at most; 0: no limit",
     )
 
 

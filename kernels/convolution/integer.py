@@ -104,9 +104,9 @@ def signed_bytes(weight: Filter) -> Filter:
     wrong = weight[numbers != weight]
     if wrong.size:
         raise ValueError(
-f"the filter has the weight {wrong[0]}; quantized weights must be whole numbers from"
-" -128 to 127"
-)
+            f"the filter has the weight {wrong[0]}; quantized weights must be whole numbers from"
+            " -128 to 127"
+        )
     return numbers
 
 
@@ -130,8 +130,8 @@ def requantization(
     reach = int((255 * np.abs(rows).sum(axis=1) + np.abs(offset)).max())
     if reach > _LARGEST:
         raise ValueError(
-f"sums of bytes may reach {reach}, beyond 32 bits; they must not exceed {_LARGEST}"
-)
+            f"sums of bytes may reach {reach}, beyond 32 bits; they must not exceed {_LARGEST}"
+        )
     # In this order and in float32, as ONNX Runtime computes it.
     step = np.float32(x.scale) * scale / np.float32(y.scale)
     padding = np.full(16, x.zero_point, np.uint8).view(np.int32)

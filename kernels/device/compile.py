@@ -237,8 +237,8 @@ def _compile(instantiation: Instantiation, arch: str, texts: dict[str, str]) -> 
     resources = _resources(compiled)
     if resources is None:
         raise CompileError(
-instantiation, f"the log does not list the kernel's resources\n{compiled.log}"
-)
+            instantiation, f"the log does not list the kernel's resources\n{compiled.log}"
+        )
     return Cubin(compiled.cubin, compiled.lowered_name, resources)
 
 

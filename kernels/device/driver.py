@@ -100,8 +100,8 @@ def encoded(tensor: TensorMap) -> bytes:
     it."""
     if not isinstance(tensor.base, int):
         raise TypeError(
-f"the tensor map of {tensor.base} has no address yet; bind the launch to addresses first"
-)
+            f"the tensor map of {tensor.base} has no address yet; bind the launch first"
+        )
     room = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
     skipped = -ctypes.addressof(room) % _MAP_ALIGNMENT
     head = (

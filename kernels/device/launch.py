@@ -146,8 +146,8 @@ def int32(number: int) -> np.int32:
     bits."""
     if not -(2**31) <= number < 2**31:
         raise ValueError(
-f"{number} is beyond 32 bits, with which kernels index; the tensor must be smaller"
-)
+            f"{number} is beyond 32 bits, with which kernels index; the tensor must be smaller"
+        )
     return np.int32(number)
 
 

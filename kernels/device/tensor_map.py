@@ -63,16 +63,16 @@ class TensorMap:
         rank, most = (2, _MOST_ROWS) if self.windows is None else (4, _MOST_PIXELS)
         if len(self.dims) != rank or len(self.strides) != rank - 1:
             raise ValueError(
-f"a tensor map of {rank} dimensions needs {rank} dims and {rank - 1} strides,"
-f" got {self.dims} and {self.strides}"
-)
+                f"a tensor map of {rank} dimensions needs {rank} dims and {rank - 1} strides,"
+                f" got {self.dims} and {self.strides}"
+            )
         if not all(0 < size <= 1 << 32 for size in self.dims):
             raise ValueError(f"each dimension must have 1 to 2^32 elements, got {self.dims}")
         if not all(0 < size < 1 << 40 and size % ALIGNMENT == 0 for size in self.strides):
             raise ValueError(
-f"strides must be multiples of {ALIGNMENT} bytes, from {ALIGNMENT} to below 2^40,"
-f" got {self.strides}"
-)
+                f"strides must be multiples of {ALIGNMENT} bytes, from {ALIGNMENT} to below 2^40,"
+                f" got {self.strides}"
+            )
         row_bytes = self.row * self.stored.itemsize
         if not 0 < row_bytes <= SWIZZLE_BYTES or row_bytes % ALIGNMENT:
             raise ValueError(f"a tile's rows must have 16, 32, ... or 128 bytes, got {row_bytes}")
@@ -80,22 +80,22 @@ f" got {self.strides}"
             raise ValueError(f"a tile must have 1 to {most} rows, got {self.rows}")
         if isinstance(self.base, int) and self.base % ALIGNMENT:
             raise ValueError(
-f"a tensor's address must be a multiple of {ALIGNMENT}, got {self.base:#x}"
-)
+                f"a tensor's address must be a multiple of {ALIGNMENT}, got {self.base:#x}"
+            )
         if self.windows is None:
             return
         if not all(1 <= step <= MOST_STEP for step in self.windows.steps):
             raise ValueError(
-f"windows must be 1 to {MOST_STEP} pixels apart, got {self.windows.steps}"
-)
+                f"windows must be 1 to {MOST_STEP} pixels apart, got {self.windows.steps}"
+            )
         corners = (*self.windows.lower, *self.windows.upper)
         if any(corner not in CORNERS for corner in corners):
             raise ValueError(f"corners of windows must be from -128 to 127, got {corners}")
         sides = zip(self.dims[1:3], self.windows.lower, self.windows.upper, strict=True)
         if any(size + upper <= lower for size, lower, upper in sides):
             raise ValueError(
-f"images of {self.dims[1:3]} must have room for a window, got corners at {corners}"
-)
+                f"images of {self.dims[1:3]} must have room for a window, got corners at {corners}"
+            )
 
     def at(self, base: str | int) -> "TensorMap":
         """Return the map of the same tensor at another operand or address.

@@ -90,8 +90,8 @@ class Crop:
         width, height = size
         if not resize.fits(width, height, channels):
             raise ValueError(
-f"a place in the batch has no room for {height}×{width}×{channels} pixels"
-)
+                f"a place in the batch has no room for {height}×{width}×{channels} pixels"
+            )
         self.resize = resize
         left, top, right, bottom = resize.box
         across = _cut(width, (left, right), resize.size[0], resize.crop[::2], resize.interpolation)

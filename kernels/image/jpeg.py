@@ -178,15 +178,14 @@ class _Headers:
         elif marker in _FRAMES:
             self._read_frame(marker, body)
         else:
-            raise UnsuitableError(
-Reason.SEGMENT, f"it has the unsupported segment FF {marker:02X}"
-)
+            raise UnsuitableError(Reason.SEGMENT, f"it has the unsupported segment FF {marker:02X}")
 
     def _read_quantization(self, body: bytes) -> None:
         if len(body) % (1 + _STEPS) or any(number >= _TABLES for number in body[:: 1 + _STEPS]):
             raise UnsuitableError(
-Reason.TABLE, "a quantization table needs a number from 0 to 3 and 64 entries of 8 bits"
-)
+                Reason.TABLE,
+                "a quantization table needs a number from 0 to 3 and 64 entries of 8 bits",
+            )
         for at in range(0, len(body), 1 + _STEPS):
             self.quantization[body[at]] = body[at + 1 : at + 1 + _STEPS]
 
@@ -198,8 +197,8 @@ Reason.TABLE, "a quantization table needs a number from 0 to 3 and 64 entries of
             known = body[at] & 15 < _TABLES and body[at] >> 4 < 2
             if not known or len(counts) < _LENGTHS or sum(counts) > _VALUES or end > len(body):
                 raise UnsuitableError(
-Reason.TABLE, "a Huffman table has an unsupported number or a wrong length"
-)
+                    Reason.TABLE, "a Huffman table has an unsupported number or a wrong length"
+                )
             self.codes[body[at]] = body[at + 1 : end]
             at = end
 
@@ -224,8 +223,8 @@ Reason.TABLE, "a Huffman table has an unsupported number or a wrong length"
         height, width = unpack(">HH", frame[1:5])
         if not width * height > 0:
             raise UnsuitableError(
-Reason.SEGMENT, f"its width and height must be at least 1, got {width}×{height}"
-)
+                Reason.SEGMENT, f"its width and height must be at least 1, got {width}×{height}"
+            )
         count, numbers = frame[5], frame[6::3]
         if scan_header[:1] != frame[5:6] or scan_header[-3:] != _WHOLE_BLOCKS:
             raise UnsuitableError(Reason.SCANS, "it has several scans instead of one")
@@ -233,16 +232,16 @@ Reason.SEGMENT, f"its width and height must be at least 1, got {width}×{height}
             raise _wrong_length("the scan's header")
         if len(set(numbers)) != count or scan_header[1:-3:2] != numbers:
             raise UnsuitableError(
-Reason.COMPONENTS, "its scan must have each component once, in the frame's order"
-)
+                Reason.COMPONENTS, "its scan must have each component once, in the frame's order"
+            )
         sampling = [divmod(factors, 16) for factors in frame[7::3]]
         if any(not 1 <= factor <= 4 for pair in sampling for factor in pair):
             raise UnsuitableError(Reason.SAMPLING, "each sampling factor must be from 1 to 4")
         luma, *chroma = sampling if count > 1 else [(1, 1)]
         if luma not in _SAMPLINGS or any(factors != (1, 1) for factors in chroma):
             raise UnsuitableError(
-Reason.SAMPLING, f"its components have the unsupported sampling factors {sampling}"
-)
+                Reason.SAMPLING, f"its components have the unsupported sampling factors {sampling}"
+            )
         try:
             quantization = tuple(self.quantization[number] for number in frame[8::3])
             codes = tuple(
@@ -252,8 +251,8 @@ Reason.SAMPLING, f"its components have the unsupported sampling factors {samplin
             )
         except KeyError:
             raise UnsuitableError(
-Reason.TABLE, "a quantization or Huffman table that it uses is missing"
-) from None
+                Reason.TABLE, "a quantization or Huffman table that it uses is missing"
+            ) from None
         for place, code in enumerate(codes):
             _check_codes(code, dc=place % 2 == 0)
         return JpegFile(
@@ -272,8 +271,8 @@ Reason.TABLE, "a quantization or Huffman table that it uses is missing"
             return self.jfif or numbers != b"RGB"
         if self.adobe > 1:
             raise UnsuitableError(
-Reason.SEGMENT, f"its Adobe colour transform must be 0 or 1, got {self.adobe}"
-)
+                Reason.SEGMENT, f"its Adobe colour transform must be 0 or 1, got {self.adobe}"
+            )
         return self.adobe == 1
 
 
@@ -295,8 +294,8 @@ def _check_codes(table: bytes, *, dc: bool) -> None:
         code += count
         if count and code >= 1 << length:
             raise UnsuitableError(
-Reason.TABLE, "a Huffman table has more codes of a length than that length allows"
-)
+                Reason.TABLE, "a Huffman table has more codes of a length than that length allows"
+            )
         code <<= 1
     if dc and any(value > 15 for value in table[_LENGTHS:]):
         raise UnsuitableError(Reason.TABLE, "a Huffman table has DC values of more than 15 bits")
@@ -337,9 +336,9 @@ class JpegImage(DeferredImage):
         described, self.scratch_bytes = _described(file, eighths, crop)
         if self.scratch_bytes > SCRATCH_BYTES:
             raise UnsuitableError(
-Reason.LARGE,
-f"it needs {self.scratch_bytes} bytes of scratch memory, over {SCRATCH_BYTES}",
-)
+                Reason.LARGE,
+                f"it needs {self.scratch_bytes} bytes of scratch memory, over {SCRATCH_BYTES}",
+            )
         self._head = crop.head(len(file.scan), described)
 
     def write(self, place: Bytes) -> None:

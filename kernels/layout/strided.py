@@ -29,8 +29,8 @@ class StridedTensor:
             raise ValueError(f"the shape {self.shape} needs as many strides, got {self.strides}")
         if min(self.shape, default=1) < 1 or min(self.strides, default=0) < 0:
             raise ValueError(
-f"sizes must be at least 1 and strides at least 0, got {self.shape} and {self.strides}"
-)
+                f"sizes must be at least 1 and strides at least 0: got {self.shape} and {self.strides}"
+            )
 
     @classmethod
     def contiguous(cls, shape: Sequence[int], stored: Storage = FLOAT) -> "StridedTensor":
@@ -166,9 +166,9 @@ def _reach(shape: Sequence[int], strides: Sequence[int]) -> int:
 def _check(written: StridedTensor, *read: StridedTensor) -> None:
     if any(tensor.shape != written.shape for tensor in read):
         raise ValueError(
-f"all tensors must have the shape {written.shape},"
-f" got {[tensor.shape for tensor in read]}"
-)
+            f"all tensors must have the shape {written.shape},"
+            f" got {[tensor.shape for tensor in read]}"
+        )
     sizes = zip(written.shape, written.strides, strict=True)
     if any(size > 1 and stride == 0 for size, stride in sizes):
         raise ValueError(f"a tensor to write must not have a stride of 0: {written}")

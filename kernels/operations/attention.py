@@ -55,7 +55,7 @@ def attention_launch(
     if keys > MOST_KEYS or depth > MOST_DEPTH:
         raise ValueError(
             f"a block holds up to {MOST_KEYS} keys of up to {MOST_DEPTH} channels,"
-f" got {keys} keys of {depth} channels"
+            f" got {keys} keys of {depth} channels"
         )
     one_type(precision.stored, q.stored, k.stored, v.stored, y.stored)
     added = StridedTensor((1,), (0,)) if bias is None else bias

@@ -24,8 +24,8 @@ def pool_launch(problem: PoolProblem, n: int, x: Pixels, y: Pixels) -> Launch:
     """Return a launch that pools n images, with the operands x and y. Raises ValueError."""
     if not x.channels == y.channels == problem.c:
         raise ValueError(
-f"x and y must have {problem.c} channels, got {x.channels} and {y.channels}"
-)
+            f"x and y must have {problem.c} channels, got {x.channels} and {y.channels}"
+        )
     v = vector_width(x, y)
     vectors = problem.c // v
     steps = n * problem.window.output_volume * vectors

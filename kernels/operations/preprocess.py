@@ -96,8 +96,8 @@ def to_bytes_launch(
     """
     if channels > VECTOR or y.pitch < VECTOR * side * side or y.pitch % VECTOR or y.offset:
         raise ValueError(
-f"{side}×{side} pixels of {channels} channels do not fit into a pixel of {y}"
-)
+            f"{side}×{side} pixels of {channels} channels do not fit into a pixel of {y}"
+        )
     h, w = size
     if h % side or w % side:
         raise ValueError(f"{h}x{w} pixels must be multiples of {side} along both axes")

@@ -57,7 +57,7 @@ class ConvProblem:
         if self.projection.output != self.window.output:
             raise ValueError(
                 f"the projection must have the output's size {self.window.output},"
-f" got {self.projection.output}"
+                f" got {self.projection.output}"
             )
 
     def with_batch(self, n: int) -> "ConvProblem":

@@ -66,8 +66,8 @@ def one_type(first: Storage, *others: Storage) -> Storage:
     """Return the storage that all tensors share. Raises ValueError if they differ."""
     if any(other != first for other in others):
         raise ValueError(
-f"all tensors must be stored as {first}, got {', '.join(map(str, others))}"
-)
+            f"all tensors must be stored as {first}, got {', '.join(map(str, others))}"
+        )
     return first
 
 

@@ -159,7 +159,7 @@ class TuningStore:
         raise TuningStoreError(
             f"{self.path} holds measurements of schema {schema}, but this version of Convoy reads"
             f" schema {SCHEMA}; name another file with --tuning, or delete this file and measure"
-" again"
+            " again"
         )
 
     def _not_one(self, reason: str) -> TuningStoreError:

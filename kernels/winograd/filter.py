@@ -23,8 +23,8 @@ def filter_transform(weight: Filter, m: int, points: Points) -> NDArray[np.float
     k, c, r, *others = weight.shape
     if any(size != r for size in others):
         raise ValueError(
-f"F(m, r) needs the same r along every axis, got a filter of shape {weight.shape}"
-)
+            f"F(m, r) needs the same r along every axis, got a filter of shape {weight.shape}"
+        )
     matrices = winograd_matrices(m, r, points)
     axes = weight.ndim - 2
     u = nested(as_array(matrices.g), weight, axes)

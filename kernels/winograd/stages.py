@@ -101,8 +101,8 @@ def _require_problem(
     expected = (problem.n, problem.c, *problem.window.input), problem.filter_shape
     if (x.shape, weight.shape) != expected:
         raise ValueError(
-f"x and weight must have the shapes {expected}, got {x.shape} and {weight.shape}"
-)
+            f"x and weight must have the shapes {expected}, got {x.shape} and {weight.shape}"
+        )
 
 
 def winograd_growth(matrices: WinogradMatrices) -> float:

@@ -66,7 +66,9 @@ def test_no_server_is_unhealthy() -> None:
         pass
     done = check(port)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"the server does not answer on port {port}: ConnectionRefusedError")
+    assert done.stderr.startswith(
+        f"the server does not answer on port {port}: ConnectionRefusedError"
+    )
 
 
 def test_a_proxy_in_the_environment_is_not_asked() -> None:

@@ -85,17 +85,17 @@ def broken(seen: Honest, alone: Honest) -> list[str]:
     found = [f"{what}: an honest request ended with {kind}" for kind in sorted(set(seen.wrong))]
     if seen.p50 > MOST_P50 * alone.p50:
         found.append(
-f"{what}: p50 was {seen.p50 * 1e3:.0f} ms, {seen.p50 / alone.p50:.1f} times its value"
-" without an attack"
-)
+            f"{what}: p50 was {seen.p50 * 1e3:.0f} ms, {seen.p50 / alone.p50:.1f} times its value"
+            " without an attack"
+        )
     if seen.worst > MOST_S:
         found.append(f"{what}: the longest latency was {seen.worst * 1e3:.0f} ms")
     if seen.grown > MOST_GROWTH:
         found.append(f"{what}: memory grew by {seen.grown / 1e6:.0f} MB")
     if seen.kept > MOST_KEPT:
         found.append(
-f"{what}: {seen.kept / 1e6:.0f} MB were not freed within {BACK_S:g} s after it"
-)
+            f"{what}: {seen.kept / 1e6:.0f} MB were not freed within {BACK_S:g} s after it"
+        )
     if not seen.attacks:
         found.append(f"{what}: the attack did not take place")
     return found
@@ -164,7 +164,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", type=Path)
     parser.add_argument("--preset", default="imagenet")
     parser.add_argument("--connections", default=",".join(map(str, CONNECTIONS)))
-    parser.add_argument("--seconds", type=float, default=10.0, help="time for each attack (%(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="time for each attack (%(default)s)"
+    )
     parser.add_argument("--only", default="", help="only attacks whose names contain this text")
     add_record(parser, RECORD)
     parser.add_argument("serve", nargs="*", help="arguments for `convoy serve`")

@@ -84,7 +84,9 @@ def test_the_tables_are_those_of_the_lines(tmp_path: Path) -> None:
     assert f"{len(units()) - len(lines) - 1} of {len(units())} measurements are missing" in text
     assert "layer some problem N1 cudnn: crashed, the measuring process crashed with 11" in text
     assert (tmp_path / "vgg-e.png").is_file()
-    assert "## The cost model\n\nNot checked: a check needs at least 8 measured layers, got 0." in text
+    assert (
+        "## The cost model\n\nNot checked: a check needs at least 8 measured layers, got 0." in text
+    )
 
 
 def micro_lines(constants: Constants) -> list[Row]:

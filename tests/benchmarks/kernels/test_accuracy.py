@@ -156,8 +156,8 @@ def test_rows_and_a_table_are_left(
     usual, bias = on_tensor_cores["usual_error_eps"], on_tensor_cores["bias_eps"]
     best = min(row["usual_error_eps"] for row in rows if row["precision"] == "fp32")
     assert (
-        f"conv 5, 3xtf32: usual error {usual:.2f} eps, {usual / best:.1f} times the smallest in fp32;"
-        f" mean error {bias:+.2f} eps"
+        f"conv 5, 3xtf32: usual error {usual:.2f} eps, {usual / best:.1f} times the"
+        f" smallest in fp32; mean error {bias:+.2f} eps"
     ) in out_of_all
     kernels.main(["--accuracy", "--device", "cusim", "--whole", *out])
     assert "squares" not in capsys.readouterr().out

@@ -83,7 +83,7 @@ def test_a_server_that_is_sent_another_image_is_not_measured() -> None:
     fairness.check(fair, fair, sent, b"the image")
     with pytest.raises(UnfairError, match="must have the same image"):
         fairness.check(fair, fair, sent, b"another")
-    with pytest.raises(UnfairError, match="affinity must be .*, got 0-63"):
+    with pytest.raises(UnfairError, match=r"affinity must be .*, got 0-63"):
         fairness.check(replace(fair, affinity="0-63"), fair, sent, b"the image")
 
 

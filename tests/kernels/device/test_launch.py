@@ -94,7 +94,7 @@ def test_fields_of_the_common_head_that_change_places_are_named(sources: Path) -
 
 def test_parameters_that_change_places_are_named(sources: Path) -> None:
     swap(sources / "linear.cu", r"\blinear\(", "rows", "channels")
-    with pytest.raises(TypeError, match="argument 5 of linear must be channels .*got rows"):
+    with pytest.raises(TypeError, match=r"argument 5 of linear must be channels .*got rows"):
         linear_launch(1, Pixels(8, 8), Pixels(8, 8))
 
 
@@ -112,7 +112,7 @@ def test_template_arguments_that_change_places_are_named(sources: Path) -> None:
 def test_a_field_that_python_does_not_know_is_named(sources: Path) -> None:
     file = sources / "winograd.cu"
     file.write_text(file.read_text().replace("int tiles;", "int tiles;\n  int extra;"))
-    with pytest.raises(TypeError, match="argument 10 of .* must be extra as declared, got along"):
+    with pytest.raises(TypeError, match=r"argument 10 of .* must be extra as declared, got along"):
         every_struct_is_filled()
 
 

@@ -50,7 +50,9 @@ def test_the_table_is_written_as_it_was_read(
 
 def test_a_kernel_without_a_row_is_named_with_the_command_that_makes_one() -> None:
     unknown = Instantiation("implicit_gemm.cu", "conv_direct", (("bm", 3),))
-    with pytest.raises(UnprofiledKernelError, match="conv_direct<3> for sm_90a; to add it, run python"):
+    with pytest.raises(
+        UnprofiledKernelError, match="conv_direct<3> for sm_90a; to add it, run python"
+    ):
         profile_of(unknown)
 
 

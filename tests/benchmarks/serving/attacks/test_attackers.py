@@ -53,7 +53,10 @@ def test_an_animation_repeats_one_frame_and_is_refused_for_that() -> None:
         (Honest("a", 1, [0.031] * 9, attacks={"200": 1}), "a on 1 connections: p50 was 31 ms, 3.1"),
         (Honest("a", 4, [*[0.01] * 9, 0.6], attacks={"200": 1}), "the longest latency was 600 ms"),
         (Honest("a", 4, [0.01], grown=500_000_000, attacks={"200": 1}), "memory grew by 500 MB"),
-        (Honest("a", 4, [0.01], kept=20_000_000, attacks={"200": 1}), "20 MB were not freed within"),
+        (
+            Honest("a", 4, [0.01], kept=20_000_000, attacks={"200": 1}),
+            "20 MB were not freed within",
+        ),
         (Honest("a", 1, [0.01], wrong=["503"], attacks={"503": 1}), "ended with 503"),
         (Honest("a", 1, [0.01]), "the attack did not take place"),
         (Honest("a", 1, [], attacks={"200": 1}), "p50 was inf ms"),
