@@ -29,7 +29,8 @@ class StridedTensor:
             raise ValueError(f"the shape {self.shape} needs as many strides, got {self.strides}")
         if min(self.shape, default=1) < 1 or min(self.strides, default=0) < 0:
             raise ValueError(
-                f"sizes must be at least 1 and strides at least 0: got {self.shape} and {self.strides}"
+                f"sizes must be at least 1 and strides at least 0,"
+                f" got {self.shape} and {self.strides}"
             )
 
     @classmethod
