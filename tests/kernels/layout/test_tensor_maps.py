@@ -58,8 +58,8 @@ def test_a_copy_visits_as_many_windows_as_there_are_outputs(
 REFUSED = {
     "3-D windows": window((2, 3, 4), (1, 1, 1)),
     "a stride of 9": window((40, 40), (1, 1), strides=(9, 1)),
-    "too far beyond": window((300, 300), (3, 3), dilations=(65, 1)),
-    "windows too far": window((300, 300), (1, 1), pads=(0, 129, 0, 0)),
+    "further beyond the image": window((300, 300), (3, 3), dilations=(65, 1)),
+    "windows that reach": window((300, 300), (1, 1), pads=(0, 129, 0, 0)),
 }
 
 

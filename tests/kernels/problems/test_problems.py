@@ -174,10 +174,10 @@ def test_a_projection_is_more_of_the_sum() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"window": SAME_3X3}, "added to a 1×1 convolution"),
-        ({"groups": 2}, "of one group"),
-        ({"precision": Precision.FP32}, "never in fp32"),
-        ({"projection": Projection(4, (4, 8), (2, 2))}, r"\(2, 4\), the output \(4, 4\)"),
+        ({"window": SAME_3X3}, "needs a 1×1 convolution"),
+        ({"groups": 2}, "with one group"),
+        ({"precision": Precision.FP32}, "must not be fp32"),
+        ({"projection": Projection(4, (4, 8), (2, 2))}, r"size \(4, 4\), got \(2, 4\)"),
     ],
     ids=["3x3", "groups", "fp32", "size"],
 )
