@@ -32,7 +32,7 @@ def test_blocks_have_places_in_their_cluster(device: CusimDevice, cluster: Dim3)
     ("cluster", "threads", "says"),
     [
         ((3, 1, 1), 32, "must be a multiple of the cluster"),
-        ((4, 4, 1), 32, "of 16 blocks; at most 8"),
+        ((4, 4, 1), 32, "at most 8 blocks, got"),
         ((4, 2, 1), 1024, "at most 4096 threads in the simulator, got 8192"),
     ],
 )
