@@ -156,7 +156,7 @@ def create_app(
     async def traffic(model: str) -> Response:
         """Return the counts of a ready model's traffic, as the page shows them."""
         pipeline = repository.find(model)
-        pipeline.runner.state.check_ready()
+        pipeline.runner.check_ready()
         said = Traffic() if metrics_port is None else Traffic(metrics_port=metrics_port)
         if here:
             counted = pipeline.metrics

@@ -123,7 +123,7 @@ class Batcher(Generic[T, R]):
         for consumer, device_turns in zip(self._consumers, turns, strict=False):
             consumer.turn = device_turns.join(consumer.changed.set, weight)
         self._weight = weight
-        self._elsewhere = False  # other processes run batches
+        self._reserve: _Consumer[T, R] | None = None  # set where other processes run batches
         self._idle: list[_Consumer[T, R]] = []  # those that wait for a change, the longest first
         self._working = 0  # tasks that have not ended
         self._on_batch = on_batch
@@ -164,18 +164,21 @@ class Batcher(Generic[T, R]):
 
     def spread(self, turns: Sequence[DeviceTurns]) -> None:
         """Let the only engine run one more batch at a time for each of `turns`, in other processes.
+        The last of these batches begins only from when two full batches wait until none waits.
 
         Must be called before the first item arrives. Each additional batch has a number, as if it
         ran on another engine.
         """
         if self._working or len(self._consumers) > 1:
             raise RuntimeError("call `spread` once, with one engine, before the first item arrives")
-        first, self._elsewhere = self._consumers[0], True
+        first = self._consumers[0]
         for number, device_turns in enumerate(turns, 1):
             consumer = _Consumer(number, first.run)
             consumer.turn = device_turns.join(consumer.changed.set, self._weight)
             self._consumers.append(consumer)
             self._dispatcher.add(self._dispatcher.latency())
+        self._reserve = self._consumers[-1]
+        self.serve(self._reserve.number, serves=False)
 
     def serve(self, engine: int, *, serves: bool) -> None:
         """Let an engine take batches if `serves`; otherwise let it take none after the batch that
@@ -224,6 +227,8 @@ class Batcher(Generic[T, R]):
             self._dispatcher.arrived(now, count, client.name, inside)
         if not self._working:
             self._start(loop)
+        if self._reserve:
+            self._call(self._reserve)
         if self._idle:
             self._idle[0].changed.set()
         if urgency.deadline < inf and not self._any_free():
@@ -448,10 +453,12 @@ class Batcher(Generic[T, R]):
         self._dispatcher.answered(now, self._waiting.depth, consumer.number, failed=failed)
         if consumer.turn:
             consumer.turn.spent(compute_s)
+        if self._reserve:
+            self._call(self._reserve)
         short, ahead = self._dispatcher.short, False
         if error is None:
             self._undelivered.append((batch, results, compute_s))
-            if short and self._elsewhere:
+            if short and self._reserve:
                 ahead = self.depth >= self._dispatcher.share(self.depth + size, consumer.number)
             if short and not ahead:
                 self._deliver()
@@ -462,6 +469,13 @@ class Batcher(Generic[T, R]):
             error = None  # its traceback has this frame, and so the batch's items: a cycle
         call_safely(self._on_batch, BatchRecord(size, compute_s, failed))
         return ahead
+
+    def _call(self, reserve: _Consumer[T, R]) -> None:
+        """Let the reserve take batches from when two full ones wait until nothing does."""
+        enough = 1 if reserve.serves else 2 * self.latency().max_batch
+        serves = self._consumers[0].serves and self.depth >= enough
+        if serves is not reserve.serves:
+            self.serve(reserve.number, serves=serves)
 
     def _deliver(self) -> None:
         """Deliver results to their requests, in the order in which the batches ended."""

@@ -9,8 +9,10 @@ The parent process is forked from the server before the server has threads or mo
 share the parent's memory pages with code and libraries, so each takes only a few megabytes more.
 The parent and the job processes end when the server ends, for whatever reason.
 
-A process starts when a batch finds no idle process, and serves from then on. A process that
-crashes, or exceeds the time limit of its batch, is ended. It has noted which image it was decoding.
+A process starts when a batch finds no idle process, and serves from then on. It runs one batch at a
+time and may hold the next one in its memory, so it need not wait for the event loop between two
+batches. A process that crashes, or exceeds the time limit of its batch, is ended. It has noted
+which image it was decoding.
 """
 
 import asyncio
@@ -24,6 +26,7 @@ import socket
 import struct
 import sys
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import accumulate, count, pairwise
@@ -39,6 +42,9 @@ from service.engine.undecoded import NotHereError, Undecoded
 from service.engine.watchdog import WITHIN_S, Restarts
 from service.errors import ServiceError
 
+# How many batches a process has at most: one runs, the other is next.
+_BATCHES = 2
+
 # Of one batch: bytes of files and arrays, and of what is said about them. A larger one is run by
 # the server itself. And bytes of an answer, which are scores and values inside the network.
 _ROOM, _MOST_ASKED, _MOST_ANSWER = 2**21, 2**16, 2**28
@@ -50,9 +56,11 @@ _LOOKS = 8
 
 _READ_BYTES = 2**18
 
-# The image that a process decodes, by its place in the batch, is the first number in its memory.
+# The first numbers in the memory of a process: the image that it decodes, by its place in the
+# batch, and how many batches it has begun. After them comes the room of each batch.
 _NONE = -1
 _FIRST = 64
+_BYTES = _FIRST + _BATCHES * _ROOM
 
 _NUMBER = struct.Struct("=I")
 _ASKED = struct.Struct("=II")  # bytes of a pickle, and the number of its buffers
@@ -119,8 +127,7 @@ class JobProcesses:
         self.lost = 0  # processes so far
         self._parent, self._most = parent, most
         self._setup: Setup | int = setup  # or the file with it
-        self._all: set[_JobProcess] = set()
-        self._idle: list[_JobProcess] = []
+        self._all: list[_JobProcess] = []
         self._recent = Restarts()
         self._start_at = 0.0  # not before
         self._closed = False
@@ -131,17 +138,21 @@ class JobProcesses:
         return sum(process.is_open for process in tuple(self._all))  # any thread may ask
 
     def post(self, items: Sequence[Item], bound_s: float) -> "asyncio.Future[JobResult] | None":
-        """Run a batch in an idle process. Return None if no process is idle, or if the batch is too
-        large.
+        """Run a batch in a process. Return None if no process takes another batch, or if the batch
+        is too large.
 
         The future raises the job's error, or JobLostError if the process is lost or takes longer
         than `bound_s`.
         """
-        if not self._idle:
+        takes = [process for process in self._all if process.is_open and process.has < _BATCHES]
+        # The last process shares a core with the event loop, so it is used last.
+        spare = sum(process.has > 0 for process in self._all) < self._most - 1
+        process = (min if spare else max)(takes, key=lambda process: process.has, default=None)
+        if process is None or (spare and process.has):
             self._start()
+        if process is None or (asked := _packed(items)) is None:
             return None
-        asked = _packed(items)
-        return None if asked is None else self._idle.pop().ask(*asked, bound_s)
+        return process.ask(*asked, bound_s)
 
     def renew(self) -> None:
         """End all processes, because their engines fail; new processes replace them."""
@@ -158,24 +169,21 @@ class JobProcesses:
             self._setup = _CLOSED
 
     def _start(self) -> None:
-        """Start another process, unless there are enough or too many were lost lately."""
-        if self._closed or len(self._all) >= self._most or monotonic() < self._start_at:
+        """Start another process, unless there are enough, one is starting, or too many were lost
+        recently."""
+        enough = len(self._all) >= self._most or not all(process.is_open for process in self._all)
+        if self._closed or enough or monotonic() < self._start_at:
             return
         try:
             if not isinstance(self._setup, int):
                 self._setup = _file_of(self._setup)
-            self._all.add(_JobProcess(self._parent, self._setup, self._free, self._forget))
+            self._all.append(_JobProcess(self._parent, self._setup, self._forget))
         except OSError as error:
             _log.error("no job process can be started: %s", error.strerror)
             self._start_at = monotonic() + WITHIN_S
 
-    def _free(self, process: "_JobProcess") -> None:
-        self._idle.append(process)
-
     def _forget(self, process: "_JobProcess", how: str) -> None:
-        self._all.discard(process)
-        if process in self._idle:
-            self._idle.remove(process)
+        self._all.remove(process)
         if self._closed:
             return
         self.lost += 1
@@ -188,25 +196,24 @@ class JobProcesses:
 
 
 class _JobProcess:
-    """Sends batches to one process, one at a time, and receives the results."""
+    """Sends batches to one process, which runs one at a time, and receives the results."""
 
     def __init__(
         self,
         parent: JobParent,
         setup: int,
-        on_free: Callable[["_JobProcess"], None],
         on_lost: Callable[["_JobProcess", str], None],
     ) -> None:
-        """Start the process. `on_free` is called whenever the process can take a batch; `on_lost`
-        is called once when the process is lost, with a phrase that says how. Raises OSError."""
-        self._parent, self._on_free, self._on_lost = parent, on_free, on_lost
+        """Start the process. `on_lost` is called once when the process is lost, with a phrase that
+        says how. Raises OSError."""
+        self._parent, self._on_lost = parent, on_lost
         self._loop = asyncio.get_running_loop()
         self._connection, theirs = socket.socketpair()
         self._connection.setblocking(False)
         memory = os.memfd_create("convoy")
         try:
-            os.ftruncate(memory, _FIRST + _ROOM)
-            self._memory = memoryview(mmap.mmap(memory, _FIRST + _ROOM))
+            os.ftruncate(memory, _BYTES)
+            self._memory = memoryview(mmap.mmap(memory, _BYTES))
             self._number = parent.start(theirs, memory, setup)
         except OSError:
             self._connection.close()
@@ -214,28 +221,38 @@ class _JobProcess:
         finally:
             os.close(memory)  # what is mapped stays mapped
             theirs.close()
-        self._decoding = self._memory[:8].cast("q")
-        self._decoding[0] = _NONE
-        self._answer: asyncio.Future[JobResult] | None = None
+        self._progress = self._memory[:16].cast("q")
+        self._progress[0] = _NONE
+        self._asked = 0  # batches so far
+        # Of the batches that it has, each with the bound on its seconds.
+        self._answers: deque[tuple[asyncio.Future[JobResult], float]] = deque()
         self._received = bytearray()
         self.is_open = False  # its engine
         self._lost = False
         self._loop.add_reader(self._connection, self._on_readable)
         self._await(_START_S)
 
+    @property
+    def has(self) -> int:
+        """Return how many batches the process runs or holds."""
+        return len(self._answers)
+
     def ask(
         self, data: bytes, buffers: Sequence[memoryview], bound_s: float
     ) -> "asyncio.Future[JobResult]":
         """Send the process a batch, and return a future of its outcome."""
-        self._answer = answer = self._loop.create_future()
-        end = _FIRST
+        answer: asyncio.Future[JobResult] = self._loop.create_future()
+        end = _first(self._asked)
+        self._asked += 1
         for buffer in buffers:
             begin, end = end, end + buffer.nbytes
             self._memory[begin:end] = buffer
         lengths = (buffer.nbytes for buffer in buffers)
         message = _ASKED.pack(len(data), len(buffers)) + b"".join(map(_NUMBER.pack, lengths)) + data
-        self._await(bound_s)
-        try:  # all at once: the process has read what it was asked before
+        self._answers.append((answer, bound_s))
+        if self.has == 1:
+            self._await(bound_s)
+        try:  # all at once: the socket has room for the messages of all batches
             sent = self._connection.send(message)
         except OSError:
             sent = 0
@@ -252,9 +269,11 @@ class _JobProcess:
         self._loop.remove_reader(self._connection)
         self._parent.end(self._number)
         self._connection.close()
-        index, answer = self._decoding[0], self._answer
-        if answer is not None and not answer.done():
-            answer.set_exception(JobLostError(how, None if index == _NONE else index))
+        index, begun = self._progress
+        for number, (answer, _) in enumerate(self._answers, 1 + self._asked - self.has):
+            decoding = None if index == _NONE or number != begun else index
+            if not answer.done():
+                answer.set_exception(JobLostError(how, decoding, begun=number <= begun))
         self._on_lost(self, how)
 
     def _await(self, bound_s: float) -> None:
@@ -277,28 +296,30 @@ class _JobProcess:
         if not data:
             self.lose("ended")
             return
-        received = self._received
-        received += data
-        if len(received) < _LENGTH.size:
-            return
-        (length,) = _LENGTH.unpack_from(received)
-        if length > _MOST_ANSWER:
-            self.lose(f"answered {length} bytes")
-        elif len(received) >= _LENGTH.size + length:
-            self._received = bytearray()
-            self._end(*pickle.loads(memoryview(received)[_LENGTH.size :]))  # noqa: S301  (this program)
+        self._received += data
+        while len(received := self._received) >= _LENGTH.size and not self._lost:
+            (length,) = _LENGTH.unpack_from(received)
+            end = _LENGTH.size + length
+            if length > _MOST_ANSWER:
+                self.lose(f"answered {length} bytes")
+            if len(received) < end:
+                return
+            self._received = received[end:]
+            self._end(*pickle.loads(memoryview(received)[_LENGTH.size : end]))  # noqa: S301  (this program)
 
     def _end(self, result: JobResult | None, error: Exception | None) -> None:
         """Handle a message from the process: the outcome of a batch, or the news that its engine is
         open."""
         self._timer.cancel()
-        answer, self._answer = self._answer, None
-        if answer is None and error is not None:
-            self.lose(f"has no engine: {error}")
+        if not self.is_open:
+            self.is_open = error is None
+            if error is not None:
+                self.lose(f"has no engine: {error}")
             return
-        self.is_open = True
-        self._on_free(self)
-        if answer is None or answer.done():  # cancelled
+        answer, _ = self._answers.popleft()
+        if self._answers:
+            self._await(self._answers[0][1])
+        if answer.done():  # cancelled
             return
         if error is not None:
             answer.set_exception(error)
@@ -307,6 +328,11 @@ class _JobProcess:
 
 
 _CLOSED = -1
+
+
+def _first(number: int) -> int:
+    """Return the offset in the memory at which the files and arrays of a batch begin."""
+    return _FIRST + number % _BATCHES * _ROOM
 
 
 def _file_of(setup: Setup) -> int:
@@ -402,25 +428,27 @@ def _run_batches(connection: socket.socket, memory: memoryview, setup: int) -> N
     except Exception as error:  # noqa: BLE001  told to the server, which logs it
         _answer(connection, None, _portable(error))
         return
-    decoding = memory[:8].cast("q")
+    progress = memory[:16].cast("q")
 
     def begin(index: int) -> bool:
-        decoding[0] = index
+        progress[0] = index
         return True
 
     def begin_running() -> Engine:
-        decoding[0] = _NONE
+        progress[0] = _NONE
         return engine
 
     _answer(connection, None, None)
-    while True:
+    for number in count():
         items = [
             Probe(image, inner) if inner else image
             for image, inner in (
                 (undecoded(what) if isinstance(what, bytes) else what, inner)
-                for what, inner in _asked(connection, memory)
+                for what, inner in _asked(connection, memory, _first(number))
             )
         ]
+        progress[0] = _NONE  # where the last one failed
+        progress[1] = number + 1
         try:
             results, failures, decode_s = do_job(items, begin, begin_running)
             if results is not None:  # its own is a view of a dictionary
@@ -438,12 +466,13 @@ def _setup_in(file: int) -> Setup:
         return setup
 
 
-def _asked(connection: socket.socket, memory: memoryview) -> Any:
-    """Return the next batch that the server sends. Raises EOFError if the server has ended."""
+def _asked(connection: socket.socket, memory: memoryview, first: int) -> Any:
+    """Return the next batch that the server sends; its files and arrays begin at `first` in the
+    memory. Raises EOFError if the server has ended."""
     length, buffers = _ASKED.unpack(_read(connection, _ASKED.size))
     each = _read(connection, buffers * _NUMBER.size)
-    ends = [*accumulate((size for (size,) in _NUMBER.iter_unpack(each)), initial=_FIRST)]
-    # Copied: the files of the next batch will be in the same place, and errors may keep these.
+    ends = [*accumulate((size for (size,) in _NUMBER.iter_unpack(each)), initial=first)]
+    # Copied: the files of another batch will be in the same place, and errors may keep these.
     views = [bytes(memory[begin:end]) for begin, end in pairwise(ends)]
     return pickle.loads(_read(connection, length), buffers=views)  # noqa: S301  (as above)
 

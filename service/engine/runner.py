@@ -206,12 +206,21 @@ class EngineRunner:
         time. Raises NotReadyError if no engine serves.
         """
         if not self._serving:  # refuses requests that were admitted earlier, too
-            self.state.check_ready()
+            self.check_ready()
         items = [Probe(image, inner) for image in images] if inner else images
         seconds = [image.expected_s for image in images if isinstance(image, Undecoded)]
         usual_s = self._engines[0].decode_s * len(seconds)
         cost = max(sum(seconds) / usual_s, _LEAST_COST) if usual_s else 1.0
         return self.batcher.post(items, then, urgency, client, cost)
+
+    def check_ready(self) -> None:
+        """Raise NotReadyError or ShuttingDownError unless new requests are accepted."""
+        if self.state is State.READY:
+            return
+        if self.state is State.DRAINING:
+            raise ShuttingDownError("the server is shutting down; try again on another server")
+        advice = "see the server's log" if self.state is State.BROKEN else "try again in a second"
+        raise NotReadyError(f"the model is {self.state.value}; {advice}")
 
     async def try_out(self, image: Image) -> ScoreRow:
         """Return the first engine's scores of an image. The image skips the queue, and runs even if

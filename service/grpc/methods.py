@@ -59,7 +59,7 @@ async def _server_ready(models: Repository, _asked: Any) -> Mapping[str, Any]:
 
 async def _model_ready(models: Repository, asked: Any) -> Mapping[str, Any]:
     try:
-        _find(models, asked).runner.state.check_ready()
+        _find(models, asked).runner.check_ready()
     except ServiceError:  # Triton says so of unknown models, too
         return {"ready": False}
     return {"ready": True}

@@ -446,7 +446,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         if asked.service in ("", INFERENCE):
             check_ready = self._repository.check_ready
         else:
-            check_ready = self._repository.find(asked.service).runner.state.check_ready
+            check_ready = self._repository.find(asked.service).runner.check_ready
         try:
             check_ready()
         except ServiceError:

@@ -242,8 +242,8 @@ class Repository:
             reopen=reopen,
             elsewhere=Elsewhere(
                 partial(self._jobs_of, prepare),
-                # One batch more, in place of one that this process runs.
-                [self._turns[number] for number in range(1, self._most_processes)],
+                # Two batches of each process but the last, which has one: the first is this one's.
+                [self._turns[number] for number in range(1, 2 * self._most_processes - 1)],
             ),
             on_failure=self._fail,
         )
@@ -398,7 +398,7 @@ class Repository:
             raise ShuttingDownError("the server is about to shut down; use another server")
         for pipeline in self.models.values():
             if pipeline.runner.state is not State.BROKEN:
-                pipeline.runner.state.check_ready()
+                pipeline.runner.check_ready()
 
     def leave(self) -> None:
         """Report that the server is not ready from now on, but continue to accept requests."""

@@ -32,7 +32,7 @@ from service.hosting.pipeline import READ, Pipeline
 from service.images.clip import Frames
 from service.images.decode_pool import Coded, Decoding, NotForDeviceError
 from service.images.view import View, view_of
-from service.telemetry.counts import BESIDE_BROKEN, BY_DEVICE, NO_FILE, Phases, why_left
+from service.telemetry.counts import BESIDE_BROKEN, BY_DEVICE, NO_FILE, Phases, phases_of, why_left
 from service.telemetry.record import RequestRecord
 
 B = TypeVar("B")
@@ -95,7 +95,7 @@ class Request:
     def open(self) -> None:
         """Begin the request. Raises ServiceError if the request cannot be accepted now."""
         self._reservation = Reservation(self.pipeline.admission, self.record.caller, self._give_way)
-        self.pipeline.runner.state.check_ready()
+        self.pipeline.runner.check_ready()
         self._reservation.expect_room()
 
     def hold(self, length: int, what: str) -> None:
@@ -186,7 +186,7 @@ class Request:
         inside_s = self._decoding_s  # in the batch's job
         decode_s = max(0.0, self._decoded_at - received) + inside_s
         compute_s = scored.compute_s - inside_s
-        self._phases = Phases.of(total_s, receive_s, decode_s, scored.queue_s, compute_s)
+        self._phases = phases_of(total_s, receive_s, decode_s, scored.queue_s, compute_s)
         return self._phases
 
     def finish(self, scored: Scored) -> None:

@@ -44,16 +44,14 @@ class Phases(NamedTuple):
     compute: int  # that batch
     respond: int  # the rest: handing over, ranking, writing the answer
 
-    @classmethod
-    def of(
-        cls, total: float, receive: float, decode: float, queue: float, compute: float
-    ) -> "Phases":
-        """Return the durations, converted from seconds; `respond` is the remainder of `total`."""
-        received, decoded = int(receive * 1e6 + 0.5), int(decode * 1e6 + 0.5)
-        queued, computed = int(queue * 1e6 + 0.5), int(compute * 1e6 + 0.5)
-        parts = received + decoded + queued + computed
-        whole = max(int(total * 1e6 + 0.5), parts)
-        return cls(whole, received, decoded, queued, computed, whole - parts)
+
+def phases_of(total: float, receive: float, decode: float, queue: float, compute: float) -> Phases:
+    """Return the durations, converted from seconds; `respond` is the remainder of `total`."""
+    received, decoded = int(receive * 1e6 + 0.5), int(decode * 1e6 + 0.5)
+    queued, computed = int(queue * 1e6 + 0.5), int(compute * 1e6 + 0.5)
+    parts = received + decoded + queued + computed
+    whole = max(int(total * 1e6 + 0.5), parts)
+    return Phases(whole, received, decoded, queued, computed, whole - parts)
 
 
 @dataclass(frozen=True, slots=True)

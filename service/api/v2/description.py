@@ -85,7 +85,7 @@ class ModelReady(TypedDict):
 
 async def model_ready(pipeline: Asked) -> ModelReady:
     """Report that a model accepts requests."""
-    pipeline.runner.state.check_ready()
+    pipeline.runner.check_ready()
     return ModelReady(name=pipeline.info.name, ready=True)
 
 

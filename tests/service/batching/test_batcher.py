@@ -12,6 +12,7 @@ import pytest
 
 from models import EngineError
 from service.batching.batcher import Batcher
+from service.batching.device_turns import DeviceTurns
 from service.batching.queue import BatchRecord, BatchResult
 from service.errors import EngineFailedError, ServiceError, ShuttingDownError
 from tests.support.service import virtual_time
@@ -63,6 +64,26 @@ async def test_a_submit_of_nothing_has_no_answers() -> None:
     desk = Desk()
     assert (await desk.ask([])).results == []
     assert desk.batches == []
+
+
+@in_virtual_time
+async def test_the_last_of_further_batches_begins_where_two_full_ones_wait() -> None:
+    desk = Desk(max_batch=2)
+    desk.batcher.spread([DeviceTurns(), DeviceTurns()])
+    tasks = [await desk.submit(letter) for letter in "abcde"]
+    assert desk.batches == ["a", "b"], "three wait"
+    await until(1.5)
+    assert desk.batches == ["a", "b", "cd", "e"]
+    tasks += [await desk.submit(letter) for letter in "fghi"]
+    assert desk.batches[4:] == ["fg"], "four waited"
+    await until(2.25)
+    assert desk.batches[5:] == ["hi"]
+    tasks += [await desk.submit(letter) for letter in "jk"]
+    assert desk.batches[6:] == ["j"]
+    await until(5)
+    tasks += [await desk.submit(letter) for letter in "lmno"]
+    assert desk.batches[8:] == ["l", "m"], "nothing waited when a batch ended"
+    assert [letters(outcome) for outcome in await outcomes(*tasks)] == list("ABCDEFGHIJKLMNO")
 
 
 @in_virtual_time

@@ -113,14 +113,19 @@ class Play:
         self.closed_at: float | None = None
         self.turns = [DeviceTurns() for _ in range(scenario.engines)]
         self.rivals_inside = [0] * scenario.engines
+        # Other models use devices, not what runs further batches.
+        self.spread = scenario.spread and scenario.engines > 1 and not scenario.rivals
+        alone = [partial(self.run_batch, engine) for engine in range(scenario.engines)]
         self.batcher = Batcher[Item, Result](
-            *(partial(self.run_batch, engine) for engine in range(scenario.engines)),
+            *([self.run_anywhere] if self.spread else alone),
             max_batch=scenario.max_batch,
             turns=self.turns if scenario.rivals else (),
             on_batch=self.records.append,
             clock=now,
             timer_error_s=0,
         )
+        if self.spread:
+            self.batcher.spread(self.turns[1:])
 
     def play(self) -> None:
         virtual_time.run(self._main(), before_jump=self.check_at_rest)
@@ -210,6 +215,11 @@ class Play:
     def forget(self, client: Client) -> None:
         self.waiting = [item for item in self.waiting if item not in client.items]
 
+    async def run_anywhere(self, items: Sequence[Item]) -> Any:
+        """A further batch runs beside those that run."""
+        free = [engine for engine in range(self.scenario.engines) if engine not in self.running]
+        return await self.run_batch(free[0] if free else 0, items)
+
     async def run_batch(self, engine: int, items: Sequence[Item]) -> Any:
         """Check that the engine runs waiting items in order, and none of a withdrawn request."""
         order = self.staying()
@@ -291,9 +301,9 @@ class Play:
         """Nothing remains to be done at this time, so the clock will advance."""
         assert self.batcher.depth == len(self.waiting)
         assert in_flight(self.batcher) == sum(len(b.items) for b in self.running.values())
-        for engine, rivals in enumerate(self.rivals_inside):
-            busy = engine in self.running or rivals
-            assert busy or not self.waiting, "an engine idles while items wait"
+        busy = sum(engine in self.running or n > 0 for engine, n in enumerate(self.rivals_inside))
+        reserve = self.spread and len(self.waiting) < 2 * self.scenario.max_batch
+        assert not self.waiting or busy >= self.scenario.engines - reserve, "an engine idles"
 
     def check_outcomes(self) -> None:
         assert self.wrong_batches == []

@@ -3,9 +3,11 @@
 import asyncio
 import os
 import signal
+import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -90,7 +92,7 @@ def parent() -> Iterator[JobParent]:
 
 @asynccontextmanager
 async def engine_of(
-    parent: JobParent, opened: Any = OtherEngine, most: int = 2
+    parent: JobParent, opened: Any = OtherEngine, most: int = 3
 ) -> AsyncIterator[tuple[SupervisedEngine, JobProcesses]]:
     """Return an engine whose batches of several images run in other processes."""
     engine = SupervisedEngine(
@@ -125,7 +127,7 @@ async def started(engine: SupervisedEngine, jobs: JobProcesses, processes: int =
     """Wait until this many processes wait for batches."""
 
     async def ready() -> bool:
-        if len(jobs._idle) >= processes:
+        if sum(each.is_open and not each.has for each in jobs._all) >= processes:
             return True
         ran = [engine.run(files(1, 2)) for _ in range(processes)]
         await asyncio.gather(*ran)
@@ -194,7 +196,7 @@ async def expire(jobs: JobProcesses, decoding: int) -> None:
     """Let more time pass than a process may use for this image of its batch."""
 
     def stuck() -> list[_JobProcess]:
-        return [each for each in jobs._all if each._decoding[0] == decoding]
+        return [each for each in jobs._all if each._progress[0] == decoding]
 
     await until(lambda: bool(stuck()))
     for process in stuck():
@@ -211,6 +213,106 @@ async def test_a_process_that_is_lost_while_it_runs_costs_its_batch(parent: JobP
         assert not isinstance(other, BaseException)
         assert seen(other) == [(2, True), (3, True)]
         assert jobs.lost == 1
+
+
+async def test_a_process_has_its_next_batch_while_it_runs_one(parent: JobParent) -> None:
+    async with engine_of(parent, most=1) as (engine, jobs):
+        await started(engine, jobs)
+        (process,) = jobs._all
+        for _ in range(3):  # each half of its memory is first, or last
+            batches = [asyncio.ensure_future(engine.run(files(n, n + 1))) for n in (1, 3, 5)]
+            await asyncio.sleep(0)
+            assert process.has == 2
+            first, second, third = [seen(await batch) for batch in batches]
+            assert first == [(1, True), (2, True)]
+            assert second == [(3, True), (4, True)]
+            assert third == [(5, False), (6, False)], "it takes no third one"
+            await engine.run(files(1, 2))
+
+
+async def test_the_last_process_starts_and_works_where_the_others_are_full(
+    parent: JobParent,
+) -> None:
+    async with engine_of(parent, most=2) as (engine, jobs):
+        await started(engine, jobs)
+        await asyncio.gather(*(engine.run(files(n, n)) for n in (1, 2)))
+        assert len(jobs._all) == 1
+        await asyncio.gather(*(engine.run(files(n, n)) for n in (1, 2, 3)))
+        first, last = jobs._all
+        await until(lambda: last.is_open)
+        batches = [asyncio.ensure_future(engine.run(files(n, n))) for n in range(1, 6)]
+        has = []
+        for _ in batches:
+            await asyncio.sleep(0)
+            has.append((first.has, last.has))
+        assert max(has) == (2, 2)
+        assert [seen(await batch)[0] for batch in batches] == [
+            *((n, True) for n in range(1, 5)),
+            (5, False),
+        ]
+        batches = [asyncio.ensure_future(engine.run(files(n, n))) for n in (1, 2)]
+        await asyncio.sleep(0)
+        assert (first.has, last.has) == (2, 0)
+        await asyncio.gather(*batches)
+
+
+@pytest.mark.parametrize("how", ["crashes", "hangs"])
+async def test_the_next_batch_of_a_lost_process_is_run_by_the_server(
+    how: str, parent: JobParent
+) -> None:
+    async with engine_of(parent, most=1) as (engine, jobs):
+        await started(engine, jobs)
+        lost = asyncio.ensure_future(engine.run(files(1, 2, f"3 {how}")))
+        following = asyncio.ensure_future(engine.run(files(4, 5)))
+        if how == "hangs":
+            await expire(jobs, decoding=2)
+        assert isinstance(seen(await lost)[2], DecoderLostError)
+        assert seen(await following) == [(4, False), (5, False)]
+        assert jobs.lost == 1
+
+
+async def test_the_bound_of_a_batch_begins_after_the_one_before(parent: JobParent) -> None:
+    async with engine_of(parent, most=1) as (engine, jobs):
+        await started(engine, jobs)
+        (process,) = jobs._all
+        first = jobs.post(files(1, 2), bound_s=20 * PATIENCE_S)
+        second = jobs.post(files(3, 4), bound_s=10 * PATIENCE_S)
+        assert first is not None
+        assert second is not None
+        assert process._bound_s == 20 * PATIENCE_S
+        read_all(process, answers=2, at_most=50, until=first)
+        assert not second.done()
+        assert process._bound_s == 10 * PATIENCE_S
+        await second
+
+
+@pytest.mark.parametrize("at_most", [3, 50, 2**18])
+async def test_answers_arrive_together_or_in_pieces(parent: JobParent, at_most: int) -> None:
+    async with engine_of(parent, most=1) as (engine, jobs):
+        await started(engine, jobs)
+        (process,) = jobs._all
+        posted = [jobs.post(files(n, n + 1), bound_s=PATIENCE_S) for n in (1, 3)]
+        first, second = (batch for batch in posted if batch is not None)
+        read_all(process, answers=2, at_most=at_most, until=second)
+        for batch, digits in ((first, [1, 2]), (second, [3, 4])):
+            results = (await batch).results
+            assert results is not None
+            assert results.scores.argmax(axis=1).tolist() == digits
+
+
+def read_all(
+    process: _JobProcess, answers: int, at_most: int, until: "asyncio.Future[Any]"
+) -> None:
+    """Let so many answers of one length arrive, and read so many bytes at a time until one is
+    there."""
+    data = b""
+    while len(data) < 8 or len(data) < answers * (8 + int.from_bytes(data[:8], sys.byteorder)):
+        with suppress(BlockingIOError):
+            data = process._connection.recv(2**20, socket.MSG_PEEK)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("service.engine.job_processes._READ_BYTES", at_most)
+        while not until.done():
+            process._on_readable()
 
 
 async def test_an_engine_that_keeps_failing_elsewhere_is_opened_anew(parent: JobParent) -> None:

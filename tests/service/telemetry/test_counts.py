@@ -17,7 +17,7 @@ from service.engine.ranking import NOT_DECODED
 from service.engine.watchdog import Bounds
 from service.errors import Code
 from service.hosting.repository import Repository
-from service.telemetry.counts import DECODED, Counts, Phases, why_left
+from service.telemetry.counts import DECODED, Counts, Phases, phases_of, why_left
 from service.telemetry.metrics import Metrics
 from tests.support import PATIENCE_S
 from tests.support.service.client import (
@@ -35,7 +35,7 @@ PHASES = ("receive", "decode", "queue", "compute", "respond")
 
 
 def phases(*, total: float = 0.11) -> Phases:
-    return Phases.of(total, receive=0.01, decode=0.02, queue=0.03, compute=0.04)
+    return phases_of(total, receive=0.01, decode=0.02, queue=0.03, compute=0.04)
 
 
 def ran(size: int, *, ms: float, failed: bool = False) -> BatchRecord:
@@ -70,7 +70,7 @@ def test_phases_add_up_to_the_whole() -> None:
     # Two clocks may disagree by a tick, but no phase is negative.
     assert phases(total=0.09) == (100_000, 10_000, 20_000, 30_000, 40_000, 0)
     # Each is rounded, and so the whole may have to be more.
-    assert Phases.of(9e-6, *[2.5e-6] * 4) == (12, 3, 3, 3, 3, 0)
+    assert phases_of(9e-6, *[2.5e-6] * 4) == (12, 3, 3, 3, 3, 0)
 
 
 def test_a_request_counts_once_and_its_images_each() -> None:

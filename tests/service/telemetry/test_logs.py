@@ -13,7 +13,7 @@ import pytest
 
 from service.fair_queue import ANYONE
 from service.settings import LogFormat, LogLevel
-from service.telemetry.counts import Phases
+from service.telemetry.counts import phases_of
 from service.telemetry.logs import AccessLog, LineWriter
 from service.telemetry.record import RequestRecord
 from tests.support import PATIENCE_S
@@ -59,7 +59,7 @@ SCORED = {
     "model": "digits",
     "images": 2,
     "batch": 8,
-    "phases": Phases.of(15e-4, receive=1e-4, decode=2e-4, queue=3e-4, compute=4e-4),
+    "phases": phases_of(15e-4, receive=1e-4, decode=2e-4, queue=3e-4, compute=4e-4),
 }
 
 

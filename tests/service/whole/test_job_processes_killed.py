@@ -17,6 +17,7 @@ from tests.service.whole.faults.rig import Rig, parse_answers, post, read_all
 from tests.support import PATIENCE_S
 from tests.support.servers.control import Control, until
 from tests.support.servers.forked import JOBS_SERVER, Forked
+from tests.support.servers.jobs_server import CONTROL
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="no other system runs batches in processes"
@@ -31,8 +32,9 @@ LOST = 500, "the process that ran this batch ended; try again"
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Rig]:
-    """Yield a server of the built-in model with two processes."""
-    process = Forked(JOBS_SERVER, "serve", "--port", "0", "--threads", "2", *BOUND)
+    """Yield a server of the built-in model with two processes beside a thread."""
+    options = "serve", "--port", "0", "--threads", "3", *BOUND
+    process = Forked(JOBS_SERVER, *options, environ={CONTROL: str(folder)})
     try:
         assert process.stdout is not None
         port = re.search(r"http://\S+?:(\d+)", process.stdout.readline())
@@ -84,27 +86,21 @@ def ready(rig: Rig) -> None:
     until(both)
 
 
-def is_stopped(process: int) -> bool:
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
 def test_requests_of_killed_processes_are_answered_once_each_and_the_next_are_served(
     tmp_path: Path,
 ) -> None:
     with serving(tmp_path) as rig:
         ready(rig)
         before, killed = rig.counted(), job_processes(rig)
-        for process in killed:
-            os.kill(process, signal.SIGSTOP)
-        until(lambda: all(map(is_stopped, killed)))
-        # An idle process takes the first batch. Of the next images the other one may take some;
-        # the rest waits for them.
-        first = rig.raw(form(0, 1))
-        until(lambda: rig.inside() == (2, 0))
-        others = {digit: rig.raw(single(digit)) for digit in range(2, 10)}
-        until(lambda: rig.inside()[0] == 10)
-        for process in killed:
-            os.kill(process, signal.SIGKILL)
+        with rig.control.holding():
+            # A process begins the first batch. Of the next images the other one begins some, some
+            # are next in a process, and the rest waits for them.
+            first = rig.raw(form(0, 1))
+            rig.control.until_held()
+            others = {digit: rig.raw(single(digit)) for digit in range(2, 10)}
+            until(lambda: rig.inside()[0] == 10)
+            for process in killed:
+                os.kill(process, signal.SIGKILL)
         assert parse_answers(read_all(first)) == [LOST]
         answers = {
             digit: parse_answers(read_all(connection)) for digit, connection in others.items()

@@ -1,19 +1,42 @@
 """Runs `convoy` as on an idle machine, where one thread computes a small model as fast as several:
-its batches run in processes, independent of measurements on a busy machine."""
+its batches run in processes, independent of measurements on a busy machine. The processes obey the
+`Control` whose folder the environment names.
+"""
 
+import os
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from service.cli import main as convoy
 from service.engine.job_processes import JobParent
+from service.engine.supervised_engine import JobResult, do_job
+from tests.support.servers.control import Control
+
+CONTROL = "TEST_CONTROL"
 
 _fork = JobParent.fork
 
 
 def main() -> None:
     """Run the command line."""
+    folder = os.environ.get(CONTROL)
     with patch.object(JobParent, "fork", _fork_first):
-        convoy()
+        if folder is None:
+            convoy()
+        else:
+            with patch("service.engine.job_processes.do_job", _after(Control(Path(folder)).obey)):
+                convoy()
+
+
+def _after(first: Callable[[], None]) -> Callable[..., JobResult]:
+    def do_both(*args: Any) -> JobResult:
+        first()
+        return do_job(*args)
+
+    return do_both
 
 
 def _fork_first() -> JobParent | None:

@@ -82,6 +82,7 @@ class Scenario:
     closing: Closing | None
     rivals: list[Rival]
     engines: int = 1
+    spread: bool = False  # the engines are one that runs further batches elsewhere
 
 
 def moments(seconds: int) -> st.SearchStrategy[Moment]:
@@ -114,4 +115,5 @@ SCENARIOS = st.builds(
     rivals=st.just([])
     | st.lists(st.builds(Rival, moments(6), st.integers(0, 2), st.integers(0, 2)), max_size=3),
     engines=st.integers(1, 3),
+    spread=st.booleans(),
 )
