@@ -169,8 +169,8 @@ def _run_stage(
 
 
 def here() -> Iterator[str]:
-    """Yield the versions on which results depend on this machine, and whether the carried kernels
-    are for them."""
+    """Yield this machine's versions, on which results depend, and whether the carried kernels match
+    them."""
     yield f"driver {nvidia_driver()}"
     for installed in sorted(distributions(), key=lambda each: each.name.lower()):
         if installed.name.lower().startswith(_TOLD):

@@ -208,7 +208,7 @@ class _Headers:
         if marker == _PROGRESSIVE:
             raise UnsuitableError(Reason.PROGRESSIVE, "it is progressive, not baseline")
         if marker not in (_BASELINE, _EXTENDED) or body[:1] != b"\x08":
-            raise UnsuitableError(Reason.RARE, "it is not baseline or extended with 8 bits")
+            raise UnsuitableError(Reason.RARE, "it must be baseline or extended, with 8 bits")
         if len(body) < 6 or len(body) != 6 + 3 * body[5]:
             raise _wrong_length("the frame header")
         if body[5] not in (1, 3):
@@ -298,7 +298,9 @@ def _check_codes(table: bytes, *, dc: bool) -> None:
             )
         code <<= 1
     if dc and any(value > 15 for value in table[_LENGTHS:]):
-        raise UnsuitableError(Reason.TABLE, "a Huffman table has DC values of more than 15 bits")
+        raise UnsuitableError(
+            Reason.TABLE, "DC values of a Huffman table must have at most 15 bits"
+        )
 
 
 def _wrong_length(what: str) -> UnsuitableError:

@@ -26,7 +26,9 @@ class StridedTensor:
 
     def __post_init__(self) -> None:
         if len(self.shape) != len(self.strides):
-            raise ValueError(f"the shape {self.shape} needs as many strides, got {self.strides}")
+            raise ValueError(
+                f"the shape {self.shape} needs one stride per axis, got {self.strides}"
+            )
         if min(self.shape, default=1) < 1 or min(self.strides, default=0) < 0:
             raise ValueError(
                 f"sizes must be at least 1 and strides at least 0,"

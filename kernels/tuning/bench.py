@@ -200,8 +200,8 @@ class Bench:
         return at
 
     def _clear(self, candidate: Candidate) -> dict[str, int]:
-        """Fill the operands that the candidate writes with poison, set the counters to zero, and
-        return the addresses of both."""
+        """Fill the candidate's output operands with poison and its counters with zeros. Return the
+        addresses of both."""
         nbytes = set_bytes(candidate.written)
         begin = self._written.at_least(nbytes)
         self.device.fill(begin, nbytes, _POISON, self._stream)
