@@ -82,6 +82,55 @@ def test_corrected_biases_take_the_mean_error_of_the_weights_away() -> None:
     assert abs(shift).max() > 1e-5
 
 
+def small_model(
+    nodes: list[onnx.NodeProto],
+    weights: dict[str, np.ndarray],
+    channels: int,
+    outputs: dict[str, int],
+) -> onnx.ModelProto:
+    """Return a model of images of 8×8 pixels; `outputs` has the channels of each."""
+    x = helper.make_tensor_value_info("x", 1, [1, channels, 8, 8])
+    values = [helper.make_tensor_value_info(name, 1, [1, k, 8, 8]) for name, k in outputs.items()]
+    stored = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "g", [x], values, stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def test_a_filter_of_a_group_is_corrected_by_the_means_of_its_channels() -> None:
+    draw = np.random.default_rng(5)
+    weight = draw.standard_normal((6, 2, 1, 1)).astype(np.float32)
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], name="y", group=2)
+    proto = small_model([conv], {"w": weight}, 4, {"y": 6})
+    images = draw.random((3, 4, 8, 8), np.float32) + np.arange(4, dtype=np.float32)[:, None, None]
+    ranges = calibrate(proto, images, Method.MIN_MAX)
+    rounded = {t.name: numpy_helper.to_array(t) for t in quantized(proto, ranges).graph.initializer}
+    error = rounded["w_quantized"] * rounded["w_scale"].reshape(6, 1, 1, 1) - weight
+    means = images.mean(axis=(0, 2, 3)).reshape(2, 2)[[0, 0, 0, 1, 1, 1]]  # of each filter
+    expected = -(error[:, :, 0, 0] * means).sum(axis=1)
+    made = with_corrected_biases(proto, ranges, images).graph
+    (bias,) = (numpy_helper.to_array(t) for t in made.initializer if t.name == "y/corrected")
+    np.testing.assert_allclose(bias, expected, rtol=1e-4, atol=1e-7)
+    assert abs(expected).max() > 1e-4
+
+
+def test_a_part_of_a_concat_that_is_an_output_keeps_its_own_scale() -> None:
+    weights = {
+        "w1": np.full((2, 1, 1, 1), 1.0, np.float32),
+        "w2": np.full((2, 1, 1, 1), 5.0, np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], name="a"),
+        helper.make_node("Conv", ["x", "w2"], ["b"], name="b"),
+        helper.make_node("Concat", ["a", "b"], ["y"], name="y", axis=1),
+    ]
+    proto = small_model(nodes, weights, 1, {"a": 2, "y": 4})
+    ranges = calibrate(
+        proto, np.random.default_rng(3).random((4, 1, 8, 8), np.float32), Method.MIN_MAX
+    )
+    found = {t.name: numpy_helper.to_array(t) for t in quantized(proto, ranges).graph.initializer}
+    assert found["b_scale"] == found["y_scale"] > 4 * found["a_scale"]
+
+
 def test_an_average_behind_a_sum_has_bytes_on_both_sides_and_a_scale_of_its_own() -> None:
     sizes = np.array([1.0, 3.0], np.float32).reshape(2, 1, 1, 1)
     weight = numpy_helper.from_array(np.broadcast_to(sizes, (2, 1, 1, 1)).copy(), "w")
@@ -105,10 +154,10 @@ def test_an_average_behind_a_sum_has_bytes_on_both_sides_and_a_scale_of_its_own(
 
 
 def test_parts_of_a_concat_have_its_scale_unless_another_node_reads_them() -> None:
-    weights = [
-        numpy_helper.from_array(np.full((2, channels, 1, 1), size, np.float32), name)
+    weights = {
+        name: np.full((2, channels, 1, 1), size, np.float32)
         for name, channels, size in (("w1", 1, 1.0), ("w2", 1, 5.0), ("w3", 2, 0.2), ("w4", 4, 0.1))
-    ]
+    }
     nodes = [
         helper.make_node("Conv", ["x", "w1"], ["a"], name="a"),
         helper.make_node("Conv", ["x", "w2"], ["b"], name="b"),
@@ -118,10 +167,7 @@ def test_parts_of_a_concat_have_its_scale_unless_another_node_reads_them() -> No
         helper.make_node("Relu", ["d"], ["e"], name="e"),
         helper.make_node("Concat", ["c", "e"], ["y"], name="y", axis=1),
     ]
-    x = helper.make_tensor_value_info("x", 1, [1, 1, 8, 8])
-    y = helper.make_tensor_value_info("y", 1, [1, 4, 8, 8])
-    graph = helper.make_graph(nodes, "g", [x], [y], weights)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    proto = small_model(nodes, weights, 1, {"y": 4})
     images = np.random.default_rng(3).random((4, 1, 8, 8), np.float32)
     ranges = calibrate(proto, images, Method.MIN_MAX)
 

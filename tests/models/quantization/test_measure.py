@@ -36,6 +36,12 @@ def test_labels_are_counted_in_all_and_where_they_are_clear() -> None:
     assert compare(BEFORE, BEFORE, RIGHT, margin=0.1).divergence == 0
 
 
+def test_a_label_is_clear_from_the_margin_on() -> None:
+    rows = np.array([[0.75, 0.25], [0.625, 0.375]])
+    found = compare(rows, rows, [frozenset[int]()] * 2, margin=0.5)
+    assert (found.clear, found.kept_clear) == (1, 1)
+
+
 ALL_KEPT = Comparison(
     images=200,
     kept=200,

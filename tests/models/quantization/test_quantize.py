@@ -15,7 +15,13 @@ from models.preprocessing import normalised
 from models.quantization import quantize as quantization
 from models.quantization.candidate import layers as layers_of
 from models.quantization.measure import Goal
-from models.quantization.quantize import Photographs, QuantizationReport, quantize
+from models.quantization.quantize import (
+    FEWEST,
+    Photographs,
+    QuantizationReport,
+    check_photograph_count,
+    quantize,
+)
 from tests.support.models.quantized import run_on_integers
 
 DIGITS = {"preset": "digits"}
@@ -200,6 +206,12 @@ def test_what_cannot_be_reached_is_refused(
         match=r"only reached with 8 of 8 layers in float; with all in 8 bits \d of \d+ labels",
     ):
         run(digits, tmp_path)
+
+
+def test_the_fewest_photographs_are_enough() -> None:
+    check_photograph_count(FEWEST)
+    with pytest.raises(QuantizationError, match="19 photographs are too few"):
+        check_photograph_count(FEWEST - 1)
 
 
 def test_what_says_nothing_is_refused(digits: Classifier, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Hostile models are refused with one line that names the bound, in bounded time and memory."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import process_time
 
@@ -11,16 +12,19 @@ from onnx import ModelProto
 from models import load_classifier
 from models.errors import ModelFileError, UnsupportedModelError
 from models.onnx_loader import load_model
-from models.onnx_loader.limits import bounds
+from models.onnx_loader.limits import bounds, census
+from models.onnx_loader.limits.census import check_census
 from models.onnx_loader.limits.wire import check_wire
 from tests.support.models.hostile_cases import BROKEN, MEASURED, UNSUPPORTED, Build
 from tests.support.models.hostile_models import (
     CONV,
+    call,
     chain,
     deep_calls,
     doubled_pieces,
     doubling,
     flat,
+    function,
     message,
     model,
     nested_ifs,
@@ -30,6 +34,7 @@ from tests.support.models.hostile_models import (
     relu,
     reshaped,
     through_pooling,
+    with_weight,
     written,
 )
 from tests.support.models.measured_load import measure
@@ -132,6 +137,57 @@ def test_fields_and_numbers_are_counted_exactly() -> None:
     check_wire(sizes(bounds.INTEGER_LIMIT))
     with pytest.raises(ModelFileError, match="whole numbers"):
         check_wire(sizes(bounds.INTEGER_LIMIT + 1))
+
+
+def with_edges(n: int) -> ModelProto:
+    """Return a model whose nodes and graph read and write n names."""
+    whole, rest = divmod(n - 2, 512)  # its input and its output are two of them
+    sizes = [512] * whole + [rest] * (rest > 0)
+    return model([node("Concat", "x " * (size - 1), f"c{i}") for i, size in enumerate(sizes)])
+
+
+CENSUS_AT_THE_BOUND: dict[str, tuple[Build, Build]] = {
+    "nodes": (
+        lambda: model(chain("Relu", bounds.NODE_LIMIT)),
+        lambda: model(chain("Relu", bounds.NODE_LIMIT + 1)),
+    ),
+    "edges": (lambda: with_edges(bounds.EDGE_LIMIT), lambda: with_edges(bounds.EDGE_LIMIT + 1)),
+    "a tensor": (
+        lambda: with_weight([bounds.ELEMENT_LIMIT]),
+        lambda: with_weight([bounds.ELEMENT_LIMIT + 1]),
+    ),
+}
+
+
+@pytest.mark.parametrize("bound", CENSUS_AT_THE_BOUND)
+def test_the_census_takes_as_many_as_is_said(bound: str) -> None:
+    most, one_more = (build() for build in CENSUS_AT_THE_BOUND[bound])
+    assert isinstance(most, ModelProto)
+    assert isinstance(one_more, ModelProto)
+    check_census(most)
+    with pytest.raises(UnsupportedModelError, match="at most"):
+        check_census(one_more)
+
+
+def test_what_inlining_writes_is_counted_with_the_attributes_of_the_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    body = [node("Relu", "a", "c"), node("Relu", "c", "d"), node("Relu", "d", "b")]
+
+    def calling(note: str) -> ModelProto:
+        return model([call("f", "x", "y", note=note)], functions=[function("f", body)])
+
+    least = next(n for n in range(1000) if is_taken(calling("n"), n, monkeypatch))
+    long = calling("n" * 101)  # a hundred bytes more for each node of the function
+    assert [is_taken(long, least + n, monkeypatch) for n in (299, 300)] == [False, True]
+
+
+def is_taken(made: ModelProto, inlined: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(census, "INLINED_BYTES_LIMIT", inlined - made.ByteSize())
+    with suppress(UnsupportedModelError):
+        check_census(made)
+        return True
+    return False
 
 
 def test_functions_that_call_each_other_are_inlined(tmp_path: Path) -> None:
