@@ -63,7 +63,8 @@ def keep_free_memory() -> None:
     """Make glibc keep up to 8 MiB of free memory at the end of a heap, instead of 128 KiB.
 
     Otherwise the memory for a request body of 100 kB would be given back and requested again with
-    every request. glibc keeps twice the size of the largest block that was ever freed.
+    every request. glibc keeps twice the size of the largest block that it had from the system alone
+    and that was freed: here, of this one.
     """
     bytes(2**22)
 
@@ -73,9 +74,7 @@ def give_back_free_memory() -> None:
 
     glibc keeps free memory that lies below memory in use: 70 MB after a version of SqueezeNet.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other libraries of C lack it
-    if trim is not None:
-        trim(0)
+    _glibc("malloc_trim", 0)
 
 
 def share_one_arena() -> None:
@@ -84,9 +83,14 @@ def share_one_arena() -> None:
     Free memory at the end of any other arena is not given back: after gRPC messages of 20 MB, that
     was 65 MB per arena.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_ARENAS, 1)
+    _glibc("mallopt", _ARENAS, 1)
+
+
+def _glibc(name: str, *numbers: int) -> None:
+    """Call a function that glibc has; other libraries of C lack it."""
+    function = getattr(ctypes.CDLL(None), name, None)
+    if function is not None:
+        function(*numbers)
 
 
 class Slack:
