@@ -262,8 +262,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
                 await self._answer_one(path, context)
                 return
             except ServiceError as error:
-                # grpcio may keep it for long, and its frames have what a refused model took.
-                refusal = _refusal(error.with_traceback(None), context)
+                refusal = _refusal(error, context)
             # Only now: grpcio keeps an abort's error in a cycle. With this one as its context the
             # message would stay until the garbage collector runs.
             await _abort(context, *refusal)
@@ -556,7 +555,12 @@ _Refusal = tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]
 
 
 def _refusal(error: ServiceError, context: Context) -> _Refusal:
-    """Return the gRPC status, the text and the trailers for an error."""
+    """Return the gRPC status, the text and the trailers for an error, whose traceback is dropped.
+
+    If a frame waited for the task that failed, the error and its frames are a cycle. It would keep
+    what a refused model took.
+    """
+    error.with_traceback(None)
     trailers = context.trailing_metadata()
     if isinstance(error, RetryableError):
         trailers = (*trailers, ("retry-after", str(max(1, ceil(error.retry_after_s)))))

@@ -14,11 +14,13 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from service.edge.edge import Edge, Limits
 from service.edge.keys import Keys
-from service.errors import Code
+from service.errors import BadRequestError, Code
 from service.grpc.messages import HEALTH, INFERENCE, POOL, message_class
+from service.grpc.methods import METHODS
 from service.grpc.port import _STATUSES, _UNREAD_BYTES, GrpcPort
 from service.hosting.pipeline import Pipeline
 from service.hosting.regions import Regions
+from service.hosting.repository import Repository
 from service.http.compression import inflate
 from service.telemetry.record import RequestRecord
 from tests.support import PATIENCE_S
@@ -554,6 +556,30 @@ async def test_a_refused_message_is_let_go_at_once_not_by_the_garbage_collector(
 
         left = await bytes_left(refuse)
     assert left < 400_000, f"{left} bytes of the {CALLS * len(message)} that were sent"
+
+
+@run
+async def test_what_the_frames_of_a_refused_call_have_is_let_go_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail() -> None:
+        raise BadRequestError("it cannot be loaded")
+
+    async def load(_models: Repository, _asked: Any) -> Any:
+        taken = bytearray(_LONG)
+        task = asyncio.create_task(fail())  # its error has this frame, which has the task
+        await task
+        return taken
+
+    monkeypatch.setitem(METHODS, f"/{INFERENCE}/ServerLive", load)
+    async with client() as asking:
+
+        async def refuse() -> None:
+            with pytest.raises(grpc.aio.AioRpcError, match="it cannot be loaded"):
+                await asking.ask(b"", "ServerLive")
+
+        left = await bytes_left(refuse)
+    assert left < 400_000, f"{left} bytes of the {CALLS * _LONG} that were taken"
 
 
 @run

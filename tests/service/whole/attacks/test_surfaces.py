@@ -23,7 +23,9 @@ from PIL import Image
 from benchmarks.serving.attacks import http2
 from models import Batch, Results
 from models.preprocessing import PRESETS
+from service.api import json_images
 from service.api.app import create_app
+from service.api.v2 import parse
 from service.edge.connections import GRACE_S
 from service.grpc import port as grpc_port
 from service.grpc.messages import INFERENCE, message_class
@@ -127,6 +129,9 @@ ROWS: Mapping[str, Sequence[str]] = {
 BY_HTTP = [*HTTP, OTHER_HTTP]
 EVERY = [*BY_HTTP, *GRPC, OTHER_GRPC]
 SEVERAL = [name for name, (_, send) in HTTP.items() if send is not alone] + [*GRPC]
+
+# The surfaces that take JSON, and what knows how long it may be.
+JSON = {"classify, JSON": json_images, "embeddings, JSON": json_images, "V2": parse}
 
 # The routes of each surface that takes images; all others are "other calls".
 ROUTES: Mapping[str, Sequence[str]] = {
@@ -303,6 +308,18 @@ async def test_bytes_and_pixels_have_a_limit(surface: str) -> None:
         refused = await asked.ask([small + bytes(BYTES)])
         assert "bytes" in refused or "larger than max" in refused
         assert await asked.ask([small]) == ""
+
+
+@pytest.mark.parametrize("surface", [*JSON])
+@run
+async def test_json_has_a_limit_of_its_own(surface: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with asking(surface) as asked:
+        files = asked.files(SMALL)
+        body, _ = HTTP[surface][1](files)
+        monkeypatch.setattr(JSON[surface], "MAX_JSON_BYTES", len(body))
+        assert await asked.ask(files) == ""
+        monkeypatch.setattr(JSON[surface], "MAX_JSON_BYTES", len(body) - 1)
+        assert f"the JSON has {len(body)} bytes; at most {len(body) - 1}" in await asked.ask(files)
 
 
 @pytest.mark.parametrize("surface", SEVERAL)
