@@ -7,9 +7,11 @@ Starts `convoy serve`, by default with a SqueezeNet with random weights. An hone
 photographs one after another with pauses: first alone, and then during each attack on each number
 of connections. The attacks are the requests that cost a server most per byte. The exit status is 0
 only if the server keeps these limits. The honest client's p50 stays within 3 times its value alone,
-and its longest latency within 0.5 s. All its answers are right. The server grows by less than 400
+and its longest latency within 0.5 s. All its answers are right. The server grows by less than 500
 MB, and frees this memory within 5 s after the attack. Run the command on an idle machine with at
 least two cores.
+
+A WebP of 25 megapixels takes 430 MB by deploy/README.md, and the process that decodes it 40 MB.
 """
 
 import argparse
@@ -45,7 +47,7 @@ RECORD = RESULTS / "attacks.jsonl"
 
 MOST_P50 = 3.0  # times the p50 alone
 MOST_S = 0.5
-MOST_GROWTH = 400_000_000  # bytes
+MOST_GROWTH = 500_000_000  # bytes
 BACK_S = 5.0  # after an attack
 MOST_KEPT = 16_000_000  # bytes that are not back by then
 CONNECTIONS = (1, 4, 16)

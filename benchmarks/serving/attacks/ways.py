@@ -6,6 +6,8 @@ ended: by the HTTP status under which the server counts them, or by one of the n
 
 import asyncio
 import os
+import socket
+import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -39,6 +41,8 @@ _PIPELINED = 100  # as many as may wait
 _HALVES = 20  # on connections of their own
 _CALLS = 50  # at once on a connection
 _CANCEL_PAUSE_S = 0.01
+_SEGMENT_S, _RESET_S = 0.0005, 0.002
+_RESET = struct.pack("ii", 1, 0)  # close without waiting for what is not sent
 
 # gRPC's statuses as HTTP has them, in which a server counts.
 _STATUSES = {"0": "200", "3": "400", "4": "504", "8": "429", "13": "500", "14": "503"}
@@ -150,7 +154,45 @@ async def half(place: Place, body: bytes, seen: Counter[str]) -> None:
 
 async def in_chunks(place: Place, body: bytes, seen: Counter[str]) -> None:
     """Send a body that is already in chunks, and read the answer."""
-    request = _head(place, None) + body
+    await _each_anew(place, _head(place, None) + body, seen)
+
+
+async def anew(place: Place, body: bytes, seen: Counter[str], *, path: str) -> None:
+    """Send each request on a connection of its own, and read the answer."""
+    await _each_anew(place, _head(place, len(body), path) + body, seen)
+
+
+async def reset(place: Place, body: bytes, seen: Counter[str]) -> None:
+    """Send each request on a connection of its own, and reset that at once."""
+    request = _head(place, len(body)) + body
+    while True:
+        seen[UNANSWERED] += 1
+        try:
+            async with _opened(place) as (_, writer):
+                connection = writer.get_extra_info("socket")
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                writer.write(request)
+                await asyncio.sleep(_RESET_S)
+        except OSError:
+            await asyncio.sleep(_REFUSED_PAUSE_S)
+
+
+async def in_segments(place: Place, piece: bytes, seen: Counter[str]) -> None:
+    """Send a body that does not end, a short piece in each segment."""
+    while True:
+        seen[UNANSWERED] += 1
+        try:
+            async with _opened(place) as (_, writer):
+                writer.write(_head(place, None))
+                while not writer.is_closing():
+                    writer.write(piece)
+                    await writer.drain()
+                    await asyncio.sleep(_SEGMENT_S)
+        except OSError:
+            await asyncio.sleep(_REFUSED_PAUSE_S)
+
+
+async def _each_anew(place: Place, request: bytes, seen: Counter[str]) -> None:
     while True:
         try:
             async with asyncio.timeout(_TIMEOUT_S), _opened(place) as (reader, writer):
@@ -165,10 +207,10 @@ async def in_chunks(place: Place, body: bytes, seen: Counter[str]) -> None:
             await asyncio.sleep(_REFUSED_PAUSE_S)
 
 
-def _head(place: Place, length: int | None) -> bytes:
+def _head(place: Place, length: int | None, path: str = CLASSIFY_PATH) -> bytes:
     """Return the head of a request. Without a length, the body is sent in chunks."""
     address = urlsplit(place.url).netloc
-    first = f"POST {CLASSIFY_PATH} HTTP/1.1\r\nHost: {address}"
+    first = f"POST {path} HTTP/1.1\r\nHost: {address}"
     of_body = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
     return f"{first}\r\n{of_body}\r\n\r\n".encode()
 
