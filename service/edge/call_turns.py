@@ -6,7 +6,8 @@ busy with such calls would also keep the interpreter's lock from the threads tha
 images. So each call is followed by a pause while models have requests.
 
 A client that sends a request and leaves causes as much work. It owes a turn from then on, for which
-the first bytes of its next connection wait: whoever leaves again has not been read.
+the first bytes of its next connection wait, or its next call by gRPC: by then it may have left
+again, and that is all.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ PAUSE_S = 0.004
 _PAUSES = 4
 
 # The most turns that a client owes; and the most clients of which that is known.
-_MOST_OWED, _MOST_CLIENTS = 64, 1024
+_MOST_OWED, _MOST_CLIENTS = 512, 1024
 
 
 @dataclass(eq=False, slots=True)
@@ -55,13 +56,20 @@ class CallTurns:
         self._owed[client] = min(_MOST_OWED, self._owed[client] + 1)
 
     def pay(self, client: str) -> bool:
-        """Return whether a client has to wait for a turn, which it then owes no longer."""
+        """Return whether a client has to wait for PAUSE_S and a turn, which it then owes no
+        longer."""
         if client not in self._owed:
             return False
         self._owed[client] -= 1
         if not self._owed[client]:
             del self._owed[client]
-        return self.is_busy()
+        return True
+
+    async def settle(self, client: str) -> None:
+        """Wait for the turn that a client owes, if it owes one."""
+        if self.pay(client):
+            await asyncio.sleep(PAUSE_S)
+            await self.wait(client)
 
     def post(self, client: str, begin: Begin) -> Turn:
         """Call `begin` when the client's turn comes: at once if no other call waits or has just

@@ -28,6 +28,7 @@ from service.edge.edge import RPC, Edge
 from service.edge.rights import permit
 from service.errors import (
     CRASHED,
+    WRONG,
     BadRequestError,
     Code,
     ModelNotFoundError,
@@ -74,6 +75,9 @@ _STATUSES = {
     Code.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     Code.TOO_LATE: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
+# Statuses of calls for which their client owes a turn.
+_USELESS = WRONG | {Code.CLIENT_LEFT}
+
 _CHECK, _WATCH = f"/{HEALTH}/Check", f"/{HEALTH}/Watch"
 _INFER, _STREAM = f"/{INFERENCE}/ModelInfer", f"/{INFERENCE}/ModelStreamInfer"
 _REFLECTION = f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"
@@ -271,8 +275,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _answer_one(self, path: str, context: Context) -> None:
         with self._admitted(path, context) as record:
-            if path != _INFER:
-                await self._edge.turns.wait(record.caller.name)
+            turns, name = self._edge.turns, record.caller.name
+            await (turns.settle(name) if path == _INFER else turns.wait(name))
             data = await self._receive(record, context, None if path == _INFER else _MOST_BYTES)
             record.bytes_in = len(data)
             if path == _INFER:
@@ -368,6 +372,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         try:
             with self._admitted(_STREAM, context) as record:
                 record.bytes_in = length
+                await self._edge.turns.settle(record.caller.name)
                 if isinstance(data, ServiceError):
                     raise data
                 remaining_s = context.time_remaining()
@@ -487,6 +492,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             _log.exception("request %s failed unexpectedly", request_id.decode())
             raise ServiceError(CRASHED) from error
         finally:
+            if record.status in _USELESS:
+                self._edge.turns.owe(record.caller.name)
             self._repository.company.leave()
             self._edge.leave(record)
 

@@ -22,9 +22,10 @@ from typing import Any, cast
 
 from typing_extensions import override
 
-from service.edge.call_turns import Turn
+from service.edge.call_turns import PAUSE_S, Turn
 from service.edge.connections import GRACE_S, KEPT_S, network_of
 from service.errors import (
+    WRONG,
     BadRequestError,
     Code,
     QueueFullError,
@@ -45,9 +46,8 @@ from service.telemetry.record import RequestRecord
 # again; and between two looks at a connection that should be closed, but has bytes to read.
 _ASK_S, _LOOK_S = 0.1, 0.01
 
-# Statuses of requests that are refused however idle the server is: they were wrong, or have a
-# deadline that nothing meets.
-_WRONG = frozenset((*range(400, 500), Code.TOO_LATE)) - {Code.TOO_MANY, Code.CLIENT_LEFT}
+# What Linux reports where a client has ended its side.
+_ENDED = getattr(select, "POLLRDHUP", 0)
 
 MAX_PIPELINED = 100
 """The most requests that may wait on a connection: one read can return 14,000 requests of 3 kB
@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
         elif self._stage == _OPENED and self._edge.turns.pay(self._caller.name):
             self._unparsed = data
-            self._wait()
+            self._wait(PAUSE_S)
         else:
             self._parse(data)
 
@@ -204,17 +204,25 @@ class Connection(asyncio.Protocol):
         elif self._unparsed or self._parser.pieces >= MANY_PIECES:
             self._wait()
 
-    def _wait(self) -> None:
-        """Read no more until a turn has come to parse what was read."""
+    def _wait(self, pause_s: float = 0.0) -> None:
+        """Read no more until a turn has come to parse what was read, `pause_s` from now at the
+        earliest."""
         self._waits = True
         self._transport.pause_reading()
-        self._loop.call_soon(self._edge.turns.post, self._caller.name, self._parse_rest)
+        begin = partial(self._parse_rest, asked=not pause_s)
+        self._loop.call_later(pause_s, self._edge.turns.post, self._caller.name, begin)
 
-    def _parse_rest(self) -> None:
+    def _parse_rest(self, *, asked: bool) -> None:
+        """Parse what was read. Of a client that owed the turn this asks first whether it is there,
+        if it has ended its side."""
         if not self._waits:  # the connection is lost
             return
-        if self._reports():  # the client has left: what is not read does not tell
+        if self._reports():  # the client has left, which is not noticed while nothing is read
             self._transport.abort()
+            return
+        if not asked and self._reports(_ENDED):
+            self._transport.write(CONTINUE)
+            self._loop.call_later(_ASK_S, partial(self._parse_rest, asked=True))
             return
         self._waits, self._parser.pieces = False, 0
         data, self._unparsed = self._unparsed, b""
@@ -381,7 +389,7 @@ class Connection(asyncio.Protocol):
         """Stop counting an answered request, and prepare for the next."""
         self._state.total_requests += 1
         queued.record.status = queued.record.status or HTTPStatus.INTERNAL_SERVER_ERROR
-        is_wrong = queued.record.status in _WRONG
+        is_wrong = queued.record.status in WRONG
         self._served = self._served or not is_wrong
         self._edge.leave(queued.record)
         del queued.work  # breaks a reference cycle

@@ -27,11 +27,13 @@ _ARENAS = -8
 # The columns of /proc/self/statm.
 _ADDRESSES, _RESIDENT = 0, 1
 
-# Bytes: growth that is worth giving back, which takes milliseconds; and what little use is.
-_MUCH, _LITTLE = 2**23, 2**22
+# Bytes: growth that is worth giving back, which takes milliseconds; what little use is; and growth
+# that shows use which is not counted.
+_MUCH, _LITTLE, _MORE = 2**23, 2**22, 2**20
 
-# At this look after much was in use, the last of it is free: what a library held is not counted.
-_SETTLED = 3
+# At this look after that the last of it is free, as what a library held. Where memory grows again,
+# the next time is after twice as many looks, up to these.
+_SETTLED, _MOST_LOOKS = 5, 160
 
 
 def address_share() -> float:
@@ -105,7 +107,9 @@ class Slack:
         self._resident = resident
         self._least = 0  # bytes since it was last given back; 0: not looked at
         self._lowest = 0  # of all looks
-        self._quiet = 0  # looks since much was in use
+        self._before = 0  # at the last look
+        self._quiet = 0  # looks since much was in use, or memory grew
+        self._settled = _SETTLED
 
     def is_worth_it(self, most_in_use: int) -> bool:
         """Return whether to give memory back now. `most_in_use` is the most bytes of bodies and
@@ -113,10 +117,15 @@ class Slack:
         now = self._resident()
         self._least = min(self._least or now, now)
         self._lowest = min(self._lowest or now, now)
-        self._quiet = 0 if most_in_use > _LITTLE else self._quiet + 1
-        before = self._lowest if self._quiet == _SETTLED else self._least
-        if not self._quiet or now - before < _MUCH:
+        grew, self._before = now - self._before > _MORE, now
+        self._quiet = 0 if grew or most_in_use > _LITTLE else self._quiet + 1
+        if most_in_use > _LITTLE:
+            self._settled = _SETTLED
+        is_settled = self._quiet == self._settled
+        if not self._quiet or now - (self._lowest if is_settled else self._least) < _MUCH:
             return False
+        if is_settled:
+            self._settled = min(2 * self._settled, _MOST_LOOKS)
         self._least = 0
         return True
 

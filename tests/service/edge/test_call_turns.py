@@ -127,24 +127,35 @@ async def test_a_call_that_takes_long_is_followed_by_a_multiple_of_that() -> Non
 
 
 @run
-async def test_a_client_pays_the_turns_that_it_owes_while_models_have_requests() -> None:
-    busy = [True]
-    queue = CallTurns(lambda: busy[0])
+async def test_a_client_pays_the_turns_that_it_owes() -> None:
+    queue = CallTurns()
     assert not queue.pay("a")
     for _ in range(3):
         queue.owe("a")
     assert not queue.pay("b")
     assert [queue.pay("a") for _ in range(4)] == [True, True, True, False]
-    queue.owe("a")
-    busy[0] = False
-    assert not queue.pay("a")
-    busy[0] = True
-    assert not queue.pay("a")  # what it owed was of no cost to any other
     for number in range(5000):
         queue.owe("a")
         queue.owe(f"other {number}")
     assert len(queue._owed) <= 1024
-    assert queue._owed["a"] <= 64
+    assert queue._owed["a"] <= 512
+
+
+@in_virtual_time
+async def test_what_a_client_owes_is_settled_after_a_pause_and_in_its_turn() -> None:
+    queue, begun = CallTurns(lambda: True), list[float]()
+
+    async def call() -> None:
+        await queue.settle("a")
+        begun.append(now())
+
+    await call()
+    for _ in range(2):
+        queue.owe("a")
+    async with asyncio.TaskGroup() as group:
+        for _ in range(3):
+            group.create_task(call())
+    assert begun == pytest.approx([0, 0, 0.004, 0.008])
 
 
 @run

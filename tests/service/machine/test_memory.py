@@ -94,21 +94,26 @@ def test_it_is_looked_at_now_and_then_and_told_once() -> None:
     assert not pressure.is_short()
 
 
+def looks(slack: Slack, count: int, used: int = 1000) -> list[int]:
+    """After which of so many looks memory is given back."""
+    return [number for number in range(1, count + 1) if slack.is_worth_it(used)]
+
+
 def test_what_is_free_is_given_back_once_much_was_used_and_little_is() -> None:
     resident = [100e6]
     slack = Slack(lambda: int(resident[0]))
     assert not slack.is_worth_it(0)
     resident[0] = 107e6
-    assert not slack.is_worth_it(0)  # too little
+    assert not looks(slack, 2)  # too little
     resident[0] = 150e6
-    assert not slack.is_worth_it(5_000_000)  # it is in use
-    assert slack.is_worth_it(1000)
+    assert not looks(slack, 2, 5_000_000)  # it is in use
+    assert looks(slack, 1) == [1]
     resident[0] = 130e6  # the rest is in use, or not to be had
-    assert [slack.is_worth_it(1000) for _ in range(4)] == [False, True, False, False]
+    assert looks(slack, 6) == [4]
     resident[0] = 101e6
     assert not slack.is_worth_it(1000)
     resident[0] = 111e6
-    assert slack.is_worth_it(1000)
+    assert looks(slack, 2) == [2]  # once it grows no more
 
 
 def test_what_gets_free_after_it_was_given_back_is_given_back_too() -> None:
@@ -116,13 +121,24 @@ def test_what_gets_free_after_it_was_given_back_is_given_back_too() -> None:
     slack = Slack(lambda: int(resident[0]))
     assert not slack.is_worth_it(50_000_000)
     resident[0] = 190e6
-    assert slack.is_worth_it(1000)
+    assert looks(slack, 2) == [2]
     resident[0] = 180e6  # a library holds the rest for a moment
-    assert not slack.is_worth_it(1000)
-    assert slack.is_worth_it(1000)
-    assert not any(slack.is_worth_it(1000) for _ in range(5))  # it is in use: a model, say
+    assert looks(slack, 1000) == [4, 9, 19, 39, 79, 159]  # then it is in use: a model, say
     assert not slack.is_worth_it(50_000_000)
-    assert [slack.is_worth_it(1000) for _ in range(4)] == [False, False, True, False]
+    assert looks(slack, 9) == [5]
+
+
+def test_growth_that_is_in_no_account_is_given_back_whenever_it_was_given_back_before() -> None:
+    resident = [100e6]
+    slack = Slack(lambda: int(resident[0]))
+    for _ in range(20):
+        slack.is_worth_it(0)
+    for most in (135e6, 134e6, 140e6):  # a look finds it in the middle of something
+        resident[0] = most
+        assert not slack.is_worth_it(0)
+        resident[0] = 134e6
+        slack.is_worth_it(0)
+    assert looks(slack, 6)
 
 
 _FAULTS_OF_BODIES = """
