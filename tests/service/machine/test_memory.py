@@ -234,7 +234,7 @@ def test_while_memory_is_short_bodies_are_refused_and_all_else_is_answered(direc
             repository.room.pressure._looked = -1e9
             share[0] = 0.95
             reply = await server.ask(post(b"7"))
-            assert "near the limit of its memory" in reply.error(503)
+            assert "near its memory limit" in reply.error(503)
             assert reply.headers["retry-after"] == "1"
             assert not pipeline.recent.examples
             assert (await server.ask(get("/v2/health/ready"))).status == 200
