@@ -282,6 +282,17 @@ def test_who_has_no_deadline_is_not_refused_for_who_has_one(profile: str, client
     assert 0 < refused < 400
 
 
+def test_who_was_served_while_alone_has_not_waited_since_before() -> None:
+    waiting = Backlog[str, None]()
+    for client, items, now_, priority in (("alone", 2, 0.0, 0), ("high", 1, 10.5, 1)):
+        if now_:
+            waiting.take(1, 10.0)
+        urgency = Urgency(priority=priority)
+        moment, own = due(now_, urgency), (client,) * items
+        waiting.enter(Posted(waiting, own, now_, None, Client(client), moment, urgency, items))
+    assert [request.client.name for request, _ in waiting.in_order(10.5)] == ["high", "alone"]
+
+
 def test_a_priority_counts_more_than_what_its_client_has_waiting_besides() -> None:
     waiting = Backlog[str, None]()
     for priority, items in ((1, 1), (9, 120)):

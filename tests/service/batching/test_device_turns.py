@@ -72,6 +72,18 @@ def test_who_waits_may_give_up() -> None:
     second.turn.let_go()  # having neither
 
 
+def test_who_waits_again_is_behind_one_that_has_had_less() -> None:
+    turns = DeviceTurns()
+    first, second, third = (Model(turns) for _ in range(3))
+    first.run(10.0)
+    first.turn.let_go()
+    assert second.turn.take()
+    assert not first.turn.take()
+    assert not third.turn.take()
+    second.turn.let_go()
+    assert (first.calls, third.calls) == (0, 1)
+
+
 def test_one_granted_its_turn_and_no_longer_wanting_it_hands_it_on() -> None:
     turns = DeviceTurns()
     first, second, third = (Model(turns) for _ in range(3))

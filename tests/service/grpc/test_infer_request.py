@@ -168,6 +168,26 @@ def test_more_than_any_request_needs_is_refused_before_it_is_parsed(data: bytes)
         read_message(data)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x2a\0" * 256,
+        b"\x2a\x80\x04" + b"\x0a\0" * 256,
+        b"\x1a" + encoded_varint(65_532) + bytes(65_532),
+    ],
+    ids=["fields", "an input's fields", "bytes"],
+)
+def test_as_much_as_is_said_is_parsed(data: bytes) -> None:
+    read_message(data)
+
+
+def test_as_many_files_are_read_as_images_may_be() -> None:
+    files = [b"%d" % number for number in range(400)]
+    asked = request({"bytes_contents": files}, datatype="BYTES", shape=[400])
+    message = read_message(asked.SerializeToString())
+    assert infer_request(message, INFO, max_images=400).files == files
+
+
 @given(st.binary(max_size=60))
 def test_whatever_comes_is_understood_or_refused(data: bytes) -> None:
     try:
