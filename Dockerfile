@@ -9,12 +9,12 @@ ARG BASE=docker.io/library/python:3.12-slim@sha256:05cda9777409a9c3ffddd94a4c476
 # environment with the pinned dependencies, and /app, the files of Convoy itself. A new version of
 # Convoy then needs no download of its dependencies.
 FROM ${BASE} AS build
-# One of pyproject.toml's optional dependencies that has a lock in deploy/locks; empty for the CPU.
+# The name of an extra in pyproject.toml that has a lock in deploy/locks; empty for the CPU.
 ARG EXTRA=
 WORKDIR /src
 
-# pip has an environment of its own, so that it need not be removed from the shipped one. It installs
-# only files whose hashes are locked, and builds no other package. Tests inside packages, a seventh of
+# pip has a separate environment, so it need not be removed from the shipped one. It installs only
+# files whose hashes are locked, and builds no other package. Tests inside packages, a seventh of
 # all bytes, are removed.
 COPY deploy/locks deploy/locks
 RUN python3 -m venv /tools \
@@ -27,7 +27,7 @@ RUN python3 -m venv /tools \
  && find /opt/convoy -type d \( -name test -o -name tests \) -prune -exec rm -rf {} +
 
 COPY . .
-# The SBOM lists what the locks have brought into /opt/convoy; SOURCE_DATE_EPOCH dates it.
+# The SBOM lists the packages in /opt/convoy that the locks name; SOURCE_DATE_EPOCH is its date.
 RUN mkdir -p /app/opt/convoy \
  && /tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
     --output-file /app/opt/convoy/sbom.cdx.json /opt/convoy/bin/python \
@@ -49,9 +49,9 @@ LABEL org.opencontainers.image.title="Convoy" \
       org.opencontainers.image.description="Serves ONNX image classifiers with its own convolution kernels and low-latency dynamic batching" \
       org.opencontainers.image.base.name="${BASE}"
 
-# The id is fixed, so that volumes can be owned by it, and numeric below, so that Kubernetes can see that
-# it is not root.
-# A volume that is mounted on the cache takes its owner from the image.
+# The id is fixed, so that it can own volumes. Below it is a number, so that Kubernetes can check that it
+# is not root.
+# A volume that is mounted on the cache gets its owner from the image.
 RUN useradd --uid 10001 --user-group --no-log-init --no-create-home --home-dir /tmp \
     --shell /usr/sbin/nologin convoy \
  && mkdir /models \
@@ -63,16 +63,16 @@ COPY --from=build /app /
 COPY deploy/healthcheck.py /opt/convoy/
 
 # Listening on all interfaces is safe inside the container: `docker run -p` decides what is published.
-# HOME is /tmp because nothing else is writable with a read-only root. ONNX Runtime reports its use to
-# Microsoft unless disabled.
+# HOME is /tmp because nothing else is writable with a read-only root. ONNX Runtime reports usage to
+# Microsoft unless this is disabled.
 ENV PATH=/opt/convoy/bin:$PATH \
     HOME=/tmp \
     CONVOY_HOST=0.0.0.0 \
     CONVOY_PORT=8000 \
     ORT_DISABLE_TELEMETRY=1
 
-# The build fails if the image cannot classify the samples, become ready and stop. This also leaves the
-# bytecode of all imported modules, which a read-only root could not write later.
+# The build fails if the image cannot classify the samples, become ready and stop. This also writes the
+# bytecode of all imported modules, which would be impossible later on a read-only root.
 RUN export CONVOY_HOST=127.0.0.1 CONVOY_PORT=18000 \
  && convoy classify digits /opt/convoy/lib/python3*/site-packages/convoy_inference/models/digits/samples \
  && { convoy serve & } \
