@@ -83,7 +83,7 @@ def test_a_tensor_is_bounded_as_a_body_is(regions: Regions) -> None:
     "key", ["", "/", "..", "/..", ".", "/a/b", "../etc/passwd", "//a", "a\0b", "x" * 256]
 )
 def test_a_key_is_one_name(key: str) -> None:
-    with pytest.raises(BadRequestError, match="without another slash"):
+    with pytest.raises(BadRequestError, match="shared memory with one slash"):
         Regions(40).register("r", key, 0, 1)
 
 

@@ -194,7 +194,7 @@ def test_metrics_may_have_a_port_of_their_own(keys: Path) -> None:
     with serving(*flags) as server:
         assert server.ask("POST", "/v1/classify", _SAMPLE, _FIRST).status == 200
         assert server.ask("GET", "/metrics", headers=_FIRST).status == 404
-        port = int(server.logged(r"metrics are at port (\d+)"))
+        port = int(server.logged(r"metrics are on port (\d+)"))
         silent = socket.create_connection(("127.0.0.1", port))  # does not keep others waiting
         scraped = Serving(server.process, port)
         # A request is counted after its answer is sent.

@@ -143,7 +143,7 @@ async def test_the_pixels_that_a_model_gets_are_shown() -> None:
             assert (refused.status_code, refused.json()["error"]) == (422, "send one image; got 2")
             refused = await client.post(f"{path}?top_k=1", content=b"x", headers=jpeg)
             assert refused.status_code == 422
-            assert "no parameters" in refused.json()["error"]
+            assert "no query parameters" in refused.json()["error"]
             assert (await client.post(path, content=b"x", headers=jpeg)).status_code == 415
 
 

@@ -178,7 +178,7 @@ def test_the_answer_is_above_the_fold_nothing_is_cut_and_axe_finds_nothing(
     assert frame
     assert 320 <= round(frame["width"]) <= 480
     page.get_by_label("Choose images").set_input_files([SEVEN, BUILT_IN_MODEL])
-    expect(page.get_by_role("alert")).to_contain_text("no image that is known")
+    expect(page.get_by_role("alert")).to_contain_text("not an image in a known format")
     page.get_by_role("button", name="Map by covering").click()
     expect(page.locator("#batches-run .done")).to_have_count(7, timeout=30_000)
     assert page.evaluate("document.documentElement.scrollWidth") <= view.width
@@ -292,7 +292,9 @@ def test_a_network_of_means_over_positions_has_an_exact_map(
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         page.get_by_role("button", name="Map by last layer").click()
-        expect(page.locator("#looked")).to_contain_text('what each place adds to the score of "0"')
+        expect(page.locator("#looked")).to_contain_text(
+            'How much each position contributes to the score of "0"'
+        )
         (exact,) = (url for url in asked if "explain=" in url)
         assert exact.endswith("?top_k=3&explain=class:0")
         left, right = page.locator("#heat").evaluate(_HALVES)
@@ -465,7 +467,9 @@ def test_a_file_that_the_browser_does_not_show_has_its_name_in_place_of_a_broken
         expect(page.locator("#crop")).to_be_visible()
         page.get_by_role("button", name="Image", exact=True).click()
     page.get_by_role("button", name="Map by covering").click()
-    expect(page.locator("#looked")).to_contain_text("this browser does not show: send it as a JPEG")
+    expect(page.locator("#looked")).to_contain_text(
+        "this browser cannot show the image, so it cannot show a map"
+    )
     expect(page.get_by_role("alert")).to_have_text("")
 
 
