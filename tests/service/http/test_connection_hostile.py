@@ -101,6 +101,15 @@ async def test_a_request_that_would_rather_upgrade_is_answered_as_it_is(
         assert [entry.bytes_in for entry in server.entries] == [len(body), 0, len(body), 0, 1]
 
 
+async def test_a_request_that_would_rather_upgrade_may_be_the_last() -> None:
+    async with convoy() as server:
+        headers = ("Connection: close, Upgrade", "Upgrade: h2c")
+        client = await server.send(get("/v2/health/live", *headers))
+        reply = await client.reply()
+        assert (reply.status, reply.headers["connection"]) == (200, "close")
+        assert await client.rest() == b""
+
+
 async def test_nothing_behind_a_body_that_is_refused_unread_is_answered() -> None:
     async with convoy() as server:
         client = await server.connect()
