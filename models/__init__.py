@@ -1,4 +1,4 @@
-"""Turns ONNX into an engine, and re-exports what `service` may use.
+"""Turns ONNX models into engines, and re-exports the names that `service` may use.
 
 Imports `kernels`, never `service`, and works without a GPU or a driver.
 """
@@ -163,8 +163,8 @@ _NAMES = {
     "tuning.tune": ["TOP_CANDIDATES", "ProblemReport", "TuningReport", "tune"],
     "varints": ["varint"],
 }
-"""The names of each module here, as in an import. It is imported when one of its names is asked
-for: a server needs only a part of them, once another process has read its models."""
+"""The public names of each module, written as in an import statement. A module is imported when one
+of its names is first used, because a server needs few of them once its models are read."""
 
 _MODULES = {
     name.partition(" as ")[2] or name: (module, name.partition(" as ")[0])
@@ -175,7 +175,7 @@ _MODULES = {
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Return one of the names, imported now."""
+        """Import the public name `name` on first use, and return it."""
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module, own = _MODULES[name]

@@ -1,5 +1,4 @@
-"""Lays out all buffers of a plan in one arena, in which buffers never alive together share
-bytes."""
+"""Places all buffers of a plan in one arena. Buffers that are never alive together share bytes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +12,10 @@ cp.async."""
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """A buffer of `nbytes`, alive from step `first` to step `last`, both included.
+    """Describes a buffer of `nbytes` that is alive from step `first` to step `last`, both included.
 
-    Where steps run in parallel, `users` has a bit for each step that touches the buffer, and
-    `before` for each step that has always ended before any of those begins.
+    If steps run in parallel, `users` is a bit set of the steps that touch the buffer, and `before`
+    is a bit set of the steps that always end before any of these begins.
     """
 
     name: str
@@ -28,7 +27,7 @@ class Lifetime:
 
     def __post_init__(self) -> None:
         if self.nbytes < 1 or self.first > self.last:
-            raise ValueError(f"{self} has no bytes or no life")
+            raise ValueError(f"{self} must have at least 1 byte, and first <= last")
 
     def meets(self, other: "Lifetime") -> bool:
         """Return whether both buffers may be alive at the same step."""
@@ -53,12 +52,12 @@ def aligned(nbytes: int) -> int:
 
 
 def lay_out(lifetimes: Sequence[Lifetime]) -> Arena:
-    """Return a small arena in which buffers that are alive together do not overlap.
+    """Return an arena in which buffers that are alive together do not overlap.
 
-    Greedy (Pisarchyk and Lee 2020, "Efficient memory management for deep neural net inference",
-    greedy by size): each buffer goes to the lowest offset where it fits among those placed before
-    it. The best order differs from network to network, so several are tried; the exact problem is
-    NP-hard.
+    The algorithm is greedy by size (Pisarchyk and Lee 2020, "Efficient memory management for deep
+    neural net inference"): it gives each buffer the lowest offset that is still free. The best
+    order of buffers differs from network to network, so the function tries several and returns the
+    smallest arena; the exact problem is NP-hard.
     """
     return min((_place(sorted(lifetimes, key=key)) for key in _ORDERS), key=lambda a: a.nbytes)
 

@@ -1,12 +1,13 @@
-"""Runs a model's file by ONNX Runtime as it was given: the judge of all that Convoy makes of it.
+"""Runs the original model file with ONNX Runtime, as the reference for Convoy's conversions.
 
     file ─┬─ Convoy's loader ─ normal form ─ engines ─ scores ─┐
           └─ ONNX Runtime ──────────── AsGiven.scores ─────────┴─ equal, or the model is refused
 
-Only parts that no score depends on are changed: the number of the IR, nodes that nothing reads, and
-float16, which is read as float32, as in the normal form. Operators on integers are spelled out as
-ONNX defines them, in floats (`in_floats`): ONNX Runtime's own round half a step another way, which
-grows to 12% of the largest score in a deep network, and may overflow.
+The file is changed only in ways that do not affect scores: the IR version is lowered, unused nodes
+are removed, and float16 is converted to float32, as in the normal form. `in_floats` replaces
+integer operators by the float operators that define them in the ONNX specification. ONNX Runtime's
+integer kernels round differently, by up to half a step, and may overflow; in a deep network the
+difference grows to 12% of the largest score.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -34,14 +35,16 @@ _IR_VERSION = 12
 
 
 class AsGiven:
-    """Runs the file as it was given on some images, when their scores are first asked for.
+    """Runs the original file on test images when their scores are first requested.
 
-    Not before: `inspect`, which only reads a model, need not pay for a session.
+    The delay saves time: `inspect` only reads a model and never needs a session.
     """
 
     def __init__(self, tensors: Tensors, run: Callable[[Tensors], Tensors]) -> None:
-        """Keep the images, one per row, and a function that returns their scores or raises
-        EngineError."""
+        """Store the images, one per row, and the function that computes their scores.
+
+        `run` may raise EngineError.
+        """
         self.tensors = tensors
         self.is_compared = False  # with an engine on the CPU, of which all are alike
         # How far ONNX Runtime's scores with and without its optimisations are apart, relative to
@@ -51,7 +54,8 @@ class AsGiven:
         self._found: Tensors | str = ""
 
     def scores(self) -> Tensors | str:
-        """Return one row per image, or why ONNX Runtime cannot run the file."""
+        """Return the scores, one row per image, or the reason why ONNX Runtime cannot run the
+        file."""
         if self._run is not None:
             try:
                 self._found = self._run(self.tensors)
@@ -63,7 +67,7 @@ class AsGiven:
 
 @dataclass(frozen=True)
 class GivenFile:
-    """Runs a file for the scores of each image alone."""
+    """Computes the scores of each image with the original file, one image at a time."""
 
     proto: ModelProto
     output: str  # its scores
@@ -72,7 +76,10 @@ class GivenFile:
     exact: bool = True  # without ONNX Runtime's optimisations
 
     def __call__(self, tensors: Tensors) -> Tensors:
-        """Return one row per image, once, for `proto` is edited. Raises EngineError."""
+        """Return one row of scores per image. Raises EngineError.
+
+        Call it only once, because it edits `proto`.
+        """
         proto = self.proto if self.as_it_is else in_floats(self.proto)
         model = GivenModel(
             proto,
@@ -85,7 +92,7 @@ class GivenFile:
 
 
 class GivenModel:
-    """Runs a file in its own opset and nodes, one image at a time."""
+    """Runs a file with its original opset and nodes, one image at a time."""
 
     def __init__(
         self,
@@ -96,10 +103,10 @@ class GivenModel:
         threads: int = 0,
         exact: bool = True,
     ) -> None:
-        """Open a session for these values, which edits `proto`.
+        """Open a session that returns the values named in `outputs`. This edits `proto`.
 
-        `keep_halves` computes in float16 where the file does; `exact` is that of `open_session`.
-        Raises EngineError where ONNX Runtime cannot open the file.
+        With `keep_halves`, nodes of type float16 compute in float16. `exact` is passed to
+        `open_session`. Raises EngineError if ONNX Runtime cannot open the file.
         """
         data = _prepared(proto, outputs, keep_halves)
         try:
@@ -113,26 +120,30 @@ class GivenModel:
         self._batch = first if isinstance(first, int) else 1
 
     def run(self, tensor: Tensors) -> Mapping[str, NDArray[np.float32]]:
-        """Return the values of one image by name. Raises EngineError where ONNX Runtime fails.
+        """Return the values of one image by name. Raises EngineError if ONNX Runtime fails.
 
-        A file of a fixed batch gets as many copies of the image.
+        If the file has a fixed batch size, the image is repeated to fill the batch.
         """
         kind = _TYPES.get(self._input.type)
         if kind is None:
-            raise EngineError(f"its input {self._input.name} is a {self._input.type}")
+            raise EngineError(
+                f"its input {self._input.name} has the type {self._input.type};"
+                f" export the model with one of {', '.join(_TYPES)}"
+            )
         images = np.ascontiguousarray(np.broadcast_to(tensor, (self._batch, *tensor.shape)))
         try:
             found = self._session.run(self._outputs, {self._input.name: images.astype(kind)})
         except Exception as error:  # as above
-            raise EngineError(f"ONNX Runtime fails on the file: {_in_a_line(error)}") from error
+            raise EngineError(f"ONNX Runtime cannot run the file: {_in_a_line(error)}") from error
         rows = (np.ravel(value)[: np.size(value) // self._batch] for value in found)
         return {name: row.astype(np.float32) for name, row in zip(self._outputs, rows, strict=True)}
 
 
 def in_floats(proto: ModelProto) -> ModelProto:
-    """Return a model whose operators on integers are spelled out in floats, in its own opset.
+    """Return the model with integer operators replaced by float operators of the same opset.
 
-    Before opset 13 DequantizeLinear has one scale; constants that have more become floats.
+    Before opset 13, DequantizeLinear takes only one scale. Constants with several scales are
+    therefore dequantized to float constants.
     """
     if not any(node.op_type.startswith("Q") for node in proto.graph.node):
         return proto
@@ -172,8 +183,10 @@ def _without_axes(model: Any) -> None:
 
 
 def _prepared(proto: ModelProto, outputs: Collection[str], keep_halves: bool) -> bytes:
-    """Return the file as bytes, with these outputs and only the nodes that they need; it edits
-    `proto`."""
+    """Return the file as bytes, reduced to these outputs and the nodes that they need.
+
+    This edits `proto`.
+    """
     proto.ir_version = min(proto.ir_version, _IR_VERSION)
     _keep(proto.graph, outputs)
     halves = any(weight.data_type == TensorProto.FLOAT16 for weight in proto.graph.initializer)
@@ -182,7 +195,8 @@ def _prepared(proto: ModelProto, outputs: Collection[str], keep_halves: bool) ->
 
 
 def _keep(graph: GraphProto, outputs: Collection[str]) -> None:
-    """Make these values the graph's outputs, and drop the nodes that none of them needs."""
+    """Make the named values the graph's only outputs, and remove the nodes that they do not
+    need."""
     needed, dropped = set(outputs), []
     for index in reversed(range(len(graph.node))):
         if needed.isdisjoint(graph.node[index].output):
@@ -200,7 +214,7 @@ def _keep(graph: GraphProto, outputs: Collection[str]) -> None:
 
 
 def _read(node: NodeProto) -> set[str]:
-    """Return the names that a node reads, those of graphs inside it included."""
+    """Return the names of all values that a node reads, including those read in its subgraphs."""
     names, pending = set(node.input), [node]
     while pending:
         for attribute in pending.pop().attribute:

@@ -1,4 +1,4 @@
-"""Reads and checks an image classifier, which is a network and the pixels that it expects."""
+"""Reads and checks an image classifier: a network, and the preprocessing of its pixels."""
 
 import json
 import logging
@@ -52,13 +52,13 @@ _log = logging.getLogger(__name__)
 
 
 TestImages = Callable[[Preprocessing], NDArray[np.uint8]]
-"""Returns photographs as the network's pixels, N×H×W×C."""
+"""Returns photographs as pixels of the network's size, N×H×W×C."""
 
 
 @dataclass(frozen=True)
 class Classifier:
-    """Holds a network that gives one row of scores for an image, and how images become its
-    input."""
+    """Holds a network that returns one row of scores per image, and the preprocessing of its
+    images."""
 
     name: str
     network: LoadedModel
@@ -85,36 +85,38 @@ class Classifier:
 
     @property
     def scores(self) -> str:
-        """Return a sentence that says which output the scores are, and what they are."""
+        """Return a phrase that names the output with the scores, and the kind of scores."""
         (output,) = self.network.graph.outputs
         said = meaning_of(self.preprocessing.output, self.classes)
         return f'its scores, "{output}", are {said}{f" ({self.why})" if self.why else ""}'
 
     @property
     def input(self) -> Inner:
-        """Return the network's input, as engines make it of images."""
+        """Return the network's input, which engines compute from images."""
         (name,) = self.network.graph.inputs
         return Inner(name, self.network.graph.shape(name))
 
     @property
     def inner(self) -> Mapping[str, Inner]:
-        """Return the values, by name, that engines return with the scores on request."""
+        """Return, by name, the values that engines can return in addition to the scores."""
         features = self.maps.features if isinstance(self.maps, Maps) else self.maps
         found = (self.embedding, features, self.input if self.keeps_input else None)
         return {value.name: value for value in found if isinstance(value, Inner)}
 
     @property
     def origins(self) -> Mapping[str, str]:
-        """Return, for each name in `inner`, the value of `rewritten` that has the same elements."""
+        """Return, for each name in `inner`, the value of the rewritten network with the same
+        elements."""
         return {name: origin(self.network.graph, name) for name in self.inner}
 
     @cached_property
     def rewritten(self) -> RewriteResult:
-        """Return the network as Convoy's kernels run it; ONNX Runtime's engine does not use it.
+        """Return the rewritten network that Convoy's kernels run. The ONNX Runtime engine does not
+        use it.
 
-        Its outputs are the scores, then `origins`.
-        The layers that its precision keeps in float32 are among its refusals. Raises NoKernelsError
-        if Convoy has no kernels for it.
+        Its outputs are the scores, followed by the values in `origins`. Its refusals include the
+        layers that must stay in float32 at this precision. Raises NoKernelsError if Convoy has no
+        kernels for the network.
         """
         if self.network.no_kernels:
             raise NoKernelsError(self.network.no_kernels)
@@ -143,13 +145,13 @@ def load_classifier(
     threads: int = 0,
     keep: Path | None = None,
 ) -> Classifier:
-    """Return the classifier in `path`, described by its `model.toml`.
+    """Return the classifier in the file `path`, with the settings of its `model.toml`.
 
-    `overrides` are flags under the same keys. Where neither sets a precision, it is the file's:
-    int8 of a quantized model, else that of its weights, float16 or float32. Engines are compared
-    with the file as it was given, which ONNX Runtime runs on `threads` threads, on noise and on
-    `photographs`. `keep` is that of `load_proto`. Raises ModelFileError, UnsupportedModelError or
-    PreprocessingError.
+    `overrides` are command-line flags, with the same keys as `model.toml`. If neither sets a
+    precision, it is int8 for a quantized model, and otherwise the type of the weights, float16 or
+    float32. To check engines, ONNX Runtime also runs the original file on `threads` threads, with a
+    noise image and the `photographs`. `keep` is passed to `load_proto`. Raises ModelFileError,
+    UnsupportedModelError or PreprocessingError.
     """
     proto = read_model(path, limits or FileLimits())
     image, metadata = image_input(proto), metadata_of(proto)
@@ -180,15 +182,15 @@ def load_classifier(
         if preprocessing.layout is Layout.NHWC or image.shape[0] or image.shape[-1]:
             raise
         raise UnsupportedModelError(
-            f"{error}\nIts input leaves open which axis has the channels; if the last one, set"
-            ' layout = "nhwc" in model.toml, or --set layout=nhwc'
+            f"{error}\nThe shape of its input does not show which axis has the channels. If it is"
+            ' the last one, set layout = "nhwc" in model.toml, or pass --set layout=nhwc'
         ) from error
     if precision is None:
         precision = _own_precision(proto, network)
     if precision is Precision.INT8 and not network.quantized:
         raise UnsupportedModelError(
-            f"{path} is not quantized, so int8 cannot be its precision. Make a quantized model of"
-            f" it, with photographs of its kind: convoy quantize {path} photos/ -o"
+            f"{path} is not quantized, so its precision cannot be int8. Quantize it first, with"
+            f" photographs of the kind that it classifies: convoy quantize {path} photos/ -o"
             f" {path.with_suffix('.int8.onnx')}"
         )
     graph = network.graph
@@ -202,10 +204,10 @@ def load_classifier(
     if not labels and (labels := labels_of(outputs, graph.outputs[0], classes)):
         metadata = {**metadata, "labels": json.dumps(labels)}  # what has them is not in its graph
     if classes == imagenet.CLASSES and not labels:
-        _log.warning("%s has 1000 classes and no labels: they are taken as ImageNet's", path.name)
+        _log.warning("%s has 1000 classes and no labels: ImageNet's labels are used", path.name)
         labels = imagenet.labels()
     if description.labels_from == path.name and len(labels) not in (classes, classes_of(classes)):
-        doubt = f"its metadata name {len(labels)} classes, and it has {classes_of(classes)}"
+        doubt = f"its metadata name {len(labels)} classes, but it has {classes_of(classes)}"
         _log.warning("%s: %s; its classes are numbers until --labels names them", path.name, doubt)
         description = replace(description, origin=f"{description.origin}; {path.name}: {doubt}")
         labels = ()
@@ -239,7 +241,10 @@ def _as_given(
     photographs: TestImages | None,
     threads: int,
 ) -> AsGiven:
-    """Return test images, and the file to run on them; `proto` is edited."""
+    """Return the test images, and a function that runs the original file on them.
+
+    This edits `proto`.
+    """
     shape = preprocessing.image_shape
     images = np.random.default_rng(0).integers(0, 256, (1, *shape)).astype(np.uint8)
     if photographs is not None:
@@ -258,8 +263,10 @@ def _own_precision(proto: ModelProto, network: LoadedModel) -> Precision:
 
 
 def _classes(path: Path, shape: Shape) -> int:
-    """Return the number of scores of an image. Raises UnsupportedModelError unless scores are a
-    vector."""
+    """Return the number of scores per image.
+
+    Raises UnsupportedModelError unless the scores of an image are a vector.
+    """
     classes, *others = sorted(shape, reverse=True) or [1]
     if any(size != 1 for size in others):
         raise UnsupportedModelError(
@@ -270,10 +277,11 @@ def _classes(path: Path, shape: Shape) -> int:
 
 
 def _as_triton(path: Path, labels: tuple[str, ...], scores: int) -> tuple[str, ...]:
-    """Return labels that may cover only the first of the classes, as in Triton's label files."""
+    """Return the labels of a Triton label file, which may name only the first classes of the
+    model."""
     classes = classes_of(scores)
     if len(labels) != classes:
-        doubt = f"its label file names {len(labels)} classes, and it has {classes}"
+        doubt = f"its label file names {len(labels)} classes, but it has {classes}"
         rest = "the others are numbers" if len(labels) < classes else "the first of them count"
         _log.warning("%s: %s; %s, as in Triton", path.name, doubt, rest)
     return labels[:classes]
@@ -282,19 +290,20 @@ def _as_triton(path: Path, labels: tuple[str, ...], scores: int) -> tuple[str, .
 def _kind_of_scores(
     path: Path, shown: Meaning, stated: OutputKind | None, classes: int
 ) -> tuple[OutputKind | None, str]:
-    """Return the kind of the scores with the reason, or None where neither the graph nor a file
-    says it.
+    """Return the kind of scores and the reason for it. The kind is None if no source names one.
 
-    The graph overrules a file that asks for a softmax or a sigmoid of bounded scores: the classes
-    would be ranked right, and every probability would be wrong.
+    If the graph shows that scores are bounded, this overrules a file that asks for a softmax or
+    sigmoid of them. Otherwise the classes would be ranked correctly, but every probability would be
+    wrong.
     """
     if shown.refusal:
         raise UnsupportedModelError(f"{path}: {shown.refusal}")
     if stated is None and shown.around_0 and classes == 1:
         raise UnsupportedModelError(
-            f"{path}: {shown.reason} to numbers around 0, and nothing says which probability one"
-            " such score s is. If it is (1 + s) / 2, export the model with that at its end; else"
-            ' set output = "sigmoid", "probabilities" or another in model.toml, or by --set'
+            f"{path}: {shown.reason} to numbers around 0, which do not show how a score s becomes a"
+            " probability. If the probability is (1 + s) / 2, export the model with this operation"
+            ' at its end. Otherwise, set output = "sigmoid", "probabilities" or another kind in'
+            " model.toml, or with --set"
         )
     if stated is None:
         return shown.kind, shown.reason
@@ -311,7 +320,8 @@ def _kind_of_scores(
 
 
 def _features(network: LoadedModel, outputs: Outputs, classes: int) -> str | None:
-    """Return the one other output that can be the embedding, if there is one."""
+    """Return the name of the other output that can be the embedding, or None unless there is
+    exactly one."""
     graph = network.graph
     if why_shut(network):
         return None

@@ -1,4 +1,5 @@
-"""Computes the cost of a node: its arithmetic, and the bytes that any implementation must move."""
+"""Computes the cost of a node: its operations, and the bytes that every implementation must
+move."""
 
 from math import prod
 
@@ -26,7 +27,11 @@ from models.graph import (
 
 
 def flops_per_image(graph: Graph, node: Node) -> int:
-    """Return the node's multiplies, adds, comparisons and transcendental calls for one image."""
+    """Return the number of operations of the node for one image.
+
+    Multiplications, additions, comparisons and transcendental functions count as one operation
+    each.
+    """
     out = prod(graph.shape(node.output))
     epilogue = out * sum(
         getattr(node, part, None) is not None for part in ("bias", "residual", "activation")
@@ -69,11 +74,11 @@ def flops_per_image(graph: Graph, node: Node) -> int:
         case _ if isinstance(node, Move):
             return 0
         case _:
-            raise TypeError(f"the arithmetic of {type(node).__name__} has no formula here")
+            raise TypeError(f"{type(node).__name__} has no formula for its cost; add one here")
 
 
 def exponentials_per_image(graph: Graph, node: Node) -> int:
-    """Return how many of the node's FLOPs are exponentials of a softmax: one per score."""
+    """Return how many of the node's operations are exponentials of a softmax: one per score."""
     match node:
         case Attention():
             return prod(graph.shape(node.output)[:-1]) * graph.shape(node.k)[-2]
@@ -92,9 +97,9 @@ def _prologue_flops(graph: Graph, conv: Conv) -> int:
 
 
 def bytes_moved(graph: Graph, node: Node, n: int) -> int:
-    """Return the bytes of all operands and the output, if each is read or written once.
+    """Return the bytes of all operands and the output, each read or written once.
 
-    Weights count as stored in the output's type.
+    Weights count with the size of the output's type.
     """
     values = [name for name in node.operands() if name in graph.values]
     weights = [name for name in node.operands() if name in graph.weights]

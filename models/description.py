@@ -1,4 +1,4 @@
-"""Reads a model's description from flags, `model.toml`, other programs' files and presets.
+"""Reads a model's description from flags, `model.toml`, files of other programs, and presets.
 
     preset = "imagenet"        # where to start from: imagenet, caffe, inception, raw, digits, or
                                # torchvision's weights, as resnet50.IMAGENET1K_V2
@@ -28,9 +28,9 @@
     embedding = "/Flatten"     # node whose output is the embedding; normally found; "none": no
                                # embedding, and so one output over V2
 
-Every key is optional. A flag overrides the file, the file overrides what other programs' files
-beside the model say (`models/readers`), these override what the model's own file says of itself,
-and that the preset. What none of them sets is guessed from the shape of the model's input.
+Every key is optional. If several sources set the same key, the first of these is used: a flag,
+`model.toml`, a file of another program beside the model (`models/readers`), the metadata in the
+model file, the preset. Keys that no source sets are guessed from the shape of the model's input.
 """
 
 import logging
@@ -85,8 +85,7 @@ _OF_SERVING = ("max_batch", "timeout_ms", "priority")
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Holds all that is known of a model from outside its network, and which source each part is
-    from."""
+    """Holds the settings of a model that come from outside its network, and the source of each."""
 
     preprocessing: Preprocessing
     precision: Precision | None  # None: the network's own
@@ -99,8 +98,11 @@ class Description:
 
 
 def files_of(model_path: Path) -> Iterator[Path]:
-    """Yield the files that a model is read from: the model, files beside it whose names begin with
-    its name, such as weights, and those that describe it."""
+    """Yield the files from which a model is read.
+
+    These are the model itself, the files beside it whose names begin with the model's name (such as
+    external weights), and the files that describe it.
+    """
     beside = model_path.parent.glob(f"{escape(model_path.stem)}*")
     yield from sorted(path for path in beside if path == model_path or path.suffix != ".onnx")
     for folder in folders_beside(model_path):
@@ -110,9 +112,10 @@ def files_of(model_path: Path) -> Iterator[Path]:
 
 
 def descriptions_of(model_path: _Path) -> list[_Path]:
-    """Return the paths of the TOML files that may describe a model; the first that exists counts.
+    """Return the paths of TOML files that may describe a model, in order of precedence.
 
-    They are its own, its folder's, and, as it may be a version's folder, that of the folder above.
+    The first file that exists is used. The candidates are the model's own file, `model.toml` in its
+    folder and, if that may be the folder of a version, `model.toml` in the parent folder.
     """
     folders = folders_beside(model_path)
     return [model_path.with_suffix(".toml"), *(folder / "model.toml" for folder in folders)]
@@ -127,17 +130,19 @@ def load_description(
     takes_bytes: bool = False,
     own: "OwnNormalisation | None" = None,
 ) -> Description:
-    """Return the description of the model at `model_path`, read from the files beside it and the
-    `metadata` in its own.
+    """Return the description of the model at `model_path`.
 
-    `input_shape` is one image's in the model's own layout, such as (3, 224, 224), or for clips of
-    16 frames (3, 16, 112, 112); None or a number below 1 marks a size that the model leaves open.
-    `overrides` are flags under the keys of model.toml, None where not given; a preset among them
-    replaces the file's preset. A guess is logged as a warning. A model that `takes_bytes` gets
-    pixels as they are, whatever is said of their scale, mean and std. `own` is what its first
-    operations tell of its pixels; None if they do not tell.
+    It is read from `overrides`, from files beside the model, and from `metadata`, which comes from
+    the model file.
 
-    Raises PreprocessingError where a file or a flag is invalid or does not fit `input_shape`.
+    `input_shape` is the shape of one image in the model's layout, such as (3, 224, 224), or of a
+    clip of 16 frames, such as (3, 16, 112, 112). None, or a number below 1, stands for an open
+    size. `overrides` are flags with the keys of model.toml, and None for flags that are not given;
+    a preset among them replaces the preset of the file. Each guess is logged as a warning. A model
+    that `takes_bytes` gets pixels unchanged; its scale, mean and std are ignored. `own` describes
+    how the network itself normalises pixels, or is None if this is unknown.
+
+    Raises PreprocessingError if a file or a flag is invalid or does not fit `input_shape`.
     """
     shape = _known(input_shape)
     flags = parse_keys("the flags", {k: v for k, v in (overrides or {}).items() if v is not None})
@@ -215,8 +220,11 @@ def _of_own(
     given: dict[str, Any],
     sources: dict[str, list[str]],
 ) -> str:
-    """Return the preset by which a network that normalises pixels itself gets them, and add the
-    order of its channels, if it tells this; empty for any other, and where a source says it."""
+    """Return the name of the preset for a network that normalises pixels itself, or "".
+
+    The result is "" if the network does not normalise pixels, or if a source sets their scale, mean
+    or std. If the network shows the order of its channels, the order is added to `given`.
+    """
     if own is None or {"preset", *_NORMALISING} & given.keys():
         return ""
     if channels == 1:
@@ -232,9 +240,10 @@ def _add(
     given: dict[str, Any],
     sources: dict[str, list[str]],
 ) -> None:
-    """Add to `given` the values that it lacks, and list their keys in `sources` under `name`.
+    """Add to `given` the values that are missing in it, and record their keys under
+    `sources[name]`.
 
-    Where it has `resize`, `crop_pct` is not added, and vice versa.
+    If `given` has `resize`, `crop_pct` is not added, and vice versa.
     """
     taken = {key: value for key, value in values.items() if key not in given}
     for key, other in (("resize", "crop_pct"), ("crop_pct", "resize")):
@@ -249,7 +258,7 @@ def _add(
 
 
 def _shown_file(file: Path, model_path: Path) -> str:
-    """Return a file's name for display, with `../` if it lies above the model."""
+    """Return the path of a file relative to the model's folder, for display."""
     return Path(relpath(file, model_path.parent)).as_posix()
 
 
@@ -260,14 +269,14 @@ def _origin(
     readings: Sequence[tuple[str, Reading]],
     own: str,
 ) -> Iterator[str]:
-    """Yield lines that say which keys each source set, which were overruled, and which are not
-    used."""
+    """Yield lines about the keys that each source set, the keys that were overruled, and unused
+    keys."""
     for name, keys in sources.items():
         yield f"{name}: {', '.join(keys)}"
     if preprocessing.guess:
         yield f"the preset {preprocessing.guess}, a guess"
     if own:
-        yield f"its first operations normalise pixels as the preset {own} gives them"
+        yield f"its first operations normalise pixels, which the preset {own} leaves unnormalised"
     used = {**_values(preprocessing), **_values(serving)}
     for name, reading in readings:
         if overruled := list(_overruled(reading, used)):
@@ -282,7 +291,7 @@ def _values(thing: Preprocessing | Serving) -> dict[str, Any]:
 
 
 def _overruled(reading: Reading, used: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys that a file sets to values other than those that are used."""
+    """Yield the keys for which a file sets another value than the one in use."""
     said = parse_keys(str(reading.file), reading.serving)
     try:
         if reading.labels:
@@ -311,7 +320,7 @@ def _settle(
     *,
     as_bytes: bool,
 ) -> Preprocessing:
-    """Return the preprocessing that follows from the given fields, a preset and the model's
+    """Return the preprocessing that follows from the given keys, a preset and the shape of the
     input."""
     _refuse_two_meanings(shape, given)
     layout = _layout(shape, given)
@@ -333,13 +342,13 @@ def _settle(
             key, how = _missing(height, width)
             example = f"{key} = {height or width or 224}"
             raise PreprocessingError(
-                f"the model takes images of {_shown(input_shape)} and leaves open how {how} they"
-                f" are; say {example}, or as {how} as it was trained on, in"
+                f"the model takes images of {_shown(input_shape)}, which leaves open how {how} they"
+                f" are. Set {key} as in training, for example {example}, in"
                 f" {model_path.with_suffix('.toml').name} or with --set {example.replace(' ', '')}"
             )
         height, width = height or preset.size, width or preset.size
         _log.warning(
-            "%s takes images of any size; they are made %d×%d, as in the preset %r",
+            "%s takes images of any size; they are resized to %d×%d, the size of the preset %r",
             model_path.name,
             height,
             width,
@@ -378,7 +387,7 @@ def _settle(
 
 
 def _missing(height: int, width: int) -> tuple[str, str]:
-    """Return the key that an open size lacks, and the adjective for it."""
+    """Return the key that would set the open size, and an adjective for the message."""
     if height:
         return "width", "wide"
     return ("height", "high") if width else ("size", "large")
@@ -387,11 +396,11 @@ def _missing(height: int, width: int) -> tuple[str, str]:
 def _pad(
     source: str, crop_mode: CropMode, channels: ChannelOrder, colour: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Return the colour around images with as many entries as the channels."""
+    """Return the colour around images, converted to the model's number of channels."""
     if colour and crop_mode is not CropMode.PAD:
         raise PreprocessingError(
-            f'{source}: pad is the colour around images of crop_mode = "pad", and crop_mode ='
-            f' "{crop_mode.value}" leaves nothing around them; set crop_mode = "pad", too'
+            f"{source}: pad sets the colour around images, but crop_mode ="
+            f' "{crop_mode.value}" leaves nothing around them; remove pad, or set crop_mode = "pad"'
         )
     count = _channel_count(channels)
     if len(colour) in (0, count):
@@ -403,7 +412,7 @@ def _pad(
 
 
 def _as_bytes(preprocessing: Preprocessing) -> Preprocessing:
-    """Return the preprocessing with pixels as they are."""
+    """Return the preprocessing changed to leave pixels unnormalised."""
     count = _channel_count(preprocessing.channels)
     return replace(
         preprocessing, scale=1.0, mean=(0.0,) * count, std=(1.0,) * count, guess="", as_bytes=True
@@ -411,7 +420,7 @@ def _as_bytes(preprocessing: Preprocessing) -> Preprocessing:
 
 
 def _sides(shape: Sequence[int], given: Mapping[str, Any]) -> tuple[int, int]:
-    """Return height and width of a model's input, 0 where open."""
+    """Return the height and width of a model's input; an open size is 0."""
     spatial = shape[:-1] if _layout(shape, given) is Layout.NHWC else shape[1:]
     return spatial[-2], spatial[-1]
 
@@ -421,7 +430,7 @@ def _layout(shape: Sequence[int], given: Mapping[str, Any]) -> Layout:
 
 
 def _resized(height: int, width: int, crop_pct: float) -> int:
-    """Return the side to resize to before the crop, rounded down like timm's."""
+    """Return the side to which images are resized before the crop, rounded down as in timm."""
     return math.floor(max(height, width) / crop_pct)
 
 
@@ -437,11 +446,12 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _known(input_shape: Sequence[int | None]) -> tuple[int, ...]:
-    """Return the shape, with unknown sizes as 0."""
+    """Return the shape, in which unknown sizes are 0."""
     if len(input_shape) not in (3, 4):
         raise PreprocessingError(
-            f"the model's input has the shape {_shown(input_shape)}; an image has three axes "
-            "besides the batch: channels, height, width; a clip has its frames before the height"
+            f"the model's input has the shape {_shown(input_shape)}; besides the batch, it must"
+            " have three axes for images (channels, height, width), and four for clips, with the"
+            " frames before the height"
         )
     return tuple(max(side or 0, 0) for side in input_shape)
 
@@ -453,46 +463,47 @@ def _guess_layout(shape: Sequence[int]) -> Layout:
 
 
 def _refuse_two_meanings(shape: Sequence[int], given: Mapping[str, Any]) -> None:
-    """Raise PreprocessingError for clips of one channel that may be images with one axis more."""
+    """Raise PreprocessingError if the shape fits both grey clips and images with a superfluous
+    axis."""
     if len(shape) == 4 and shape[0] == 1 and 3 in (shape[1], shape[-1]) and "frames" not in given:
         raise PreprocessingError(
             f"the model takes N×{_shown(shape)}, which may be clips of grey frames, or images with"
-            f" an axis of 1 too many; of clips, say frames = {shape[1] or 16} in model.toml, and of"
-            f" images, export the model with N×{_shown(shape[1:])}"
+            f" a superfluous axis of size 1. For clips, set frames = {shape[1] or 16} in"
+            f" model.toml. For images, export the model with N×{_shown(shape[1:])}"
         )
 
 
 def _frames(
     source: str, depth: Sequence[int], given: int | None, shape: Sequence[int]
 ) -> int | None:
-    """Return the number of frames of a clip, or None for a model of images, which has no depth
-    axis."""
+    """Return the number of frames of a clip, or None if the model takes images."""
     if not depth:
         if given is not None:
             raise PreprocessingError(
-                f"{source}: frames = {given}, but the model takes images of {_shown(shape)}"
+                f"{source}: frames = {given}, but the model takes images of {_shown(shape)};"
+                " remove frames"
             )
         return None
     frames = given or depth[0]
     if not frames:
         raise PreprocessingError(
-            f"the model takes clips of {_shown(shape)} and leaves open how many frames they have; "
-            "say frames = 16, or as many as it was trained on"
+            f"the model takes clips of {_shown(shape)}, which leaves open how many frames they"
+            " have. Set frames as in training, for example frames = 16, in model.toml"
         )
     return frames
 
 
 def _sampling(source: str, depth: Sequence[int], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the given keys that say which frames of a clip a model gets."""
+    """Return the given keys that choose which frames of a clip the model gets."""
     found = {key: given[key] for key in ("sampling", "stride") if key in given}
     if found and not depth:
         raise PreprocessingError(
-            f"{source}: {' and '.join(found)} is only for models of clips; this one takes images"
+            f"{source}: remove {' and '.join(found)}, because the model takes images, not clips"
         )
     strides = found.get("sampling") is Sampling.STRIDE
     if strides != ("stride" in found):
         missing = 'sampling = "stride"' if "stride" in found else "stride = 2, or another number"
-        raise PreprocessingError(f"{source}: sampling by a stride needs {missing}, too")
+        raise PreprocessingError(f"{source}: sampling by a stride needs two keys; add {missing}")
     return found
 
 
@@ -501,8 +512,8 @@ def _say_guess(model_path: Path, name: str, given: Mapping[str, object]) -> None
     if guessed:
         _log.warning(
             "%s has no settings for %s: they are taken from the preset %r, guessed from its "
-            "input. If answers are wrong, set %s in %s, or one key that has them all, as preset ="
-            ' "unit" (pixels from 0 to 1), "raw" (0 to 255) or torchvision\'s weights,'
+            "input. If answers are wrong, set %s in %s, or choose another preset there, such as"
+            ' preset = "unit" (pixels from 0 to 1), "raw" (0 to 255) or torchvision\'s weights,'
             ' "resnet50.IMAGENET1K_V2"',
             model_path.name,
             ", ".join(guessed),
@@ -513,13 +524,14 @@ def _say_guess(model_path: Path, name: str, given: Mapping[str, object]) -> None
 
 
 def _say_unlabelled(model_path: Path, unread: list[str]) -> None:
-    """Add to `unread`, and log, which files beside a model without labels may list some."""
+    """Log the files beside an unlabelled model that may contain labels, and add them to
+    `unread`."""
     names = unread_beside(model_path)
     if names:
         are = "is" if len(names) == 1 else "are"
         unread.append(
-            f"{', '.join(names)} {are} not read; if it lists the labels, name it by --labels, or"
-            f' as labels = "{names[0]}" in {model_path.with_suffix(".toml").name}'
+            f"{', '.join(names)} {are} not read; if it lists the labels, pass it as --labels, or"
+            f' set labels = "{names[0]}" in {model_path.with_suffix(".toml").name}'
         )
     for line in unread:
         _log.warning("%s has no labels: %s", model_path.name, line)
@@ -535,7 +547,7 @@ def _check(source: str, preprocessing: Preprocessing, shape: Sequence[int]) -> N
         if len(entries) != _channel_count(p.channels):
             raise PreprocessingError(
                 f"{source}: {key} has length {len(entries)}, but channels = "
-                f'"{p.channels.value}" takes {_channel_count(p.channels)}'
+                f'"{p.channels.value}" needs {_channel_count(p.channels)}'
             )
     if p.crop_mode is not CropMode.PAD and p.resize < max(p.height, p.width):
         raise PreprocessingError(
@@ -546,7 +558,8 @@ def _check(source: str, preprocessing: Preprocessing, shape: Sequence[int]) -> N
         kind = "images" if p.frames is None else "clips"
         raise PreprocessingError(
             f"{source} gives {kind} of {_shown(p.input_shape)} ({p.layout.value}, "
-            f"{p.channels.value}), but the model takes {_shown(shape)}"
+            f"{p.channels.value}), but the model takes {_shown(shape)}; change size, layout or"
+            " channels"
         )
 
 

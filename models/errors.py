@@ -1,4 +1,4 @@
-"""Defines the errors in a model file or in its description.
+"""Defines the errors about a model file or its description.
 
 ModelError
 ├── ModelFileError          missing, too large, truncated, not ONNX, external data, invalid
@@ -14,41 +14,43 @@ ModelError
 
 
 class ModelError(Exception):
-    """Is the base of all these errors, whose messages say what is wrong and what would be right."""
+    """Base class of all these errors. A message says what is wrong and how to correct it."""
 
 
 class ModelFileError(ModelError):
-    """Says that the file cannot be read as an ONNX model."""
+    """Raised if the file cannot be read as an ONNX model."""
 
 
 class UnsupportedModelError(ModelError):
-    """Says that the model is valid but uses something that Convoy does not run."""
+    """Raised if the model is valid but uses something that Convoy does not support."""
 
 
 class NoKernelsError(UnsupportedModelError):
-    """Says that Convoy has no kernels for some operators, though ONNX Runtime may run the model."""
+    """Raised if Convoy has no kernels for some operators. ONNX Runtime may still run the model."""
 
 
 class NotScoresError(UnsupportedModelError):
-    """Says that no output of the model is a classifier's scores, or that several may be."""
+    """Raised if no output of the model can be a classifier's scores, or if several outputs can
+    be."""
 
 
 class QuantizationError(ModelError):
-    """Says that a quantized model would change too many labels, or that too few images show it does
-    not."""
+    """Raised if quantization would change too many labels, or if there are too few images to
+    tell."""
 
 
 class PreprocessingError(ModelError):
-    """Says that the description of a model's pixels is wrong."""
+    """Raised if the description of a model's pixels is wrong."""
 
 
 class EngineError(ModelError):
-    """Says that the engine could not be opened, or failed while it ran a batch."""
+    """Raised if an engine could not be opened, or failed while it ran a batch."""
 
 
 class NoGpuError(EngineError):
-    """Says that no GPU could be opened."""
+    """Raised if no GPU could be opened."""
 
 
 class DeviceLostError(EngineError):
-    """Says that a fault made the device unusable in this process; another process can use it."""
+    """Raised if a fault made the device unusable in this process. Other processes can still use
+    it."""

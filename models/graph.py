@@ -1,11 +1,12 @@
-"""Defines the typed graph of a network, with one frozen node for each operation.
+"""Defines the typed graph of a network, with one type of frozen node per operation.
 
-Shapes are those of one image, in ONNX's logical order (C, H, W): the batch axis is not written, it
-always comes first, and no node changes it. The planner decides how tensors lie in memory. Axes in
-nodes count without the batch axis too: axis 0 is C.
+Shapes are those of one image, in ONNX's logical order (C, H, W). The batch axis always comes first
+but is not part of a shape, and no node changes it. The planner decides how tensors are stored in
+memory. Axes in nodes are counted without the batch axis, too: axis 0 is C.
 
-One namespace holds every tensor: an operand names either a value (computed per image) or a weight
-(constant). Strings that choose behaviour stop at the loader; nodes carry types.
+All tensors share one namespace: an operand is the name of a value (computed per image) or of a
+weight (constant). The loader converts strings that choose behaviour, such as ONNX attributes, to
+types.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,14 +30,14 @@ Shape = tuple[int, ...]
 
 
 def operand(**options: Any) -> Any:
-    """Return a dataclass field for a node's operand: a name (`str`), an optional one, or several
+    """Return a dataclass field for a node's operand: a name (`str`), an optional name, or several
     names."""
     return field(metadata={"operand": True}, **options)
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelSlice:
-    """Locates a value that is a range of channels of a larger value (made by a fused Concat)."""
+    """Locates a value that is a range of channels of a larger value (created by a fused Concat)."""
 
     parent: str
     offset: int  # in channels
@@ -44,9 +45,10 @@ class ChannelSlice:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor computed for each image; `shape` is that of one image, without the batch axis.
+    """Describes a tensor that is computed for each image. `shape` is one image's, without the batch
+    axis.
 
-    Where it is stored in bytes it is quantized: its numbers are those that its bytes stand for.
+    A value stored as bytes is quantized: each byte represents a number.
     """
 
     name: str
@@ -57,7 +59,7 @@ class Value:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """An operation with one output value."""
+    """Describes an operation with one output value."""
 
     name: str
     output: str
@@ -73,7 +75,7 @@ class Node:
                     yield from entry
 
     def renamed(self, names: Mapping[str, str]) -> Self:
-        """Return the node with `names[x]` instead of every operand x that `names` has."""
+        """Return the node with each operand x in `names` replaced by `names[x]`."""
 
         def rename(entry: Any) -> Any:
             if isinstance(entry, tuple):
@@ -90,8 +92,9 @@ class Node:
 class Conv(Node):
     """Computes y = activation(conv(x, weight) + bias + residual), weight K×(C/groups)×R×S, bias K.
 
-    scale and shift are C numbers each, of the prologue of a problem that has one. Where the problem
-    has a projection, the residual is its input, of C' channels, and the weight is K×(C + C')×1×1.
+    scale and shift have C numbers each and belong to the prologue, if the problem has one. If the
+    problem has a projection, the residual is the projection's input with C' channels, and the
+    weight is K×(C + C')×1×1.
     """
 
     x: str = operand()
@@ -117,7 +120,8 @@ class Gemm(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Product(Node):
-    """Computes y = a · b, M×C by C×N along the last two axes; axes before broadcast like NumPy.
+    """Computes y = a · b, M×C times C×N along the last two axes; the other axes broadcast as in
+    NumPy.
 
     One operand may be a weight, whose shape has no batch axis.
     """
@@ -129,7 +133,7 @@ class Product(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Attention(Node):
-    """Computes y = softmax(scale · q · kᵀ + bias) · v, matrices along the last two axes.
+    """Computes y = softmax(scale · q · kᵀ + bias) · v with matrices along the last two axes.
 
     q is ...×T×C, k ...×S×C, v ...×S×E, and y ...×T×E; bias is a weight that broadcasts to ...×T×S.
     """
@@ -160,11 +164,10 @@ class GlobalPool(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleShift(Node):
-    """Computes y = activation(x · scale + shift), where scale and shift have one number per channel
-    (axis 0).
+    """Computes y = activation(x · scale + shift) with one scale and one shift per channel (axis 0).
 
-    The loader's form of BatchNormalization: scale = gamma / sqrt(var + eps),
-    shift = beta - mean · scale.
+    The loader converts BatchNormalization to this form: scale = gamma / sqrt(var + eps), shift =
+    beta - mean · scale.
     """
 
     x: str = operand()
@@ -177,8 +180,8 @@ class ScaleShift(Node):
 class Lrn(Node):
     """Computes local response normalisation across channels.
 
-    y = x / (bias + alpha / size · Σ x²)^beta, the sum over the channels
-    c - floor((size - 1) / 2) .. c + ceil((size - 1) / 2) that exist.
+    y = x / (bias + alpha / size · Σ x²)^beta. The sum is over the existing channels from c -
+    floor((size - 1) / 2) to c + ceil((size - 1) / 2).
     """
 
     x: str = operand()
@@ -192,9 +195,10 @@ class Lrn(Node):
 class Normalise(Node):
     """Computes y = activation((x - mean) / sqrt(variance + epsilon) · scale + shift).
 
-    Mean and variance are over `axes`, axis 0 cut into `groups` runs first: LayerNormalization has
-    one axis, GroupNormalization all of them and groups, InstanceNormalization all but axis 0. scale
-    and shift are weights that broadcast to x's shape after NumPy.
+    Mean and variance are over `axes`, after axis 0 is divided into `groups` equal parts.
+    LayerNormalization has one axis, GroupNormalization has all axes and several groups, and
+    InstanceNormalization has all axes except axis 0. scale and shift are weights that broadcast to
+    x's shape as in NumPy.
     """
 
     x: str = operand()
@@ -208,7 +212,7 @@ class Normalise(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Reduce(Node):
-    """Computes a sum, mean, maximum, minimum or L2 norm over `axes`, which remain with size 1."""
+    """Computes a sum, mean, maximum, minimum or L2 norm over `axes`, which are kept with size 1."""
 
     x: str = operand()
     kind: ReduceKind
@@ -220,8 +224,8 @@ class Resample(Node):
     """Computes y[c, p, q] = Σ_i,j h[p, i] · w[q, j] · x[c, h'[p, i], w'[q, j]] over 2 or 3 spatial
     axes.
 
-    Resizing, and padding by what is inside the image. `taps` names a weight for each spatial axis,
-    P×T×2: for each output position the input positions that it reads, and their factors.
+    This covers resizing, and padding with pixels of the image. `taps` names one weight (P×T×2) per
+    spatial axis: for each output position, it has the T input positions and their factors.
     """
 
     x: str = operand()
@@ -230,9 +234,9 @@ class Resample(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Binary(Node):
-    """Computes y = activation(a op b), broadcast like NumPy; one operand may be a weight.
+    """Computes y = activation(a op b), broadcast as in NumPy; one operand may be a weight.
 
-    A weight operand's shape has no batch axis: it is that of one image, or fewer axes.
+    A weight's shape has no batch axis, and may have fewer axes than an image.
     """
 
     a: str = operand()
@@ -243,7 +247,7 @@ class Binary(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Activate(Node):
-    """Computes y = activation(x) elementwise."""
+    """Computes y = activation(x) element by element."""
 
     x: str = operand()
     activation: Activation
@@ -251,7 +255,7 @@ class Activate(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Concat(Node):
-    """Joins its parts along `axis`."""
+    """Concatenates its parts along `axis`."""
 
     parts: tuple[str, ...] = operand()
     axis: int
@@ -259,7 +263,7 @@ class Concat(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Slice(Node):
-    """Computes x[start:stop:step] along `axis`, with 0 <= start < stop <= size and step >= 1."""
+    """Computes x[start:stop:step] along `axis`, where 0 <= start < stop <= size and step >= 1."""
 
     x: str = operand()
     axis: int
@@ -270,10 +274,10 @@ class Slice(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Reshape(Node):
-    """Gives the elements of one image the output value's shape.
+    """Gives the elements of one image the shape of the output value.
 
-    With `channels_last` x (C, H, W) is read in the order H, W, C, as it lies in an NHWC buffer, so
-    that flattening moves nothing there.
+    With `channels_last`, the elements of x (C, H, W) are taken in the order H, W, C. In an NHWC
+    buffer this is the order in memory, so that flattening moves nothing.
     """
 
     x: str = operand()
@@ -282,7 +286,7 @@ class Reshape(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Transpose(Node):
-    """Makes axis `axes[i]` of the input axis i of the output."""
+    """Permutes axes: axis `axes[i]` of the input becomes axis i of the output."""
 
     x: str = operand()
     axes: tuple[int, ...]
@@ -290,7 +294,7 @@ class Transpose(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelShuffle(Node):
-    """Moves channel g · (C/groups) + i to i · groups + g (ShuffleNet)."""
+    """Moves channel g · (C/groups) + i to position i · groups + g (ShuffleNet)."""
 
     x: str = operand()
     groups: int
@@ -298,8 +302,7 @@ class ChannelShuffle(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Pad(Node):
-    """Surrounds x by `value`; `begin` and `end` have one entry for each axis, none of them
-    negative."""
+    """Pads x with `value`. `begin` and `end` have one entry per axis, none of them negative."""
 
     x: str = operand()
     begin: tuple[int, ...]
@@ -309,7 +312,7 @@ class Pad(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Softmax(Node):
-    """Computes softmax, or its logarithm, along `axis`."""
+    """Computes a softmax, or its logarithm, along `axis`."""
 
     x: str = operand()
     axis: int
@@ -318,14 +321,15 @@ class Softmax(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Quantize(Node):
-    """Rounds x to the nearest numbers that y's storage has, in bytes, by ONNX's QuantizeLinear.
+    """Quantizes x to the bytes of y's storage, as ONNX's QuantizeLinear does.
 
-    A byte is round(x / scale) + zero point, ties to even, at least 0 and at most 255. ONNX's int8
-    numbers are stored as bytes 128 larger, and so is their zero point. x may be bytes of another
-    scale, which stand for numbers.
+    A byte is round(x / scale) + zero point, clamped to 0..255; ties are rounded to even. ONNX's
+    int8 numbers and zero points are stored 128 larger, as unsigned bytes. x may itself be
+    quantized, with another scale.
 
-    Where `block` is not 1, block × block pixels are one pixel of y: channel c of row i and column j
-    of a block is channel (i · block + j) · 4 + c. There are at most 4; those missing are 0.
+    If `block` is not 1, one pixel of y holds block × block pixels of x: channel c of the pixel at
+    row i and column j of the block becomes channel (i · block + j) · 4 + c. x has at most 4
+    channels; missing ones are 0.
     """
 
     x: str = operand()
@@ -334,37 +338,38 @@ class Quantize(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Dequantize(Node):
-    """Converts x to the numbers that its bytes mean, by ONNX's DequantizeLinear."""
+    """Converts the bytes of x to the numbers that they represent, as ONNX's DequantizeLinear
+    does."""
 
     x: str = operand()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identity(Node):
-    """Computes y = x; Dropout is one too, since inference drops nothing."""
+    """Computes y = x. Dropout is also loaded as Identity, because it has no effect in inference."""
 
     x: str = operand()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expand(Node):
-    """Repeats x along its axes of size 1 to the output value's shape."""
+    """Repeats x along axes of size 1 to the shape of the output value."""
 
     x: str = operand()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(Node):
-    """Repeats a weight for every image, for an operand that must be a value."""
+    """Repeats a weight for every image, for a node whose operand must be a value."""
 
     weight: str = operand()
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Holds whole numbers and scales whose product, numbers · scale, is a quantized weight.
+    """Holds a quantized weight as integers and scales; the weight is numbers · scale.
 
-    There is one scale, or one for each entry of the weight's first axis.
+    There is one scale, or one per entry of the weight's first axis.
     """
 
     numbers: NDArray[np.int32]
@@ -372,18 +377,19 @@ class Grid:
 
     @property
     def weight(self) -> Weight:
-        """Return the weight's numbers, after DequantizeLinear if it is quantized."""
+        """Return the weight as DequantizeLinear computes it."""
         scale = self.scale.reshape(-1, *[1] * (self.numbers.ndim - 1))
         return self.numbers.astype(np.float32) * scale
 
 
 Move = ChannelShuffle | Concat | Constant | Expand | Identity | Pad | Reshape | Slice | Transpose
-"""A node that computes nothing: its output's numbers are those of its operands."""
+"""A node that only moves elements of its operands and computes nothing."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A network whose `nodes` are in an order in which every value is written before it is read."""
+    """Holds a network. `nodes` are in an order in which every value is written before it is
+    read."""
 
     name: str
     inputs: tuple[str, ...]
@@ -401,19 +407,19 @@ class Graph:
 
     @override
     def __reduce__(self) -> tuple[type["Graph"], tuple[object, ...]]:
-        """Pickle read-only views of mappings, which cannot be pickled, as dictionaries."""
+        """Pickle the read-only mappings as dictionaries, because their views cannot be pickled."""
         values = [getattr(self, each.name) for each in fields(self)]
         return Graph, tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in values)
 
     def shape(self, name: str) -> Shape:
-        """Return the shape of a value (for one image) or of a weight."""
+        """Return the shape of a value (of one image) or of a weight."""
         value = self.values.get(name)
         return value.shape if value is not None else tuple(self.weights[name].shape)
 
 
 def last_nodes(graph: Graph) -> list[Node]:
-    """Return the nodes from the output back to the first, inclusive, that is no Reshape or
-    Identity."""
+    """Return the nodes from the output back to the first that is no Reshape or Identity,
+    inclusive."""
     writers = {node.output: node for node in graph.nodes}
     value, found = graph.outputs[0], list[Node]()
     while (node := writers.get(value)) is not None:
@@ -425,13 +431,15 @@ def last_nodes(graph: Graph) -> list[Node]:
 
 
 class GraphError(ValueError):
-    """Says how a graph breaks its rules, which is a defect in the loader or in a rewrite rule."""
+    """Raised if a graph breaks its own rules, which is a defect in the loader or in a rewrite
+    rule."""
 
 
 def check_graph(graph: Graph) -> None:
     """Raise GraphError unless every operand is known, written once, and written before it is read.
 
-    A value that others live inside is written when its slices are, which must cover it exactly.
+    A value that consists of slices counts as written once all slices are. They must cover it
+    exactly.
     """
     pieces: dict[str, list[Value]] = {}
     for value in graph.values.values():
@@ -454,7 +462,7 @@ def check_graph(graph: Graph) -> None:
         if node.output not in graph.values:
             raise GraphError(f"{node.name} writes {node.output}, which has no shape")
         if node.output in written or node.output in pieces:
-            raise GraphError(f"{node.name} writes {node.output}, which is written already")
+            raise GraphError(f"{node.name} writes {node.output}, which another node writes")
         written.add(node.output)
     for name in graph.outputs:
         if not is_written(name):
@@ -468,4 +476,4 @@ def _check_cover(parent: Value, parts: list[Value]) -> None:
             raise GraphError(f"the slices of {parent.name} overlap, leave a gap or differ in shape")
         end += part.shape[0]
     if end != parent.shape[0]:
-        raise GraphError(f"the slices of {parent.name} cover {end} of {parent.shape[0]} channels")
+        raise GraphError(f"the slices of {parent.name} have {end} channels, not {parent.shape[0]}")

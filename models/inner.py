@@ -1,6 +1,7 @@
-"""Finds values inside a network that some clients need more than its scores, such as its embedding.
+"""Finds values inside a network that clients may request in addition to its scores.
 
-The embedding is what the last linear layer reads, found from the scores back:
+One of them is the embedding, which is the input of the last linear layer. It is searched from the
+scores backwards:
 
     ... ─ pool ─ flatten ─ [embedding] ─ Gemm ─ softmax ─ scores          ResNet and most others
     ... ─ [positions of it] ─ Conv 1×1 ─ pool ─ softmax ─ scores          SqueezeNet
@@ -34,15 +35,14 @@ NONE = "none"
 _LISTED = 8  # names in a message
 
 _IN_BYTES = "it is computed in int8, and the values inside it are bytes"
-_AS_IT_IS = "ONNX Runtime runs it as it is, and Convoy does not look inside"
+_AS_IT_IS = "ONNX Runtime runs its original nodes, which Convoy does not read"
 
 
 def find_embedding(network: LoadedModel, named: str | None = None) -> Inner | Absent:
-    """Return the value that the last linear layer reads, or that of the node called `named`.
+    """Return the embedding: the input of the last linear layer, or the output of the node `named`.
 
-    NONE names none.
-
-    Raises UnsupportedModelError where no node has that name.
+    If `named` is NONE, the network has no embedding. Raises UnsupportedModelError if no node has
+    that name.
     """
     graph = network.graph
     if named == NONE:
@@ -50,7 +50,7 @@ def find_embedding(network: LoadedModel, named: str | None = None) -> Inner | Ab
     if reason := why_shut(network):
         if named is not None:
             raise UnsupportedModelError(
-                f"embedding = {named!r}: {network.name} can have no embedding, because {reason}"
+                f"embedding = {named!r}: {network.name} cannot have an embedding, because {reason}"
             )
         return Absent(reason)
     if named is not None:
@@ -61,8 +61,8 @@ def find_embedding(network: LoadedModel, named: str | None = None) -> Inner | Ab
     last = last_linear(graph)
     if last is None:
         return Absent(
-            "no linear layer was found from its scores back; name the node whose output is the"
-            ' embedding in model.toml, as embedding = "NAME"'
+            "no linear layer computes its scores; in model.toml, name the node whose output is the"
+            ' embedding: embedding = "NAME"'
         )
     if origin(graph, last.x) in graph.inputs:
         return Absent("its only linear layer reads the image itself")
@@ -70,14 +70,15 @@ def find_embedding(network: LoadedModel, named: str | None = None) -> Inner | Ab
 
 
 def why_shut(network: LoadedModel) -> str:
-    """Return why no value inside a network can be read; empty if some can."""
+    """Return the reason why no value inside the network can be read, or "" if values can be
+    read."""
     if network.no_kernels:
         return _AS_IT_IS
     return _IN_BYTES if network.quantized else ""
 
 
 def last_linear(graph: Graph) -> Gemm | Conv | None:
-    """Return the linear layer that computes the scores: a Gemm, or a 1×1 Conv."""
+    """Return the linear layer that computes the scores (a Gemm or a 1×1 Conv), or None."""
     for node in from_scores(graph):
         if isinstance(node, Gemm):
             return node
@@ -87,13 +88,13 @@ def last_linear(graph: Graph) -> Gemm | Conv | None:
 
 
 def is_of_one_position(node: Conv) -> bool:
-    """Return whether a Conv is a linear layer applied at each position."""
+    """Return whether a Conv is a linear layer that is applied at each position."""
     problem = node.problem
     return problem.groups == 1 and problem.window.kernel_volume == 1
 
 
 def from_scores(graph: Graph) -> Iterator[Node]:
-    """Yield the nodes from the scores back, while each computes its output from a single value."""
+    """Yield nodes from the scores backwards, as long as each reads a single value."""
     writers = {node.output: node for node in graph.nodes}
     value: str | None = graph.outputs[0]
     while value is not None and (node := writers.get(value)) is not None:
@@ -117,7 +118,7 @@ def _only_value(graph: Graph, node: Node) -> str | None:
 
 
 def origin(graph: Graph, name: str) -> str:
-    """Return the first value that has the same elements as `name` in the same order."""
+    """Return the earliest value with the same elements as `name` in the same order."""
     writers = {node.output: node for node in graph.nodes}
     while isinstance(node := writers.get(name), Reshape | Identity) and node.x in graph.values:
         name = node.x
@@ -132,21 +133,21 @@ def _named(graph: Graph, named: str) -> str:
             return node.output
     last = [node.name for node in graph.nodes[-_LISTED:]]
     raise UnsupportedModelError(
-        f"embedding = {named!r}: {graph.name} has no node of that name; its last ones are"
+        f"embedding = {named!r}: {graph.name} has no node of that name; its last nodes are"
         f" {', '.join(last)}"
     )
 
 
 def in_onnx(network: LoadedModel, name: str) -> Inner | Absent:
-    """Return the value as ONNX has it: the one called `name`, or one that differs only in shape."""
+    """Return the value `name` as it exists in the ONNX model, possibly with another shape."""
     graph = network.graph
     if origin(graph, name) == origin(graph, graph.outputs[0]):
-        return Absent("its value is the scores")
+        return Absent("this value is the scores; name an earlier node")
     written = {output for node in network.proto.graph.node for output in node.output}
     writers = {node.output: node for node in graph.nodes}
     shape = graph.shape(name)
     while name not in written:
         if not isinstance(node := writers.get(name), Reshape | Identity):
-            return Absent(f"{name} is between two parts of one node of the file")
+            return Absent(f"{name} exists only inside a node of the file; name another node")
         name = node.x
     return Inner(name, shape)

@@ -1,4 +1,4 @@
-"""Defines the keys of `model.toml`, how each is read, and which values it may have."""
+"""Defines the keys of `model.toml`, their parsers, and their allowed values."""
 
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -27,7 +27,7 @@ from models.scores import OutputKind
 from models.torchvision import TORCHVISION
 
 EVERY_PRESET: Mapping[str, Preset] = {**PRESETS, **TORCHVISION}
-"""All presets by name, those of torchvision's weights included."""
+"""All presets by name, including torchvision's weights."""
 
 # A YAML file's values may share parts, and written out be as large as memory.
 _BRIEF = Repr()
@@ -173,7 +173,7 @@ KEYS: Mapping[str, tuple[Callable[[object], object], str]] = {
     "embedding": (_text, 'the name of a node, or "none"'),
 }
 CHOICES = {"channels", "scale", "mean", "std"}
-"""The keys by which a preset counts as chosen rather than guessed."""
+"""A preset counts as chosen, and not as guessed, if one of these keys is set."""
 BESIDE_PIXELS = {
     "exact",
     "frames",
@@ -193,15 +193,16 @@ BESIDE_PIXELS = {
 
 
 def parse_keys(source: str, table: Mapping[str, object], folder: Path = Path()) -> dict[str, Any]:
-    """Return the checked values of a file or of flags, with height and width for `size`.
+    """Return the checked values of a file or of flags, with `size` replaced by height and width.
 
-    Raises PreprocessingError, which names `source`; the labels' path counts from `folder`.
+    The path of a label file is relative to `folder`. Raises PreprocessingError, whose message names
+    `source`.
     """
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in KEYS:
             raise PreprocessingError(
-                f"{source}: there is no {key!r}; there are {', '.join(KEYS)}{_meant(key, KEYS)}"
+                f"{source}: unknown key {key!r}; the keys are {', '.join(KEYS)}{_meant(key, KEYS)}"
             )
         parse, right = KEYS[key]
         try:
@@ -214,17 +215,18 @@ def parse_keys(source: str, table: Mapping[str, object], folder: Path = Path()) 
             ) from None
     if "size" in values:
         if "height" in values or "width" in values:
-            raise PreprocessingError(f"{source}: give either size, or height and width")
+            raise PreprocessingError(f"{source}: set either size, or height and width, not both")
         values["height"] = values["width"] = values.pop("size")
     if "resize" in values and "crop_pct" in values:
-        raise PreprocessingError(f"{source}: give either resize or crop_pct")
+        raise PreprocessingError(f"{source}: set either resize or crop_pct, not both")
     if "labels" in values:
         values["labels"] = read_label_file(folder / values["labels"], source)
     return values
 
 
 def _meant(word: str, names: Collection[str]) -> str:
-    """Return a question that suggests the nearest name, to end a message; empty if none is near."""
+    """Return a question that suggests a similar name, for the end of a message, or "" if none is
+    similar."""
     longer = (name for name in names if name.startswith(f"{word}."))
     near = [*longer, *get_close_matches(word, names, n=1)]
     return f". Did you mean {near[0]}?" if near else ""

@@ -1,11 +1,11 @@
-"""Makes class activation maps of networks whose scores are means over an image's positions.
+"""Computes class activation maps of networks whose scores are averages over an image's positions.
 
-A map says how much each position adds to the score of a class (Zhou et al. 2016):
+A map gives the contribution of each position to the score of a class (Zhou et al. 2016):
 
     features C×H×W ─ mean over H×W ─ Gemm ─ scores       map = weight · features; a bias remains
     features C×H×W ─ Conv 1×1 ─ mean over H×W ─ scores   map = weight · features + bias, or its ReLU
 
-Either way the score, before any softmax, is the mean of the map plus what remains.
+In both cases the score, before any softmax, is the mean of the map plus a constant per class.
 """
 
 from dataclasses import replace
@@ -43,21 +43,22 @@ _SKIPPED = Identity | Reshape | Softmax
 _LENGTH = 3  # nodes that matter, from the scores back
 
 _NEEDS = (
-    "its scores are not one linear layer of averages over an image's positions, as those of a"
-    " network that ends in convolution, global average pooling and one linear layer are"
+    "its scores are not a linear function of averages over an image's positions; a network with"
+    " maps ends with a convolution, global average pooling and one linear layer"
 )
 
 
 def find_maps(network: LoadedModel) -> Maps | Absent:
-    """Return how to make a network's maps, or why it has none.
+    """Return the `Maps` of a network, or the reason why it has none.
 
-    The one score of a yes/no network is that of yes; the map of no is the opposite.
+    If a network has a single score, this is the score of the class yes. The map of no is the
+    negative of the map of yes.
     """
     found = _found(network)
     if isinstance(found, Absent) or len(found.weight) > 1:
         return found
     if found.rectified:
-        return Absent("its one score is never negative, so that no map can speak for no")
+        return Absent("its one score is never negative, so that the class no cannot have a map")
     weight, inside, beside = (
         np.concatenate([-part, part]) for part in (found.weight, found.inside, found.beside)
     )
@@ -93,7 +94,7 @@ def _found(network: LoadedModel) -> Maps | Absent:
 def _of_positions(
     network: LoadedModel, graph: Graph, pool: GlobalPool, linear: Conv, *, rectified: bool
 ) -> Maps | Absent:
-    """Return the maps of a network that scores each position and then averages the scores."""
+    """Return the maps of a network that computes scores per position and then averages them."""
     weight, bias = _linear(graph, linear)
     if weight is None or pool.kind is not PoolKind.AVERAGE:
         return Absent(_NEEDS)
@@ -104,14 +105,17 @@ def _of_positions(
 
 
 def _last_computing(graph: Graph) -> list[Node]:
-    """Return the last nodes, from the scores back, that do more than move numbers."""
+    """Return the last nodes that compute something, from the scores backwards.
+
+    Nodes that only move elements are skipped.
+    """
     passed = (node for node in from_scores(graph) if not isinstance(node, _SKIPPED))
     return list(islice(passed, _LENGTH))
 
 
 def _linear(graph: Graph, node: Gemm | Conv) -> tuple[_Array | None, _Array]:
-    """Return the weight, classes×C, and the bias of a linear layer; any other node has no
-    weight."""
+    """Return the weight (classes×C) and the bias of a linear layer. The weight of other nodes is
+    None."""
     weight = graph.weights[node.weight]
     bias = np.zeros(len(weight), np.float32) if node.bias is None else graph.weights[node.bias]
     is_linear = isinstance(node, Gemm) or (
@@ -121,7 +125,7 @@ def _linear(graph: Graph, node: Gemm | Conv) -> tuple[_Array | None, _Array]:
 
 
 def _added(graph: Graph, add: Binary, linear: Gemm | Conv) -> _Array | None:
-    """Return the weight that is added to the scores, with one number per class."""
+    """Return the weight that is added to the scores, with one number per class, or None."""
     weight = graph.weights.get(add.a, graph.weights.get(add.b))
     if add.op is not BinaryOp.ADD or weight is None:
         return None

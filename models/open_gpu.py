@@ -5,8 +5,10 @@ from models.errors import NoGpuError
 
 
 def open_gpu(advice: str, number: int = 0) -> Device:
-    """Return the GPU with CUDA's `number`. Raises NoGpuError, which ends in `advice`, if there is
-    none."""
+    """Return the GPU with CUDA's index `number`.
+
+    Raises NoGpuError if there is no such GPU. `advice` becomes the end of the message.
+    """
     from kernels.device.cuda_device import CudaDevice  # noqa: PLC0415  only where a GPU is asked for
 
     try:
@@ -16,7 +18,8 @@ def open_gpu(advice: str, number: int = 0) -> Device:
 
 
 def count_gpus(advice: str) -> int:
-    """Return how many GPUs CUDA_VISIBLE_DEVICES shows. Raises NoGpuError like `open_gpu`."""
+    """Return the number of GPUs that CUDA_VISIBLE_DEVICES allows. Raises NoGpuError like
+    `open_gpu`."""
     from kernels.device.cuda_device import count_devices  # noqa: PLC0415  as above
 
     try:

@@ -1,6 +1,6 @@
-"""Plans every launch of a network for one batch size, and the memory of every operand.
+"""Plans every launch of a network for one batch size, and the location of every operand.
 
-`build_plan` is pure: the same graph, N and choices give the same plan, without a device.
+`build_plan` is a pure function: the same graph, N and choices give the same plan, without a device.
 
     rewritten graph ─ lowering ─ steps on named buffers ─ branches ─ arena ─ Plan
 """
@@ -37,12 +37,12 @@ from models.schedule.branches import Access, After, all_before, dependencies, in
 from models.schedule.time import Cost, PlannedConv
 
 Pays = Callable[[Sequence[TapeStep], After], bool]
-"""Returns whether to run steps in this order rather than one after another."""
+"""Returns whether to run the steps in this parallel order instead of one after another."""
 
 
 @unique
 class Region(Enum):
-    """Names a part of device memory by its content."""
+    """Names a part of device memory by its contents."""
 
     INPUT = "input"  # the images, of the plan's kind (models/lowering/context.py, INPUT)
     OUTPUT = "output"  # results (kernels/operations/top_k.py), read by the host
@@ -53,7 +53,7 @@ class Region(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Locates an operand's first byte by its `offset` into a region or into the named weight."""
+    """Locates the first byte of an operand, as an `offset` into a region or a named weight."""
 
     region: Region
     offset: int
@@ -62,7 +62,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Describes one launch, which computes a part of the node `name`."""
+    """Describes one launch, which computes the node `name` or a part of it."""
 
     name: str
     launch: Launch
@@ -71,7 +71,7 @@ class Step:
     chosen: PlannedConv | None  # of a convolution
 
     def arguments(self, address: Callable[[Location], int]) -> tuple[Argument, ...]:
-        """Return the kernel's arguments, in which `address` gives each operand's address."""
+        """Return the kernel's arguments. `address` returns the address of a location."""
         return self.launch.bind({name: address(at) for name, at in self.operands.items()})
 
 
@@ -84,8 +84,7 @@ class KeptValue:
     view: BufferView
 
     def array(self, buffer: NDArray[np.uint8]) -> NDArray[Any]:
-        """Return a view of the buffer as the value of n images, in the type that it is stored
-        in."""
+        """Return a view of the buffer as the value of n images, in its stored type."""
         strided = self.view.strided
         elements = buffer.view(strided.stored.dtype)[self.view.offset :]
         strides = [stride * strided.stored.itemsize for stride in strided.strides]
@@ -94,9 +93,11 @@ class KeptValue:
 
 @dataclass(frozen=True)
 class Plan:
-    """Holds a network's launches for n images; weights are made on demand and shared between plans.
+    """Holds a network's launches for n images. Weights are created on demand and shared between
+    plans.
 
-    Only its first step reads INPUT, and only its last writes OUTPUT: both may be the host's memory.
+    Only the first step reads INPUT, and only the last step writes OUTPUT. Both can therefore be
+    host memory.
     """
 
     n: int
@@ -122,11 +123,11 @@ def build_plan(
     kind: Kind = Kind.PIXELS,
     pays: Pays = lambda *_: False,
 ) -> Plan:
-    """Return the plan of a rewritten classifier for n images; `choose` decides each Conv's
-    algorithm.
+    """Return the plan of a rewritten classifier for n images.
 
-    The images are of `kind` and those before it. Branches run in parallel where `pays` says so.
-    Raises ValueError where a tensor is too large for a kernel's indices.
+    `choose` selects the algorithm of each Conv. The images may be of all kinds up to `kind`.
+    Branches run in parallel if `pays` returns True. Raises ValueError if a tensor is too large for
+    a kernel's indices.
     """
     tape = lower(graph, preprocessing, n, choose, kind)
     after = dependencies([_access(step) for step in tape.steps])
@@ -175,10 +176,10 @@ def build_plan(
 
 
 def _lifetimes(tape: Tape, after: After) -> list[Lifetime]:
-    """Return the steps from and to which each buffer may be in use.
+    """Return the lifetime of each buffer, from its first step to its last.
 
-    Where steps run in parallel, steps that have always ended before count. A buffer that is kept is
-    in use until the end, as if by one step more.
+    If steps run in parallel, a lifetime also records which steps always end before it begins. The
+    buffer of a kept value stays in use after the last step.
     """
     kept, end_of_all = {view.root for view in tape.kept.values()}, len(tape.steps)
     ancestors = all_before(after)

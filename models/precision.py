@@ -1,7 +1,8 @@
-"""Applies a precision to a network, which sets how it multiplies and how values are stored.
+"""Applies a precision to a network. The precision sets how nodes multiply and how values are
+stored.
 
-In fp16 all values are stored as halves but those that `kept_in_float` names. Where the two meet, an
-Identity converts: its output is stored otherwise than its input.
+In fp16, all values are stored as float16, except those of the nodes in `kept_in_float`. Identity
+nodes convert between the two types.
 """
 
 from collections import Counter
@@ -40,7 +41,7 @@ _IS_LAST = "scores are float32"
 def at_precision(graph: Graph, precision: Precision) -> Graph:
     """Return the rewritten graph with every Conv, Attention, Product and value at `precision`.
 
-    In fp16 the nodes of `kept_in_float` stay in float32.
+    In fp16, the nodes in `kept_in_float` stay in float32.
     """
     if precision is Precision.FP32:
         return graph
@@ -50,7 +51,7 @@ def at_precision(graph: Graph, precision: Precision) -> Graph:
 
 
 def kept_in_float(graph: Graph, precision: Precision) -> Mapping[str, str]:
-    """Return the nodes of a rewritten graph that fp16 leaves in float32, each with the reason."""
+    """Return the nodes of a rewritten graph that stay in float32 in fp16, each with the reason."""
     if precision.stored == FLOAT:
         return {}
     scores = _scores(graph)
@@ -69,8 +70,8 @@ def _at(node: Node, precision: Precision) -> Node:
 
 
 class _Halves:
-    """Converts one graph to fp16: records the types in which each value exists, and the new
-    nodes."""
+    """Converts one graph to fp16. It records the new nodes, and the types in which each value
+    exists."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph, between = graph, _between_bytes(graph)
@@ -125,7 +126,7 @@ class _Halves:
             self._as_stored(value.name)
 
     def _as_float(self, name: str) -> str:
-        """Return the name of a value's float32 form, after adding a conversion if it is missing."""
+        """Return the name of a value in float32. A conversion is added if it is missing."""
         value = self._values[name]
         if value.stored != HALF:
             return name
@@ -136,7 +137,7 @@ class _Halves:
         return self._floats[name]
 
     def _as_stored(self, name: str) -> None:
-        """Convert to float16 a value that exists only as float32 so far."""
+        """Convert a value to float16 if it exists only in float32 so far."""
         if name in self._unwritten:
             self._unwritten.remove(name)
             self._convert(self._floats[name], name, HALF)
@@ -146,14 +147,16 @@ class _Halves:
 
 
 def beyond_half(graph: Graph) -> dict[str, str]:
-    """Return the nodes with a weight that float16 makes infinite, or a constant 0, with the
-    reasons."""
+    """Return the nodes whose weights do not fit float16, each with the reason.
+
+    Such a weight would become infinite, or it is a constant that would become 0.
+    """
     reasons = {node.name: _obstacle(graph, node) for node in graph.nodes}
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 def _obstacle(graph: Graph, node: Node) -> str | None:
-    """Return why a node's weights cannot be stored as halves, or None.
+    """Return the reason why a node's weights cannot be stored as float16, or None if they can.
 
     Biases, scales and shifts are always float32.
     """
@@ -169,30 +172,31 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
             return None
         case _:
             if any(name in graph.weights for name in node.operands()):
-                raise TypeError(f"no bound is known for the weights of {type(node).__name__}")
+                raise TypeError(f"the weights of {type(node).__name__} have no rule; add one here")
             return None
     for name in names:
         sizes = np.abs(graph.weights[name])
         largest = sizes[sizes < np.inf].max(initial=0.0)
         if largest > _LARGEST:
-            return f"it has a weight of {largest:.3g}, and float16 ends at {_LARGEST:.0f}"
+            return f"it has a weight of {largest:.3g}, but float16 ends at {_LARGEST:.0f}"
         if isinstance(node, Conv) and largest > LARGEST_WEIGHT:
             return (
-                f"it has a weight of {largest:.3g}, and Winograd's transform takes those beyond"
-                f" {LARGEST_WEIGHT:.0f} past float16's end"
+                f"it has a weight of {largest:.3g}; with weights above {LARGEST_WEIGHT:.0f},"
+                " Winograd's transform may exceed float16"
             )
         # Among many weights of a sum, one that is so small is nothing.
         smallest = sizes[sizes > 0].min(initial=np.inf)
         if isinstance(node, Binary | Constant) and smallest <= _VANISHING:
-            return f"it has a constant of {smallest:.3g}, which in float16 is 0"
+            return f"it has a constant of {smallest:.3g}, which float16 rounds to 0"
     return None
 
 
 def _scores(graph: Graph) -> set[str]:
-    """Return the nodes that compute the scores in float32: from the last Gemm or Dequantize on.
+    """Return the nodes that compute the scores in float32.
 
-    Without one, it starts from the first Softmax or activation of the chain, each node with one
-    reader, that ends in the output.
+    These are the nodes from the last Gemm or Dequantize to the output. Without such a node, they
+    begin with the first Softmax or activation of the chain that leads to the output, in which each
+    value has one reader.
     """
     writers = {node.output: node for node in graph.nodes}
     readers = Counter(name for node in graph.nodes for name in node.operands())
@@ -211,10 +215,10 @@ def _scores(graph: Graph) -> set[str]:
 
 
 def _between_bytes(graph: Graph) -> dict[str, str]:
-    """Return the nodes whose output is only quantized, perhaps after more such nodes, with the
-    reason.
+    """Return the nodes whose result is only quantized, each with the reason to keep it in float32.
 
-    As halves they would be rounded twice. A product is not among them: it is on tensor cores.
+    More nodes of this kind may lie between such a node and the Quantize. In float16, their results
+    would be rounded twice. Products are excluded, because they use tensor cores.
     """
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
@@ -227,12 +231,12 @@ def _between_bytes(graph: Graph) -> dict[str, str]:
             continue
         after = [reader for name in _within(graph, node.output) for reader in readers.get(name, ())]
         if after and all(isinstance(each, Quantize) or each.name in found for each in after):
-            found[node.name] = "what it computes is quantized"
+            found[node.name] = "its result is quantized"
     return found
 
 
 def _within(graph: Graph, name: str) -> Iterator[str]:
-    """Yield a value's name, and the names of the values inside which it lies."""
+    """Yield the name of a value, and the names of all values that contain it."""
     yield name
     while (inside := graph.values[name].inside) is not None:
         name = inside.parent
@@ -240,7 +244,7 @@ def _within(graph: Graph, name: str) -> Iterator[str]:
 
 
 def _inputs_to_quantize(graph: Graph) -> set[str]:
-    """Return the network's inputs that only Quantize reads; as halves they would be rounded
+    """Return the inputs of the network that only Quantize reads. In float16 they would be rounded
     twice."""
     others = {
         name for node in graph.nodes if not isinstance(node, Quantize) for name in node.operands()

@@ -1,6 +1,6 @@
-"""Describes the pixels that a model expects, and what its scores mean.
+"""Describes the pixels that a model expects, and the kind of its scores.
 
-A clip is a sequence of frames: its pixels are D×H×W×C, those of an image H×W×C.
+A clip is a sequence of frames. The pixels of a clip are D×H×W×C, and those of an image H×W×C.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from models.scores import OutputKind, classes_of
 
 @unique
 class ChannelOrder(Enum):
-    """Names the order of the channels that the model reads."""
+    """Names the order of the channels in the model's input."""
 
     RGB = "rgb"
     BGR = "bgr"
@@ -30,7 +30,7 @@ class ChannelOrder(Enum):
 
 @unique
 class Layout(Enum):
-    """Names the order of the input's axes after the batch; a clip's D comes before H."""
+    """Names the order of the input's axes after the batch axis. In a clip, D comes before H."""
 
     NCHW = "nchw"
     NHWC = "nhwc"
@@ -38,7 +38,7 @@ class Layout(Enum):
 
 @unique
 class CropMode(Enum):
-    """Names how an image is made height × width, by resizing, cropping or padding."""
+    """Names how an image gets the size height × width: by resizing, cropping or padding."""
 
     CROP = "crop"  # the shorter side becomes `resize`
     SQUASH = "squash"  # both sides become `resize`, so the aspect ratio changes
@@ -47,7 +47,7 @@ class CropMode(Enum):
 
 @unique
 class Rounding(Enum):
-    """Names how a part of a pixel is rounded; halves go to the even number."""
+    """Names how fractions of a pixel are rounded. Halves are rounded to even numbers."""
 
     NEAREST = "nearest"
     DOWN = "down"
@@ -55,7 +55,7 @@ class Rounding(Enum):
 
 @unique
 class Sampling(Enum):
-    """Names which frames of a longer clip a model gets; frames of a shorter clip are repeated."""
+    """Names how frames are selected from a longer clip. Frames of a shorter clip are repeated."""
 
     UNIFORM = "uniform"  # the middles of as many equal parts
     FIRST = "first"
@@ -64,11 +64,11 @@ class Sampling(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Preprocessing:
-    """Describes the input x = (pixel · scale - mean[c]) / std[c] for channel c, with pixel in
-    0..255.
+    """Describes the input x = (pixel · scale - mean[c]) / std[c] of channel c, with pixels from 0
+    to 255.
 
-    `mean` and `std` follow `channels` (so BGR models give BGR means) and have 1 entry for GREY, 3
-    otherwise.
+    `mean` and `std` are in the order of `channels`, so that a BGR model has BGR means. They have
+    one entry for GREY, and otherwise three.
     """
 
     height: int
@@ -95,8 +95,8 @@ class Preprocessing:
     pad: tuple[int, ...] = ()  # the colour of PAD as RGB, or one grey; empty: that of the mean
 
     def chosen(self, frames: int) -> list[int]:
-        """Return the indices of the frames that the model gets of a clip with `frames` frames, in
-        order."""
+        """Return the indices of the frames that the model gets, in order, from a clip of `frames`
+        frames."""
         wanted = range(self.frames or 1)
         if self.sampling is Sampling.UNIFORM:
             return [(2 * index + 1) * frames // (2 * len(wanted)) for index in wanted]
@@ -105,43 +105,44 @@ class Preprocessing:
 
     @property
     def resized(self) -> tuple[int, int]:
-        """Return the width and height to which SQUASH resizes an image and into which PAD
-        fits it."""
+        """Return the width and height of a resized image in the mode SQUASH, or of its frame in
+        PAD."""
         longer = max(self.height, self.width)
         return self.width * self.resize // longer, self.height * self.resize // longer
 
     @property
     def paper(self) -> tuple[int, ...]:
-        """Return the pixel that PAD puts around an image, in the model's order of channels: `pad`,
-        or else the one whose normalised value is about 0."""
+        """Return the pixel that PAD puts around an image, in the model's order of channels.
+
+        It is `pad` if that is set, and otherwise the pixel whose normalised value is nearest to 0.
+        """
         if self.pad:
             return self.pad[::-1] if self.channels is ChannelOrder.BGR else self.pad
         return tuple(min(255, max(0, round(mean / self.scale))) for mean in self.mean)
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """Return the shape in which engines take one image, H×W×C, or D×H×W×C for a clip."""
+        """Return the shape of one image as engines take it: H×W×C, or D×H×W×C for a clip."""
         depth = () if self.frames is None else (self.frames,)
         return (*depth, self.height, self.width, len(self.mean))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Return the shape in which the model takes one image, with channels first or last by
-        `layout`."""
+        """Return the shape of one image as the model takes it; `layout` decides where the channels
+        are."""
         *spatial, channels = self.image_shape
         return self.image_shape if self.layout is Layout.NHWC else (channels, *spatial)
 
     @property
     def resizable(self) -> bool:
-        """Return whether a device can resize decoded images for this model, which it cannot for
-        clips."""
+        """Return whether a device can resize decoded images for this model. Clips cannot be resized
+        there."""
         return self.frames is None and prod(self.image_shape) <= MIDDLE_BYTES
 
     def batch_kinds(self, takes: Kind) -> tuple[Kind, ...]:
-        """Return the kinds of batches for each of which a device has a plan, if it takes images up
-        to `takes`.
+        """Return the kinds of batches for which a device has separate plans.
 
-        Batches of pixels alone need no entries.
+        The device takes images of all kinds up to `takes`.
         """
         if takes <= Kind.TENSOR or not self.resizable:
             return Kind.PIXELS, Kind.TENSOR
@@ -149,7 +150,7 @@ class Preprocessing:
         return Kind.PIXELS, Kind.DECODED, *files
 
     def place_bytes(self, kind: Kind) -> int:
-        """Return the bytes that an image takes in a batch of this kind."""
+        """Return the number of bytes of an image's place in a batch of this kind."""
         if kind is Kind.PIXELS:
             return prod(self.image_shape)
         tensor = array_bytes(4 * prod(self.input_shape))
@@ -157,13 +158,14 @@ class Preprocessing:
 
     @property
     def forms(self) -> Mapping["np.dtype[Any]", tuple[int, ...]]:
-        """Return one image's shape by type, as uint8 pixels and as a normalised float32 tensor."""
+        """Return the allowed types of one image, each with its shape: uint8 pixels, or a float32
+        tensor."""
         return {np.dtype(np.uint8): self.image_shape, np.dtype(np.float32): self.input_shape}
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Describes the preprocessing of models from one source; `resize` scales with the model's
+    """Describes the preprocessing of models from one source. `resize` is scaled to the model's
     size."""
 
     size: int
@@ -176,11 +178,11 @@ class Preset:
     interpolation: Interpolation = Interpolation.BILINEAR
 
     def resized(self, height: int, width: int) -> int:
-        """Return the value of `resize` for a model of this height and width."""
+        """Return the value of `resize` for a model with this height and width."""
         return round(max(height, width) * self.resize / self.size)
 
     def at(self, height: int, width: int) -> Preprocessing:
-        """Return the preprocessing for a model of this size in N×C×H×W without known labels."""
+        """Return the preprocessing for an N×C×H×W model of this size, without labels."""
         return Preprocessing(
             height=height,
             width=width,
@@ -254,17 +256,18 @@ OF_OWN_NORMALISATION: Mapping[float, tuple[str, str]] = {
     255: ("raw", "bgr"),
     1: ("unit", "bgr-unit"),
 }
-"""The presets of a network that normalises pixels itself, by the largest value of these: one for
-RGB and one for BGR, because its operations may not tell the order of channels."""
+"""The presets, for RGB and for BGR, of a network that normalises pixels itself. There are two,
+because a network may not show the order of its channels. The key is the largest pixel value."""
 
 GREY_OF_OWN: Mapping[float, str] = {255: "grey-raw", 1: "digits"}
-"""The same for a network of one channel."""
+"""The preset of a network with one channel that normalises pixels itself, with the same keys."""
 
 
 def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:
-    """Return this preprocessing as each preset would have it, by the presets' names.
+    """Return variants of this preprocessing, one per preset, by the preset's name.
 
-    Only presets with as many channels count, and none if the model takes pixels as they are.
+    Presets with another number of channels are left out. If the model takes pixels unnormalised,
+    there are no variants.
     """
     if preprocessing.as_bytes:
         return {}
@@ -286,10 +289,10 @@ def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:
 
 
 def checked_labels(labels: tuple[str, ...], scores: int, source: str = "") -> tuple[str, ...]:
-    """Return the labels of each class of a model with so many scores, or none at all.
+    """Return one label per class for a model with `scores` scores, or an empty tuple.
 
-    The one label of a single score is that of yes. Raises PreprocessingError where there are too
-    many or too few.
+    A model with a single score may have a single label, which names the class yes. Raises
+    PreprocessingError if there are too many or too few labels.
     """
     count, classes = len(labels), classes_of(scores)
     if scores == count == 1:
@@ -307,13 +310,13 @@ def checked_labels(labels: tuple[str, ...], scores: int, source: str = "") -> tu
 def normalisation(
     preprocessing: Preprocessing,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return multiplier and offset, by channel, such that x = pixel · multiplier + offset."""
+    """Return multipliers and offsets per channel such that x = pixel · multiplier + offset."""
     mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
     return (preprocessing.scale / std).astype(np.float32), (-mean / std).astype(np.float32)
 
 
 def normalised(images: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.float32]:
-    """Return float32 of pixels N×H×W×C, normalised, in the order of axes of the model's layout."""
+    """Return the normalised float32 tensors of pixels (N×H×W×C), in the model's layout."""
     multiplier, offset = normalisation(preprocessing)
     tensors = images * multiplier + offset
     if preprocessing.layout is Layout.NCHW:

@@ -1,5 +1,4 @@
-"""Computes the whole numbers of a quantized network's filters and biases, in units of their
-scales."""
+"""Computes the integers of a quantized network's filters and biases, in units of their scales."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,17 +9,17 @@ from models.graph import Grid, Weight
 
 
 def is_quantized(stored: Storage) -> bool:
-    """Return whether a value is stored as bytes that mean numbers by a scale."""
+    """Return whether a value is stored as bytes that represent numbers by a scale."""
     return stored.dtype == BYTE.dtype
 
 
 def operands_of(
     grid: Grid, bias: Weight | None, bias_grid: Grid | None, x: Storage, y: Storage
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Return `requantization` of a filter and its bias, which is rounded to multiples of x's scale
-    times the filter's.
+    """Return the result of `requantization` for a filter and its bias.
 
-    Raises ValueError where a sum may pass 32 bits.
+    The bias is rounded to multiples of x's scale times the filter's scale. Raises ValueError if a
+    sum may exceed 32 bits.
     """
     whole = None
     if bias is not None:
@@ -36,6 +35,6 @@ def _in_steps(bias: Weight, grid: Grid | None, step: NDArray[np.float32]) -> NDA
         steps = np.where(bias == 0, 0, bias.astype(np.float64) / step)
     if not (np.abs(steps) < 2**31).all():
         raise ValueError(
-            "the bias is beyond 32 bits in units of the input's scale and the filter's"
+            "the bias exceeds 32 bits in units of the input's scale times the filter's scale"
         )
     return np.rint(steps).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Defines what a model's scores are, and what each score is as a probability.
+"""Defines the kinds of a model's scores, and converts scores of each kind to probabilities.
 
     output                     a score s as a probability     classes exclude each other
     logits, or softmax         softmax                        yes
@@ -11,8 +11,9 @@
     independent-percent        s / 100                        no
     independent-log-probabilities  e^s                        no
 
-A model with one score answers a yes/no question: its classes are no, 1 - p, and yes, p. Its logit
-becomes p by a sigmoid, whichever of `logits` and `sigmoid` it is called.
+A model with one score answers a yes/no question. Its classes are "no", with the probability 1 - p,
+and "yes", with the probability p. A sigmoid converts its logit to p, for both `logits` and
+`sigmoid`.
 """
 
 from dataclasses import dataclass
@@ -34,17 +35,17 @@ _BY_SOFTMAX, _INDEPENDENT, _UNBOUNDED = "by softmax", "independent", "unbounded"
 
 @unique
 class OutputKind(Enum):
-    """Names the kind of a model's scores, as the key `output` does.
+    """Names the kind of a model's scores, with the values of the key `output`.
 
-    This is the one table of the kinds: their names, phrases that say what they are, and what holds
-    of them.
+    This table is the only definition of the kinds. It has the name of each, a phrase that describes
+    it, and its properties.
     """
 
     _value_: str
 
     LOGITS = (
         "logits",
-        "logits, of which a softmax makes probabilities",
+        "logits, which a softmax converts to probabilities",
         _BY_SOFTMAX,
         _UNBOUNDED,
     )
@@ -58,7 +59,7 @@ class OutputKind(Enum):
     SHARES = "shares", "shares, which are divided by their sum"
     SIGMOID = (
         "sigmoid",
-        "independent logits (multi-label), and a sigmoid makes a probability of each",
+        "independent logits (multi-label), which a sigmoid converts to probabilities",
         _INDEPENDENT,
         _UNBOUNDED,
     )
@@ -84,7 +85,7 @@ class OutputKind(Enum):
     is_unbounded: bool
 
     def __new__(cls, name: str, meaning: str, *traits: str) -> "OutputKind":
-        """Return the kind with this name, and the other columns of its row."""
+        """Return a kind with the given name, description and properties."""
         member = object.__new__(cls)
         member._value_, member.meaning = name, meaning
         member.by_softmax = _BY_SOFTMAX in traits
@@ -99,7 +100,7 @@ class OutputKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Holds the facts about scores that a model's graph shows."""
+    """Holds the facts about scores that the graph of a model shows."""
 
     kind: OutputKind | None  # None: it does not show that
     reason: str  # a phrase
@@ -107,25 +108,25 @@ class Meaning:
     around_0: bool = False  # each lies as far below 0 as above, as behind a Tanh
 
 
-UNSHOWN = Meaning(None, "its graph was not looked at")
+UNSHOWN = Meaning(None, "its graph was not examined")
 
 
 def set_key(name: str | None) -> str:
-    """Return a phrase that says how to name the scores."""
+    """Return a phrase that tells users how to name the output with the scores."""
     return f'set scores = "{name}" in model.toml, or --set scores={name}'
 
 
 def classes_of(scores: int) -> int:
-    """Return the number of classes that a model with so many scores tells apart."""
+    """Return the number of classes of a model with this number of scores."""
     return max(2, scores)
 
 
 def meaning_of(kind: OutputKind, scores: int) -> str:
-    """Return a phrase that names the kind of so many scores."""
+    """Return a phrase that describes scores of this kind and number."""
     if scores > 1:
         return kind.meaning
     if kind.is_unbounded:
-        return "one logit, of which a sigmoid makes the probability of yes"
+        return "one logit, which a sigmoid converts to the probability of yes"
     forms = {
         OutputKind.LOG_PROBABILITIES: _LOG_OF_YES,
         OutputKind.INDEPENDENT_LOG: _LOG_OF_YES,
@@ -136,7 +137,10 @@ def meaning_of(kind: OutputKind, scores: int) -> str:
 
 
 def each_probability(values: Floats, kind: OutputKind) -> Floats:
-    """Return scores of any shape as probabilities, each computed by itself, unlike by a softmax."""
+    """Return each score as a probability, without regard to the other scores of its image.
+
+    The scores may have any shape. A softmax, which needs all scores of an image, is not supported.
+    """
     if kind is OutputKind.SIGMOID:
         return sigmoid(values)
     if kind in (OutputKind.PERCENT, OutputKind.INDEPENDENT_PERCENT):
@@ -147,19 +151,22 @@ def each_probability(values: Floats, kind: OutputKind) -> Floats:
 
 
 def positive(sums: Floats) -> Floats:
-    """Return sums to divide by, with 1 in place of those that are not the sum of shares."""
+    """Return the sums as divisors: sums that are not positive become 1."""
     return np.where(sums > 0, sums, 1)
 
 
 def sigmoid(values: Floats) -> Floats:
-    """Return 1 / (1 + e^-x), which overflows for no x."""
+    """Return 1 / (1 + e^-x) without overflow for any x."""
     powers = np.exp(-np.abs(values))
     smaller: Floats = powers / (1 + powers)
     return np.where(values < 0, smaller, 1 / (1 + powers))
 
 
 def probabilities_of(scores: Floats, kind: OutputKind) -> Floats:
-    """Return the probabilities of scores, N×1 or N×classes, as N×`classes_of`."""
+    """Return the probabilities of scores.
+
+    `scores` is N×1 or N×classes, and the result is N×`classes_of(scores.shape[1])`.
+    """
     if scores.shape[1] == 1:
         return _of_one(scores, kind)
     if kind.by_softmax:
@@ -183,8 +190,10 @@ _NEAR = 5e-3
 
 
 def shown_by(scores: Floats) -> OutputKind | None:
-    """Return the only kind that the scores of some images, N×classes, can be; None if several are
-    possible."""
+    """Return the only possible kind of the scores of some images, or None if several are possible.
+
+    `scores` is N×classes.
+    """
     low, high, count = float(scores.min()), float(scores.max()), scores.shape[1]
     if count > 1 and low >= -_NEAR and _all_near(scores.sum(axis=1), 1):
         return OutputKind.PROBABILITIES
@@ -200,10 +209,12 @@ def shown_by(scores: Floats) -> OutputKind | None:
 
 
 def contradiction(kind: OutputKind, scores: Floats) -> str:
-    """Return why the scores of some images, N×classes, cannot be of this kind; empty if they
-    can."""
+    """Return the reason why the scores of some images cannot be of this kind, or "" if they can.
+
+    `scores` is N×classes.
+    """
     if scores.shape[1] > 1 and kind.is_unbounded and shown_by(scores) in _ADD_UP:
-        return "they are nowhere below 0, and of each image they add up to 1 or 100"
+        return "they are never negative, and the scores of each image add up to 1 or 100"
     if kind.is_unbounded or kind is OutputKind.SHARES:
         return ""
     if kind in (OutputKind.LOG_PROBABILITIES, OutputKind.INDEPENDENT_LOG):

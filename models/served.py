@@ -1,6 +1,6 @@
-"""Defines what a server knows of a model that another process may have read.
+"""Defines the facts about a model that a server needs if another process has read the model.
 
-It imports neither graphs nor what reads files: a server need not.
+This module imports neither graphs nor readers of files, because such a server does not need them.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _SHOWN = 8  # layers
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Holds how one model's requests are served where its files differ from the settings."""
+    """Holds serving options of one model, which its files set differently from the settings."""
 
     max_batch: int | None = None  # beside --max-batch
     timeout_ms: float | None = None  # deadline of requests that set none, or a later one
@@ -27,9 +27,9 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """Names a value inside a network that an engine can return with the scores.
+    """Names a value inside a network that an engine can return in addition to the scores.
 
-    The name is the same in the graph as loaded and in its ONNX form.
+    The loaded graph and its ONNX form use the same name.
     """
 
     name: str
@@ -37,13 +37,13 @@ class Inner:
 
     @property
     def size(self) -> int:
-        """Return the length of the vector that `as_vectors` makes of this value."""
+        """Return the length of the vectors that `as_vectors` computes from this value."""
         return self.shape[_axis(self.shape)]
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Says why a network has no value of the kind that was looked for."""
+    """Gives the reason why a network has no such value."""
 
     reason: str
 
@@ -52,9 +52,9 @@ UNSOUGHT = Absent("none was looked for")
 
 
 def as_vectors(value: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return n vectors from a value of n images; a value with positions is averaged over them.
+    """Return n vectors from a value of n images. A value with positions is averaged over them.
 
-    C×H×W has positions, and so have T tokens of C channels, T×C.
+    The positions are H and W of C×H×W, or the T tokens of T×C.
     """
     axis = 1 + _axis(value.shape[1:])
     others = tuple(other for other in range(1, value.ndim) if other != axis)
@@ -71,7 +71,7 @@ def _axis(shape: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Maps:
-    """Makes class activation maps from the value `features`, C×H×W."""
+    """Computes class activation maps from the value `features` (C×H×W)."""
 
     features: Inner
     weight: _Array  # classes×C
@@ -80,7 +80,7 @@ class Maps:
     beside: _Array  # added to the mean over the positions, one per class
 
     def of(self, features: _Array, classes: Sequence[int]) -> _Array:
-        """Return the maps of the given classes, classes×H×W."""
+        """Return the maps (classes×H×W) of the given classes."""
         channels, *positions = features.shape
         kept = list(classes)
         maps = self.weight[kept] @ features.reshape(channels, -1) + self.inside[kept, np.newaxis]
@@ -91,8 +91,10 @@ class Maps:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Holds how many convolutions and fully connected layers are on integers, and the others'
-    names."""
+    """Holds the number of convolutions and fully connected layers that run on integers.
+
+    `in_float` has the names of those that do not.
+    """
 
     on_integers: int
     in_float: tuple[str, ...]

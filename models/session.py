@@ -1,6 +1,6 @@
-"""Opens sessions of ONNX Runtime on the CPU, and names the inputs of those that serve.
+"""Opens ONNX Runtime sessions on the CPU, and names the inputs of served models.
 
-It imports no ONNX: a server need not, once another process has read its models.
+This module does not import ONNX: a server does not need it if another process has read the models.
 """
 
 import os
@@ -20,16 +20,17 @@ _DEQUANTIZE = b'"\x10DequantizeLinear'
 
 
 def open_session(model: bytes, threads: int, *, exact: bool = False) -> ort.InferenceSession:
-    """Return a session on the CPU; with `threads` = 0 ONNX Runtime chooses their number."""
+    """Return a session on the CPU with `threads` threads; 0 lets ONNX Runtime choose their
+    number."""
     options = session_options(model, threads, exact=exact)
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def session_options(model: bytes, threads: int, *, exact: bool = False) -> ort.SessionOptions:
-    """Return the options of a session for a model on the CPU.
+    """Return the options of a CPU session for a model.
 
-    An `exact` one computes node by node, so that quantized layers are computed in float: their sums
-    of 8-bit products may overflow where a processor has no instruction for them.
+    An `exact` session runs without graph optimisations, so that quantized layers are computed in
+    float. On processors without an instruction for sums of 8-bit products, these sums may overflow.
     """
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads

@@ -1,4 +1,5 @@
-"""Lists, as presets by name, how torchvision evaluates each of its classification weights."""
+"""Lists torchvision's classification weights as presets, with the preprocessing of their
+evaluation."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

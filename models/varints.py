@@ -1,4 +1,4 @@
-"""Reads protobuf's numbers of variable length, in model files and in clients' messages."""
+"""Reads protobuf's variable-length integers, in model files and in messages from clients."""
 
 from collections.abc import Callable
 
@@ -8,10 +8,10 @@ _MOST_BITS = 70
 def varint(
     data: bytes, position: int, end: int, endless: Callable[[], Exception]
 ) -> tuple[int, int]:
-    """Return the number that starts at `position`, and the position after it.
+    """Return the integer that starts at `position`, and the position after it.
 
-    Raises the error that `endless` makes if the number ends neither before `end` nor within ten
-    bytes.
+    If the integer does not end before `end` or within ten bytes, this raises the error that
+    `endless` returns.
     """
     value = shift = 0
     while position < end and shift < _MOST_BITS:

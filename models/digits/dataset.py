@@ -1,9 +1,9 @@
 """Makes the training and test data of the digits model.
 
-Handwriting is scikit-learn's bundled digits (8×8 pixels, 16 levels; the UCI "Optical Recognition of
-Handwritten Digits" test set). It is small and always light on dark, so most of the training data is
-synthetic: the handwriting enlarged and moved, and digits drawn by `drawing`, on paper and with ink
-of any brightness.
+The handwriting is scikit-learn's digits dataset (8×8 pixels, 16 levels; the test set of the UCI
+"Optical Recognition of Handwritten Digits"). That dataset is small and always light on dark.
+Therefore most training images are synthetic: enlarged and moved handwriting, and digits drawn by
+`drawing`, with paper and ink of any brightness.
 """
 
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ _SPLIT_SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Handwriting:
-    """Holds n images of 8×8 pixels 0..255, light on dark, and the digits 0..9 that they show."""
+    """Holds n images of 8×8 pixels from 0 to 255, light on dark, and their digits from 0 to 9."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
 
 
 def handwriting() -> tuple[Handwriting, Handwriting]:
-    """Return 1437 images to train on and 360 to test with; they are the same in every call."""
+    """Return 1437 training images and 360 test images, the same in every call."""
     # Importing scikit-learn takes two seconds, and drawing digits does not need it.
     from sklearn.datasets import load_digits  # noqa: PLC0415
     from sklearn.model_selection import train_test_split  # noqa: PLC0415
@@ -44,10 +44,10 @@ def handwriting() -> tuple[Handwriting, Handwriting]:
 
 
 def enlarge(image: NDArray[np.uint8], threshold: float, sharpness: float) -> Image.Image:
-    """Return an 8×8 digit cropped to its ink and enlarged; its strokes' edges are 1 / sharpness
-    wide.
+    """Return an 8×8 digit, cropped to its ink and enlarged.
 
-    The lower the threshold (0..1), the thicker the strokes.
+    The edges of its strokes are 1 / sharpness pixels wide. A lower threshold (0 to 1) makes the
+    strokes thicker.
     """
     smooth = Image.fromarray(np.pad(image, 1)).resize((160, 160), Image.Resampling.BICUBIC)
     ink = np.clip((np.asarray(smooth) / 255 - threshold) * sharpness + 0.5, 0, 1)
@@ -59,14 +59,14 @@ def enlarge(image: NDArray[np.uint8], threshold: float, sharpness: float) -> Ima
 def enlarged_digit(
     image: NDArray[np.uint8], placement: Placement, side: int, rng: np.random.Generator
 ) -> Coverage:
-    """Return a square image, side × side, of a handwritten digit, enlarged."""
+    """Return a square image (side × side) of an enlarged handwritten digit."""
     glyph = enlarge(image, rng.uniform(0.3, 0.6), rng.uniform(2, 8))
     return place(glyph, placement, side, aspect=glyph.width / glyph.height)
 
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Says how many images the training set has of each kind."""
+    """Gives the number of training images of each kind."""
 
     as_is: int = 6  # of each digit of the handwriting
     enlarged: int = 12  # of each digit of the handwriting
@@ -77,7 +77,7 @@ class Amounts:
 def coverage_maps(
     learnt: Handwriting, amounts: Amounts, rng: np.random.Generator
 ) -> tuple[Coverage, NDArray[np.int64]]:
-    """Return n coverage maps of SIDE × SIDE with the digits they show."""
+    """Return n coverage maps of SIDE × SIDE pixels, and the digits in them."""
     maps: list[Coverage] = []
     labels: list[int] = []
     for image, label in zip(learnt.images, learnt.labels.tolist(), strict=True):
@@ -95,7 +95,7 @@ def coverage_maps(
 
 
 def _as_is(image: NDArray[np.uint8], rng: np.random.Generator) -> Coverage:
-    """Return the 8×8 pixels scaled to the whole image, as in a request, and moved slightly."""
+    """Return the 8×8 pixels scaled to the whole image, as the server does, and slightly shifted."""
     placement = Placement(
         height=rng.uniform(0.85, 1.1),
         aspect=1.0,
@@ -115,8 +115,10 @@ def _small(coverage: Coverage) -> Coverage:
 
 
 def photograph(maps: Coverage, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return n images 0..1 made of n coverage maps: ink on paper, lit unevenly, blurred, with
-    noise."""
+    """Return n images with pixels from 0 to 1, rendered from n coverage maps.
+
+    They show ink on paper that is unevenly lit, blurred and noisy.
+    """
     n = len(maps)
 
     def per_image(low: float, high: float) -> NDArray[np.float32]:

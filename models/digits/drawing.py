@@ -1,6 +1,7 @@
-"""Draws digits with a pen or a typeface, as coverage maps for training and for sample images.
+"""Draws digits with a pen or a typeface. The results are coverage maps for training and for
+samples.
 
-A coverage map is a float32 array, 0 for paper and 1 for ink. The pen follows splines through a few
+A coverage map is a float32 array with 0 for paper and 1 for ink. The pen follows splines through
 points that are moved at random, so that no two digits are alike.
 """
 
@@ -64,7 +65,8 @@ _HANDS: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Places a digit in its image, whose axes run from 0 to 1 rightwards and downwards."""
+    """Gives the position of a digit in its image. The axes run from 0 to 1, rightwards and
+    downwards."""
 
     height: float  # of the digit, as a fraction of the image's
     aspect: float  # width : height of the digit
@@ -75,8 +77,10 @@ class Placement:
 
     @classmethod
     def random(cls, rng: np.random.Generator) -> Self:
-        """Return a random placement, roughly centred, a third to nearly all of the height, slightly
-        tilted."""
+        """Return a random placement near the centre, slightly tilted.
+
+        The height of the digit is a third to nearly all of the image's height.
+        """
         height = rng.uniform(0.33, 0.92)
         aspect = rng.uniform(0.45, 0.85)
         room = min(0.5 - height / 2, 0.18)
@@ -90,9 +94,8 @@ class Placement:
         )
 
     def matrix(self) -> NDArray[np.float64]:
-        """Return the 2×3 matrix from points of the digit's box (0..1) to points of a square image
-        (0..1).
-        """
+        """Return the 2×3 matrix that maps points of the digit's box (0 to 1) to points of the image
+        (0 to 1)."""
         cos, sin = np.cos(np.radians(self.angle)), np.sin(np.radians(self.angle))
         turn = np.array([[cos, sin], [-sin, cos]])
         shape = np.array([[self.aspect, -self.slant], [0, 1]]) * self.height
@@ -111,9 +114,8 @@ class Colours:
 
     @classmethod
     def random(cls, rng: np.random.Generator) -> Self:
-        """Return two random colours whose brightness differs by at least 70 of 255, and some
-        noise.
-        """
+        """Return two random colours that differ in brightness by at least 70 of 255, and a random
+        noise."""
         luma = np.array([0.299, 0.587, 0.114])
         while True:
             paper, ink = rng.uniform(0, 255, (2, 3))
@@ -122,7 +124,7 @@ class Colours:
 
 
 def pen_digit(digit: int, placement: Placement, side: int, rng: np.random.Generator) -> Coverage:
-    """Return a square image, side × side, of a digit written with a round pen."""
+    """Return a square image (side × side) of a digit drawn with a round pen."""
     hands = _HANDS[digit]
     strokes = hands[rng.integers(len(hands))].split(" | ")
     width = max(2, round(side * placement.height * rng.uniform(0.05, 0.2)))
@@ -143,8 +145,7 @@ def pen_digit(digit: int, placement: Placement, side: int, rng: np.random.Genera
 def printed_digit(
     digit: int, placement: Placement, side: int, rng: np.random.Generator
 ) -> Coverage:
-    """Return a square image, side × side, of a digit in Pillow's typeface, at a light to heavy
-    weight."""
+    """Return a square image (side × side) of a digit in Pillow's typeface, with a random weight."""
     font = ImageFont.load_default(side)
     stroke = int(rng.integers(0, side // 16 + 1))
     left, top, right, bottom = font.getbbox(str(digit), stroke_width=stroke)
@@ -155,8 +156,10 @@ def printed_digit(
 
 
 def place(glyph: Image.Image, placement: Placement, side: int, aspect: float) -> Coverage:
-    """Return a square image, side × side, in which a digit's grey image of proportions `aspect` is
-    placed."""
+    """Return a square image (side × side) that contains the grey image of a digit.
+
+    `aspect` is the width of the digit divided by its height.
+    """
     matrix = np.vstack([replace(placement, aspect=aspect).matrix(), [0, 0, 1]])
     # Pillow needs the inverse: for each pixel of the result, its place in the glyph.
     back = np.diag([glyph.width, glyph.height, 1]) @ np.linalg.inv(
@@ -174,10 +177,10 @@ def place(glyph: Image.Image, placement: Placement, side: int, aspect: float) ->
 def on_paper(
     coverage: Coverage, size: tuple[int, int], colours: Colours, rng: np.random.Generator
 ) -> Image.Image:
-    """Return an RGB image of `size` (width, height) with a square coverage map in its middle.
+    """Return an RGB image of `size` (width, height) with a square coverage map at its centre.
 
-    It is lit unevenly across, with a camera's noise; `size` is at least the map's in both
-    directions.
+    The image is unevenly lit and has the noise of a camera. Both sides of `size` must be at least
+    the side of the map.
     """
     width, height = size
     side = len(coverage)
@@ -210,7 +213,7 @@ def _move(
 
 
 def _spline(points: NDArray[np.float64], steps: int = 8) -> NDArray[np.float64]:
-    """Return a Catmull-Rom spline through the points, with `steps` samples between neighbours."""
+    """Return points on a Catmull-Rom spline, `steps` between each two neighbours in `points`."""
     p = np.vstack([points[:1], points, points[-1:]])
     t = np.linspace(0, 1, steps, endpoint=False)[:, None]
     pieces = [

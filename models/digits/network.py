@@ -1,4 +1,4 @@
-"""Describes the digits model once, both to train it by PyTorch and to write it as ONNX.
+"""Defines the network of the digits model once, for training in PyTorch and for export to ONNX.
 
     1×32×32   conv 3×3, BatchNormalization, ReLU; max pool 2
     16×16×16  squeeze 1×1, ReLU; expand 1×1 and 3×3, ReLU, concatenated; max pool 2
@@ -6,7 +6,7 @@
     32×8×8    conv 3×3 stride 2, BatchNormalization, ReLU
     32×4×4    flatten, fully connected, 10 logits
 
-It is small, yet has an example of most rewrites.
+The network is small, but most rewrite rules apply to it.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ConvLayer:
-    """A convolution padded to keep its size, with either BatchNormalization or a bias."""
+    """Describes a convolution with BatchNormalization or a bias, padded to keep the size of its
+    input."""
 
     inputs: int
     outputs: int
@@ -49,8 +50,8 @@ CONVS: Mapping[str, ConvLayer] = {
 
 
 class Operations(Protocol[T]):
-    """Lists the operations that the network uses; each implementation has values of its own
-    type."""
+    """Declares the operations that the network uses. Each implementation has its own type of
+    values."""
 
     def conv(self, name: str, x: T) -> T:
         """Return the output of layer CONVS[name], its BatchNormalization included."""
@@ -62,17 +63,17 @@ class Operations(Protocol[T]):
         """Return the largest value of each 2×2 window."""
 
     def concat(self, a: T, b: T) -> T:
-        """Return a with b's channels appended."""
+        """Return the channels of a followed by the channels of b."""
 
     def add(self, a: T, b: T) -> T:
         """Return a + b."""
 
     def classify(self, x: T) -> T:
-        """Return CLASSES logits computed of FEATURES numbers."""
+        """Return CLASSES logits, computed from FEATURES numbers."""
 
 
 def network(op: Operations[T], x: T) -> T:
-    """Return the logits N×10 of grey images N×1×32×32 with pixels 0..1."""
+    """Return the logits (N×10) of grey images (N×1×32×32) with pixels from 0 to 1."""
     x = op.pool(op.relu(op.conv("stem", x)))
     x = op.relu(op.conv("squeeze", x))
     x = op.concat(op.relu(op.conv("expand1", x)), op.relu(op.conv("expand3", x)))
@@ -85,10 +86,10 @@ def network(op: Operations[T], x: T) -> T:
 def to_onnx(
     weights: Mapping[str, NDArray[np.float32]], notes: Mapping[str, str]
 ) -> onnx.ModelProto:
-    """Return the network as ONNX with a symbolic batch.
+    """Return the network as an ONNX model with a symbolic batch size.
 
-    `weights` are named as PyTorch names them: "stem.weight", "stem_bn.running_mean". `notes`
-    become the model's metadata. Equal arguments give equal bytes.
+    The keys of `weights` are PyTorch's names, such as "stem.weight" and "stem_bn.running_mean".
+    `notes` become the model's metadata. Equal arguments give equal bytes.
     """
     writer = _OnnxWriter()
     logits = network(writer, "image")
@@ -112,7 +113,7 @@ def to_onnx(
 
 
 class _OnnxWriter:
-    """Implements the operations on names of ONNX values; each call adds nodes."""
+    """Implements the operations on names of ONNX values. Each call adds nodes."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []

@@ -1,6 +1,6 @@
-"""Writes the sample images by `python -m models.digits.samples`.
+"""Writes the sample images. Run it as `python -m models.digits.samples`.
 
-They show one of each digit, from handwriting that is not in the training set, in ten styles.
+The images show each digit once, in ten styles. The handwriting is not in the training set.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ _MANNERS = (
 
 
 def main() -> None:
-    """Write all ten images."""
+    """Write all ten sample images."""
     rng = np.random.default_rng(_SEED)
     _, held_out = handwriting()
     for digit, manner in enumerate(_MANNERS):

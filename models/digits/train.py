@@ -1,7 +1,7 @@
-"""Trains the built-in model: `make train`, or `python -m models.digits.train`.
+"""Trains the built-in model. Run it as `make train` or `python -m models.digits.train`.
 
-Seeded and on one thread: the same versions on the same kind of processor write the same file. Takes
-about four minutes on one core.
+Training is seeded and uses one thread, so that the same library versions write the same file on the
+same kind of processor. It takes about four minutes on one core.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _PEAK_RATE = 4e-3
 
 
 def main() -> None:
-    """Train, measure on the held-out digits, and write the ONNX file."""
+    """Train the model, measure its accuracy on the test digits, and write the ONNX file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=MODEL_PATH)
     parser.add_argument("--epochs", type=int, default=10)
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def train(epochs: int, amounts: Amounts) -> onnx.ModelProto:
-    """Return the trained model; its metadata has its accuracy on the test set."""
+    """Return the trained model. Its metadata contains its accuracy on the test set."""
     torch.manual_seed(_SEED)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -70,7 +70,7 @@ def train(epochs: int, amounts: Amounts) -> onnx.ModelProto:
 
 
 def accuracy(model: onnx.ModelProto, digits: Handwriting) -> float:
-    """Return the model's accuracy on 8×8 digits, enlarged to its input."""
+    """Return the model's accuracy on 8×8 digits that are enlarged to the size of its input."""
     resized = [
         np.asarray(Image.fromarray(image).resize((SIDE, SIDE), Image.Resampling.BILINEAR))
         for image in digits.images
@@ -100,7 +100,7 @@ def _fresh_layers() -> nn.ModuleDict:
 
 
 class _Torch:
-    """Implements the operations on tensors of PyTorch."""
+    """Implements the operations on PyTorch tensors."""
 
     def __init__(self, layers: nn.ModuleDict) -> None:
         self._layers = layers
@@ -133,7 +133,7 @@ def _fit(
     epochs: int,
     rng: np.random.Generator,
 ) -> None:
-    """Train the layers in place, with new photographs of the same coverage maps in each epoch."""
+    """Train the layers in place. Each epoch renders new images from the same coverage maps."""
     steps = len(maps) // _BATCH
     optimiser = torch.optim.AdamW(layers.parameters(), weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(

@@ -1,1 +1,1 @@
-"""Contains the engines that run a classifier, their protocol, and the choice of one to open."""
+"""Contains the engines that run a classifier, their interface, and the choice between them."""

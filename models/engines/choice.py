@@ -1,4 +1,4 @@
-"""Names the device of each engine, and says which of them are certain to be the CPU."""
+"""Names the device of each engine, and tells which engines are certain to run on the CPU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ class DeviceChoice:
 
 
 def every_gpu() -> Sequence[DeviceChoice]:
-    """Return the choices of all GPUs. Raises EngineError where there is none."""
+    """Return one choice for each GPU. Raises EngineError if there is no GPU."""
     return [DeviceChoice(DeviceKind.CUDA, number) for number in range(count_gpus(NO_GPU))]
 
 
 def all_on_cpu(choices: Sequence[DeviceChoice]) -> bool:
-    """Return whether all these choices lead to the CPU, whatever the model is."""
+    """Return whether all these choices lead to the CPU for every model."""
     kinds = {choice.kind for choice in choices}
     return DeviceKind.CUDA not in kinds and (DeviceKind.AUTO not in kinds or not has_driver())

@@ -1,6 +1,6 @@
-"""Compares an engine with ONNX Runtime on the model's file as it was given, when it is opened.
+"""Compares a newly opened engine with ONNX Runtime's results for the original model file.
 
-A conversion that changes a model's scores shows nowhere else: all engines run the converted model.
+No other check finds a conversion that changes scores, because all engines run the converted model.
 """
 
 import logging
@@ -38,11 +38,11 @@ _log = logging.getLogger("convoy")
 
 
 def compare(engine: Engine, classifier: Classifier) -> None:
-    """Raise UnsupportedModelError unless the engine's scores are those of the file as given.
+    """Raise UnsupportedModelError unless the engine's scores agree with those of the original file.
 
-    Scores must be numbers in any case. Where ONNX Runtime cannot run the file, the log says so. One
-    comparison is enough for all presets: a preset changes pixels, and the tensors that are compared
-    come after them.
+    Scores that are NaN or infinite are always refused. If ONNX Runtime cannot run the original
+    file, this is logged and the comparison is skipped. One comparison covers all presets, because
+    presets only change pixels, and the comparison starts from normalised tensors.
     """
     given = classifier.given
     if given is None or given.is_compared:
@@ -63,12 +63,12 @@ def compare(engine: Engine, classifier: Classifier) -> None:
     if errors[worst] > allowed:
         given.own_difference = _own_difference(classifier, given)
         allowed = tolerance(classifier, expected)
-        of_own = f", and its own with and without optimisations by {given.own_difference:.1e}"
+        of_own = f", and ONNX Runtime's optimisations change them by {given.own_difference:.1e}"
     if errors[worst] <= allowed:
         given.is_compared = True
         if of_own:
             _log.warning(
-                "%s multiplies rounding errors: its scores differ from ONNX Runtime's for the file"
+                "%s amplifies rounding errors: its scores differ from ONNX Runtime's for the file"
                 " by %.1e of the largest%s",
                 classifier.name,
                 errors[worst],
@@ -77,9 +77,9 @@ def compare(engine: Engine, classifier: Classifier) -> None:
         return
     raise UnsupportedModelError(
         f"{classifier.name} is not served: Convoy's form of it gives other scores than ONNX Runtime"
-        f" does for the file itself, by {errors[worst]:.1e} of the largest{of_own};"
-        f" {allowed:.1e} is allowed. {_cause(classifier, given, worst, allowed)} Export it with"
-        " another opset, and report the model"
+        f" does for the original file. They differ by {errors[worst]:.1e} of the largest{of_own};"
+        f" at most {allowed:.1e} is allowed. {_cause(classifier, given, worst, allowed)} Export the"
+        " model with another opset, and report it"
     )
 
 
@@ -90,9 +90,11 @@ def tolerance(
     *,
     on_kernels: bool = False,
 ) -> float:
-    """Return how far scores may be from those of the file as given, relative to the largest.
+    """Return the allowed difference from the scores of the original file, relative to the largest
+    score.
 
-    `on_kernels` says that Convoy's kernels compute them, with the algorithms that `choose` gives.
+    With `on_kernels`, the bound is for scores that Convoy's kernels compute with the algorithms
+    that `choose` returns.
     """
     least = _ALLOWED_IN_8_BITS if classifier.network.quantized else _ALLOWED
     if classifier.given is not None:
@@ -104,11 +106,11 @@ def tolerance(
 
 
 def _own_difference(classifier: Classifier, given: AsGiven) -> float:
-    """Return how far ONNX Runtime's scores of the file with and without its optimisations are
-    apart, relative to the largest.
+    """Return how much ONNX Runtime's optimisations change the file's scores, relative to the
+    largest.
 
-    0 for a model of 8 bits, where its kernels of integers may overflow, so that the difference says
-    nothing of rounding.
+    The result is 0 for an 8-bit model. Its integer kernels may overflow, so that the difference
+    would not measure rounding.
     """
     if classifier.path is None or classifier.network.quantized:
         return 0.0
@@ -139,19 +141,22 @@ def _scores_of_the_file(
 
 
 def _check_finite(classifier: Classifier, scores: Scores) -> None:
-    """Raise UnsupportedModelError for scores that rank no classes: NaN, or an infinite largest."""
+    """Raise UnsupportedModelError if an image's scores cannot rank classes.
+
+    This is the case if a score is NaN, or if the largest score is infinite.
+    """
     bad = ~np.isfinite(scores.max(axis=1))
     if bad.any():
         raise UnsupportedModelError(
-            f"{classifier.name} is not served: of {len(scores)} test images {int(bad.sum())} get"
-            " scores that are not finite (NaN or infinite). Its weights, or a constant in it, are"
-            " broken: export an earlier checkpoint, in float32"
+            f"{classifier.name} is not served: its scores for {int(bad.sum())} of {len(scores)}"
+            " test images are not finite (NaN or infinite). A weight or another constant is"
+            " probably invalid; export an earlier checkpoint, in float32"
         )
 
 
 def _cause(classifier: Classifier, given: AsGiven, index: int, allowed: float) -> str:
-    """Return a sentence with the first node of the file whose result differs, if it can be
-    found."""
+    """Return a sentence that names the first node whose result differs, or "" if none can be
+    named."""
     if classifier.path is None or classifier.network.no_kernels:
         return ""
     try:
@@ -160,7 +165,7 @@ def _cause(classifier: Classifier, given: AsGiven, index: int, allowed: float) -
             in_floats(proto), classifier.network.proto, given.tensors[index], allowed
         )
     except ModelError as error:  # the file may have gone
-        return f"Which of its operators differs could not be found: {error}."
+        return f"The operator that differs could not be found: {error}."
 
 
 def _first_difference(
@@ -182,16 +187,16 @@ def _first_difference(
                 causes = _converted(name, made, ours) or [made[name]]
                 named = ", ".join(f"{n.op_type} {n.name or n.output[0]}" for n in causes[:4])
                 return f"The cause is {named}: the first result that differs is {name}."
-    return "No result inside it that both have differs."
+    return "No intermediate result that both forms contain differs."
 
 
 def _converted(
     name: str, made: Mapping[str, NodeProto], kept: Collection[str]
 ) -> Sequence[NodeProto]:
-    """Return the nodes of the file between a result and the nearest results that Convoy's form has
-    too.
+    """Return the nodes of the file between a result and the nearest earlier results that
+    both models contain.
 
-    The node that computes the result itself is not among them.
+    The node that computes the result itself is not included.
     """
     found: list[NodeProto] = []
     pending = [*made[name].input]

@@ -1,4 +1,4 @@
-"""Counts the layers that ONNX Runtime computes on integers, and names those in float."""
+"""Counts the layers that ONNX Runtime computes with integers, and names those computed in float."""
 
 import os
 import re
@@ -32,8 +32,10 @@ _IN_BLOCKS = "_nchwc"
 
 
 def layers_in(optimised: ModelProto, model: Callable[[], ModelProto]) -> Layers:
-    """Return the layers of a graph that ONNX Runtime has made of a model, which is read where only
-    its nodes have their names."""
+    """Return the layers of the graph into which ONNX Runtime optimised a model.
+
+    `model` loads the original model. It is called only if its nodes are needed to name a layer.
+    """
     nodes = optimised.graph.node
     floats = [
         _MOVED.sub("", node.name) or node.output[0] for node in nodes if node.op_type in _IN_FLOAT
@@ -45,8 +47,10 @@ def layers_in(optimised: ModelProto, model: Callable[[], ModelProto]) -> Layers:
 
 
 def _layer(makers: Mapping[str, NodeProto], name: str) -> str:
-    """Return the name of the convolution whose result, perhaps with what was joined with it, is the
-    value of that name; empty if there is none."""
+    """Return the name of the convolution that computes the value `name`, or "" if there is none.
+
+    Nodes that ONNX Runtime may have fused with the convolution can lie between the two.
+    """
     waiting, seen = [name], {name}
     while waiting:
         node = makers.get(waiting.pop(0))
@@ -60,10 +64,9 @@ def _layer(makers: Mapping[str, NodeProto], name: str) -> str:
 
 
 def open_counted(model: bytes, options: ort.SessionOptions) -> tuple[ort.InferenceSession, Layers]:
-    """Return a session on the CPU, and the layers that it runs.
+    """Return a CPU session for the model, and the layers of its optimised graph.
 
-    ONNX Runtime writes its graph to a file in memory, which takes a few milliseconds of the time
-    that it needs to make the graph.
+    ONNX Runtime writes the optimised graph to a file in memory. This adds a few milliseconds.
     """
     file = os.memfd_create("convoy-optimised")
     try:

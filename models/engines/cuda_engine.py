@@ -1,12 +1,12 @@
-"""Implements the engine on Convoy's own kernels, with a plan and a captured graph for every N.
+"""Implements the engine for Convoy's own kernels, with one plan and one captured graph for every N.
 
     images ─ pinned ─┬─ graph of plan n ────────────────┬─ pinned ─ scores, ranking (replay.py)
                      └─ copy or first kernel … last one ┘
 
-One batch at a time, on one stream of whatever implements `Device`: a GPU through CuPy, or in tests
-the CPU. Everything is allocated, compiled and uploaded before the first request; a run allocates
-nothing on the device. A batch is one replay, which begins with the images in pinned memory and ends
-with the results there.
+The engine runs one batch at a time, on one stream of any `Device`: a GPU through CuPy or, in tests,
+the simulator on the CPU. Memory is allocated, kernels are compiled and weights are uploaded before
+the first request; a run allocates nothing on the device. A batch is one replay of a graph, from
+images in pinned memory to results in pinned memory.
 """
 
 import logging
@@ -57,13 +57,13 @@ from models.schedule.timeline import Bar, Timeline
 _log = logging.getLogger("convoy")
 
 _AHEAD = 20
-"""The number of replays that keep the GPU busy while the host queues the launches to measure."""
+"""The number of replays that keep the GPU busy while the host queues the measured launches."""
 
 _PlanKey = tuple[Kind, int]  # and N
 
 
 class _Weights:
-    """Holds weights on a device until the last engine that shares them releases them."""
+    """Holds weights on a device until the last engine that shares them has released them."""
 
     def __init__(self, device: Device, stream: Stream, arrays: Mapping[str, NDArray[Any]]) -> None:
         sizes = [aligned(array.nbytes) for array in arrays.values()]
@@ -76,21 +76,21 @@ class _Weights:
         stream.synchronize()
 
     def release(self) -> None:
-        """Release one engine's share; the last release frees the memory."""
+        """Release the share of one engine. The last release frees the memory."""
         self.users -= 1
         if not self.users:
             self._buffer.free()
 
 
 class CudaEngine:
-    """Runs a classifier on a device at its precision; one thread at a time may call `run`.
+    """Runs a classifier on a device at its precision. One thread at a time may call `run`.
 
-    Raises DeviceLostError where the device is lost.
+    Methods raise DeviceLostError if the device is lost.
 
-    One allocation holds the weights, which all plans share; engines on the same device share them,
-    the plans and the loaded kernels. Another holds the images, the counters and the arena, each as
-    large as the largest plan needs. Every N has a plan for pixels alone, and one for batches of any
-    kinds that the engine takes.
+    Engines on the same device share plans, loaded kernels and weights. The weights are one
+    allocation for all plans. A second allocation holds the images, the counters and the arena, each
+    with the size of the largest plan. For every N there is one plan for pixels only, and one plan
+    for batches of all kinds that the engine takes.
     """
 
     fallback_reason = ""
@@ -110,13 +110,13 @@ class CudaEngine:
         takes: Kind = Kind.TENSOR,
         threads: int = 0,
     ) -> None:
-        """Share plans, kernels and weights with `beside`, an open engine of this classifier, if
-        given.
+        """Open the engine. If `beside` is given, share its plans, kernels and weights.
 
-        `warm_up` ends with `prove`; where either fails, `fallback`'s engine serves, if there is
-        one. Branches of a plan run in parallel where `pays` says so, by default the model of time.
-        The device `takes` images of that kind and of those before it, unless the model's
-        `batch_kinds` has fewer. Kernels are compiled on as many `threads`; 0 is one for each core.
+        `beside` is an open engine of the same classifier. `warm_up` ends with `prove`; if either
+        fails, the engine that `fallback` opens replaces this one, if `fallback` is given. The
+        branches of a plan run in parallel if `pays` returns True; by default, the time model
+        decides. The device takes images of all kinds up to `takes` that are in the model's
+        `batch_kinds`. Kernels are compiled by `threads` threads; 0 means one thread per core.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
@@ -167,22 +167,24 @@ class CudaEngine:
             ) from error
         except DeviceError as error:
             self._free()
-            raise _failure(error, f"{device.name} cannot take {classifier.name}") from error
+            raise _failure(error, f"{device.name} cannot load {classifier.name}") from error
 
     @property
     def device(self) -> str:
-        """Return the device's name for display, with its architecture."""
+        """Return the name of the device for display, including its architecture."""
         return f"{self._device.name} (Convoy's kernels, sm_{self._device.architecture})"
 
     @property
     def plans(self) -> Mapping[int, Plan]:
-        """Return the plans for pixels, by N."""
+        """Return the plans for pixels, with N as the key."""
         return {n: plan for (kind, n), plan in self._plans.items() if kind is Kind.PIXELS}
 
     def warm_up(self) -> Engine:
-        """Run every N, the largest first, by single steps and then captured, and prove the engine.
+        """Run every N, the largest first, step by step and then captured as a graph; then prove the
+        engine.
 
-        Returns the engine that serves: this one, or the fallback where one of these failed.
+        Returns the engine that will serve. This is the fallback if one of these steps failed, and
+        this engine otherwise.
         """
         try:
             self._capture()
@@ -218,13 +220,13 @@ class CudaEngine:
             self._run_batch(key, [blank] * n)
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
-        """Return the results of N images. Raises EngineError where they have another shape.
+        """Return the results of N images. Raises EngineError if the images have a wrong shape.
 
         The `inner` values are copied from the arena after the replay.
         """
         n = batch_size(images, self._forms, self.max_batch)
         if not self._replays:
-            raise EngineError("the engine is closed or not warmed up")
+            raise EngineError("the engine is closed or not warmed up; warm up a new one")
         kind = kind_of_batch(images)
         if kind > self.takes:
             images = [
@@ -243,19 +245,21 @@ class CudaEngine:
         )
 
     def early_launches(self, n: int) -> tuple[int, int]:
-        """Return how many launches for n images' pixels may begin before the previous one ends.
+        """Return how many launches may begin before the previous launch ends, for n images of
+        pixels.
 
-        The first number is as planned, the second as captured: a capture may add dependencies that
-        prevent it. Raises DeviceError.
+        The first number is from the plan, the second from the captured graph: the capture may add
+        dependencies that prevent an early launch. Raises DeviceError.
         """
         key = Kind.PIXELS, n
         planned = sum(dependents(self._plans[key].after)) if self._device.overlaps else 0
         return planned, self._device.early_launches(self._replays[key].graph)
 
     def timeline(self, n: int, runs: int = 20) -> Timeline:
-        """Return when each launch on n images' pixels runs, as medians of `runs` runs.
+        """Return the times at which each launch runs for n images of pixels, as medians of `runs`
+        runs.
 
-        It runs on the images of the last batch. Raises EngineError.
+        The measured input is the images of the last batch. Raises EngineError.
         """
         key = Kind.PIXELS, n
         plan, graph = self._plans[key], self._replays[key].graph
@@ -270,8 +274,8 @@ class CudaEngine:
         return Timeline(self._name, n, self._device.name, bars, replay_us)
 
     def _times_ms(self, plan: Plan, graph: Graph) -> list[float]:
-        """Return the ms of a replay, and then each step's begin and end in ms after the first
-        begin."""
+        """Return the time of a replay, and the begin and end of each step after the first begin,
+        all in ms."""
         begin, end = self._device.event(), self._device.event()
         for _ in range(_AHEAD):
             graph.replay(self._stream)
@@ -296,7 +300,7 @@ class CudaEngine:
             raise _failure(error, f"{self._name} failed on a batch of {key[1]}") from error
 
     def _read(self, key: _PlanKey, name: str) -> NDArray[np.float32]:
-        """Return a value inside the network, computed for the batch that ran last."""
+        """Return a value inside the network as computed for the last batch."""
         kept, shape = self._plans[key].kept[self._origins[name]], self._inner[name].shape
         try:
             data = self._kept[: kept.nbytes]
@@ -307,7 +311,7 @@ class CudaEngine:
         return kept.array(data).astype(np.float32, order="C").reshape(key[1], *shape)
 
     def close(self) -> None:
-        """Free the device's memory; further calls do nothing."""
+        """Free the device's memory. Further calls have no effect."""
         try:
             if self._buffer is not None:
                 self._stream.synchronize()
@@ -327,7 +331,8 @@ class CudaEngine:
             weights.release()
 
     def _run_step_by_step(self, plan: Plan) -> None:
-        """Run a plan, waiting after every step, so that an error names its step."""
+        """Run a plan and wait after every step, so that an error message can name the step that
+        failed."""
         self._upload(plan)
         for step in plan.steps:
             try:
@@ -382,11 +387,11 @@ class CudaEngine:
     def _launch_side_by_side(
         self, plan: Plan, *, timed: bool = False
     ) -> tuple[list[Event], list[Event]]:
-        """Launch every step on its stream, after the steps that it waits for.
+        """Launch every step on its stream, after the steps on which it depends.
 
-        An event is recorded only after a step that another stream's step waits for: elsewhere it
-        might keep launches from overlapping. If `timed`, launches do not overlap, and the events
-        before and after each are returned.
+        An event is recorded only after a step on which another stream depends, because other events
+        could keep launches from overlapping. If `timed`, launches do not overlap, and the result is
+        the events before and after each launch.
         """
         chosen = streams(plan.after)
         on = [(self._stream, *self._side_streams)[number] for number in chosen]
@@ -440,8 +445,10 @@ class CudaEngine:
 
 
 def _reads_host(plan: Plan) -> bool:
-    """Return whether the first kernel reads images from pinned memory: if small, or not plain
-    pixels."""
+    """Return whether the first kernel reads images directly from pinned memory.
+
+    This is the case if the images are few bytes, or not plain pixels.
+    """
     return plan.kind is not Kind.PIXELS or kernel_reads_host(plan.input_bytes)
 
 

@@ -27,13 +27,13 @@ Scores = NDArray[np.float32]  # N×classes, one row per image
 
 
 Progress = Callable[[Collection[Instantiation]], Iterable[Instantiation]]
-"""Wraps the kernels that are compiled, to show progress, like tqdm."""
+"""Wraps the sequence of kernels to compile and shows progress, like tqdm."""
 
 
 class TopClasses(NamedTuple):
-    """Holds the classes with the largest scores of each image, n×k, the largest first.
+    """Holds the classes with the largest scores of each image (n×k), in descending order of score.
 
-    Of equal scores the lower index comes first.
+    Among equal scores, the class with the lower index comes first.
     """
 
     indices: NDArray[np.float32]  # whole numbers
@@ -41,7 +41,7 @@ class TopClasses(NamedTuple):
 
 
 class Results(NamedTuple):
-    """Holds the results of a batch, in arrays that later batches do not change."""
+    """Holds the results of a batch in arrays that later batches do not overwrite."""
 
     scores: Scores
     ranked: TopClasses | None = None  # where the device ranks them; else that is left to the reader
@@ -53,19 +53,20 @@ class Results(NamedTuple):
 
 
 class Engine(Protocol):
-    """Runs a model on a device; one thread at a time may call `run`."""
+    """Runs a model on a device. One thread at a time may call `run`."""
 
     @property
     def max_batch(self) -> int:
-        """Return the largest N that `run` accepts; warming up may lower it."""
+        """Return the largest N that `run` accepts. Warming up may lower it."""
 
     @property
     def classes(self) -> int:
-        """Return the number of scores of an image."""
+        """Return the number of scores per image."""
 
     @property
     def device(self) -> str:
-        """Return the device and its software for display, such as "cpu (ONNX Runtime 1.23)"."""
+        """Return the names of the device and its software for display, such as "cpu (ONNX Runtime
+        1.23)"."""
 
     @property
     def precision(self) -> Precision:
@@ -73,61 +74,72 @@ class Engine(Protocol):
 
     @property
     def fallback_reason(self) -> str:
-        """Return why `auto` chose the CPU and no GPU; empty if a GPU runs, or the CPU was asked
-        for."""
+        """Return the reason why the device choice `auto` led to the CPU.
+
+        The result is "" if the engine runs on a GPU, or if the CPU was requested.
+        """
 
     @property
     def layers(self) -> str:
-        """Return how many layers of a quantized model are on integers, and the others' names;
-        empty for other models."""
+        """Return the number of layers that run on integers, and the names of the others.
+
+        The result is empty unless the model is quantized.
+        """
 
     @property
     def takes(self) -> Kind:
-        """Return the highest kind of images that the device turns into pixels itself; this
-        machine's CPU does the rest."""
+        """Return the highest kind of image that the device itself converts to pixels.
+
+        Images of higher kinds are converted by this machine's CPU.
+        """
 
     @property
     def on_cpu(self) -> bool:
-        """Return whether this machine's CPU computes, so that decoding takes time from it wherever
-        it is done."""
+        """Return whether the engine computes on this machine's CPU, where it competes with
+        decoding."""
 
     def warm_up(self) -> "Engine":
-        """Do the work that no request should wait for, and return the engine that will serve.
+        """Prepare the engine for its first request, and return the engine that will serve.
 
-        An engine of `open_engine` runs every N here, and its scores are proved (prove.py). The
-        engine returned is this one, or a warm replacement where this one failed and is closed.
+        An engine that `open_engine` returned runs every N here and proves its scores (prove.py).
+        The result is this engine, or a warm replacement if this engine failed; then this engine is
+        closed.
         """
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
-        """Return the results of n images, 1 <= n <= max_batch, with those values in `inner`.
+        """Return the results of n images (1 <= n <= max_batch), including the values named in
+        `inner`.
 
-        The classifier's `inner` has the names that may be asked for. `images` may change once this
-        returns. Raises EngineError where the device failed, DeviceLostError where it takes no more
-        work.
+        Only names in the classifier's `inner` are allowed. The caller may overwrite `images` after
+        the call returns. Raises EngineError if the device fails, and DeviceLostError if the device
+        accepts no more work.
         """
 
     def close(self) -> None:
-        """Free the device's memory; the engine cannot be used any more."""
+        """Free the device's memory. The engine cannot be used afterwards."""
 
 
 Proof = Callable[[Engine], int]
-"""Returns the largest batch that a warm engine may be given. Raises EngineError if it may be given
+"""Returns the largest batch for which a warm engine is proved. Raises EngineError if there is
 none."""
 
 Fallback = Callable[[EngineError], Engine]
-"""Opens the engine that serves in place of one that failed with this error."""
+"""Opens a replacement for an engine that failed with this error."""
 
 
 def unproved(engine: Engine) -> int:
-    """Return the engine's own largest batch: a proof that tries nothing."""
+    """Return the engine's largest batch without running anything: a `Proof` that checks nothing."""
     return engine.max_batch
 
 
 def batch_size(
     images: Batch, forms: Mapping["np.dtype[Any]", tuple[int, ...]], max_batch: int
 ) -> int:
-    """Return N. Raises EngineError unless there are 1 to `max_batch` images of a shape in
-    `forms`."""
+    """Return the number of images.
+
+    Raises EngineError unless there are 1 to `max_batch` images, and all have one of the types and
+    shapes in `forms`.
+    """
     n = len(images)
     if not 1 <= n <= max_batch or any(image.shape != forms.get(image.dtype) for image in images):
         got = ", ".join(sorted({f"{image.dtype}{image.shape}" for image in images}))
@@ -140,7 +152,7 @@ def batch_size(
 
 @unique
 class DeviceKind(Enum):
-    """Names the kinds of device that an engine may run on."""
+    """Names the kinds of device on which an engine can run."""
 
     AUTO = "auto"  # a CUDA GPU where one answers and passes the self-test, else the CPU
     CUDA = "cuda"

@@ -1,4 +1,4 @@
-"""Measures the timeline of a batch on this machine's GPU."""
+"""Measures the timeline of a batch on a GPU of this machine."""
 
 from pathlib import Path
 
@@ -11,9 +11,10 @@ from models.tuning.measured import choose_for
 
 
 def measure_timeline(classifier: Classifier, n: int, tuning: Path | None = None) -> Timeline:
-    """Return when the engine's launches run for n images, with convolutions chosen as for serving.
+    """Return the measured times of the engine's launches for n images.
 
-    Raises EngineError where there is no GPU, or it lacks the precision.
+    Convolutions use the same algorithms as when serving. Raises EngineError if there is no GPU, or
+    if the GPU does not support the precision.
     """
     gpu = open_gpu("Leave --measure out for the modelled timeline")
     check_architecture(gpu, classifier.precision)

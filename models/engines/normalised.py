@@ -1,4 +1,4 @@
-"""Adds the normalisation x = pixel · multiplier + offset to a network as ONNX nodes."""
+"""Adds normalisation to a network as ONNX nodes: x = pixel · multiplier + offset."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ from models.session import PIXELS, TENSORS
 
 
 def with_normalisation(model: ModelProto, preprocessing: Preprocessing) -> ModelProto:
-    """Return a copy of `model` whose input is PIXELS, which it normalises."""
+    """Return a copy of `model` that takes PIXELS as its input and normalises them."""
     nodes = _normalise(preprocessing, model.graph.input[0].name)
     return _before(model, preprocessing, nodes, [_pixels(preprocessing)])
 
@@ -18,11 +18,11 @@ def with_normalisation(model: ModelProto, preprocessing: Preprocessing) -> Model
 def with_either_input(
     model: ModelProto, preprocessing: Preprocessing, inner: Iterable[Inner] = ()
 ) -> ModelProto:
-    """Return a copy of `model` with two inputs, N images of PIXELS and M of TENSORS; N or M may be
-    0.
+    """Return a copy of `model` with two inputs: N images as PIXELS and M images as TENSORS.
 
-    The scores are those of the pixels, then those of the tensors. One session serves both: without
-    tensors, the copy that joins them is not made. The `inner` values are outputs, too.
+    N or M may be 0. The output has the scores of the pixels, followed by the scores of the tensors.
+    One session serves both inputs: without tensors, no copy is needed to join them. The `inner`
+    values are additional outputs.
     """
     joined = _tensor(preprocessing, "convoy/joined")
     normalised = _normalise(preprocessing, "convoy/normalised")
@@ -60,7 +60,7 @@ def _tensor(preprocessing: Preprocessing, name: str) -> ValueInfoProto:
 
 
 def _normalise(preprocessing: Preprocessing, output: str) -> list[NodeProto]:
-    """Return nodes that turn PIXELS into the model's input, named `output`."""
+    """Return nodes that compute the model's input, called `output`, from PIXELS."""
     pixels, transpose = PIXELS, []
     if preprocessing.layout is Layout.NCHW:
         # Bytes are moved first, then each number has its neighbours' factor: with channels last the
@@ -84,7 +84,7 @@ def _before(
     nodes: Sequence[NodeProto],
     inputs: Sequence[ValueInfoProto],
 ) -> ModelProto:
-    """Return a copy of `model` with other `inputs`, from which `nodes` compute the original
+    """Return a copy of `model` with new `inputs`, and with `nodes` that compute the original
     input."""
     spatial = len(preprocessing.image_shape) - 1
     after = [1] * spatial if preprocessing.layout is Layout.NCHW else []

@@ -1,6 +1,7 @@
-"""Implements the engine for machines without a GPU, by ONNX Runtime on the loader's normal form.
+"""Implements the CPU engine, which runs the loader's normal form in ONNX Runtime.
 
-What reads ONNX is imported where it is needed: a server that got a SessionModel needs none of it.
+Modules that read ONNX are imported only where they are used: a server that receives a SessionModel
+from another process needs none of them.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ _QUICK_S = 0.001
 
 @dataclass(frozen=True)
 class SessionModel:
-    """Holds a classifier as the bytes that ONNX Runtime loads, instead of a network. Picklable."""
+    """Holds a classifier as bytes that ONNX Runtime can load, without its network. Picklable."""
 
     name: str
     data: bytes  # ONNX; inputs PIXELS and TENSORS
@@ -58,7 +59,7 @@ class SessionModel:
 
     @staticmethod
     def of(classifier: "Classifier") -> "SessionModel":
-        """Return a classifier in the form that ONNX Runtime loads."""
+        """Return the classifier as a SessionModel."""
         from models.engines.normalised import with_either_input  # noqa: PLC0415
         from models.engines.saturation import pairs_saturate  # noqa: PLC0415
         from models.engines.unsigned import on_integers  # noqa: PLC0415
@@ -80,8 +81,10 @@ class SessionModel:
 
 @dataclass(frozen=True)
 class WarmUpResult:
-    """Says what an engine's warm-up showed; it holds for other engines of the model with as many
-    threads. Picklable."""
+    """Holds the results of an engine's warm-up. Picklable.
+
+    They are valid for all engines of the same model with the same number of threads.
+    """
 
     model: SessionModel
     threads: int
@@ -92,7 +95,8 @@ class WarmUpResult:
     layers: Layers | None
 
     def open(self, beside: "OnnxRuntimeEngine | None" = None) -> "OnnxRuntimeEngine":
-        """Return an engine whose warm-up need not prove anything again. Raises EngineError."""
+        """Return an engine that reuses these results, so that its warm-up proves nothing. Raises
+        EngineError."""
         return OnnxRuntimeEngine(
             self.model,
             max_batch=self.max_batch,
@@ -106,22 +110,22 @@ class WarmUpResult:
 
 
 class OnnxRuntimeEngine:
-    """Runs a classifier on the CPU; with `threads` = 0 ONNX Runtime chooses their number.
+    """Runs a classifier on the CPU with `threads` threads; 0 lets ONNX Runtime choose their number.
 
-    Normalisation runs inside the session, so `run` takes the decoder's bytes as they are. Pixels
-    and tensors of one batch run together. The caller ranks the scores.
+    The session normalises pixels, so `run` takes the decoder's bytes unchanged. A batch may contain
+    pixels and tensors. The caller ranks the scores.
 
-    ONNX Runtime splits each layer over all threads, which wait for each other after every layer.
-    Where another task (decoding, say) takes a core, all threads wait for the delayed one. If the
-    warm-up measures it to be faster, as many images as there are threads therefore run in parallel,
-    one thread each; this needs a second copy of the weights. Where one thread computes an image
-    quickly, and as fast as several do, it computes the batches, too.
+    ONNX Runtime splits each layer across all threads, which synchronise after every layer. If
+    another task, such as decoding, occupies a core, all threads wait for the delayed one. Therefore
+    the warm-up measures two alternatives. The first runs one image per thread in parallel, which
+    needs a second copy of the weights. The second runs every batch on one thread; it is used if an
+    image is quick, and one thread takes no longer than several.
 
-    If the model is served as it is, every image runs alone: several in parallel where that is
-    faster, else in batches of one.
+    A model that runs with its original nodes gets one image per run: on parallel threads if that is
+    faster, and otherwise in batches of one.
 
-    Engines of one classifier share sessions of one thread, and with them their weights. A session
-    of several threads belongs to one engine, as do its threads.
+    Engines of the same classifier share their single-threaded sessions, including the weights. A
+    multi-threaded session and its threads belong to one engine.
     """
 
     def __init__(
@@ -138,12 +142,13 @@ class OnnxRuntimeEngine:
         layers: Layers | None = None,
         exact: bool = False,
     ) -> None:
-        """Share sessions with `beside`, an engine of this model that is not warm yet, if given.
+        """Open the engine. If `beside` is given, share its single-threaded sessions.
 
-        `warm_up` ends with `prove`. `side_by_side` says whether parallel images are faster, and
-        `one_thread` whether one thread is as fast as several; `warm_up` measures those that are
-        None. `layers` says which layers of a quantized model are on integers; if it is None, the
-        first session counts them. `exact` is that of `open_session`.
+        `beside` is an engine of the same model before its warm-up. `warm_up` ends with `prove`.
+        `side_by_side` tells whether parallel images are faster, and `one_thread` whether one thread
+        is as fast as several; `warm_up` measures each one that is None. `layers` lists the layers
+        of a quantized model that run on integers; if it is None, the first session counts them.
+        `exact` is passed to `open_session`.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
@@ -189,18 +194,19 @@ class OnnxRuntimeEngine:
 
     @property
     def device(self) -> str:
-        """Return the device and ONNX Runtime's version for display."""
+        """Return the device and the version of ONNX Runtime for display."""
         return f"cpu (ONNX Runtime {ort.__version__})"
 
     @property
     def layers(self) -> str:
-        """Return which layers of a quantized model are on integers, counted in the session."""
+        """Return the layers of a quantized model that run on integers, as counted in the
+        session."""
         return "" if self._layers is None else str(self._layers)
 
     @property
     def takes(self) -> Kind:
-        """Return the kind of tensors, because images of higher kinds become pixels as they are
-        copied."""
+        """Return the kind of tensors, because images of higher kinds are converted to pixels
+        first."""
         return Kind.TENSOR
 
     @property
@@ -209,7 +215,7 @@ class OnnxRuntimeEngine:
         return True
 
     def proved(self, model: SessionModel) -> WarmUpResult:
-        """Return what this engine's warm-up showed of the model."""
+        """Return the results of this engine's warm-up, for other engines of the same model."""
         return WarmUpResult(
             model,
             self._threads,
@@ -221,16 +227,22 @@ class OnnxRuntimeEngine:
         )
 
     def elsewhere(self) -> Callable[[], Engine] | None:
-        """Return a picklable function that opens this engine, which is warm, in another process;
-        None unless one thread computes its batches, there as here."""
+        """Return a picklable function that opens this warm engine in another process.
+
+        The result is None unless one thread computes the batches, because the copy uses one thread,
+        too.
+        """
         if self._model is None:
             return None
         found = replace(self.proved(self._model), threads=1, side_by_side=False)
         return found.open
 
     def warm_up(self) -> Engine:
-        """Measure whether one thread is as fast as several, and whether images in parallel are
-        faster, unless that is known, and prove the engine."""
+        """Measure the alternatives that are not yet known, choose the fastest, and prove the
+        engine.
+
+        The alternatives are one thread per batch, and one thread per image.
+        """
         single, self._single = self._single, None
         if single is not None:
             if self._one_thread is None:
@@ -251,7 +263,7 @@ class OnnxRuntimeEngine:
         return self
 
     def _is_as_fast_alone(self, single: ort.InferenceSession) -> bool:
-        """Return whether an image is quick, and one thread computes it as fast as all threads."""
+        """Return whether one thread computes an image quickly, and as fast as all threads do."""
         image = np.zeros((1, *self._image_shape), np.uint8)
         run_alone = partial(self._arrays, single, image, self._outputs())
         together, alone = [], []
@@ -261,7 +273,7 @@ class OnnxRuntimeEngine:
         return min(alone) < _QUICK_S and min(alone) * _CLEARLY <= min(together)
 
     def _is_faster_apart(self, single: ort.InferenceSession) -> bool:
-        """Return whether as many images as threads run faster with one thread each."""
+        """Return whether as many images as threads run faster with one thread per image."""
         images = np.zeros((self._threads, *self._image_shape), np.uint8)
         side_by_side = partial(self._run_side_by_side, single, images, self._outputs())
         together, apart = [], []
@@ -271,13 +283,13 @@ class OnnxRuntimeEngine:
         return min(apart) < _CLEARLY * min(together)
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
-        """Return the scores of N pixels or tensors. Raises EngineError where their shape is wrong.
+        """Return the scores of N pixels or tensors. Raises EngineError if their shape is wrong.
 
-        The session computes the `inner` values in any case, and returns those asked for.
+        The session always computes the `inner` values, but only the requested ones are returned.
         """
         n = batch_size(images, self._forms, self.max_batch)
         if self._session is None:
-            raise EngineError("the engine is closed")
+            raise EngineError("the engine is closed; open a new one")
         outputs = self._outputs(inner)
         parts: list[_Arrays] = []
         apart = 0
@@ -295,7 +307,7 @@ class OnnxRuntimeEngine:
         return Results(scores, inner=dict(zip(outputs[1:], others, strict=True)))
 
     def close(self) -> None:
-        """Release the sessions and the threads."""
+        """Close the sessions, and end the threads."""
         self._session = self._single = self._side_by_side = None
         self._beside.shutdown(wait=False)
 
@@ -303,16 +315,16 @@ class OnnxRuntimeEngine:
         return [self._scores_name, *inner]
 
     def _empty(self, n: int, outputs: Sequence[str]) -> "_Arrays":
-        """Return arrays with room for the outputs of n images."""
+        """Return uninitialised arrays for the outputs of n images."""
         shapes = [(self.classes,), *(self._inner[name].shape for name in outputs[1:])]
         return [np.empty((n, *shape), np.float32) for shape in shapes]
 
     def _run_side_by_side(
         self, session: ort.InferenceSession, images: Batch, outputs: Sequence[str]
     ) -> "_Arrays":
-        """Return the outputs of images that are run one by one on parallel threads.
+        """Return the outputs of images that run one by one on parallel threads.
 
-        Each thread takes the next image until none is left, so a delayed thread takes fewer.
+        Each thread takes the next image until none is left, so a delayed thread takes fewer images.
         """
         arrays = self._empty(len(images), outputs)
         indices = iter(range(len(images)))  # the GIL gives each item to one thread
@@ -335,7 +347,7 @@ class OnnxRuntimeEngine:
     def _arrays(
         self, session: ort.InferenceSession, images: Batch, outputs: Sequence[str]
     ) -> "_Arrays":
-        """Return the outputs of images that one call of the session computes."""
+        """Return the outputs of the images, computed by one call of the session if possible."""
         if self._one_by_one and len(images) > 1:
             singles = (images[i : i + 1] for i in range(len(images)))
             return _joined([self._arrays(session, single, outputs) for single in singles])
@@ -373,7 +385,8 @@ class OnnxRuntimeEngine:
         ]
 
     def _gather(self, images: Images | Sequence[Pixels]) -> Images:
-        """Return the images as one array; if there are several, it is a buffer that is reused."""
+        """Return the images as one array. Several images are copied into a buffer that later calls
+        reuse."""
         if isinstance(images, np.ndarray):
             return images
         if len(images) == 1:
@@ -390,15 +403,15 @@ _Arrays = list[NDArray[np.float32]]  # the scores, then the inner values: n rows
 
 
 def _joined(parts: Sequence[_Arrays]) -> _Arrays:
-    """Return the rows of several parts as one array."""
+    """Return the arrays of all parts, concatenated along the rows."""
     if len(parts) == 1:
         return parts[0]
     return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
 
 def _precision(classifier: "Classifier") -> Precision:
-    """Return the precision in which the file computes; the precision set for GPUs has no effect
-    here."""
+    """Return the precision of the file's own nodes. The precision set for GPUs does not affect
+    it."""
     if classifier.network.quantized:
         return Precision.INT8
     from models.onnx_loader import Opaque  # noqa: PLC0415
@@ -415,6 +428,9 @@ def _seconds(run: Callable[[], object]) -> float:
 
 
 def elsewhere(engine: Engine) -> Callable[[], Engine] | None:
-    """Return a picklable function that opens a warm engine in another process, to compute the same
-    with one thread; None where it is no such engine."""
+    """Return a picklable function that opens a warm copy of the engine in another process.
+
+    The copy computes the same with one thread. The result is None if the engine does not allow
+    this.
+    """
     return engine.elsewhere() if isinstance(engine, OnnxRuntimeEngine) else None

@@ -32,10 +32,9 @@ def open_engines(
     progress: Progress = iter,
     takes: Kind = Kind.TENSOR,
 ) -> Sequence[Engine]:
-    """Return an engine for each device choice, opened by `open_engine` with `threads` threads.
+    """Return one engine per device choice, opened by `open_engine` with `threads` threads.
 
-    Engines on the same device share weights, plans and kernels. AUTO may be the choice of one
-    only.
+    Engines on the same device share weights, plans and kernels. At most one choice may be AUTO.
     """
     engines: list[Engine] = []
     last: dict[DeviceChoice, Engine] = {}
@@ -58,17 +57,21 @@ def open_engine(
     progress: Progress = iter,
     takes: Kind = Kind.TENSOR,
 ) -> Engine:
-    """Return an engine for batches of 1..max_batch images; it is not warm yet.
+    """Return an engine for batches of 1 to `max_batch` images. The engine is not warm yet.
 
-    `threads` compute on the CPU, or compile for a GPU; 0 leaves their number to ONNX Runtime, or is
-    one for each core. A GPU's engine chooses its convolutions by the measurements in `tuning`, or
-    by those in the default file if there is one; `progress` wraps the kernels that it compiles. It
-    `takes` images of that kind and those before it. Its warm-up proves that a batch changes no
-    image's scores, or else makes its largest batch 1; on a GPU it also compares the scores with
-    ONNX Runtime's. Raises UnsupportedModelError where the file itself, as ONNX Runtime runs it, has
-    other scores, and EngineError where the device is not available; AUTO takes the CPU then, and
-    where the comparison fails, and logs why. A model that Convoy's kernels cannot run takes the CPU
-    on AUTO, with a warning, and raises NoKernelsError on CUDA.
+    `threads` is the number of threads that compute on the CPU or compile for a GPU. With 0, ONNX
+    Runtime chooses the number, or there is one compiling thread per core. A GPU engine chooses its
+    convolutions by the measurements in `tuning`, or in the default file if that exists. `progress`
+    wraps the sequence of kernels that are compiled. The engine takes images of all kinds up to
+    `takes`.
+
+    The warm-up proves that batching does not change an image's scores, and otherwise lowers the
+    largest batch to 1. On a GPU it also compares the scores with ONNX Runtime's.
+
+    If the device is unavailable or this comparison fails, AUTO falls back to the CPU and logs the
+    reason; other choices raise EngineError. A model without kernels runs on the CPU with AUTO, with
+    a warning, and raises NoKernelsError with CUDA. Raises UnsupportedModelError if ONNX Runtime
+    computes other scores for the original file.
     """
     return _open(classifier, DeviceChoice(device), max_batch, threads, tuning, progress, takes)
 
@@ -83,8 +86,10 @@ def _open(
     takes: Kind,
     beside: Engine | None = None,
 ) -> Engine:
-    """Open an engine; it shares with `beside`, an engine of this classifier and device not yet
-    warm."""
+    """Open an engine, sharing with `beside`.
+
+    `beside` is an engine of the same classifier and device that is not warm yet, or None.
+    """
 
     def on_cpu(reason: str = "") -> Engine:
         engine = OnnxRuntimeEngine(
@@ -149,10 +154,10 @@ def _open(
 def try_on_cpu(
     classifier: Classifier, choices: Sequence[DeviceChoice], *, max_batch: int, threads: int
 ) -> tuple[Engine, WarmUpResult] | None:
-    """Return a warm engine of the CPU, with what its warm-up showed, if all these device choices
-    lead to the CPU; None if a GPU may serve.
+    """Return a warm CPU engine and the results of its warm-up if every device choice leads to the
+    CPU.
 
-    Raises EngineError.
+    The result is None if a GPU may serve the model. Raises EngineError.
     """
     reasons = [_why_on_cpu(classifier, choice) for choice in choices]
     if not has_driver():
@@ -179,11 +184,11 @@ def try_on_cpu(
 
 
 def _compare(engine: OnnxRuntimeEngine | None, classifier: Classifier, threads: int) -> None:
-    """Compare the CPU's engine, or one opened for that, with the file as it was given.
+    """Compare the CPU engine with the original file. Raises UnsupportedModelError.
 
-    Sums of 8-bit products overflow on processors without an instruction for them, differently in
-    each form of a model, so a quantized model is compared in a session that avoids this. Raises
-    UnsupportedModelError.
+    On processors without an instruction for sums of 8-bit products, these sums overflow, and
+    differently in each form of a model. A quantized model is therefore compared in a separate
+    session that avoids the overflow. That session is also used if `engine` is None.
     """
     if classifier.given is None or classifier.given.is_compared:
         return
@@ -199,14 +204,17 @@ def _compare(engine: OnnxRuntimeEngine | None, classifier: Classifier, threads: 
 
 
 def _why_on_cpu(classifier: Classifier, choice: DeviceChoice) -> str | None:
-    """Return why a model runs on the CPU in any case, "" if that was asked for, or None if it
-    depends on the device. Raises NoKernelsError."""
+    """Return the reason why the model runs on the CPU regardless of the hardware.
+
+    The result is "" if the CPU was requested, and None if the device decides. Raises
+    NoKernelsError.
+    """
     if not classifier.network.no_kernels:
         return "" if choice.kind is DeviceKind.CPU else None
     if choice.kind is DeviceKind.CUDA:
         raise NoKernelsError(f"{classifier.name}: {classifier.network.no_kernels}")
     _log.warning(
-        "%s: none of it runs on Convoy's kernels; ONNX Runtime serves it on the CPU as it is,"
+        "%s: none of it runs on Convoy's kernels; ONNX Runtime runs its original nodes on the CPU,"
         " one image at a time",
         classifier.name,
     )
@@ -214,7 +222,7 @@ def _why_on_cpu(classifier: Classifier, choice: DeviceChoice) -> str | None:
 
 
 def check_architecture(gpu: Device, precision: Precision) -> None:
-    """Raise EngineError where a GPU is too old for a precision."""
+    """Raise EngineError if a GPU is too old for a precision."""
     if not precision.architectures.includes(gpu.architecture):
         raise EngineError(
             f"{gpu.name} (sm_{gpu.architecture}) has no tensor cores for {precision.value}; that "

@@ -1,4 +1,4 @@
-"""Runs a model file by ONNX Runtime alone, as a reference for Convoy's engines."""
+"""Runs a model file with ONNX Runtime alone, as a reference for Convoy's engines."""
 
 from pathlib import Path
 
@@ -15,15 +15,16 @@ from models.preprocessing import normalised
 
 
 class Original:
-    """Runs a file without Convoy's loader, in its own opset and nodes, one image at a time.
+    """Runs a file with its original opset, nodes and types, without Convoy's loader, image by
+    image.
 
-    Its types are its own too, but float16 is read as float32, which has all of its numbers: ONNX
-    Runtime would round to float16 after every node, by more than Convoy's engines may err in
-    float32.
+    The only change is from float16 to float32, which represents every float16 number exactly. ONNX
+    Runtime would otherwise round to float16 after every node, which exceeds the error that Convoy's
+    float32 engines are allowed.
     """
 
     def __init__(self, path: Path, classifier: Classifier) -> None:
-        """Open a session. Raises EngineError where ONNX Runtime cannot open the file."""
+        """Open a session. Raises EngineError if ONNX Runtime cannot open the file."""
         self._classifier = classifier
         try:
             proto = onnx.load(path)
@@ -37,7 +38,7 @@ class Original:
             raise EngineError(f"{path}: {error}") from error
 
     def run(self, image: Pixels) -> NDArray[np.float32]:
-        """Return the scores of one decoded image. Raises EngineError where ONNX Runtime fails."""
+        """Return the scores of one decoded image. Raises EngineError if ONNX Runtime fails."""
         (tensor,) = normalised(image[np.newaxis], self._classifier.preprocessing)
         try:
             return self._model.run(tensor)[self._scores]

@@ -1,4 +1,4 @@
-"""Holds the graph of a ModelProto with its edges, for what is rewritten for ONNX Runtime alone."""
+"""Indexes the graph of a ModelProto by its edges, for rewrites that only ONNX Runtime needs."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -12,7 +12,8 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 @dataclass(frozen=True)
 class QuantizedWeights:
-    """Holds the constants of a DequantizeLinear whose scales, if several, are those of axis 0."""
+    """Holds the constants of a DequantizeLinear with one scale, or with one scale per entry of axis
+    0."""
 
     integers: NDArray[np.generic]
     scale: NDArray[np.float32]  # of one number, or one an entry of axis 0
@@ -20,7 +21,7 @@ class QuantizedWeights:
 
     @property
     def floats(self) -> NDArray[np.float32]:
-        """Return the numbers as one product in float32, like ONNX Runtime."""
+        """Return the dequantized numbers in float32, each rounded once like in ONNX Runtime."""
         along = (-1, *[1] * (self.integers.ndim - 1))
         numbers = self.integers.astype(np.int64) - self.zero.astype(np.int64).reshape(along)
         floats: NDArray[np.float32] = numbers.astype(np.float32) * self.scale.reshape(along)
@@ -29,7 +30,8 @@ class QuantizedWeights:
 
 @dataclass(frozen=True)
 class ProtoGraph:
-    """A graph with its edges."""
+    """Holds a graph with an index of its constants, and of the nodes that write and read each
+    value."""
 
     proto: GraphProto
     constants: dict[str, TensorProto]
@@ -39,7 +41,7 @@ class ProtoGraph:
 
     @staticmethod
     def of(proto: GraphProto, kept: Collection[str] = ()) -> "ProtoGraph":
-        """Return the graph with the edges that it has now; the values `kept` are outputs, too."""
+        """Return an index of the graph's present edges. The values in `kept` count as outputs."""
         readers: dict[str, list[NodeProto]] = defaultdict(list)
         for node in proto.node:
             for name in node.input:
@@ -53,12 +55,13 @@ class ProtoGraph:
         )
 
     def array(self, name: str) -> NDArray[np.generic] | None:
-        """Return a constant's numbers, or None for a computed value."""
+        """Return the array of a constant, or None if the value is computed."""
         tensor = self.constants.get(name)
         return None if tensor is None else numpy_helper.to_array(tensor)
 
     def weights(self, name: str) -> QuantizedWeights | None:
-        """Return the constants that a value dequantizes, or None for any other value."""
+        """Return the quantized constants from which a value is dequantized, or None for any other
+        value."""
         node = self.makers.get(name)
         if node is None or node.op_type != "DequantizeLinear" or node.domain:
             return None
@@ -77,7 +80,7 @@ class ProtoGraph:
         return QuantizedWeights(integers, scale.astype(np.float32).reshape(-1), zero.reshape(-1))
 
     def add(self, name: str, array: NDArray[np.generic]) -> str:
-        """Add a constant unless there is one of that name, and return its name."""
+        """Add a constant unless one of that name exists, and return the name."""
         if name not in self.constants:
             self.proto.initializer.append(numpy_helper.from_array(array, name))
             self.constants[name] = self.proto.initializer[-1]

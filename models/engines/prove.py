@@ -1,4 +1,4 @@
-"""Proves at the end of warming up that an engine's scores are right on its device.
+"""Proves, at the end of the warm-up, that an engine's scores are correct on its device.
 
 warm up ─┬─ N = 1 ─ on a GPU: scores as ONNX Runtime's ── else the fallback serves, or it raises
          └─ N > 1 ─ each image's scores are those of it alone ── else the batch is one
@@ -32,7 +32,8 @@ _log = logging.getLogger("convoy")
 
 
 def check_images(n: int, image_shape: tuple[int, ...], seed: int = 0) -> Images:
-    """Return n images or clips of coarse squares; networks tell these apart, unlike noise."""
+    """Return n images or clips of coarse squares. Networks score these differently, unlike
+    noise."""
     *spatial, channels = image_shape
     images = np.random.default_rng(seed).integers(0, 256, (n, *[4] * len(spatial), channels))
     for axis, size in enumerate(spatial, 1):
@@ -43,13 +44,14 @@ def check_images(n: int, image_shape: tuple[int, ...], seed: int = 0) -> Images:
 def prove(
     engine: Engine, classifier: Classifier, choose: "Choose | None" = None, threads: int = 0
 ) -> int:
-    """Run a warm engine on every N, and return the largest batch in which scores proved right.
+    """Run a warm engine on every N, and return the largest batch for which its scores are proved.
 
-    That is its own, or 1, with a line in the log, where an image's scores depend on the others in
-    its batch or on its index in it: they must be those of the image alone, up to rounding. So must
-    those of an image that the engine resizes or decodes. With `choose`, which a GPU's engine has,
-    the scores of each image alone are ONNX Runtime's on the CPU. Raises EngineError where the
-    engine's scores of one image differ from those.
+    The scores of an image must not depend on the rest of its batch, nor on its index in the batch,
+    except for rounding. The same holds for images that the engine resizes or decodes. The result is
+    `max_batch` if this holds, and otherwise 1, with a line in the log.
+
+    For a GPU engine, `choose` is given. Then the scores of single images must also agree with ONNX
+    Runtime's on the CPU. Raises EngineError if they do not.
     """
     images = check_images(engine.max_batch, classifier.preprocessing.image_shape)
     files: list[JpegImage] = []
@@ -89,13 +91,13 @@ def prove(
             _log.warning("%s: at N = %d %s", what, n, flaw)
             return 1
     if engine.max_batch > 1 and relative_error(np.roll(expected, 1, axis=0), expected) <= allowed:
-        what = f"{classifier.name} scores {len(images)} different images alike"
+        what = f"{classifier.name} gives {len(images)} different images the same scores"
         _log.warning("%s: its self-test cannot show that a batch keeps images apart", what)
     return engine.max_batch
 
 
 def _prove_as_given(engine: Engine, classifier: Classifier, choose: "Choose") -> None:
-    """Raise EngineError where a GPU's scores are not those of the file as it was given."""
+    """Raise EngineError unless a GPU's scores agree with those of the original file."""
     given = classifier.given
     expected = given.scores() if given is not None else ""
     if given is None or isinstance(expected, str):
@@ -109,13 +111,14 @@ def _prove_as_given(engine: Engine, classifier: Classifier, choose: "Choose") ->
 
 
 def _twice_as_large(pixels: Pixels) -> DecodedImage:
-    """Return a decoded image of twice the size which the device resizes to exactly these pixels."""
+    """Return a decoded image of twice the size that the device resizes to exactly these pixels."""
     larger = pixels.repeat(2, axis=0).repeat(2, axis=1)
     return DecodedImage(larger, _to(pixels.shape, 2.0))
 
 
 def _as_file(pixels: Pixels) -> tuple[JpegImage, Pixels]:
-    """Return a JPEG of approximately these pixels, and the pixels to which libjpeg decodes it."""
+    """Return a JPEG file of approximately these pixels, and the pixels that libjpeg decodes from
+    it."""
     stream = io.BytesIO()
     Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).save(
         stream, "JPEG", quality=90
@@ -131,7 +134,7 @@ def _as_file(pixels: Pixels) -> tuple[JpegImage, Pixels]:
 
 
 def _to(shape: tuple[int, ...], times: float) -> Resize:
-    """Return a resize to this shape, H×W×C, of an image that is `times` larger."""
+    """Return a resize to the shape H×W×C from an image that is `times` larger."""
     height, width, channels = shape
     return Resize(
         size=(width, height),
@@ -148,7 +151,7 @@ def _to(shape: tuple[int, ...], times: float) -> Resize:
 
 
 def _flaw(engine: Engine, images: Batch, expected: Scores, allowed: float, whose: str) -> str:
-    """Return a message about a wrong score of a batch; empty if all are right."""
+    """Return a message about a wrong score in a batch, or "" if all scores are right."""
     try:
         results = engine.run(images)
         error = relative_error(results.scores, expected)
@@ -157,7 +160,7 @@ def _flaw(engine: Engine, images: Batch, expected: Scores, allowed: float, whose
     except EngineError as failure:
         return str(failure)
     if results.flags is not None and results.flags.any():
-        return f"files that it should decode have the flags {results.flags.tolist()}"
+        return f"test files could not be decoded (flags {results.flags.tolist()})"
     if error <= allowed:  # not NaN
         return ""
-    return f"scores differ from {whose} by {error:.1e} of the largest, {allowed:.1e} is allowed"
+    return f"scores differ from {whose} by {error:.1e} of the largest; {allowed:.1e} is allowed"

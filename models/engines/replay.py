@@ -1,9 +1,9 @@
 """Runs a captured graph on batches of one form: copies images in, replays, and returns results.
 
-The graph's last kernel writes each image's results to pinned memory, then sets the image's flag
-there. Where the last batch was short, the engine's thread polls the flags: it sees the end at once,
-but takes a core. Otherwise, and after SPIN_S, it calls the driver's blocking wait, which leaves the
-GIL to other threads.
+The graph's last kernel writes each image's results to pinned memory and then sets the image's flag.
+If the last batch was short, the engine's thread polls these flags. Polling notices the end at once,
+but occupies a core. Otherwise, or after SPIN_S, the thread calls the driver's blocking wait, which
+releases the GIL.
 """
 
 from collections.abc import Callable
@@ -21,31 +21,29 @@ Put = Callable[[NDArray[Any], Any], None]
 """Copies an image to its place in pinned memory."""
 
 SPIN_S = 100e-6
-"""The longest time to spin, which holds the GIL; an event loop blocks on batches as short as
-this."""
+"""The longest time to poll. Polling holds the GIL, so an event loop is blocked meanwhile."""
 
 HOST_GB_PER_S = 50.0
 """The assumed rate of copies between pinned memory and a GPU over PCIe 5."""
 
 KERNEL_GB_PER_S = 20.0
-"""The assumed rate of a kernel that reads pinned memory, a warp's 96 bytes at a time."""
+"""The assumed rate of a kernel that reads pinned memory, in units of a warp's 96 bytes."""
 
 COPY_NODE_US = 1.8
-"""The assumed time that a copy adds to a graph besides its bytes, for another node on another
-engine."""
+"""The assumed fixed time of a copy in a graph, which is another node on another engine."""
 
 
 def kernel_reads_host(nbytes: int) -> bool:
-    """Return whether the first kernel is faster if it reads pinned memory than after a copy.
+    """Return whether the first kernel should read pinned memory directly, instead of a copy.
 
-    It estimates by the rates above: True up to 60 kB. A kernel reads each byte once.
+    The answer is an estimate from the rates above: True up to 60 kB. A kernel reads each byte once.
     """
     copied_us = COPY_NODE_US + nbytes / (1e3 * HOST_GB_PER_S)
     return nbytes / (1e3 * KERNEL_GB_PER_S) <= copied_us
 
 
 class Replay:
-    """Holds a captured graph and its pinned memory; one thread at a time may run it."""
+    """Holds a captured graph and its pinned memory. One thread at a time may run it."""
 
     def __init__(
         self,
@@ -55,9 +53,8 @@ class Replay:
         results: NDArray[np.float32],
         put: Put = np.copyto,
     ) -> None:
-        """Take pinned arrays of n `images` and n `results` (kernels/operations/top_k.py,
-        `Results`).
-        """
+        """Store the pinned arrays of n `images` and n `results` (kernels/operations/top_k.py,
+        `Results`)."""
         self.graph, self._stream, self._put = graph, stream, put
         self._places = list(images)
         self._results, self._flags = results, results[:, -1]
@@ -74,12 +71,12 @@ class Replay:
         if self._expected_s > SPIN_S or not self._spin(began + SPIN_S):
             self._stream.synchronize()
             if not all(self._seen):
-                raise DeviceError("the batch ended without its results")
+                raise DeviceError("the batch ended, but some of its results are missing")
         self._expected_s = perf_counter() - began
         return self._results.copy()
 
     def _spin(self, until: float) -> bool:
-        """Poll every image's flag, and return whether all were set before the time `until`."""
+        """Poll the flags of all images, and return whether all were set before the time `until`."""
         for index in range(len(self._seen)):
             while not self._seen[index]:
                 if perf_counter() > until:

@@ -1,4 +1,4 @@
-"""Finds out whether this machine's sums of bytes saturate in ONNX Runtime."""
+"""Detects whether ONNX Runtime's sums of 8-bit products saturate on this machine."""
 
 from functools import cache
 
@@ -13,10 +13,10 @@ _EXPECTED = 200
 
 @cache
 def pairs_saturate() -> bool:
-    """Return whether a sum of the largest products of uint8 and int8 is too small here.
+    """Return whether a sum of the largest products of uint8 and int8 is computed too small here.
 
-    Without VNNI, x86 adds them in pairs in 16 bits (vpmaddubsw). The processor is not asked; one
-    convolution of one pixel is computed.
+    Without VNNI, x86 adds the products in pairs of 16 bits (vpmaddubsw). The function does not
+    query the processor; it runs a convolution of one pixel.
     """
     operands = {
         "one": np.float32(1),

@@ -1,14 +1,16 @@
-"""Settles for each convolution of a quantized model whether ONNX Runtime uses integers for it.
+"""Prepares each convolution of a quantized model for ONNX Runtime's fast kernels.
 
-It joins a convolution with the nodes that quantize before and behind it, if its bias is of whole
-numbers. Where a sum with a shortcut is quantized instead, as quantizers for TensorRT write it, it
-would compute in float, by a filter made of integers anew in every run, for which it has no fast
-kernel.
+ONNX Runtime fuses a convolution with the QuantizeLinear nodes before and after it if the bias is
+quantized, too. It cannot fuse a convolution whose result is added to a shortcut before it is
+quantized, as in models made for TensorRT. Such a convolution would run in float, would dequantize
+its filter again in every run, and has no fast kernel. Each convolution is therefore rewritten in
+one of these forms:
 
-    conv(s (x - z), t (w - v)) + b = s t (p - z)·(w - v) + b   p: a window's bytes, side by side
-    conv(x, t (w - v))             = conv(x, filter)           where these are many compared with
-                                                               the filters: constant floats
-    b                              ~ s t round(b / (s t))      those that are joined
+    conv(s (x - z), t (w - v)) + b = s t (p - z)·(w - v) + b   p: the bytes of each window; used if
+                                                               there are enough filters per window
+    conv(x, t (w - v))             = conv(x, filter)           other convolutions that cannot be
+                                                               fused: a constant float filter
+    b                              ~ s t round(b / (s t))      the bias of those that can be fused
 """
 
 from collections.abc import Sequence
@@ -31,7 +33,10 @@ _FILTERS_A_COPY = 7
 
 
 def settle_products(model: ModelProto, kept: AbstractSet[str] = frozenset()) -> None:
-    """Edit `model`, in which activations are uint8 wherever they may be; the values `kept` stay."""
+    """Rewrite the convolutions of `model` in place. The values in `kept` remain.
+
+    Activations in `model` must already be uint8 where possible.
+    """
     graph = ProtoGraph.of(model.graph, kept)
     unread: set[str] = set()
     for node in list(graph.proto.node):
@@ -57,7 +62,7 @@ def _import_contrib(model: ModelProto) -> None:
 
 
 def _is_quantized(graph: ProtoGraph, name: str) -> bool:
-    """Return whether all that reads a value quantizes it, perhaps behind a bound."""
+    """Return whether all readers quantize the value, directly or after a Clip or Relu."""
     readers = graph.readers[name] if name not in graph.outputs else []
     return bool(readers) and all(
         reader.op_type == "QuantizeLinear"
@@ -72,7 +77,7 @@ def _part(node: NodeProto, name: str, default: Any) -> Any:
 
 
 def _reads_bytes(graph: ProtoGraph, x: NodeProto) -> bool:
-    """Return whether a node dequantizes unsigned bytes by one scale."""
+    """Return whether a node dequantizes uint8 values with a single scale."""
     if x.op_type != "DequantizeLinear" or len(x.input) < 3:
         return False
     scale, zero = graph.array(x.input[1]), graph.array(x.input[2])
@@ -82,8 +87,10 @@ def _reads_bytes(graph: ProtoGraph, x: NodeProto) -> bool:
 
 
 def _is_product(conv: NodeProto, weights: QuantizedWeights) -> bool:
-    """Return whether a convolution of images is quick as a product of bytes, for which those of
-    each window are copied side by side."""
+    """Return whether a 2-D convolution is faster as a matrix product of 8-bit integers.
+
+    The product needs a copy of the bytes of each window.
+    """
     filters, _, *window = weights.integers.shape
     is_plain = _part(conv, "group", 1) == 1 and _part(conv, "auto_pad", b"NOTSET") == b"NOTSET"
     copies = prod(window)
@@ -93,8 +100,8 @@ def _is_product(conv: NodeProto, weights: QuantizedWeights) -> bool:
 def _windows(
     graph: ProtoGraph, conv: NodeProto, x: NodeProto, window: Sequence[int], stem: str
 ) -> tuple[list[NodeProto], str]:
-    """Return nodes that lay out the bytes of each window side by side, with channels last, and the
-    result's name."""
+    """Return nodes that copy the bytes of each window to the channel axis, and the result's
+    name."""
     nodes = [helper.make_node("Transpose", [x.input[0]], [f"{stem}/pixels"], perm=[0, 2, 3, 1])]
     pads, steps = _part(conv, "pads", [0] * 4), _part(conv, "strides", [1, 1])
     apart = _part(conv, "dilations", [1, 1])
@@ -131,8 +138,7 @@ def _windows(
 def _as_product(
     graph: ProtoGraph, conv: NodeProto, x: NodeProto, weights: QuantizedWeights
 ) -> bool:
-    """Replace a convolution by a product of the windows' bytes and the filter's, and return whether
-    that is possible."""
+    """Replace a convolution by a matrix product of bytes, and return whether that is possible."""
     (y,), stem = conv.output, f"convoy/{conv.output[0]}/product"
     filters, _, *window = weights.integers.shape
     bias = _bias(graph, conv, filters)
@@ -164,7 +170,7 @@ def _as_product(
 
 
 def _bias(graph: ProtoGraph, conv: NodeProto, filters: int) -> NDArray[np.float32] | None:
-    """Return a convolution's bias, zeros if it has none, or None if it is computed."""
+    """Return a convolution's bias: zeros if it has none, None if it is not constant."""
     if len(conv.input) < 3 or not conv.input[2]:
         return np.zeros(filters, np.float32)
     if (weights := graph.weights(conv.input[2])) is not None:
@@ -180,7 +186,8 @@ def _as_floats(graph: ProtoGraph, conv: NodeProto, weights: QuantizedWeights) ->
 
 
 def _quantize_bias(graph: ProtoGraph, node: NodeProto, x: NodeProto) -> None:
-    """Make a float bias whole numbers in steps of both scales' product, if 32 bits hold them."""
+    """Quantize a float bias to multiples of the product of both scales, if 32 bits can hold
+    them."""
     bias = graph.array(node.input[2]) if len(node.input) > 2 else None
     filter_ = graph.makers.get(node.input[1])
     if bias is None or filter_ is None or filter_.op_type != "DequantizeLinear":
@@ -207,8 +214,8 @@ def _quantize_bias(graph: ProtoGraph, node: NodeProto, x: NodeProto) -> None:
 
 
 def _drop(graph: ProtoGraph, unread: set[str]) -> None:
-    """Drop the nodes that dequantize these values, with their constants, where nothing reads them
-    any more."""
+    """Remove the DequantizeLinear nodes of these values, and their constants, if nothing reads
+    them."""
     nodes = graph.proto.node
     made = [graph.makers[name] for name in unread if name in graph.makers]
     read = {name for node in nodes for name in node.input} | graph.outputs

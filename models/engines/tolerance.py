@@ -1,5 +1,4 @@
-"""Bounds the rounding error that correct scores may have, computed from the network's
-arithmetic."""
+"""Bounds the rounding error of correct scores, computed from the network's arithmetic."""
 
 from math import log, prod, sqrt
 from typing import TYPE_CHECKING
@@ -45,15 +44,16 @@ _STEPS = 255
 def network_tolerance(graph: Graph, choose: "Choose | None" = None) -> float:
     """Return the largest allowed |computed - float64| of a score, relative to the largest score.
 
-    A sum of L products whose rounding errors are independent errs by about √L·u relative to its
-    size, u = eps / 2 (Higham and Mary 2019, "A new approach to probabilistic rounding error
-    analysis", theorem 3.1), any other node by a few u. Activations have about the same size in all
-    layers; then the layers' errors add up, at most linearly. A value that is stored as float16 is
-    rounded to 11 bits, 2^13 u. Without `choose` every convolution sums its products directly. An
-    opaque node errs by as much as the nodes inside.
+    Let u = eps / 2. A sum of L products with independent rounding errors has a relative error of
+    about √L·u (Higham and Mary 2019, "A new approach to probabilistic rounding error analysis",
+    theorem 3.1); any other node has an error of a few u. Activations have about the same size in
+    all layers, so the errors of the layers add up, at most linearly. A value stored as float16 is
+    rounded to 11 bits, with an error of 2^13 u. Without `choose`, every convolution is assumed to
+    sum its products directly. An opaque node has the errors of all nodes inside it.
 
-    Quantizing hides most errors and enlarges the others: of numbers that err by e, a share of e / s
-    falls on the other side of a step s, and errs by s then; √(e·s) in quadratic mean.
+    Quantization hides most errors and enlarges the others. If numbers have an error e, a fraction e
+    / s of them is rounded to a neighbouring step of size s, and then has an error of s. The
+    quadratic mean is √(e·s).
     """
     u = float(np.finfo(np.float32).eps) / 2
     total = 0.0  # in u
@@ -84,7 +84,7 @@ def network_tolerance(graph: Graph, choose: "Choose | None" = None) -> float:
 
 
 def _terms(graph: Graph, node: Node) -> int:
-    """Return how many numbers a node sums into each of its results; 1 if it sums none."""
+    """Return how many numbers the node adds for each element of its result, at least 1."""
     match node:
         case Attention():  # scores, and shares of the values
             return sum(graph.shape(node.k)[-2:])
@@ -109,17 +109,18 @@ def _terms(graph: Graph, node: Node) -> int:
         case _ if isinstance(node, Move):
             return 1
         case _:
-            raise TypeError(f"the rounding error of {type(node).__name__} has no bound here")
+            raise TypeError(f"{type(node).__name__} has no bound for its rounding; add one here")
 
 
 def score_tolerance(
     classifier: Classifier, smallest: float, choose: "Choose | None" = None, n: int = 1
 ) -> float:
-    """Return how far n images' scores may be from ONNX Runtime's, relative to an image's largest
-    score.
+    """Return the allowed difference of n images' scores from ONNX Runtime's, relative to the
+    largest.
 
-    Both sides round. An error of δ in the logits z becomes one of at most 2δ·p in a softmax. δ is
-    relative to the largest |z|, for which this takes the largest |ln p|, that of `smallest`.
+    Both sides round. An error δ of the logits z changes a probability p by at most 2δ·p. δ is
+    relative to the largest |z|, which is estimated by |ln p| of the smallest probability,
+    `smallest`.
     """
     if classifier.network.no_kernels:  # both sides are ONNX Runtime
         return repeat_tolerance(classifier, smallest)
@@ -129,10 +130,10 @@ def score_tolerance(
 
 
 def repeat_tolerance(classifier: Classifier, smallest: float) -> float:
-    """Return how far two runs of ONNX Runtime may differ for one image, relative to its largest
+    """Return the allowed difference between two runs of ONNX Runtime, relative to the largest
     score.
 
-    It may sum in another order in a batch than for the image alone.
+    ONNX Runtime may add numbers in another order in a batch than for a single image.
     """
     return _of_scores(classifier, smallest, 2 * network_tolerance(classifier.network.graph))
 
@@ -146,7 +147,7 @@ def _of_scores(classifier: Classifier, smallest: float, bound: float) -> float:
 
 
 def _conv_error(problem: ConvProblem, choose: "Choose | None") -> float:
-    """Return the rounding error of a convolution's sums in units of float32's eps / 2."""
+    """Return the rounding error of a convolution's sums, in units of eps / 2 of float32."""
     if choose is None:
         return direct_rounding(problem)
     choice = choose(problem)
@@ -154,9 +155,9 @@ def _conv_error(problem: ConvProblem, choose: "Choose | None") -> float:
 
 
 def relative_error(actual: NDArray[np.floating], expected: NDArray[np.floating]) -> float:
-    """Return the largest error of an image's scores, relative to its largest score.
+    """Return the largest error of any score, relative to the largest score of its image.
 
-    Equal scores have no error, even where they are infinite or not a number.
+    Equal scores have no error, even if they are infinite or NaN.
     """
     equal = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
     with np.errstate(invalid="ignore", divide="ignore"):

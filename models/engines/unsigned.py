@@ -1,24 +1,25 @@
-"""Gives quantized activations the type and zero point with which ONNX Runtime uses integers.
+"""Changes the types and zero points of quantized activations so that ONNX Runtime uses integers.
 
-On x86 it joins a convolution with the nodes that quantize beside it only if its input is uint8, and
-with a Relu or Clip ahead of the QuantizeLinear only if that makes the lowest code of 0. It computes
-others in float, and takes longer than for the float model. So codes q become q + d, which mean the
-same with the zero point z + d:
+On x86, ONNX Runtime fuses a convolution with the QuantizeLinear nodes around it only if its input
+is uint8. It also fuses a Relu or Clip before the QuantizeLinear only if 0 is the lowest code. It
+computes all other convolutions in float, which takes longer than the float model. Therefore codes q
+and their zero point z are both shifted by d, which keeps their meaning:
 
-    d = -z, uint8,  where every code is made of a Relu's or a Clip's numbers, which are 0 or more
-    d = 128, uint8, of other values of int8
+    d = -z, uint8    if all codes come from a Relu or Clip, whose numbers are 0 or more
+    d = 128, uint8   for other int8 values
 
-Quantizing never changes the order of two numbers. So the activation becomes a part of it, and of a
-bound only the least code is left:
+Quantization keeps the order of numbers. It therefore replaces the activation; only the upper bound
+of a Clip remains, as a code:
 
     quantize(clip(x, 0, c)) = min(quantize(x), quantize(c), highest code),   zero point 0
 
-The highest code is int8's 127 and so on, less z. Refused where other nodes read the codes, and
-where values of different zero points are joined.
+The highest code is the largest value of the type minus z, for example 127 - z for int8. Values stay
+unchanged if other nodes read the codes, or if they are joined with values of another zero point.
 
-A CPU without VNNI adds products of uint8 and int8 in pairs in 16 bits, which saturate: 255 · 129 is
-beyond them, and 127 · 256, of codes behind a Relu of int8, is not. So there a filter becomes uint8
-if two neighbours in it may pass the bound, which ONNX Runtime then adds in 32 bits, and slower.
+A CPU without VNNI adds products of uint8 and int8 in pairs of 16 bits, which saturate: 255 · 129 is
+too large, while 127 · 256, from codes of an int8 Relu, is not. On such a CPU, a filter is converted
+to uint8 if two neighbouring weights may exceed the bound. ONNX Runtime then adds in 32 bits, which
+is slower.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -49,12 +50,12 @@ _MOVES = frozenset(
 def on_integers(
     model: ModelProto, *, pairs_saturate: bool = False, kept: Collection[str] = ()
 ) -> ModelProto:
-    """Return a copy in which the results of QuantizeLinear are uint8 wherever they may be.
+    """Return a copy of the model in which the results of QuantizeLinear are uint8 where possible.
 
-    Every number keeps its meaning to the bit. A value stays as it is where a node that reads it
-    gives codes a meaning of its own, and so do all values that are joined with it; the values
-    `kept` are read from outside. Where `pairs_saturate`, filters whose products may are uint8, too:
-    ONNX Runtime then adds them in 32 bits.
+    The represented numbers stay exactly the same. A value is not changed if a node reads its codes
+    for another purpose, or if it is joined with such a value. The values in `kept` are read from
+    outside and are not changed. If `pairs_saturate`, filters whose sums may saturate are converted
+    to uint8, too, because ONNX Runtime then adds in 32 bits.
     """
     result = ModelProto()
     result.CopyFrom(model)
@@ -74,8 +75,7 @@ def on_integers(
 
 @dataclass(frozen=True)
 class _Joined:
-    """Holds values of 8 bits that nodes move from one to the other, and who makes and reads
-    them."""
+    """Holds 8-bit values that are copies of each other's elements, and their quantizing nodes."""
 
     names: set[str]
     quantize: list[NodeProto]
@@ -83,7 +83,7 @@ class _Joined:
 
 
 def _joined(graph: ProtoGraph) -> Iterator[_Joined]:
-    """Yield the values that QuantizeLinear makes, and only moves and DequantizeLinear read."""
+    """Yield groups of values that only QuantizeLinear, DequantizeLinear and moving nodes touch."""
     seen: set[str] = set()
     for first in graph.proto.node:
         if first.op_type != "QuantizeLinear" or first.output[0] in seen:
@@ -116,7 +116,7 @@ def _joined(graph: ProtoGraph) -> Iterator[_Joined]:
 
 
 def _moved(node: NodeProto) -> Sequence[str]:
-    """Return the inputs of a node that moves bytes, without its shape and its axes."""
+    """Return the inputs whose elements a node moves, without inputs for a shape or axes."""
     return list(node.input) if node.op_type == "Concat" else [node.input[0]]
 
 
@@ -129,12 +129,12 @@ class _Change:
 
     @property
     def highest(self) -> int:
-        """Return the highest code that any value has."""
+        """Return the highest code that any of the values contains."""
         return max((most for _, most in self.behind.values()), default=_HIGHEST)
 
 
 def _change(graph: ProtoGraph, joined: _Joined) -> _Change | None:
-    """Return how values are to be changed, or None if they stay."""
+    """Return the change for a group of values, or None if they stay as they are."""
     ends = [*joined.quantize, *joined.dequantize]
     tensors = [graph.constants.get(end.input[2]) if len(end.input) > 2 else None for end in ends]
     zeros = [numpy_helper.to_array(tensor) for tensor in tensors if tensor is not None]
@@ -162,8 +162,11 @@ def _change(graph: ProtoGraph, joined: _Joined) -> _Change | None:
 
 
 def _bound(graph: ProtoGraph, quantize: NodeProto, highest: int) -> tuple[str, int] | None:
-    """Return the input of an activation ahead of a QuantizeLinear, and the largest code that the
-    activation leaves, less the zero point; None for activations other than clip(x, 0, c)."""
+    """Return the input of the activation before a QuantizeLinear, and the highest resulting code.
+
+    The code is relative to the zero point. The result is None unless the activation is clip(x, 0,
+    c).
+    """
     activation = graph.makers.get(quantize.input[0])
     scale = graph.array(quantize.input[1])
     if activation is None or scale is None or scale.size != 1:
@@ -208,8 +211,10 @@ def _apply(graph: ProtoGraph, change: _Change) -> None:
 
 
 def _drop_unread(graph: ProtoGraph) -> None:
-    """Drop activations that nothing reads any more: a convolution whose result they read would be
-    computed in float."""
+    """Remove activations that nothing reads any more.
+
+    ONNX Runtime would otherwise compute the convolution before such an activation in float.
+    """
     nodes = graph.proto.node
     read = {name for node in nodes for name in node.input} | graph.outputs
     for node in list(nodes):
@@ -218,15 +223,15 @@ def _drop_unread(graph: ProtoGraph) -> None:
 
 
 def _shifted(graph: ProtoGraph, name: str, shift: int) -> str:
-    """Return the name of uint8 integers that are `shift` more, after adding them if they are
-    missing."""
+    """Return the name of a uint8 constant that is `shift` larger. It is added if it does not
+    exist."""
     shifted = numpy_helper.to_array(graph.constants[name]).astype(np.int16) + shift
     return graph.add(f"{name}/{shift:+}", shifted.astype(np.uint8))
 
 
 def _widen_filters(graph: ProtoGraph, highest: Mapping[str, int]) -> None:
-    """Turn filters of int8 whose sums may saturate into uint8; `highest` has each value's largest
-    code."""
+    """Convert int8 filters whose sums may saturate to uint8. `highest` is the highest code per
+    value."""
     for product in graph.proto.node:
         if product.op_type not in ("Conv", "Gemm", "MatMul"):
             continue
@@ -246,10 +251,11 @@ def _widen_filters(graph: ProtoGraph, highest: Mapping[str, int]) -> None:
 
 
 def _may_saturate(product: NodeProto, filter_: NDArray[np.generic], most: int) -> bool:
-    """Return whether two products of a filter's neighbours and codes up to `most` may pass 16 bits.
+    """Return whether two neighbouring weights, times codes up to `most`, may add up to over 16
+    bits.
 
-    ONNX Runtime adds them in pairs along a sum, in which the input channels come first, then the
-    pixels of a window; it adds those of a depthwise convolution in 32 bits.
+    ONNX Runtime adds products in pairs in the order of the sum: input channels first, then the
+    pixels of a window. For depthwise convolutions it adds in 32 bits.
     """
     attributes = {part.name: helper.get_attribute_value(part) for part in product.attribute}
     if product.op_type == "Conv":

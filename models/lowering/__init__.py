@@ -1,12 +1,13 @@
-"""Turns typed nodes into kernel launches on named buffers.
+"""Converts typed nodes to kernel launches on named buffers.
 
     graph ─ nodes (one function per node) ─ tape: launches, buffers, weights
             context: where each value lies (placement)
 
-Each node becomes as few launches as possible: none where its output is a view of an existing buffer
-(a Reshape that moves nothing, a run of channels). It overwrites its input where no later node reads
-that. Where a value lies inside another (a fused Concat), its node writes it there. A softmax at the
-end is left to the kernel that ranks (last_softmax).
+Each node becomes as few launches as possible. There is no launch if the output is a view of an
+existing buffer, such as a Reshape that moves nothing or a range of channels. A node overwrites its
+input if no later node reads the input. If a value lies inside another one (a fused Concat), its
+node writes it there directly. The kernel that ranks scores also computes the last softmax
+(last_softmax).
 """
 
 from kernels.image.place import Kind
@@ -45,9 +46,10 @@ __all__ = [
 def lower(
     graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose, kind: Kind = Kind.PIXELS
 ) -> Tape:
-    """Return the launches, from INPUT to OUTPUT, for n images of this kind or of those before it.
+    """Return the launches, from INPUT to OUTPUT, for n images of all kinds up to this kind.
 
-    The graph's first output are the scores; its others are kept where they are computed.
+    The graph's first output holds the scores. Its other outputs remain in the buffers where they
+    are computed.
     """
     output = preprocessing.output
     # The host makes probabilities of the few scores that are ranked, where no softmax does.

@@ -1,8 +1,9 @@
-"""Places values in memory, by buffer, first element and strides.
+"""Describes where values are stored: the buffer, the first element and the strides.
 
-A value of shape C×H×W (C×D×H×W) lies as pixels: N·H·W·C, a pixel's channels contiguous and padded
-to a vector. A vector of C lies as N pixels. Anything else lies row-major. A value may be a view of
-a buffer that another value was written to: a run of channels, a flattened image.
+A value of shape C×H×W (or C×D×H×W) is stored as pixels in the order N·H·W·C. The channels of a
+pixel are contiguous and padded to whole vectors. A vector of C elements is stored as N pixels. All
+other values are stored in row-major order. A value may be a view of another value's buffer, such as
+a range of channels or a flattened image.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,13 +16,14 @@ from kernels.problems.precision import FLOAT, Storage
 from models.graph import Shape
 
 PIXEL_RANKS = (1, 3, 4)
-"""The numbers of axes of images that are laid out as pixels: C, C×H×W and C×D×H×W."""
+"""The numbers of axes of values that are stored as pixels: C, C×H×W and C×D×H×W."""
 
 
 @dataclass(frozen=True, slots=True)
 class BufferView:
-    """Locates a value of n images: `offset` elements into buffer `root`, in the order N, C,
-    H, W.
+    """Locates a value of n images in buffer `root`, in the order N, C, H, W.
+
+    `offset` is the index of its first element.
     """
 
     root: str
@@ -32,14 +34,14 @@ class BufferView:
 
 @dataclass(frozen=True, slots=True)
 class NewBuffer:
-    """Holds a buffer made for one value, and the view of it as that value."""
+    """Describes a new buffer for one value, and the view of that value."""
 
     view: BufferView
     nbytes: int
 
 
 def new_buffer(root: str, n: int, shape: Shape, stored: Storage = FLOAT) -> NewBuffer:
-    """Return a new buffer for n images of `shape`."""
+    """Return a new buffer for n images of `shape`, and the view of the value."""
     if len(shape) not in PIXEL_RANKS:
         view = BufferView(root, 0, StridedTensor.contiguous((n, *shape), stored), None)
         return NewBuffer(view, stored.itemsize * n * prod(shape))
@@ -50,14 +52,14 @@ def new_buffer(root: str, n: int, shape: Shape, stored: Storage = FLOAT) -> NewB
 
 
 def aligned_elements(stored: Storage) -> int:
-    """Return how many elements 16 bytes hold."""
+    """Return the number of elements in 16 bytes."""
     return 16 // stored.itemsize
 
 
 def view_of_pixels(
     root: str, offset: int, n: int, spatial: Sequence[int], pixels: Pixels
 ) -> BufferView:
-    """Return the view of n images' pixels that begin `offset` elements into a buffer."""
+    """Return the view of n images of pixels, which begin `offset` elements into a buffer."""
     pixels = replace(pixels, offset=offset % aligned_elements(pixels.stored))
     return BufferView(root, offset, pixels.strided(n, spatial), pixels)
 
@@ -78,9 +80,10 @@ def cut(view: BufferView, axis: int, start: int, stop: int, step: int = 1) -> Bu
 
 
 def flattened(view: BufferView, n: int) -> BufferView | None:
-    """Return the view that has each image's elements as one vector, in their order in memory.
+    """Return the view of each image as one vector, in the order of its elements in memory.
 
-    None where they are not contiguous: padded channels, or channels of a wider pixel.
+    The result is None if the elements are not contiguous, because channels are padded or belong to
+    a wider pixel.
     """
     if view.pixels is None:
         return None
@@ -93,9 +96,9 @@ def flattened(view: BufferView, n: int) -> BufferView | None:
 
 
 def with_single_axes(view: BufferView, shape: Shape) -> BufferView | None:
-    """Return the view in a `shape` that differs only in axes of size 1, else None.
+    """Return the view with another `shape` (of one image) that differs only in axes of size 1.
 
-    `shape` is one image's.
+    The result is None if the shapes differ otherwise.
     """
     old = [
         (size, stride)
@@ -122,9 +125,9 @@ def with_single_axes(view: BufferView, shape: Shape) -> BufferView | None:
 
 
 def pixels_in_order(view: BufferView, shape: Shape) -> BufferView | None:
-    """Return the view of the same pixels in a `shape` with other spatial axes, else None.
+    """Return the view of the same pixels with other spatial axes, such as C×1×HW for C×H×W.
 
-    So C×H×W is C×1×HW.
+    `shape` is that of one image. The result is None if this is impossible.
     """
     if view.pixels is None or len(shape) not in PIXEL_RANKS or shape[0] != view.pixels.channels:
         return None
@@ -132,20 +135,21 @@ def pixels_in_order(view: BufferView, shape: Shape) -> BufferView | None:
 
 
 def is_in_vectors(view: BufferView) -> bool:
-    """Return whether a value lies as pixels that begin, and end, with whole vectors of 16 bytes."""
+    """Return whether a value is stored as pixels that begin and end at a multiple of 16 bytes."""
     pixels = view.pixels
     width = aligned_elements(view.strided.stored)
     return pixels is not None and not (pixels.pitch % width or pixels.offset % width)
 
 
 def transposed(view: BufferView, axes: Sequence[int]) -> BufferView:
-    """Return the view whose axis i is axis `axes[i]`, counted without the batch."""
+    """Return the view whose axis i is axis `axes[i]` of `view`; axes are counted without the
+    batch."""
     strided = view.strided.transposed((0, *(axis + 1 for axis in axes)))
     return _as_it_lies(replace(view, strided=strided))
 
 
 def reshaped(view: BufferView, shape: Shape) -> BufferView | None:
-    """Return the view in another `shape`, one image's, or None where only a copy has it."""
+    """Return the view with another `shape` (of one image), or None if this requires a copy."""
     axes = common_refinement(view.strided.shape[1:], shape)
     if axes is None:
         return None
@@ -170,7 +174,7 @@ def reshaped(view: BufferView, shape: Shape) -> BufferView | None:
 
 
 def _as_it_lies(view: BufferView) -> BufferView:
-    """Return the view with its pixels, if it lies as pixels do."""
+    """Return the view with its `pixels` set if it has the strides of pixels, and otherwise None."""
     n, *shape = view.strided.shape
     if len(shape) not in PIXEL_RANKS:
         return replace(view, pixels=None)
@@ -189,9 +193,9 @@ def _as_it_lies(view: BufferView) -> BufferView:
 
 
 def common_refinement(a: Iterable[int], b: Iterable[int]) -> tuple[int, ...] | None:
-    """Return axes which give either shape when neighbours are merged, or None if there are none.
+    """Return axes from which both shapes can be made by merging neighbours, or None.
 
-    (6, 4) and (2, 12) → (2, 3, 4); (4, 9) and (6, 6) → None.
+    Examples: (6, 4) and (2, 12) → (2, 3, 4); (4, 9) and (6, 6) → None.
     """
     left, right = [s for s in a if s != 1], [s for s in b if s != 1]
     axes: list[int] = []
@@ -208,9 +212,10 @@ def common_refinement(a: Iterable[int], b: Iterable[int]) -> tuple[int, ...] | N
 
 
 def refined(strided: StridedTensor, axes: tuple[int, ...]) -> StridedTensor:
-    """Return the tensor with each image's axes split into `axes`; the batch remains the first axis.
+    """Return the tensor with the axes of each image split into `axes`. The batch remains the first
+    axis.
 
-    `axes` is a common refinement. Axes of size 1 are dropped.
+    `axes` is a result of `common_refinement`. Axes of size 1 are removed.
     """
     wanted = list(axes)
     result = replace(strided, shape=strided.shape[:1], strides=strided.strides[:1])

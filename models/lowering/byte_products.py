@@ -1,5 +1,4 @@
-"""Makes operands for products of bytes, and lowers a fully connected layer as a 1-pixel
-convolution."""
+"""Prepares the operands of 8-bit products, and lowers a fully connected layer as a convolution."""
 
 from functools import partial
 
@@ -29,8 +28,11 @@ _PIXEL = Window(
 def integer_operands(
     to: Context, node: Conv | Gemm, problem: ConvProblem, choice: ConvChoice
 ) -> dict[str, Operand]:
-    """Return a product's operands: weight in whole numbers, and offset and scale that turn sums to
-    bytes."""
+    """Return the operands of an 8-bit product: its integer weights, and an offset and scale per
+    output.
+
+    The kernel uses offset and scale to convert sums to bytes.
+    """
     graph, grid = to.graph, to.graph.grids[node.weight]
     algorithm, config = choice.algorithm, choice.config
     bias = None if node.bias is None else graph.weights[node.bias]
@@ -55,7 +57,7 @@ def integer_operands(
 
 
 def added_to(residual: Pixels, rounded: Storage) -> Addend:
-    """Return the pixels of a residual that is added to sums after these have been rounded."""
+    """Return the layout of a residual that is added after the sums have been rounded."""
     r = residual
     return Addend(r.channels, r.pitch, r.offset, r.stored, rounded)
 

@@ -1,5 +1,4 @@
-"""Holds the state of a lowering: where values lie, what may be overwritten, and the launches so
-far."""
+"""Holds the state of a lowering: the location of each value, its last reader, and the launches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -46,7 +45,7 @@ OUTPUT = "convoy/results"
 
 
 class Context:
-    """Lowers the nodes of one graph in their order, for n images."""
+    """Lowers the nodes of one graph, in order, for n images."""
 
     def __init__(self, graph: Graph, n: int, choose: Choose) -> None:
         self.graph, self.n, self.choose = graph, n, choose
@@ -62,7 +61,7 @@ class Context:
     # --- where values lie ------------------------------------------------------------------------
 
     def settle(self, value: str, view: BufferView) -> BufferView:
-        """Record that `value` lies at `view`, and return it."""
+        """Record `view` as the location of `value`, and return it."""
         self.views[value] = view
         self.values_in.setdefault(view.root, []).append(value)
         return view
@@ -76,11 +75,14 @@ class Context:
     def output(
         self, value: str, over: str | None = None, reads: Sequence[BufferView] = ()
     ) -> BufferView:
-        """Return the view to write a value to: of its parent, of the buffer of `over`, or of a new
-        one.
+        """Return the view to which a value is written.
 
-        A thread may read an element of `reads` just before it writes the same element of the
-        output: a view of `reads` in the output's buffer must be the output's own.
+        It is a part of the parent's view if the value lies inside another, the view of `over` if
+        that may be overwritten, and otherwise a new buffer.
+
+        Each thread may read an element of `reads` just before it writes the same element of the
+        output. Therefore, if `over` and a view in `reads` share a buffer, they must be the same
+        view.
         """
         inside = self.graph.values[value].inside
         if inside is not None:
@@ -93,10 +95,11 @@ class Context:
         return self.settle(value, self.fresh(value, self.graph.shape(value), stored))
 
     def output_by_tokens(self, value: str) -> BufferView:
-        """Return the view to write a product to: for each row the heads side by side.
+        """Return the view to which a product is written, with the heads of each token next to each
+        other.
 
-        They are the last axis ahead of the matrices. So a token has its channels side by side, for
-        the layer that reads them, and windows lie one after another.
+        The heads are the last axis before the two axes of the matrices. In this order, all channels
+        of a token are contiguous for the layer that reads them, and windows follow one another.
         """
         settled = self.graph.values[value]
         if settled.inside is not None or len(settled.shape) < 3:
@@ -111,8 +114,11 @@ class Context:
         )
 
     def output_as_read(self, node: Reshape) -> BufferView:
-        """Return the view to write a copy to: where one Transpose alone reads it, so that this is a
-        view of pixels."""
+        """Return the view to which a copy is written.
+
+        If only one Transpose reads the copy, the elements are stored so that the transposed view
+        consists of pixels.
+        """
         settled, readers = self.graph.values[node.output], self._readers.get(node.output, [])
         turn = readers[0] if len(readers) == 1 and node.output not in self.graph.outputs else None
         if not isinstance(turn, Transpose) or self.is_near_tokens(turn) or settled.inside:
@@ -125,16 +131,18 @@ class Context:
         return self.settle(node.output, buffer_view.transposed(pixels, back))
 
     def is_near_tokens(self, node: Node) -> bool:
-        """Return whether a node moves a value that only products of computed matrices read, or that
-        one wrote.
+        """Return whether a node only moves elements that a product of computed matrices reads or
+        wrote.
 
-        Products take any layout, so the value may stay where it lies.
+        Such products accept any strides, so the value need not be copied.
         """
         return node.output in self.of_tokens
 
     def may_overwrite(self, over: str, value: str, reads: Sequence[BufferView]) -> bool:
-        """Return whether `value` can be written over `over`, which must have its layout and no
-        later reader."""
+        """Return whether `value` can be written over `over`.
+
+        `over` must have the same layout and no later reader.
+        """
         view = self.views.get(over)
         if view is None or self.graph.shape(over) != self.graph.shape(value):
             return False
@@ -147,8 +155,8 @@ class Context:
         )
 
     def alias(self, value: str, view: BufferView) -> None:
-        """Make `value` the content of `view`, by a copy if it must lie elsewhere or have another
-        type."""
+        """Make `value` a view of existing elements, or a copy if its location or type must be
+        different."""
         settled = self.graph.values[value]
         if settled.inside is None and settled.stored == view.strided.stored:
             self.settle(value, view)
@@ -160,7 +168,8 @@ class Context:
         self.tape.copy(x.strided, at(x), y.strided, at(y))
 
     def pixels(self, value: str) -> tuple[BufferView, Pixels]:
-        """Return a value as pixels, copied if it has another layout."""
+        """Return the view and layout of a value as pixels. A value with another layout is
+        copied."""
         view = self.views[value]
         if view.pixels is None:
             lies = view
@@ -170,7 +179,7 @@ class Context:
         return view, pixels_of(view)
 
     def tensor(self, name: str, stored: Storage) -> tuple[StridedTensor, Operand]:
-        """Return the layout and address of an operand, either a value's or those of a weight as
+        """Return the layout and the address of an operand. A weight is converted to the type
         `stored`."""
         if name in self.graph.weights:
             return StridedTensor.contiguous(self.graph.shape(name), stored), self.weight(
@@ -179,20 +188,21 @@ class Context:
         return self.views[name].strided, at(self.views[name])
 
     def weight(self, name: str, stored: Storage = FLOAT) -> WeightOperand:
-        """Return the operand for a weight of the graph, unchanged, in the type `stored`."""
+        """Return the operand for a weight of the graph, converted to the type `stored`."""
         weight = self.graph.weights[name]
         form = "" if stored == FLOAT else str(stored)
         made = self.tape.weight(name, lambda: weight.astype(stored, copy=False), form)
         return replace(made, stored=stored)
 
     def vectors(self, name: str) -> WeightOperand:
-        """Return the operand for a weight with one axis, padded with zeros to whole vectors."""
+        """Return the operand for a weight with one axis, padded with zeros to a whole number of
+        vectors."""
         weight = self.graph.weights[name]
         filled = np.pad(weight, (0, -weight.size % VECTOR))
         return replace(self.tape.weight(name, lambda: filled, "in vectors"), stored=FLOAT)
 
     def dense(self, value: str) -> BufferView:
-        """Return a view in which each image's elements of a value are contiguous, by a copy if
+        """Return a view in which the elements of each image are contiguous. The value is copied if
         needed."""
         lies, classes = self.views[value], (prod(self.graph.shape(value)),)
         view = buffer_view.with_single_axes(lies, classes)
@@ -205,7 +215,7 @@ class Context:
         return view
 
     def rank(self, value: str, kind: ScoreKind) -> None:
-        """Emit the launch that computes every image's results from its scores or their logits."""
+        """Emit the launch that computes every image's results from its scores or logits."""
         x = self.dense(value)
         results = ResultLayout(*x.strided.shape)
         elements = self.n * results.classes
@@ -217,10 +227,10 @@ class Context:
         self.tape.emit(launch, x=at(x), **self.flags, y=results_at)
 
     def preprocess(self, p: Preprocessing, kind: Kind = Kind.PIXELS) -> None:
-        """Emit the launches that turn images of these kinds into the network's input.
+        """Emit the launches that compute the network's input from images of all kinds up to `kind`.
 
-        Of pixels, x = pixel · multiplier + offset; a tensor is the input already. Where a Quantize
-        follows, the launches write its result at once.
+        For pixels, x = pixel · multiplier + offset. A tensor is used as it is. If the only reader
+        is a Quantize, the launches write its result directly.
         """
         (value,) = self.graph.inputs
         places, images = self._images(p, kind)
@@ -252,8 +262,10 @@ class Context:
         )
 
     def _quantize_of_pixels(self, p: Preprocessing) -> Quantize | None:
-        """Return the Quantize that alone reads the images, if these have few channels, else
-        None."""
+        """Return the Quantize that is the only reader of the images, or None.
+
+        The result is also None if an image has too many channels.
+        """
         (value,) = self.graph.inputs
         if value in self.graph.outputs:
             return None
@@ -265,8 +277,11 @@ class Context:
         return readers[0]
 
     def _images(self, p: Preprocessing, kind: Kind) -> tuple[Places | None, dict[str, Operand]]:
-        """Return the batch's places and the operands with their images: None for plain pixels,
-        which lie one after another. Pixels of decoded images are made first."""
+        """Return the places of the batch, and the operands that hold its images.
+
+        For plain pixels, which are contiguous, the places are None. For decoded images, this emits
+        the launches that compute their pixels.
+        """
         place_bytes, nbytes = p.place_bytes(kind), self.n * prod(p.image_shape)
         images = self.tape.buffer(INPUT, self.n * place_bytes)
         if kind is Kind.PIXELS:
@@ -290,7 +305,7 @@ class Context:
         return places, {"entries": entries, "made": made}
 
     def _decode_files(self, place_bytes: int, entries: Operand) -> None:
-        """Emit the launches that turn JPEG files in places into decoded images."""
+        """Emit the launches that decode the JPEG files in the batch's places."""
         scratch = self.tape.buffer("convoy/scratch", self.n * SCRATCH_BYTES)
         self.flags = {"flags": self.tape.buffer("convoy/flags", 4 * self.n)}
         operands = {"entries": entries, "scratch": scratch, **self.flags}
@@ -326,8 +341,7 @@ class Context:
         )
 
     def reshape_copy(self, x: StridedTensor, x_at: Operand, y: BufferView) -> None:
-        """Emit a launch that copies elements in their logical order to `y`, which has another
-        shape."""
+        """Emit a launch that copies elements in logical order to `y`, which has another shape."""
         axes = buffer_view.common_refinement(x.shape[1:], y.strided.shape[1:])
         if axes is not None:
             into = buffer_view.refined(y.strided, axes)
@@ -342,10 +356,9 @@ class Context:
 
 
 def pixels_of(view: BufferView) -> Pixels:
-    """Return the layout of the pixels of a view. Raises ValueError where it has no pixel
-    layout."""
+    """Return the pixel layout of a view. Raises ValueError if it has none."""
     if view.pixels is None:
-        raise ValueError(f"{view.root} was not placed as pixels")
+        raise ValueError(f"{view.root} is not stored as pixels")
     return view.pixels
 
 
@@ -353,7 +366,7 @@ _MOVES = Identity | Reshape | Slice | Transpose
 
 
 def _readers(graph: Graph) -> Mapping[str, Sequence[Node]]:
-    """Return the nodes that read each value or weight."""
+    """Return, for each value and weight, the nodes that read it."""
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for name in node.operands():
@@ -362,10 +375,10 @@ def _readers(graph: Graph) -> Mapping[str, Sequence[Node]]:
 
 
 def _values_of_tokens(graph: Graph, readers: Mapping[str, Sequence[Node]]) -> frozenset[str]:
-    """Return the values that a product's output becomes by moves, and those that only products
-    and moves read.
+    """Return the values that are connected to a product only by nodes that move elements.
 
-    A move that is a view costs nothing, and where the next cannot be one, it copies.
+    The moves lead either from the output of a product to the value, or from the value to the inputs
+    of products. A move that is a view costs nothing; a move that cannot be a view is a copy.
     """
     read, written = set[str](), set[str]()
     for node in graph.nodes:
@@ -384,7 +397,7 @@ def _values_of_tokens(graph: Graph, readers: Mapping[str, Sequence[Node]]) -> fr
 def _last_reads(graph: Graph) -> dict[str, int]:
     """Return, for each value, the index of the last node that reads it.
 
-    An output is read after all nodes.
+    An output counts as read after the last node.
     """
     last = dict.fromkeys(graph.values, -1)
     for index, node in enumerate(graph.nodes):

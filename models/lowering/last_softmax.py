@@ -2,7 +2,7 @@
 
     logits ─ Softmax ─ scores ─ top_k   becomes   logits ─ top_k
 
-Scores and ranking stay those of the softmax.
+The scores and their ranking stay the same.
 """
 
 from collections import Counter
@@ -13,9 +13,9 @@ from models.graph import Dequantize, Graph, Softmax, last_nodes
 
 
 def without_last_dequantize(graph: Graph) -> Graph:
-    """Return the graph without its last node if that dequantizes the scores, else the graph itself.
+    """Return the graph without its last node if that node dequantizes the scores.
 
-    The ranking reads bytes as the numbers that they stand for.
+    Otherwise, return the graph unchanged. The ranking kernel reads quantized scores directly.
     """
     last = graph.nodes[-1]
     read = [name for node in graph.nodes for name in node.operands()]
@@ -30,9 +30,11 @@ def without_last_dequantize(graph: Graph) -> Graph:
 
 
 def without_last_softmax(graph: Graph) -> Graph | None:
-    """Return the graph up to the logits if its output is their softmax over all classes, else None.
+    """Return the graph that ends with the logits if its output is their softmax, and otherwise
+    None.
 
-    Reshapes may follow the softmax. None also where anything else reads it.
+    The softmax must be over all classes; Reshapes may follow it. The result is also None if another
+    node reads the softmax.
     """
     last = last_nodes(graph)
     softmax = last[-1] if last else None

@@ -1,4 +1,4 @@
-"""Emits the launches of each node, with one function for each type of node."""
+"""Emits the launches of each node, with one function per type of node."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -69,9 +69,9 @@ from models.schedule.time import Cost, PlannedConv
 
 
 def lower_node(to: Context, node: Node) -> None:
-    """Emit the launches of one node. Raises TypeError for a node that has no kernel."""
+    """Emit the launches of one node. Raises TypeError if no kernel computes the node."""
     if type(node) not in _LOWER:
-        raise TypeError(f"{node.name}: {type(node).__name__} has no kernel")
+        raise TypeError(f"{node.name}: {type(node).__name__} has no kernel; add one here")
     graph, n = to.graph, to.n
     flops, exponentials = flops_per_image(graph, node), exponentials_per_image(graph, node)
     cost = Cost(n * flops, bytes_moved(graph, node, n), exponentials=n * exponentials)
@@ -80,7 +80,8 @@ def lower_node(to: Context, node: Node) -> None:
 
 
 def _reading(to: Context, reads: BlockReads, precision: Precision = Precision.FP32) -> None:
-    """Say how the next launch multiplies, and what each of its blocks reads."""
+    """Set the precision of the next launch's products, and the bytes that each of its blocks
+    reads."""
     to.tape.cost = replace(to.tape.cost, precision=precision, reads=reads)
 
 

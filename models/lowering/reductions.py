@@ -12,7 +12,7 @@ from models.lowering.tape import Operand, at
 
 
 def lower_normalise(to: Context, node: Normalise) -> None:
-    """Lower a Normalise to one launch, in which each block computes a row."""
+    """Lower a Normalise to one launch in which each block computes a row."""
     x, y = to.views[node.x], to.output(node.output)
 
     def by_group(tensor: StridedTensor) -> StridedTensor:
@@ -53,7 +53,7 @@ def lower_resample(to: Context, node: Resample) -> None:
 
 
 def lower_expand(to: Context, node: Expand) -> None:
-    """Lower an Expand to a copy that reads elements several times."""
+    """Lower an Expand to a copy that reads elements repeatedly."""
     x, y = to.views[node.x], to.output(node.output)
     missing = (1,) * (len(y.strided.shape) - len(x.strided.shape))
     n, *rest = x.strided.shape

@@ -1,4 +1,4 @@
-"""Records the result of lowering: launches on named buffers, and the weights that they read."""
+"""Records the result of lowering: launches on named buffers, and the weights that launches read."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,9 +19,9 @@ MakeWeight = Callable[[], NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class BufferOperand:
-    """Addresses `offset` bytes into buffer `root`; `stored` is the type of numbers there, if known.
+    """Addresses the byte at `offset` in buffer `root`. `stored` is the type of elements, if known.
 
-    Where `pitch` is not 0, no more than `width` bytes of every `pitch` are touched.
+    If `pitch` is not 0, the launch touches at most `width` bytes of every `pitch` bytes.
     """
 
     root: str
@@ -41,7 +41,7 @@ class BufferOperand:
 
 @dataclass(frozen=True, slots=True)
 class WeightOperand:
-    """Addresses the first byte of the weight `name`; `stored` is its type of numbers, if known."""
+    """Addresses the first byte of a weight. `stored` is the type of its elements, if known."""
 
     weight: str
     stored: Storage | None = None
@@ -53,7 +53,7 @@ _TYPES = {FLOAT.element, HALF.element, BYTE.element}
 
 
 def at(view: BufferView) -> BufferOperand:
-    """Return the operand whose address is a view's first element."""
+    """Return the operand that addresses a view's first element."""
     stored = view.strided.stored
     offset, pixels = stored.itemsize * view.offset, view.pixels
     if pixels is None:
@@ -64,7 +64,7 @@ def at(view: BufferView) -> BufferOperand:
 
 @dataclass(frozen=True, slots=True)
 class TapeStep:
-    """A launch for the node `name`, on buffers that have no addresses yet."""
+    """Describes a launch for the node `name`, on buffers without addresses."""
 
     name: str
     launch: Launch
@@ -75,7 +75,8 @@ class TapeStep:
 
 @dataclass
 class Tape:
-    """Collects steps in order, their buffers' sizes, and functions that make their weights."""
+    """Collects steps in order, the sizes of their buffers, and the functions that create their
+    weights."""
 
     steps: list[TapeStep] = field(default_factory=list)
     buffers: dict[str, int] = field(default_factory=dict)  # root: bytes
@@ -88,18 +89,18 @@ class Tape:
     chosen: PlannedConv | None = None  # of that node
 
     def begin(self, node: str, cost: Cost) -> None:
-        """Attribute the next steps to this node."""
+        """Attribute the following steps to this node."""
         self.node, self.cost, self.chosen = node, cost, None
 
     def emit(self, launch: Launch, **operands: Operand) -> None:
-        """Add a step. Raises KeyError unless every operand of the launch is named.
+        """Add a step. Operands that the launch does not use are ignored.
 
-        Operands that the launch does not name are for the node's other launches. Raises TypeError
-        where the kernel would read or write halves as floats, or floats as halves, or may read a
-        buffer as it was before a launch wrote it.
+        Raises KeyError if an operand of the launch is missing. Raises TypeError if the kernel takes
+        an operand as another type than the stored one, or if it might read a stale copy of a buffer
+        because of `__restrict__`.
         """
         if missing := set(launch.operands) - operands.keys():
-            raise KeyError(f"{launch.instantiation} for {self.node} lacks {sorted(missing)}")
+            raise KeyError(f"{launch.instantiation} for {self.node} needs {sorted(missing)}, too")
         named = {name: operands[name] for name in launch.operands}
         self._check_types(launch, named)
         self._check_restricted(launch, named)
@@ -122,7 +123,7 @@ class Tape:
             if not isinstance(operands[name], WeightOperand):
                 raise TypeError(
                     f"{launch.instantiation} for {self.node} declares {name} with __restrict__, "
-                    "which is for weights alone (kernels/src/dependent.cuh); take it away"
+                    "which is allowed only for weights (kernels/src/dependent.cuh); remove it"
                 )
 
     def buffer(self, root: str, nbytes: int) -> BufferOperand:
@@ -131,9 +132,9 @@ class Tape:
         return BufferOperand(root)
 
     def scratch(self, workspace: Mapping[str, int], counter_bytes: int) -> dict[str, Operand]:
-        """Add the workspace that a node's launches share, and return its operands by name.
+        """Add the workspace that the launches of a node share, and return its operands by name.
 
-        `workspace` has bytes by operand; `counter_bytes` are for the counters of blocks.
+        `workspace` maps operands to bytes. `counter_bytes` is the size of the counters of blocks.
         """
         index = len(self.steps)
         operands: dict[str, Operand] = {
@@ -145,12 +146,14 @@ class Tape:
         return operands
 
     def weight(self, name: str, make: MakeWeight, form: str = "") -> WeightOperand:
-        """Add a weight if it is missing; its name joins the graph's name and the kernel's
-        layout."""
+        """Add a weight unless it exists, and return its operand.
+
+        The key combines the weight's name in the graph and the `form` that the kernel needs.
+        """
         key = f"{name}@{form}" if form else name
         self.weights.setdefault(key, make)
         return WeightOperand(key)
 
     def copy(self, x: StridedTensor, x_at: Operand, y: StridedTensor, y_at: Operand) -> None:
-        """Emit a launch that copies x to y element by element, with any strides."""
+        """Emit a launch that copies x to y element by element. Both may have any strides."""
         self.emit(map_launch(x, y), x=x_at, y=y_at)

@@ -1,10 +1,11 @@
-"""Reads ONNX, as the only package that does: it turns operator names into typed nodes.
+"""Reads ONNX models and converts them to typed nodes. No other package reads ONNX operators.
 
 path ─ file ─ ModelProto ─ normalise ─ one plain form ─┬─ operators ─ Graph (typed)
        limits, checker     float32, opset, folding     └─ batch ─ ModelProto for any N
 
-A file may be hostile: `limits` counts its fields before it is parsed, its nodes before they are
-inlined, its axes and numbers before anything is computed, and what the rewrite rules will walk.
+A file may be hostile. `limits` counts its fields before it is parsed, counts its nodes before
+functions are inlined, bounds axes and sizes before anything is computed, and bounds the graph
+structure that rewrite rules will search.
 """
 
 from collections import Counter
@@ -45,7 +46,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """Holds a model in both of its forms, which compute the same."""
+    """Holds a model in two equivalent forms: as a typed graph and as ONNX."""
 
     name: str
     graph: Graph  # typed nodes as exported, before any rewriting
@@ -55,16 +56,16 @@ class LoadedModel:
 
     @property
     def no_kernels(self) -> str:
-        """Return why Convoy's kernels cannot run the model; empty if they can.
+        """Return the reason why Convoy's kernels cannot run the model, or "" if they can.
 
-        If they cannot, `graph` is one Opaque node, and nothing shows whether images of a batch stay
-        apart in it.
+        If they cannot, `graph` is a single Opaque node, and images of a batch may influence each
+        other.
         """
         return "".join(node.reason for node in self.graph.nodes if isinstance(node, Opaque))
 
 
 def metadata_of(proto: ModelProto) -> Mapping[str, str]:
-    """Return the metadata that a model's file has of itself, without entries that are no text."""
+    """Return the metadata entries in the model file, except those that are not valid text."""
     entries = ((entry.key, entry.value) for entry in proto.metadata_props)
     # Of bytes that are not UTF-8 protobuf makes no str, whatever its types promise.
     return {key: value for key, value in entries if {type(key), type(value)} == {str}}
@@ -81,10 +82,10 @@ def weighs_halves(proto: ModelProto) -> bool:
 def load_model(
     path: Path, *, input_shape: Shape | None = None, limits: FileLimits | None = None
 ) -> LoadedModel:
-    """Read, check and normalise the model in `path`.
+    """Read, check and normalise the model file `path`.
 
-    `input_shape` is one image's shape for a model whose input leaves sizes open. Raises
-    ModelFileError for a broken file, UnsupportedModelError for a model that Convoy cannot run.
+    `input_shape` is the shape of one image, for a model whose input has open sizes. Raises
+    ModelFileError if the file is broken, and UnsupportedModelError if Convoy cannot run the model.
     """
     return load_proto(path.stem, read_model(path, limits or FileLimits()), input_shape)
 
@@ -100,14 +101,14 @@ def load_proto(
     beside: str | None = None,
     keep: Path | None = None,
 ) -> LoadedModel:
-    """Return a checked ModelProto in both forms. Raises NoKernelsError, which lists all unsupported
-    nodes.
+    """Return a checked ModelProto in both forms.
 
-    With `opaque`, a model that typed nodes cannot express is loaded as it is, for ONNX Runtime. Of
-    the `outputs` that `take_outputs` left, only the scores of a classifier with that many `labels`
-    are kept (0: unknown); without `outputs`, all are. The nodes that compute the output `beside`
-    stay, too. If a folder `keep` is given, the result is kept there, and read from there the next
-    time.
+    With `opaque`, a model that typed nodes cannot express is loaded unchanged, for ONNX Runtime.
+    `outputs` is the result of `take_outputs`: of these outputs only the classifier's scores are
+    kept, which have `labels` classes (0 if unknown). If `outputs` is None, all outputs are kept.
+    The nodes that compute the output `beside` are kept, too. If `keep` is given, the result is
+    stored in that folder and reused the next time. Raises NoKernelsError, which lists all
+    unsupported nodes.
     """
 
     def translate() -> tuple[Graph, ModelProto, bool, Meaning]:

@@ -1,8 +1,8 @@
-"""Loads a model that typed nodes cannot express, with its own nodes, opset and types, for ONNX
-Runtime.
+"""Loads a model that typed nodes cannot express with its original nodes, opset and types.
 
-The model gets no nodes but those that engines need around it: a float32 image in, float32 scores
-out, sizes known. Its nodes may work along the batch axis, so engines run it on one image at a time.
+ONNX Runtime runs the result. The model is only changed so that engines can use it: its input image
+and its scores become float32, and its sizes become known. Its nodes may work along the batch axis,
+so engines run it with one image at a time.
 """
 
 from math import prod
@@ -26,10 +26,12 @@ _OTHER_FLOATS = (TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 def as_it_is(
     name: str, proto: ModelProto, model: ir.Model, reason: str
 ) -> tuple[Graph, ModelProto]:
-    """Return a graph with one node for the whole model, and the ONNX model that the node runs.
+    """Return a graph with a single node for the whole model, and the ONNX model that this node
+    runs.
 
-    `model` is its normal form, whose shapes are known. Raises UnsupportedModelError, with `reason`,
-    where ONNX Runtime could not run it image by image in bounded time.
+    `model` is the normal form, in which shapes are known. Raises UnsupportedModelError, whose
+    message begins with `reason`, if ONNX Runtime could not run the model image by image in bounded
+    time.
     """
     (image,), (scores,) = model.graph.inputs, model.graph.outputs
     try:
@@ -37,13 +39,18 @@ def as_it_is(
     except RefusedError as error:
         raise UnsupportedModelError(f"{reason}\nand {error}") from error
     if not after or before[0] != after[0]:
-        raise UnsupportedModelError(f"{reason}\nand its output {after} has no batch axis")
+        raise UnsupportedModelError(
+            f"{reason}\nand its output {after} has no batch axis; export it with the batch first"
+        )
     if before[0] != 1:
         raise UnsupportedModelError(
-            f"{reason}\nand its batch is fixed at {before[0]}; export it with batch 1 or any"
+            f"{reason}\nand its batch size is fixed at {before[0]}; export it with the batch size 1"
+            " or a symbolic one"
         )
     if loops := {node.op_type for node in model.graph.all_nodes()} & _UNBOUNDED:
-        raise UnsupportedModelError(f"{reason}\nand {', '.join(loops)} may run without end")
+        raise UnsupportedModelError(
+            f"{reason}\nand {', '.join(loops)} may run endlessly; export the model without it"
+        )
     runnable = _runnable(proto, model, str(scores.name))
     _take_floats(runnable, str(image.name))
     _give_floats(runnable)
@@ -64,8 +71,7 @@ def as_it_is(
 
 
 def _runnable(proto: ModelProto, model: ir.Model, scores: str) -> ModelProto:
-    """Return the file's own nodes, or the normal form where their opset may be ahead of ONNX
-    Runtime's."""
+    """Return the original nodes, or the normal form if ONNX Runtime may not support their opset."""
     if any(
         opset.domain in ("", "ai.onnx") and opset.version > OPSET for opset in proto.opset_import
     ):
@@ -80,11 +86,11 @@ def _runnable(proto: ModelProto, model: ir.Model, scores: str) -> ModelProto:
 
 
 def _terms(node: ir.Node) -> int:
-    """Return how many terms the node sums at most into one number of its result, for most
-    operators.
+    """Return an upper bound on the terms that the node sums for one number of its result.
 
-    These are the terms of a filter, or of the last axis (MatMul, Gemm, Softmax,
-    LayerNormalization), or as many as become one number (reductions, pooling).
+    The bound holds for most operators. It is the size of a filter (Conv), the size of the last axis
+    (MatMul, Gemm, Softmax, LayerNormalization), or the numbers read per number written (reductions,
+    pooling).
     """
     shapes = [known_shape(value) or () for value in (*node.inputs[:2], node.outputs[0])]
     read, *filters, written = shapes
@@ -94,7 +100,7 @@ def _terms(node: ir.Node) -> int:
 
 
 def _take_floats(proto: ModelProto, image: str) -> None:
-    """Make the image the only input of the model, and have it read as float32."""
+    """Make the image the model's only input, with the type float32."""
     graph = proto.graph
     (taken,) = (value for value in graph.input if value.name == image)
     kept = type(taken)()

@@ -1,8 +1,9 @@
 """Makes the batch axis symbolic in a model that was exported for one batch size.
 
-Axis 0 of every computed tensor is the batch. Only constants tie a model to its exported size b: a
-Reshape target with b, an Expand to b, a constant of leading size b. Each is replaced by one that is
-equal at b and valid at every n. Typed nodes need none of this: they leave the batch axis out.
+Axis 0 of every computed tensor is the batch. Only constants bind a model to its exported batch size
+b: the target of a Reshape or Expand, or a constant whose first size is b. Each of these is replaced
+by a constant that is equal for b and valid for every n. Typed nodes have no batch axis and need no
+change.
 """
 
 from collections.abc import Iterable
@@ -22,7 +23,7 @@ _ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Sum", "Max", "Min", "PRelu"}
 
 
 def make_batch_symbolic(model: ir.Model) -> None:
-    """Edit `model`, whose shapes are static, so that it is valid for every batch size."""
+    """Edit `model`, which has static shapes, so that it is valid for every batch size."""
     for node in list(model.graph):
         if node.op_type == "Reshape":
             _copy_batch(model.graph, node)
@@ -49,7 +50,7 @@ def make_batch_symbolic(model: ir.Model) -> None:
         # A number would mean that the model still has one fixed batch size.
         if value.shape is not None and isinstance(value.shape[0], int):
             raise UnsupportedModelError(
-                f"output {value.name} does not keep the batch as its first axis: {value.shape}"
+                f"output {value.name} has the shape {value.shape}; its first axis must be the batch"
             )
         value.shape = ir.Shape([BATCH, *rest])
 
@@ -72,7 +73,7 @@ def _expand_without_batch(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _resize_without_batch(graph: ir.Graph, node: ir.Node) -> None:
-    """Give a Resize by sizes only the axes that change; these never include the first two."""
+    """Restrict a Resize with given sizes to the axes that change, which are never the first two."""
     sizes = node.inputs[3] if len(node.inputs) > 3 else None
     if sizes is None:
         return

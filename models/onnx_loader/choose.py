@@ -1,7 +1,7 @@
-"""Finds a model's scores among its outputs, in the normal form, where all shapes are known.
+"""Finds a model's scores among its outputs. The model is in its normal form, with known shapes.
 
-features ─ Gemm ─ logits ─ Softmax ─ probabilities     the last; what is before it leads to it
-         └ ... ─ TopK, ArgMax, ReduceMax               choose some, so that they are no scores
+features ─ Gemm ─ logits ─ Softmax ─ probabilities     of these outputs, the last is the scores
+         └ ... ─ TopK, ArgMax, ReduceMax               never scores: they select some scores
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,10 +20,10 @@ _MORE_OWN = 2  # convolutions, and as many as twice another head's
 
 
 def choose_scores(model: ir.Model, outputs: Outputs, labels: int, beside: str | None) -> None:
-    """Leave only the output that is the scores, and after it the one called `beside`, if there is
-    one. `labels` is the number of labels that are known.
+    """Keep only the output that is the scores, followed by the output `beside`, if that exists.
 
-    Raises NotScoresError where several may be the scores.
+    `labels` is the number of known labels, or 0. Raises NotScoresError if several outputs can be
+    the scores, or none.
     """
     found = list(model.graph.outputs)
     if outputs.wanted is not None:
@@ -63,11 +63,14 @@ def _several(
 ) -> str:
     if not fitting:
         why = "; ".join(f'"{value.name}" {reasons[value]}' for value in found[:_LISTED])
-        return f"none of its outputs can be scores: {why} ({outputs.listed})"
+        return (
+            f"none of its outputs can be scores: {why} ({outputs.listed}). Export the model with"
+            " one score per class"
+        )
     names = ", ".join(f'"{value.name}" {_shape(value)}' for value in fitting[:_LISTED])
     return (
         f"it has {len(found)} outputs, of which {len(fitting)} may be its scores: {names};"
-        f" {set_key(fitting[0].name)}, or the one that is right (all outputs: {outputs.listed})"
+        f" {set_key(fitting[0].name)}, or name another output (all outputs: {outputs.listed})"
     )
 
 
@@ -77,7 +80,7 @@ def _shape(value: ir.Value) -> str:
 
 
 def _unfit(value: ir.Value) -> str:
-    """Return why an output is not scores; empty if it may be."""
+    """Return the reason why an output cannot be scores, or "" if it can."""
     shape = static_shape_or_none(value)
     if shape is not None and len([size for size in shape[1:] if size > 1]) > 1:
         return f"has positions, {_shape(value)}"
@@ -86,11 +89,11 @@ def _unfit(value: ir.Value) -> str:
     if value.producer() is None:
         return "is an input or a constant"
     found = range_of(value)
-    return f"is what {found.picks} chose" if found.picks else ""
+    return f"is selected by {found.picks}" if found.picks else ""
 
 
 def _distinct(values: Iterable[ir.Value]) -> list[ir.Value]:
-    """Return values without those that have the same numbers as an earlier one."""
+    """Return the values without those that only rearrange the numbers of an earlier one."""
     roots: dict[ir.Value, ir.Value] = {}
     for value in values:
         roots.setdefault(_moved_from(value), value)
@@ -114,14 +117,16 @@ def _fits_labels(value: ir.Value, labels: int) -> bool:
 
 
 def _leads_to(value: ir.Value, other: ir.Value) -> bool:
-    """Return whether the image reaches `other` through `value` alone."""
+    """Return whether every path from the image to `other` passes through `value`."""
     without = _ancestors(other, _moved_from(value))
     return without is not None and not any(each.is_graph_input() for each in without)
 
 
 def _ancestors(value: ir.Value, without: ir.Value | None = None) -> set[ir.Value] | None:
-    """Return all values that a value is computed from, not past `without`; None if that is not
-    among them."""
+    """Return all values from which `value` is computed. The search stops at `without`.
+
+    The result is None if `without` is given and is not among them.
+    """
     seen, waiting, met = {value}, [value], without is None
     while waiting:
         node = waiting.pop().producer()
@@ -135,10 +140,10 @@ def _ancestors(value: ir.Value, without: ir.Value | None = None) -> set[ir.Value
 
 
 def _without_auxiliary(fitting: list[ir.Value]) -> list[ir.Value]:
-    """Leave out heads that only helped to train: they leave the network early.
+    """Remove auxiliary heads, which serve training only and branch off early in the network.
 
-    Such a head has as many scores as the last one, which needs several convolutions more that are
-    its own.
+    An auxiliary head has as many scores as the main head, but the main head has clearly more
+    convolutions of its own.
     """
     sizes = {prod(static_shape_or_none(value) or ()) for value in fitting}
     if len(sizes) != 1:

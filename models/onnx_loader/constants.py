@@ -1,4 +1,4 @@
-"""Adds constants to a model, under names that nothing else has."""
+"""Adds constants to a model under unused names."""
 
 import itertools
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 
 def numbered(stem: str) -> Iterator[str]:
-    """Yield a name, and then the name followed by 1, 2 and so on."""
+    """Yield the name, and then the name followed by 1, 2, and so on."""
     yield stem
     yield from (f"{stem}.{number}" for number in itertools.count(1))
 
 
 def add_constant(graph: ir.Graph, name: str, array: NDArray[Any]) -> ir.Value:
-    """Return a constant that `graph` did not have yet, called `name`, or `name` with a number."""
+    """Add a constant to `graph` and return it. If `name` is used, a number is appended to it."""
     # A model that was written in this form has constants of these names.
     name = next(free for free in numbered(name) if free not in graph.initializers)
     value = ir.Value(

@@ -1,11 +1,11 @@
-"""Imports Einsum, by which exporters write products of matrices whose axes lie in any order.
+"""Imports Einsum, with which exporters write matrix products over axes in any order.
 
     y[B, L, R] = Σ_K a[B, L, K] · b[B, K, R]      of images: each letter stands for several axes
 
-B are the letters of both operands and the output, K those of both operands alone, L and R those of
-one operand and the output. So an equation is Transposes and Reshapes around a Product, around a
-Gemm where b is a constant without B, and around a product of elements where K is empty. The first
-letter of the output is the batch.
+B denotes the letters in both operands and the output, K the letters in both operands only, and L
+and R the letters in one operand and the output. An equation therefore becomes Transposes and
+Reshapes around a Product. If b is a constant without B it becomes a Gemm, and if K is empty an
+elementwise product. The first letter of the output is the batch.
 """
 
 from collections.abc import Iterable
@@ -23,14 +23,16 @@ from models.onnx_loader.integers import constant_of
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """Holds an operand or the output: a name, and a letter for each axis of an image."""
+    """Holds the name of an operand or output, and a letter for each of its axes except the
+    batch."""
 
     name: str
     letters: str
 
 
 def einsum(to: Importer, node: OnnxNode) -> None:
-    """Import an Einsum of one or two tensors. Raises RefusedError, which names the equation."""
+    """Import an Einsum of one or two tensors. Raises RefusedError, whose message has the
+    equation."""
     equation = node.text("equation", "").replace(" ", "")
     try:
         _import(to, node, equation)
@@ -44,7 +46,7 @@ def _import(to: Importer, node: OnnxNode, equation: str) -> None:
     sizes: dict[str, int] = {}
     for letters, shape in zip(read, shapes, strict=True):
         if len(set(letters)) < len(letters):
-            raise RefusedError("an operand has a letter twice; only whole axes are supported")
+            raise RefusedError("an operand repeats a letter; diagonals are not supported")
         for letter, size in zip(letters, shape, strict=True):
             if sizes.setdefault(letter, size) != size:
                 raise RefusedError(f"{letter} is {sizes[letter]} and {size}; sizes must be equal")
@@ -56,17 +58,18 @@ def _import(to: Importer, node: OnnxNode, equation: str) -> None:
 
 
 def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str]:
-    """Return the letters of each operand and of the output, an ellipsis as letters of its own."""
+    """Return the letters of each operand and of the output. An ellipsis is replaced by unused
+    letters."""
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):
-        raise RefusedError(f"it names {len(terms)} operands of {len(ranks)}")
+        raise RefusedError(f"it has {len(terms)} terms for {len(ranks)} operands")
     free = "".join(letter for letter in reversed(ascii_letters) if letter not in equation)
     more = [rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)]
     if any(count != 0 for count, term in zip(more, terms, strict=True) if "..." not in term):
-        raise RefusedError("an operand has more axes, or fewer, than letters")
+        raise RefusedError("an operand must have as many axes as its term has letters")
     if min(more) < 0 or max(more) > len(free):
-        raise RefusedError("an operand has more axes, or fewer, than letters")
+        raise RefusedError("an operand must have as many axes as its term has letters")
     most = free[: max(more)]
     read = [
         term.replace("...", most[len(most) - count :])
@@ -79,39 +82,39 @@ def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str]:
 
 
 def _operand(to: Importer, node: OnnxNode, index: int, letters: str, batch: str) -> _Term:
-    """Return an operand without the batch, which a constant does not have."""
+    """Return an operand without its batch axis. A constant must not have one."""
     value = node.input(index)
     constant = constant_of(value)
     if constant is not None:
         if batch in letters:
-            raise RefusedError(f"operand {index} is a constant with the batch axis, {batch}")
+            raise RefusedError(f"operand {index} is constant, but has the batch axis, {batch}")
         return _Term(to.weight(f"{node.name}/{index}", constant), letters)
     if letters[:1] != batch:
         raise RefusedError(
-            f"operand {index} has {letters or 'no axis'}, the output {batch} first;"
-            " the first axis, the batch, must stay"
+            f"operand {index} has the axes {letters or '()'}; its first axis must be the batch,"
+            f" {batch}, as in the output"
         )
     if batch in letters[1:]:
-        raise RefusedError(f"operand {index} has the batch, {batch}, twice")
+        raise RefusedError(f"operand {index} repeats the batch axis, {batch}; it must occur once")
     return _Term(str(value.name), letters[1:])
 
 
 @dataclass
 class _Products:
-    """Writes typed nodes for one equation, whose letters have these sizes."""
+    """Writes typed nodes for one equation. `sizes` has the size of each letter."""
 
     to: Importer
     node: OnnxNode
     sizes: dict[str, int]
 
     def write(self, terms: list[_Term], y: str) -> None:
-        """Write nodes that compute the output, whose letters are y."""
+        """Write nodes that compute the output, which has the letters `y`."""
         for index, term in enumerate(terms):
             others = {letter for other in terms if other is not term for letter in other.letters}
             if alone := set(term.letters) - others - set(y):
                 raise RefusedError(
-                    f"it sums {', '.join(sorted(alone))} of operand {index} alone;"
-                    " only sums of products are supported"
+                    f"it sums {', '.join(sorted(alone))} of operand {index} only; an axis that is"
+                    " summed must belong to both operands"
                 )
         if len(terms) == 1:
             self.into_output(self.transposed(terms[0], y))
@@ -125,7 +128,7 @@ class _Products:
             self.product(a, b, y)
 
     def product(self, a: _Term, b: _Term, y: str) -> None:
-        """Write a product of matrices, a constant one as a Gemm."""
+        """Write a product of matrices. If one matrix is constant, it becomes a Gemm."""
         both, rows, columns = (
             [letter for letter in y if (letter in a.letters, letter in b.letters) == where]
             for where in ((True, True), (True, False), (False, True))
@@ -148,7 +151,8 @@ class _Products:
         self.into_output(self.transposed(_Term(shaped, apart), y))
 
     def elements(self, a: _Term, b: _Term, y: str) -> None:
-        """Write a product element by element, of operands that repeat along axes they lack."""
+        """Write an elementwise product, in which each operand is repeated along its missing
+        axes."""
         names = []
         for term in (a, b):
             order = [letter for letter in y if letter in term.letters]
@@ -160,7 +164,7 @@ class _Products:
         )
 
     def transposed(self, term: _Term, order: Iterable[str]) -> str:
-        """Return the name of a tensor with its axes in an order of its letters."""
+        """Return the name of the tensor with its axes transposed to the given order of letters."""
         axes = tuple(term.letters.index(letter) for letter in order)
         if term.name in self.to.weights:
             turned = self.to.weights[term.name].transpose(axes)
@@ -171,7 +175,7 @@ class _Products:
         return name
 
     def in_shape(self, name: str, shape: Shape) -> str:
-        """Return the name of a tensor in another shape."""
+        """Return the name of the tensor reshaped to the given shape."""
         if name in self.to.weights:
             return self.to.weight(f"{name}/shaped", np.reshape(self.to.weights[name], shape))
         made = self.to.temporary(f"{self.node.name}/shaped", shape)
@@ -179,14 +183,14 @@ class _Products:
         return made
 
     def into_output(self, name: str) -> None:
-        """Write a tensor that is the output already."""
+        """Write a tensor as the output, which has the same elements."""
         output = str(self.node.output.name)
         self.to.nodes.append(Identity(name=f"{self.node.name}/output", output=output, x=name))
 
     def shape(self, letters: Iterable[str]) -> Shape:
-        """Return the sizes of letters."""
+        """Return the sizes of the given letters."""
         return tuple(self.sizes[letter] for letter in letters)
 
     def size(self, letters: Iterable[str]) -> int:
-        """Return the product of the sizes of letters."""
+        """Return the product of the sizes of the given letters."""
         return prod(self.shape(letters))

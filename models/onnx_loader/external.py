@@ -1,7 +1,7 @@
-"""Reads weights that a model keeps in other files, which must lie inside its folder.
+"""Reads weights that a model stores in other files, which must be inside the model's folder.
 
-Files directly in the folder are always read, as exporters write them (`model.onnx.data`); those in
-folders inside it only where that is allowed.
+Files directly in the folder are always read, because exporters write them (`model.onnx.data`).
+Files in subfolders are read only if this is allowed.
 """
 
 from pathlib import Path, PurePath
@@ -18,9 +18,9 @@ from models.onnx_loader.limits.census import tensors
 def read_external_data(path: Path, model: ModelProto, *, allowed: bool, max_bytes: int) -> None:
     """Read the external data of `model` into its tensors.
 
-    `path` is the model's; `max_bytes` bounds its file and its external data together. Raises
-    ModelFileError where external data is missing or unsafe to read, or lies in an inner folder and
-    that is not `allowed`.
+    `path` is the path of the model. `max_bytes` bounds the total size of the model file and its
+    external data. Raises ModelFileError if external data is missing or unsafe to read, or if it is
+    in a subfolder and `allowed` is False.
     """
     external = _external(model)
     if not external:
@@ -31,19 +31,21 @@ def read_external_data(path: Path, model: ModelProto, *, allowed: bool, max_byte
         try:
             room -= _check(path, folder, tensor, inner=allowed)
             if room < 0:
-                raise ModelFileError(f"{path} and its external data exceed {max_bytes:,} bytes")
+                raise ModelFileError(
+                    f"{path} and its external data exceed {max_bytes:,} bytes, which is the limit"
+                )
             load_external_data_for_tensor(tensor, str(folder))
         # ValueError: an invalid number, or a path with a NUL.
         except (OSError, ValueError, onnx.checker.ValidationError) as error:
             raise ModelFileError(
-                f"{path}: external data of {tensor.name}: {shortened(str(error))}"
+                f"{path}: cannot read the external data of {tensor.name}: {shortened(str(error))}"
             ) from error
         tensor.data_location = TensorProto.DEFAULT
         del tensor.external_data[:]
 
 
 def external_names(model: ModelProto) -> set[str]:
-    """Return the names of the files in which `model` keeps weights; the names are not checked."""
+    """Return the names of the files in which `model` stores weights. The names are unchecked."""
     entries = (entry for tensor in _external(model) for entry in tensor.external_data)
     names = (entry.value for entry in entries if entry.key == "location")
     return {name for name in names if isinstance(name, str)}  # text that is not UTF-8 is bytes
@@ -54,7 +56,7 @@ def _external(model: ModelProto) -> list[TensorProto]:
 
 
 def _check(path: Path, folder: Path, tensor: TensorProto, *, inner: bool) -> int:
-    """Return how many bytes `tensor` keeps in another file. Raises ModelFileError if reading is
+    """Return how many bytes of `tensor` are in another file. Raises ModelFileError if reading is
     unsafe."""
     info = ExternalDataInfo(tensor)
     offset, length = info.offset or 0, info.length
@@ -73,9 +75,12 @@ def _check(path: Path, folder: Path, tensor: TensorProto, *, inner: bool) -> int
         raise ModelFileError(f"{where} is in another folder; pass --external-data to read it")
     if not file.is_file():
         what = "is not a regular file" if file.exists() else "does not exist"
-        raise ModelFileError(f"{where} {what}; copy it beside the model")
+        raise ModelFileError(f"{where} {what}; copy it to the model's folder")
     size = file.stat().st_size
     length = size - offset if length is None else length
     if offset < 0 or length < 0 or offset + length > size:
-        raise ModelFileError(f"{where}: bytes {offset} to {offset + length} of {size} do not exist")
+        raise ModelFileError(
+            f"{where} has {size} bytes, but bytes {offset} to {offset + length} are needed; copy"
+            " the whole file again"
+        )
     return int(length)

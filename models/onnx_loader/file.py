@@ -1,4 +1,4 @@
-"""Reads a file as a checked ModelProto, and refuses hostile files before they cost much.
+"""Reads a file as a checked ModelProto. Hostile files are refused before they cost much.
 
 read_model   size → fields, names → parse → opset → nodes, tensors → external data → onnx.checker
 """
@@ -30,10 +30,10 @@ _Checked = TypeVar("_Checked", bytes, ModelProto)
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """Sets the limits on the size of a model file.
+    """Sets limits on a model file.
 
-    `external_data` allows weights in folders inside the model's own, not only directly in it;
-    `max_bytes` bounds the model and its external data together.
+    `external_data` allows weights in subfolders of the model's folder. `max_bytes` bounds the total
+    size of the model file and its external data.
     """
 
     max_bytes: int = MAX_MODEL_BYTES
@@ -61,21 +61,24 @@ def read_model(path: Path, limits: FileLimits) -> ModelProto:
 
 
 def remedy(model: ModelProto) -> str:
-    """Return advice about a file that its exporter left unfinished, to end an error's message;
-    empty for most exporters."""
+    """Return advice for the end of a message about a file that its exporter did not finish.
+
+    The result is "" for most exporters.
+    """
     if model.producer_name != "tf2onnx":
         return ""
     return (
-        ". tf2onnx writes such files of layers that it cannot express, as Keras' Normalization,"
-        " grouped Conv2D and exact GELU; export by Keras' backend PyTorch (KERAS_BACKEND=torch), or"
-        " with the layers that docs/from-keras.md names"
+        ". tf2onnx writes such files for layers that it cannot express, such as Keras'"
+        " Normalization, grouped Conv2D and exact GELU; export with Keras' PyTorch backend"
+        " (KERAS_BACKEND=torch), or replace these layers as docs/from-keras.md shows"
     )
 
 
 def check_valid(model: ModelProto) -> None:
-    """Run onnx's checker, hiding from it the old operators that Convoy spells out.
+    """Run onnx's checker. Old operators that Convoy replaces are hidden from it.
 
-    The checker does not know them, though ONNX Runtime runs them. Raises the checker's errors.
+    The checker does not know these operators, although ONNX Runtime runs them. Raises the checker's
+    errors.
     """
     opsets = {opset.domain: opset.version for opset in model.opset_import}
     opset = opsets.get("", opsets.get("ai.onnx", 0))
@@ -115,9 +118,9 @@ def _is_dropped(op: str, opset: int) -> bool:
 
 
 def external_files(path: Path) -> set[str]:
-    """Return the names of the files in which the model in `path` keeps weights.
+    """Return the names of the files in which the model in `path` stores weights.
 
-    Raises ModelFileError where it is no model.
+    Raises ModelFileError if the file is not a model.
     """
     return external_names(_parse(path, _read(path, MAX_MODEL_BYTES)))
 
@@ -138,7 +141,9 @@ def _read(path: Path, max_bytes: int) -> bytes:
     except OSError as error:
         raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
     if len(data) != size:
-        raise ModelFileError(f"{path} changed its size while it was read; give a copy of it")
+        raise ModelFileError(
+            f"{path} changed its size while it was read; use a copy that no program writes"
+        )
     return data
 
 
@@ -157,7 +162,7 @@ _EXPORT = "export the model as docs/from-pytorch.md or docs/from-keras.md says"
 # What people have in place of a model, or under its name.
 _OTHERS = (
     Signature(
-        "a pointer of Git LFS; `git lfs pull` fetches the file itself",
+        "a Git LFS pointer; run `git lfs pull` to fetch the file itself",
         {0: b"version https://git-lfs"},
     ),
     Signature("HTML or XML; download the file itself, not the page about it", {0: b"<"}),
@@ -166,7 +171,7 @@ _OTHERS = (
     Signature(f"an HDF5 file, as older Keras saves models; {_EXPORT}", {0: b"\x89HDF"}),
     Signature(f"a safetensors file, which has weights and no network; {_EXPORT}", {8: b'{"'}),
     Signature(
-        "a TensorFlow Lite model; convert it by `python -m tf2onnx.convert --tflite`",
+        "a TensorFlow Lite model; convert it with `python -m tf2onnx.convert --tflite`",
         {4: b"TFL3"},
     ),
     Signature(
@@ -178,14 +183,15 @@ _OTHERS = (
 
 
 def _no_model(path: Path, data: bytes, how: str) -> ModelFileError:
-    """Return the error for a file that is no model, with its kind where its first bytes show it."""
+    """Return the error for a file that is not a model. The message names its kind if that is
+    recognised."""
     kind = name_of(data, _OTHERS) if data else "empty; copy or download it again"
     said = f", but {kind}" if kind else f"{how}; give an .onnx file"
     return ModelFileError(f"{path} is not an ONNX model{said}")
 
 
 def _refuse(path: Path, check: Callable[[_Checked], None], what: _Checked) -> None:
-    """Run a check of a file's content, and add the file's name to its error."""
+    """Run a check of a file's content, and prefix the message of its error with the file's path."""
     try:
         check(what)
     except ModelError as error:
@@ -201,5 +207,5 @@ def _check_opset(path: Path, model: ModelProto) -> None:
         if opset.domain in ("", "ai.onnx") and not OLDEST_OPSET <= opset.version <= NEWEST_OPSET:
             raise UnsupportedModelError(
                 f"{path} uses opset {opset.version}; Convoy reads {OLDEST_OPSET} to {NEWEST_OPSET}."
-                " Export it again, or convert it with onnx.version_converter"
+                " Export it with one of these, or convert it with onnx.version_converter"
             )

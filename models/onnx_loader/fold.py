@@ -1,8 +1,8 @@
-"""Folds constants and removes nodes that change nothing, by passes of onnxscript and onnx-ir.
+"""Folds constants and removes nodes without effect, using passes of onnxscript and onnx-ir.
 
-This is onnxscript.optimizer.optimize_ir without the parts that a small file can make slow or large:
-rules that compare every node with every other, the history of every folded constant, constants of
-any size.
+The result is that of onnxscript.optimizer.optimize_ir, without the parts that a small file can make
+slow or large: rules that compare every pair of nodes, the recorded history of folded constants, and
+constants of unbounded size.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ _ITERATIONS = 4
 
 
 class _OfInference(_FuseBatchNormBase):
-    """Applies the library's rule except to nodes that are in training mode."""
+    """Applies the library's rule to all nodes that are not in training mode."""
 
     @override
     def check(
@@ -54,7 +54,7 @@ class _IntoGemm(_OfInference, FuseBatchNormIntoGemm):
 
 
 def _trains(node: ir.Node | None) -> bool:
-    """Return whether a BatchNormalization normalises by the mean and variance of its own input."""
+    """Return whether a BatchNormalization uses the mean and variance of its own input."""
     training = None if node is None else node.attributes.get("training_mode")
     return training is not None and training.as_int() == 1
 
@@ -129,10 +129,10 @@ _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv"})
 
 
 def fold(model: ir.Model, room: int) -> None:
-    """Fold `model` in place; it must not call functions, and its input shapes must be static.
+    """Fold `model` in place. It must not call functions, and its input shapes must be static.
 
-    At most `room` numbers are computed of constants. Raises UnsupportedModelError where folding
-    needs more, or where a shape is too large.
+    At most `room` numbers are computed from constants. Raises UnsupportedModelError if folding
+    needs more, or if a shape is too large.
     """
     folding = _Folding(room)
     ir.passes.Sequential(
@@ -156,9 +156,9 @@ def fold(model: ir.Model, room: int) -> None:
 
 
 def _keep_batch(node: ir.Node) -> None:
-    """Give a Squeeze without axes the axes that it drops, so that it never drops the batch.
+    """Give a Squeeze without axes the axes that it currently removes, except the batch axis.
 
-    Without axes it would drop every axis of size 1, and the batch's size is not fixed.
+    Without axes, it removes every axis of size 1, which would include the batch axis at N = 1.
     """
     x = node.inputs[0] if node.inputs else None
     named = len(node.inputs) > 1 and node.inputs[1] is not None
@@ -174,8 +174,10 @@ def _keep_batch(node: ir.Node) -> None:
 
 
 def _undo_strides(node: ir.Node) -> None:
-    """Turn a Gather that copies a flattened tensor in order (PyTorch's as_strided) into a
-    Reshape."""
+    """Replace a Gather that reads a flattened tensor in order by a Reshape.
+
+    PyTorch's as_strided is exported as such a Gather.
+    """
     if node.op_type != "Gather" or len(node.inputs) != 2:
         return
     flat, indices = node.inputs
@@ -200,18 +202,20 @@ def _undo_strides(node: ir.Node) -> None:
 
 
 def _check_divisor(node: ir.Node) -> None:
-    """Refuse an integer division by 0, which NumPy would fold to 0."""
+    """Refuse an integer division by 0. NumPy would fold it to 0."""
     divisor = node.inputs[1] if node.op_type in ("Div", "Mod") and len(node.inputs) > 1 else None
     if divisor is None or divisor.const_value is None:
         return
     numbers = divisor.const_value.numpy()
     if numbers.dtype.kind in "iu" and (numbers == 0).any():
         name = node.name or node.outputs[0].name
-        raise UnsupportedModelError(f"{node.op_type} {name} divides whole numbers by 0")
+        raise UnsupportedModelError(
+            f"{node.op_type} {name} divides integers by 0; correct its divisor"
+        )
 
 
 def _is_standardisation(node: ir.Node) -> bool:
-    """Return whether a constant is normalised by its own mean and variance, as in training."""
+    """Return whether a node normalises a constant by its own mean and variance, as in training."""
     return (
         node.op_type == "BatchNormalization"
         and _trains(node)
@@ -222,10 +226,10 @@ def _is_standardisation(node: ir.Node) -> bool:
 
 
 def _standardise(node: ir.Node) -> None:
-    """Compute weight standardisation (Qiao et al. 2019) of constants in float64; the node then
-    copies it.
+    """Compute a weight standardisation (Qiao et al. 2019) of constants in float64.
 
-    The library does not fold nodes of several outputs.
+    The node is replaced by an Identity of the result. The library does not fold nodes with several
+    outputs.
     """
     x, scale, shift = (
         value.const_value.numpy().astype(np.float64)
@@ -269,14 +273,15 @@ def _integers(graph: ir.Graph | ir.Function, name: str, numbers: Sequence[int]) 
 
 
 def _is_linear(conv: ir.Node) -> bool:
-    """Return whether a convolution has a window of one position: a product."""
+    """Return whether the window of a convolution is a single position, so that it is a matrix
+    product."""
     weight = conv.inputs[1] if len(conv.inputs) > 1 else None
     shape = known_shape(weight) if weight is not None else None
     return shape is not None and len(shape) > 2 and set(shape[2:]) == {1}
 
 
 class _Folding(FoldConstantsPass):
-    """Extends onnxscript's folding with bounds on each node."""
+    """Extends onnxscript's constant folding with limits for each node."""
 
     def __init__(self, room: int) -> None:
         super().__init__(
@@ -308,7 +313,7 @@ class _Folding(FoldConstantsPass):
     def replace_node(
         self, node: ir.Node, replacement: Replacement, root: ir.Graph | ir.Function
     ) -> None:
-        """Drop the history of a folded constant, because a chain of n nodes would record n²/2
+        """Delete the history of a folded constant, because a chain of n nodes would record n²/2
         names."""
         super().replace_node(node, replacement, root)
         for value in replacement.new_outputs:
@@ -339,7 +344,7 @@ class _Folding(FoldConstantsPass):
         self._computed += numbers
         if self._computed > self._room:
             raise UnsupportedModelError(
-                f"folding its constants as far as {node.outputs[0].name} takes"
+                f"folding its constants up to {node.outputs[0].name} takes"
                 f" {shown(self._computed)} numbers; at most {self._room:,} are supported for a file"
                 " of this size"
             )

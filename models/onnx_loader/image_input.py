@@ -1,4 +1,4 @@
-"""Reads from a model's file which image it takes, and refuses inputs that are no image."""
+"""Finds a model's image input, and refuses inputs that are not images."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ _PLAIN = "N×3×H×W, or N×H×W×3, with the batch first"
 
 @dataclass(frozen=True, slots=True)
 class ImageInput:
-    """Describes the one input of a model."""
+    """Describes the only input of a model."""
 
     name: str
     elements: int  # a type of TensorProto
@@ -27,19 +27,20 @@ class ImageInput:
 
     @property
     def takes_bytes(self) -> bool:
-        """Return whether it takes pixels as they are, from 0 to 255."""
+        """Return whether the input takes unnormalised pixels from 0 to 255."""
         return self.elements == TensorProto.UINT8
 
     @property
     def takes_halves(self) -> bool:
-        """Return whether it takes float16."""
+        """Return whether the input is float16."""
         return self.elements == TensorProto.FLOAT16
 
 
 def image_input(proto: ModelProto) -> ImageInput:
     """Return the only input of a model.
 
-    Raises UnsupportedModelError, which names the input's shape and a shape that would be right.
+    Raises UnsupportedModelError, whose message has the input's shape and an example of a valid
+    shape.
     """
     initializers = {tensor.name for tensor in proto.graph.initializer}
     inputs = [value for value in proto.graph.input if value.name not in initializers]
@@ -47,18 +48,18 @@ def image_input(proto: ModelProto) -> ImageInput:
         names = ", ".join(value.name for value in inputs[:8]) or "none"
         names += ", ..." if len(inputs) > 8 else ""
         raise UnsupportedModelError(
-            f"the model has {len(inputs)} inputs ({names}); a classifier has one, its image"
+            f"the model has {len(inputs)} inputs ({names}); a classifier must have one, the image"
             f"{remedy(proto)}"
         )
     (value,) = inputs
     if not value.type.HasField("tensor_type"):
         raise UnsupportedModelError(
-            f"input {value.name} is no tensor; export the model with a tensor of images, {_PLAIN}"
+            f"input {value.name} is not a tensor; export the model with a tensor, {_PLAIN}"
         )
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         raise UnsupportedModelError(
-            f"input {value.name} has no shape; export the model with one, as {_PLAIN}"
+            f"input {value.name} has no shape; export the model with the shape {_PLAIN}"
         )
     _check_elements(value.name, tensor)
     _check_axes(value.name, tensor)
@@ -72,15 +73,15 @@ def _check_elements(name: str, tensor: TypeProto.Tensor) -> None:
     is_bytes = elements == TensorProto.UINT8
     if elements == TensorProto.STRING or (is_bytes and len(tensor.shape.dim) < 3):
         raise UnsupportedModelError(
-            f"{what} takes encoded files, which Convoy decodes itself; export the model from behind"
-            f" its decoder on, with an input of pixels: {_PLAIN}"
+            f"{what} takes encoded files, which Convoy decodes itself; export the model without its"
+            f" decoder, with an input of pixels: {_PLAIN}"
         )
     if elements in _FLOATS or is_bytes:
         return
     kind = TensorProto.DataType.Name(elements) if elements in TensorProto.DataType.values() else "?"
     raise UnsupportedModelError(
-        f"{what} holds {kind}; Convoy gives pixels as float32, float16, float64, bfloat16 or uint8."
-        " Export the model with one of these; of a quantized model, keep the float input before its"
+        f"{what} has the type {kind}; it must be float32, float16, float64, bfloat16 or uint8."
+        " Export the model with one of these. If it is quantized, keep the float input before its"
         " first QuantizeLinear"
     )
 
@@ -95,16 +96,16 @@ def _check_axes(name: str, tensor: TypeProto.Tensor) -> None:
     if len(sizes) == 2:
         raise UnsupportedModelError(
             f"{what} is a row of numbers per image; export the model with an input of images,"
-            f" {_PLAIN}, and a Reshape or Flatten behind it"
+            f" {_PLAIN}, followed by a Reshape or Flatten"
         )
     if len(sizes) not in (4, 5):
         raise UnsupportedModelError(
-            f"{what} is no image: it must have the axes {_PLAIN}, or N×3×D×H×W for clips"
+            f"{what} is not an image: it must have the axes {_PLAIN}, or N×3×D×H×W for clips"
         )
 
 
 def _shown(tensor: TypeProto.Tensor) -> str:
-    """Return a whole shape, with the names that the file has for open sizes."""
+    """Return a whole shape as text, with the file's names for open sizes."""
     dims = tensor.shape.dim
     sizes = [str(dim.dim_value) if dim.dim_value > 0 else dim.dim_param[:20] or "?" for dim in dims]
     return "×".join(sizes) or "()"

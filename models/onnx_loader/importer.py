@@ -1,4 +1,4 @@
-"""Holds the state of one import, which is the known tensors and the nodes written so far."""
+"""Holds the state of an import: the known tensors, and the nodes written so far."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,20 +14,21 @@ from models.onnx_loader.integers import constant_of, dequantized_constant
 
 
 class RefusedError(Exception):
-    """Says why one ONNX node cannot become typed nodes; the loader collects these errors."""
+    """Raised if an ONNX node cannot be converted to typed nodes. The loader collects these
+    errors."""
 
 
 class ImpossibleError(RefusedError):
-    """A RefusedError for a node that ONNX Runtime could not run either."""
+    """Raised if an ONNX node is invalid, so that ONNX Runtime could not run it either."""
 
 
 class UnknownShapeError(RefusedError):
-    """Says that a value has no shape, in most cases because an earlier node is unknown."""
+    """Raised if the shape of a value is unknown, usually because an earlier node is unsupported."""
 
 
 @dataclass
 class Importer:
-    """Collects typed nodes, values and weights while the operators are read one by one."""
+    """Collects typed nodes, values and weights while operators are imported one by one."""
 
     reserved: frozenset[str] = frozenset()  # names of computed values, declared when they are met
     values: dict[str, Value] = field(default_factory=dict)
@@ -36,7 +37,7 @@ class Importer:
     grids: dict[str, Grid] = field(default_factory=dict)
 
     def declare(self, value: ir.Value) -> str:
-        """Record a computed value's shape without its batch axis, and return its name."""
+        """Record the shape of a computed value without its batch axis, and return its name."""
         name = str(value.name)
         shape = static_shape(value)
         if not shape:
@@ -45,21 +46,21 @@ class Importer:
         return name
 
     def temporary(self, name: str, shape: Shape) -> str:
-        """Add a value between typed nodes that come from the same ONNX node, and return its
+        """Add a value between typed nodes that are made from the same ONNX node, and return its
         name."""
         name = next(n for n in numbered(name) if not self._taken(n) and n not in self.weights)
         self.values[name] = Value(name, shape)
         return name
 
     def shape(self, name: str) -> Shape:
-        """Return the shape of a value (for one image) or of a weight."""
+        """Return the shape of a value (of one image) or of a weight."""
         return self.values[name].shape if name in self.values else self.weights[name].shape
 
     def weight(self, name: str, array: NDArray[np.generic], grid: Grid | None = None) -> str:
-        """Keep a weight as contiguous float32, and return its name, which is `name` or `name` with
-        a number.
+        """Store a weight as contiguous float32, and return its name.
 
-        `grid` has the integers that the weight is in the file.
+        If `name` is used, a number is appended to it. `grid` holds the weight's integers if it is
+        quantized in the file.
         """
         # Not np.ascontiguousarray, which gives a scalar an axis.
         weight = np.asarray(array, np.float32, order="C")
@@ -75,17 +76,20 @@ class Importer:
         return name
 
     def keep_storage(self, first: int) -> None:
-        """Give outputs of nodes from `first` on, which only move numbers, the storage of their
-        inputs."""
+        """Copy the storage of inputs to outputs for all nodes from index `first` on.
+
+        These nodes only move elements.
+        """
         for node in self.nodes[first:]:
             read = {self.values[name].stored for name in node.operands() if name in self.values}
             if len(read) != 1 or any(name in self.weights for name in node.operands()):
-                raise RefusedError("it joins integers that stand for numbers in different ways")
+                raise RefusedError("it joins integers that have different scales or zero points")
             self.values[node.output] = replace(self.values[node.output], stored=read.pop())
 
     def operand(self, value: ir.Value, rank: int) -> str:
-        """Return a value's name; a constant becomes a weight for operations with tensors of `rank`
-        axes.
+        """Return the name of a value. A constant is stored as a weight.
+
+        `rank` is the number of axes of the operation's tensors.
         """
         name = str(value.name)
         constant = constant_of(value)
@@ -109,14 +113,13 @@ def _same(a: Weight, b: Weight) -> bool:
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """Reads a node of the normal form, with defaults for absent attributes."""
+    """Reads a node of the normal form. Absent attributes have defaults."""
 
     node: ir.Node
 
     @property
     def name(self) -> str:
-        """Return the node's name, or its first output's if it has none; it is unique in the
-        graph."""
+        """Return the node's unique name: its own, or its first output's if it has none."""
         return self.node.name or str(self.node.outputs[0].name)
 
     @property
@@ -126,33 +129,33 @@ class OnnxNode:
 
     @property
     def output_shape(self) -> Shape:
-        """Return the first output's shape, batch axis included."""
+        """Return the shape of the first output, including the batch axis."""
         return static_shape(self.output)
 
     def has(self, index: int) -> bool:
-        """Return whether the node has input `index`."""
+        """Return whether input `index` is present."""
         return index < len(self.node.inputs) and self.node.inputs[index] is not None
 
     def input(self, index: int) -> ir.Value:
-        """Return input `index`. Raises RefusedError where it is missing."""
+        """Return input `index`. Raises RefusedError if it is missing."""
         value = self.node.inputs[index] if index < len(self.node.inputs) else None
         if value is None:
-            raise RefusedError(f"input {index} is missing")
+            raise RefusedError(f"input {index} is missing, but required")
         return value
 
     def input_shape(self, index: int) -> Shape:
-        """Return input `index`'s shape, batch axis included."""
+        """Return the shape of input `index`, including the batch axis."""
         return static_shape(self.input(index))
 
     def x(self, index: int = 0) -> str:
-        """Return the name of input `index`. Raises RefusedError where it is a constant."""
+        """Return the name of input `index`. Raises RefusedError if it is a constant."""
         value = self.input(index)
         if constant_of(value) is not None:
             raise RefusedError(f"input {index} is a constant; only computed tensors are supported")
         return str(value.name)
 
     def constant(self, index: int) -> NDArray[np.generic]:
-        """Return the constant at input `index`. Raises RefusedError where it is computed."""
+        """Return the constant at input `index`. Raises RefusedError if the input is computed."""
         value = self.input(index)
         array = constant_of(value)
         if array is None:
@@ -160,8 +163,11 @@ class OnnxNode:
         return array
 
     def grid(self, index: int, *, transposed: bool = False) -> Grid | None:
-        """Return constant input `index` as whole numbers and scales; None unless it has one scale,
-        or one per row."""
+        """Return constant input `index` as integers and scales.
+
+        The result is None unless the input is a quantized constant with one scale, or one scale per
+        row.
+        """
         kept = dequantized_constant(self.input(index))
         if kept is None:
             return None
@@ -176,11 +182,12 @@ class OnnxNode:
         return [int(entry) for entry in np.atleast_1d(self.constant(index))]
 
     def scalar(self, index: int, default: float) -> float:
-        """Return the constant at input `index` as a number, or `default` where there is none."""
+        """Return the constant at input `index` as a number, or `default` if the input is
+        missing."""
         return float(self.constant(index).item()) if self.has(index) else default
 
     def gives(self, index: int) -> bool:
-        """Return whether output `index` is used by another node or as an output of the model."""
+        """Return whether output `index` is read by another node or is an output of the model."""
         outputs = self.node.outputs
         return index < len(outputs) and bool(
             outputs[index].uses() or outputs[index].is_graph_output()
@@ -207,11 +214,13 @@ class OnnxNode:
         return tuple(default if attribute is None else attribute.as_ints())
 
     def axis(self, axis: int, rank: int) -> int:
-        """Return `axis` of a tensor of `rank` axes, counted without the batch. Refuses the batch
-        axis."""
+        """Return the index of `axis` without the batch axis, for a tensor of `rank` axes.
+
+        Raises RefusedError if it is the batch axis.
+        """
         axis = axis + rank if axis < 0 else axis
         if axis == 0:
-            raise RefusedError("it works along the batch axis; axis 0 must stay the batch")
+            raise RefusedError("it works along axis 0, which must stay the batch")
         return axis - 1
 
 
@@ -222,33 +231,36 @@ def extends(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 
 
 def drop_batch_axis(name: str, array: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
-    """Return a constant without its batch axis, for an operation with a tensor of `rank` axes.
+    """Return a constant without its batch axis, for an operation on tensors of `rank` axes.
 
-    `rank` includes the batch. A constant with fewer axes is returned as it is; of equal rows the
-    first is kept. Raises UnsupportedModelError where the rows of a batch differ.
+    `rank` includes the batch axis. A constant with fewer axes is returned unchanged. If all rows of
+    the batch are equal, the first one is returned. Raises UnsupportedModelError if they differ.
     """
     if array.ndim == 0 or array.ndim < rank:
         return array
     if array.shape[0] != 1 and (array != array[:1]).any():
         raise UnsupportedModelError(
-            f"constant {name} differs from image to image of a batch of {array.shape[0]}"
+            f"constant {name} differs between the {array.shape[0]} images of a batch; export the"
+            " model with the batch size 1"
         )
     image: NDArray[np.generic] = array[0]
     return image
 
 
 def static_shape(value: ir.Value) -> Shape:
-    """Return a value's shape. Raises UnknownShapeError where a size is unknown."""
+    """Return a value's shape. Raises UnknownShapeError if any size is unknown."""
     if value.const_value is not None:
         return tuple(value.const_value.shape.numpy())
     shape = value.shape
     if shape is None or not all(isinstance(size, int) for size in shape):
-        raise UnknownShapeError(f"the shape of {value.name} cannot be inferred: {shape}")
+        raise UnknownShapeError(
+            f"the shape of {value.name} cannot be inferred: {shape}; export it with a fixed shape"
+        )
     return tuple(int(size) for size in shape if isinstance(size, int))
 
 
 def attributes_only(node: OnnxNode, allowed: Mapping[str, object]) -> None:
-    """Refuse a node with an attribute whose value is not in `allowed`."""
+    """Refuse a node if an attribute has a value other than the one in `allowed`."""
     for name, value in allowed.items():
         attribute = node.node.attributes.get(name)
         if attribute is not None and attribute.value != value:

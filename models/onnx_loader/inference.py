@@ -1,5 +1,5 @@
-"""Refuses models whose answers are not those of inference: exported for training, or of weights
-that are no numbers."""
+"""Refuses models that were exported for training, and models with invalid weights (NaN or
+infinite)."""
 
 import numpy as np
 import onnx_ir as ir
@@ -29,18 +29,18 @@ _ARITHMETIC = _LINEAR | {
 
 
 def check_old_inference(model: ir.Model, opset: int) -> None:
-    """Refuse a BatchNormalization that trains, in a model of the file's opset."""
+    """Refuse a BatchNormalization in training mode, in a model that still has the file's opset."""
     if opset >= _TRAINING_MODE:
         return
     for node in model.graph.all_nodes():
         if node.op_type == "BatchNormalization" and any(value.name for value in node.outputs[1:]):
-            raise _trains(node, "it gives the mean and variance of its batch")
+            raise _trains(node, "it returns the mean and variance of its batch")
 
 
 def check_inference(model: ir.Model) -> None:
-    """Refuse nodes that compute as in training, or at random. Constants must be folded.
+    """Refuse nodes that run in training mode or compute random numbers. Constants must be folded.
 
-    Raises UnsupportedModelError, which names the node and the remedy.
+    Raises UnsupportedModelError, whose message has the node and the remedy.
     """
     for node in model.graph.all_nodes():
         training = node.attributes.get("training_mode")
@@ -50,12 +50,13 @@ def check_inference(model: ir.Model) -> None:
             raise _trains(node, "its training_mode is true")
         if node.op_type in _RANDOM:
             raise UnsupportedModelError(
-                f"{_named(node)} makes random numbers, so each answer would be another. {_REMEDY}"
+                f"{_named(node)} makes random numbers, so an image's scores would vary. {_REMEDY}"
             )
 
 
 def check_weights(model: ir.Model) -> None:
-    """Refuse a weight that is not a number, or infinite where every score would be."""
+    """Refuse a weight that contains NaN, or infinite numbers that would make every score
+    infinite."""
     for node in model.graph.all_nodes():
         if node.op_type not in _ARITHMETIC:
             continue
@@ -73,8 +74,8 @@ def check_weights(model: ir.Model) -> None:
             if not bad:
                 what = f"{int(np.isinf(numbers).sum()):,} of its {numbers.size:,} are infinite"
             raise UnsupportedModelError(
-                f"the weight {value.name} of {_named(node)}: {what}. Its training went wrong, or"
-                " its export; export an earlier checkpoint"
+                f"the weight {value.name} of {_named(node)}: {what}. Its training or its export"
+                " failed; export an earlier checkpoint"
             )
 
 
@@ -89,8 +90,8 @@ def _is_true(node: ir.Node, index: int) -> bool:
 
 def _trains(node: ir.Node, how: str) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"{_named(node)} is in training mode ({how}): answers would depend on chance, or on the"
-        f" images that arrive together. {_REMEDY}"
+        f"{_named(node)} is in training mode ({how}): scores would depend on chance, or on other"
+        f" images in the batch. {_REMEDY}"
     )
 
 

@@ -1,18 +1,19 @@
-"""Moves bytes instead of the numbers that they stand for.
+"""Moves 8-bit integers instead of the numbers that they represent.
 
     move(dequantize(q))  →  dequantize(move(q))
     quantize(max(x))     →  max(quantize(x))     over the windows of a MaxPool
 
-By the first rule the convolution that follows reads bytes; by the second the one before writes
-them. Neither changes a number: quantizing never changes the order of two. A Pad with zeros is moved
-to the convolution that reads it, which pads with the zero point itself:
+By the first rule, the convolution after the move reads integers; by the second, the convolution
+before the MaxPool writes them. Neither rule changes a number, because quantization keeps the order
+of numbers. A Pad with zeros is moved to the convolution that reads it, which then pads with the
+zero point:
 
     dequantize(pad(q, code))         →  pad(dequantize(q), its number)
     dequantize(quantize(pad(x, 0)))  →  pad(dequantize(quantize(x)), 0)
 
-A Pad that no convolution takes pads bytes, by the first rule. Refused where operands are quantized
-in different ways or per channel, where no byte stands for the number that a Pad has, and where
-other nodes read the values between.
+Other Pads pad integers, by the first rule. The rules do not apply if operands are quantized
+differently or per channel, if no integer represents the padding exactly, or if other nodes read the
+values in between.
 """
 
 from collections.abc import Sequence
@@ -34,14 +35,14 @@ _EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 _End = tuple[ir.Node, ir.Value | None]
-"""A node that quantizes or dequantizes, and its integers."""
+"""A QuantizeLinear or DequantizeLinear node, and its value of integers."""
 
 _Meaning = tuple[ir.DataType, float, int]
-"""The type of integers, their scale and their zero point."""
+"""The type, scale and zero point of integers."""
 
 
 def move_integers(model: ir.Model) -> None:
-    """Edit `model`, whose constants are folded."""
+    """Apply the rules to `model`, whose constants must be folded."""
     for node in reversed(_moves(model)):
         if node.op_type == "Pad":
             _pad_later(node, model.graph)
@@ -118,7 +119,7 @@ def _pad_later(pad: ir.Node, graph: ir.Graph) -> None:
 
 
 def _padded_with(pad: ir.Node) -> float | None:
-    """Return the number that a Pad pads with; None if it is computed, or a pixel of the image."""
+    """Return the constant with which a Pad pads, or None if it is computed or pads with pixels."""
     if _mode(pad) != "constant":
         return None
     given = pad.inputs[2] if len(pad.inputs) > 2 else None
@@ -132,7 +133,7 @@ def _mode(pad: ir.Node) -> str:
 
 
 def _code(number: float | None, meaning: _Meaning) -> int | None:
-    """Return the integer that stands for a number, or None if none does exactly."""
+    """Return the integer that represents a number exactly, or None."""
     kind, scale, zero = meaning
     if number is None:
         return None
@@ -190,8 +191,8 @@ def _quantize_sooner(move: ir.Node, graph: ir.Graph) -> None:
 
 
 def _common(ends: Sequence[_End]) -> _Meaning | None:
-    """Return how nodes quantize or dequantize these 8-bit values, or None if not all do so
-    alike."""
+    """Return the common quantization of these 8-bit values, or None if their quantizations
+    differ."""
     found = {_meaning(node, integers) for node, integers in ends}
     return found.pop() if len(found) == 1 else None
 

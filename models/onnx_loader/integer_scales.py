@@ -1,32 +1,33 @@
-"""Scales a convolution of whole numbers, channel by channel, by changing its filter's scales.
+"""Scales the channels of a quantized convolution by changing its filter's scales.
 
     a · (conv(x, s · (q - z)) + b) + c = conv(x, |a| s · (q' - z)) + (a b + c),
     q' = q, or 2z - q where a < 0
 
-Two rules follow. A BatchNormalization behind the convolution is such an a and c:
+Two rules follow. First, a BatchNormalization after the convolution has this form:
 
     a = gamma / sqrt(variance + epsilon),   c = beta - mean · a
 
-And a scale for each channel between a convolution and a depthwise one becomes a single scale S:
+Second, scales per channel between a convolution and a depthwise one become a single scale S:
 
     conv(quantized(relu(y), s), w) = conv(quantized(relu(y S/s), S), w s/S)
 
-since relu(r y) = r relu(y). relu may be clip(y, 0, c) if c has the highest code, or missing.
-Behind it a channel whose zero point is not the lowest code has n codes of the N that others have:
-NNCF gives one that was always 0 the zero point 0 of int8. Where all of its numbers are less than S,
-it gets N finer codes, s n/N apart, and so the same range.
+The rule holds because relu(r y) = r relu(y). relu may be absent, or may be clip(y, 0, c) if c has
+the highest code. If the zero point of a channel is not the lowest code, the channel has only n of
+the N codes that other channels have. NNCF chooses the zero point 0 of int8 for a channel that was
+always 0. If all numbers of such a channel are less than S, it gets N codes at distances of s n/N,
+which cover the same range.
 
-Where a scale for each channel stays, factors and shifts around one scale spell it out:
+If scales per channel must remain, they are replaced by factors and shifts around a single scale:
 
     round(x / s) + z = round((x S/s + S (z - Z)) / S) + Z,   s (q - z) = s/S S (q - Z) + s (Z - z)
 
-Scales of filters stay above 0, and become one per output channel. A channel that hardly counts
-beside its bias gets a larger one, s' = max(|a| s, |bias| / (2^30 scale of x)), so that the bias
-fits 32 bits in steps of x's scale times the filter's; q' - z is rounded then, by at most half.
-Together the errors of a 3×3×512 filter are at most 1/1,800 of the bias.
+Scales of filters stay above 0, and become one per output channel. If a channel contributes little
+compared with its bias, its scale is enlarged to s' = max(|a| s, |bias| / (2^30 scale of x)). Then
+the bias fits into 32 bits in units of x's scale times the filter's scale, and q' - z is rounded, by
+at most half. The total error of a 3×3×512 filter is at most 1/1,800 of the bias.
 
-Refused where others read what is scaled, statistics are the batch's, 2z - q needs a ninth bit, or
-channels have several zero points.
+The rules do not apply if other nodes read the scaled values, if BatchNormalization is in training
+mode, if 2z - q needs a ninth bit, or if channels have several zero points.
 """
 
 from collections.abc import Sequence
@@ -48,7 +49,7 @@ _Numbers = NDArray[np.float64]
 
 
 def fold_into_integer_filters(model: ir.Model) -> None:
-    """Edit `model`, whose constants are folded."""
+    """Apply the rules to `model`, whose constants must be folded."""
     for node in list(model.graph):
         if node.op_type == "BatchNormalization" and node.domain == "":
             _fold_batch_norm(node, model.graph)
@@ -75,7 +76,7 @@ def _fold_batch_norm(norm: ir.Node, graph: ir.Graph) -> None:
 
 
 def _share_scale(quantize: ir.Node, graph: ir.Graph) -> None:
-    """Give a convolution's output one scale where only depthwise convolutions read it."""
+    """Give a convolution's output a single scale if only depthwise convolutions read it."""
     found = _by_channel(quantize)
     if found is None:
         return
@@ -125,9 +126,12 @@ def _share_scale(quantize: ir.Node, graph: ir.Graph) -> None:
 
 
 def _by_channel(quantize: ir.Node) -> tuple[_Numbers, _Numbers, list[ir.Node]] | None:
-    """Return the scales and zero points of a node that quantizes channel by channel, and the node
-    that dequantizes its result by the same; None where there are none, or where other nodes read
-    the result."""
+    """Return the scales and zero points of a QuantizeLinear with scales per channel, and its
+    readers.
+
+    The readers are DequantizeLinear nodes with the same scales and zero points. The result is None
+    if there is only one scale, or if other nodes read the quantized value.
+    """
     scales, (integers,) = _floats(quantize.inputs[1]), quantize.outputs
     back = [reader for reader, _ in integers.uses()]
     if scales is None or scales.size < 2 or _axis(quantize) != 1 or integers.dtype is None:
@@ -150,10 +154,10 @@ def _by_channel(quantize: ir.Node) -> tuple[_Numbers, _Numbers, list[ir.Node]] |
 
 
 def _spell_out_channels(quantize: ir.Node, graph: ir.Graph) -> None:
-    """Multiply by the scales ahead of a node that quantizes channel by channel, and divide behind
-    the nodes that read it.
+    """Replace scales per channel by multiplications around nodes with a single scale.
 
-    ONNX Runtime takes the convolution between such nodes for one of integers, which then fails.
+    Without this, ONNX Runtime would fuse the convolution between such nodes into an integer
+    convolution, which then fails.
     """
     found = _by_channel(quantize)
     if found is None or quantize.inputs[0] is None:
@@ -197,8 +201,7 @@ def _spell_out_channels(quantize: ir.Node, graph: ir.Graph) -> None:
 
 
 def _is_relu(activation: ir.Node, scales: _Numbers, codes: _Numbers) -> bool:
-    """Return whether an activation acts like relu on a value that has `codes` codes above 0 in each
-    channel."""
+    """Return whether an activation equals relu on values with `codes` codes above 0 per channel."""
     if activation.op_type == "Relu":
         return True
     low, high = (
@@ -240,7 +243,8 @@ def _floats(value: ir.Value | None) -> _Numbers | None:
 
 
 def _only_reader_of(value: ir.Value | None, operator: str) -> ir.Node | None:
-    """Return the node that makes a value which has one reader, if it is of that operator."""
+    """Return the node that writes `value` if it is of type `operator` and the value has one
+    reader."""
     node = None if value is None else value.producer()
     if node is None or value is None or node.op_type != operator or node.domain:
         return None
@@ -261,9 +265,10 @@ def _scaled(
     c: _Numbers | None,
     step: float | None = None,
 ) -> list[ir.Node] | None:
-    """Return nodes for a · conv + c; without `c` only the filter is scaled, and not the bias.
+    """Return nodes that compute a · conv + c, or None if a rule does not apply.
 
-    None where that is refused. `step` is the scale of x, if it will not be that of its node.
+    If `c` is None, only the filter is scaled, and the bias is not. `step` is the future scale of x,
+    if it differs from the present one.
     """
     given = conv.inputs[2] if len(conv.inputs) > 2 else None
     bias = np.zeros(1) if given is None else _floats(given)
@@ -297,8 +302,7 @@ def _scaled(
 
 
 def _step(x: ir.Value | None) -> float:
-    """Return the scale of a dequantized value, or infinity for any other: no bias is a multiple of
-    that."""
+    """Return the scale of a dequantized value, or infinity for other values."""
     node = None if x is None else x.producer()
     if node is None or node.op_type != "DequantizeLinear":
         return np.inf
@@ -309,8 +313,10 @@ def _step(x: ir.Value | None) -> float:
 def _scaled_filter(
     weight: QuantizedConstant, a: _Numbers, least: _Numbers
 ) -> QuantizedConstant | None:
-    """Return the filter times `a`, one number per output channel, with scales of at least
-    `least`."""
+    """Return the filter times `a` (one number per output channel), with scales of at least `least`.
+
+    The result is None if its integers exceed their type.
+    """
     along = (-1, *[1] * (weight.integers.ndim - 1))
     channels = (len(weight.integers),)
     scale = np.broadcast_to(weight.scale.astype(np.float64), channels)

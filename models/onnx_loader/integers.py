@@ -1,9 +1,10 @@
-"""Rewrites operators on integers with float ones, and keeps quantized constants as integers.
+"""Replaces integer operators by float operators between quantizing nodes.
 
     QLinearConv(x, w, bias) = QuantizeLinear(Conv(DequantizeLinear(x), DequantizeLinear(w), ...))
 
-So a model has one form, whichever it was exported in. ONNX Runtime joins the three nodes again, and
-runs the same integer kernel. Weights stay integers for that: `constant_of` reads them as floats.
+As a result, a model has the same form whichever way it was exported. ONNX Runtime fuses the three
+nodes again and runs the same integer kernel. Weights remain integers for this purpose;
+`constant_of` reads them as floats.
 """
 
 import re
@@ -20,12 +21,12 @@ from models.onnx_loader.constants import add_constant
 _CONTRIB = "com.microsoft"
 
 Parameters = tuple[int, int, int]
-"""The indices of a node's inputs: a tensor of integers, its scale and its zero point."""
+"""The indices of three inputs of a node: a tensor of integers, its scale and its zero point."""
 
 
 @dataclass(frozen=True)
 class _Spelling:
-    """Describes the float operator that replaces an operator on integers."""
+    """Describes the float operator that replaces an integer operator."""
 
     operator: str
     reads: tuple[Parameters, ...]
@@ -59,11 +60,14 @@ _INTEGERS = {
 }
 
 BYTE_SHIFTS = {ir.DataType.UINT8: 0, ir.DataType.INT8: 128}
-"""By how much a byte is larger than the integer that it stores."""
+"""The difference between a stored byte and the integer that it represents."""
 
 
 def spell_out_integers(model: ir.Model) -> None:
-    """Edit `model`, which has the normal form's opset; operators without a replacement stay."""
+    """Replace integer operators in `model`, which has the opset of the normal form.
+
+    Operators without a replacement remain.
+    """
     for node in list(model.graph):
         if node.domain == _CONTRIB and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             node.domain = ""
@@ -113,8 +117,7 @@ def _spell_out(node: ir.Node, spelling: _Spelling) -> None:
 
 
 def _axis(node: ir.Node, spelling: _Spelling, index: int) -> int:
-    """Return the output channels' axis of operand `index`, along which it may have several
-    scales."""
+    """Return the axis of operand `index` along which there may be one scale per output channel."""
     transposed = node.attributes.get("transB")
     if spelling.operator == "Conv" or (transposed is not None and transposed.as_int()):
         return 0 if index else 1
@@ -151,8 +154,7 @@ def _constant(value: ir.Value | None) -> NDArray[np.generic] | None:
 
 
 def stays_integer(node: ir.Node) -> bool:
-    """Return whether a node dequantizes a constant only for nodes that ONNX Runtime runs on
-    integers."""
+    """Return whether a node dequantizes a constant, and all its readers have integer kernels."""
     (output,) = node.outputs[:1] or (None,)
     return (
         node.op_type == "DequantizeLinear"
@@ -167,7 +169,7 @@ def stays_integer(node: ir.Node) -> bool:
 
 @dataclass(frozen=True)
 class QuantizedConstant:
-    """Holds constants that a DequantizeLinear reads; q means scale · (q - zero_point)."""
+    """Holds a quantized constant. An integer q represents scale · (q - zero_point)."""
 
     integers: NDArray[np.integer]
     scale: NDArray[np.float32]  # of one number, or one an entry of `axis`
@@ -176,13 +178,13 @@ class QuantizedConstant:
 
     @property
     def numbers(self) -> NDArray[np.int64]:
-        """Return the integers minus the zero point, which the scale multiplies."""
+        """Return the integers minus their zero points, before they are scaled."""
         numbers: NDArray[np.int64] = self.integers.astype(np.int64) - self._along(self.zero_point)
         return numbers
 
     @property
     def floats(self) -> NDArray[np.float32]:
-        """Return the numbers in float32, each a single product as ONNX Runtime computes it."""
+        """Return the dequantized numbers in float32, each rounded once like in ONNX Runtime."""
         floats: NDArray[np.float32] = self.numbers.astype(np.float32) * self._along(self.scale)
         return floats
 
@@ -194,9 +196,10 @@ class QuantizedConstant:
 
 
 def dequantized(node: ir.Node) -> QuantizedConstant | None:
-    """Return the constants that a DequantizeLinear reads, or None if it has other inputs.
+    """Return the quantized constant that a DequantizeLinear reads, or None.
 
-    Other inputs are computed tensors, types other than 8 bits and int32, and scales of blocks.
+    The result is None if an input is computed, if the type is neither 8-bit nor int32, or if scales
+    are per block.
     """
     tensors = [_input(node, index) for index in range(3)]
     integers, scale, zero_point = map(_constant, tensors)
@@ -225,8 +228,7 @@ def dequantized(node: ir.Node) -> QuantizedConstant | None:
 
 
 def constant_of(value: ir.Value) -> NDArray[np.generic] | None:
-    """Return a constant's numbers, dequantized if it is kept as integers, or None for a computed
-    value."""
+    """Return the numbers of a constant, dequantized if needed, or None if the value is computed."""
     if value.const_value is not None:
         return _constant(value)
     constant = dequantized_constant(value)
@@ -234,7 +236,7 @@ def constant_of(value: ir.Value) -> NDArray[np.generic] | None:
 
 
 def dequantized_constant(value: ir.Value) -> QuantizedConstant | None:
-    """Return the integers as which a constant is kept, or None if it is not kept so."""
+    """Return the quantized constant from which `value` is dequantized, or None."""
     node = value.producer()
     if node is None or node.op_type != "DequantizeLinear" or node.domain != "":
         return None
@@ -245,9 +247,9 @@ _QUANTIZED = re.compile("^QLinear|QuantizeLinear$|Integer$")
 
 
 def on_integers(nodes: Iterable[ir.Node]) -> list[str]:
-    """Return the operators that quantize or compute on integers; a float model has none.
+    """Return the operators that quantize values or compute on integers. A float model has none.
 
-    A model that only keeps its weights as integers is one of floats.
+    A model whose weights alone are quantized counts as a float model.
     """
     found = {node.op_type for node in nodes if _QUANTIZED.search(node.op_type)}
     return sorted(found)

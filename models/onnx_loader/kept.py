@@ -1,7 +1,7 @@
-"""Keeps the translations of files by their content, so that a second start needs no converter.
+"""Caches translated models on disk, so that a second start needs no conversion.
 
-A kept translation counts only for the same file, the same question and the same translator, and is
-read only from a file that no other user can write.
+A cached translation is used only for the same file, the same options and the same version of the
+translator. It is read only if no other user can write its file.
 """
 
 import hashlib
@@ -40,10 +40,10 @@ _log = logging.getLogger("convoy")
 def translated(
     proto: ModelProto, question: Any, translate: Callable[[], T], folder: Path | None
 ) -> T:
-    """Return a model's translation: the kept one, or that which `translate` makes now.
+    """Return the translation of a model: the cached one, or the result of `translate`.
 
-    `question` holds all else on which it depends, and has a stable repr. The translation is kept in
-    `folder`, or nowhere if that is None.
+    `question` holds all options that affect the translation. It must have a stable repr. New
+    translations are cached in `folder`, unless that is None.
     """
     if folder is None or proto.ByteSize() > _MOST_BYTES:
         return translate()
@@ -59,13 +59,16 @@ def translated(
     try:
         _write(path, pickle.dumps(made, 5))
     except OSError as error:
-        _log.info("translations of models are not kept in %s: %s", folder, error.strerror or error)
+        why = error.strerror or error
+        _log.info("translations of models are not cached in %s: %s", folder, why)
     return made
 
 
 def _read(path: Path) -> bytes | None:
-    """Return the translation that a file keeps, or None where the file is missing, cut short or
-    another user's."""
+    """Return the translation in a cache file, or None if the file cannot be used.
+
+    A file cannot be used if it is missing or truncated, or if another user owns it or can write it.
+    """
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -79,8 +82,11 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, and delete the oldest where there are too many or too much.
-    Raises OSError."""
+    """Write a file atomically, and delete the oldest files if there are too many or they are too
+    large.
+
+    Raises OSError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(dir=path.parent, prefix=_UNFINISHED, delete=False) as file:
         file.write(hashlib.sha256(data).digest())
@@ -97,7 +103,7 @@ _UNFINISHED = "."
 
 
 def _files(folder: Path) -> Iterator[tuple[int, int, Path]]:
-    """Yield when each file in a folder was written, its bytes, and the file."""
+    """Yield the modification time, size and path of each file in a folder."""
     for path in folder.iterdir():
         try:
             status = path.stat()
@@ -108,7 +114,7 @@ def _files(folder: Path) -> Iterator[tuple[int, int, Path]]:
 
 @cache
 def _translator() -> bytes:
-    """Return a digest of all on which a model's translation depends."""
+    """Return a digest of all code on which the translation of a model depends."""
     whole = hashlib.sha256()
     for library in _LIBRARIES:
         whole.update(f"{library} {version(library)}\n".encode())

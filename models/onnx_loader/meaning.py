@@ -1,8 +1,9 @@
-"""Finds what a model's scores are from the nodes that compute them, by the range of each value.
+"""Finds the kind of a model's scores from the range of values that its last nodes can compute.
 
-A range is followed from the scores back: a softmax gives numbers from 0 to 1 that add up to 1, a
-Clip keeps that, a Mul by 100 makes it 100, the mean of several softmaxes keeps it again. Sigmoids
-and softmaxes that are written out (1 / (1 + e^-x), e^x / sum) have the same ranges.
+The range of a value follows from the node that computes it and the ranges of that node's inputs. A
+softmax gives numbers from 0 to 1 with the sum 1. A Clip keeps this sum, a Mul by 100 changes it to
+100, and the mean of several softmaxes keeps it. Sigmoids and softmaxes that are written out (1 / (1
++ e^-x), e^x / sum) have the same ranges.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +32,7 @@ _CUT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Holds the facts about a value's numbers that are true for every image."""
+    """Holds facts about a value's elements that are true for every image."""
 
     low: float = -inf
     high: float = inf
@@ -47,42 +48,41 @@ class Range:
 
 
 def meaning_of_scores(scores: ir.Value) -> Meaning:
-    """Return what the model's scores are."""
+    """Return the kind of the model's scores, with the reason."""
     found = range_of(scores)
     if found.picks:
         return Meaning(None, "", picked(scores, found.picks))
     try:
         classes = prod(static_shape(scores)[1:])
     except RefusedError:
-        return Meaning(None, "the shape of its output is not known")
+        return Meaning(None, "the shape of its output is unknown")
     return _meaning(found, classes, str(scores.name))
 
 
 def picked(scores: ir.Value, operator: str) -> str:
-    """Return a sentence that refuses an output of class numbers and names an output that would be
-    right."""
+    """Return a message that refuses an output of class numbers and names an output with scores."""
     node = scores.producer()
     while node is not None and node.op_type != operator and node.inputs and node.inputs[0]:
         node = node.inputs[0].producer()
     behind = node.inputs[0] if node is not None and node.inputs else None
     what = "class numbers" if operator in ("ArgMax", "ArgMin") else "some of the scores"
-    before = "" if behind is None else f"; or read what is before it: {set_key(behind.name)}"
+    before = "" if behind is None else f", or use the value before it: {set_key(behind.name)}"
     return (
-        f'its output "{scores.name}" has {what}, which {operator} chose, not a score for each'
-        f" class. Export the model without {operator}{before}"
+        f'its output "{scores.name}" has {what} selected by {operator}, not one score per class.'
+        f" Export the model without {operator}{before}"
     )
 
 
 def range_of(value: ir.Value) -> Range:
-    """Return the range of a value of a model in its normal form."""
+    """Return the range of a value in a model in normal form."""
     return _Ranges().of(value)
 
 
 def _meaning(found: Range, classes: int, name: str) -> Meaning:
     if found.is_fixed and found.by == _OVER_IMAGES:
         refusal = (
-            f'its output "{name}" is made of {found.by}, so that an image alone has the same scores'
-            " whatever it shows; export the model with the softmax over its classes (dim=1)"
+            f'its output "{name}" is made by {found.by}, so that all images have the same scores if'
+            " each is alone; export the model with the softmax over its classes (dim=1)"
         )
         return Meaning(None, "", refusal)
     is_bounded = found.by and (found.low, found.high) != (-inf, inf)
@@ -90,8 +90,8 @@ def _meaning(found: Range, classes: int, name: str) -> Meaning:
     if found.size == classes and found.total is not None:
         if classes == 1:
             refusal = (
-                f'its output "{name}" is one score behind {found.by}, so that it is'
-                f" {found.total:g} for every image; export the model with a sigmoid, or without it"
+                f'its output "{name}" is a single score after {found.by}, and so it is'
+                f" {found.total:g} for every image; export the model with a sigmoid instead"
             )
             return Meaning(None, "", refusal)
         if found.is_log:
@@ -164,7 +164,8 @@ _PICKS = frozenset({"ArgMax", "ArgMin", "Hardmax", "TopK", "NonZero", "NonMaxSup
 
 
 class _Ranges:
-    """Follows values back, each once and few of them."""
+    """Computes ranges from the scores backwards, at most once per value, and only for few
+    values."""
 
     def __init__(self) -> None:
         self._known: dict[ir.Value, Range] = {}
@@ -227,8 +228,10 @@ class _Ranges:
         return rule(node, inputs, value)
 
     def _linear(self, node: OnnxNode) -> Range:
-        """Return the range of a linear layer's results: any numbers, unless it only mixes the
-        numbers of a softmax."""
+        """Return the range of a linear layer's result.
+
+        It is unbounded, or unknown if the layer mixes the probabilities of a softmax.
+        """
         for each in node.node.inputs[:2]:
             if each is not None and each.const_value is None:
                 seen = self.of(each)
@@ -239,7 +242,10 @@ class _Ranges:
         return _UNBOUNDED
 
     def _normalised(self, node: OnnxNode, value: ir.Value) -> Range:
-        """Return the value that a node divides by its sum, if no element of it is negative."""
+        """Return the range of a node that divides x by the sum of x.
+
+        It is unbounded unless x is never negative.
+        """
         x, kind = node.node.inputs[0], node.node.op_type
         by_sum = node.text("norm", "MAX") == "L1" or node.integer("p", 2) == 1
         shape = static_shape_or_none(value)
@@ -249,8 +255,11 @@ class _Ranges:
         return Range(0, 1, 1, shape[axis], by=kind)
 
     def _by_hand(self, node: OnnxNode, inputs: list[Range]) -> Range | None:
-        """Return the range of x / sum(x) for an x that is never negative, of x - log(sum(e^x)), or
-        of x - min(x); None for others."""
+        """Return the range of a normalisation that is written out, or None for other nodes.
+
+        The recognised forms are x / sum(x) with x never negative, x - log(sum(e^x)), and x -
+        min(x).
+        """
         x, divisor = node.input(0), _origin(node.input(1))
         by = "a division by the sum"
         if node.node.op_type == "Sub":
@@ -298,7 +307,7 @@ def _of_constant(array: NDArray[np.generic]) -> Range:
 
 
 def static_shape_or_none(value: ir.Value) -> Shape | None:
-    """Return a value's shape, or None where a size is unknown."""
+    """Return a value's shape, or None if any size is unknown."""
     try:
         return static_shape(value)
     except RefusedError:
@@ -318,8 +327,10 @@ def _softmax(node: OnnxNode, *, is_log: bool) -> Range:
 
 
 def _moved(seen: Range, value: ir.Value) -> Range:
-    """Return the range of moved or averaged numbers. Where the axis that they lie along is gone,
-    their sum is no longer known."""
+    """Return the range of values that are moved or averaged.
+
+    If their axis no longer exists in the result, their sum becomes unknown.
+    """
     if seen.total is None:
         return seen
     shape = static_shape_or_none(value)
@@ -338,7 +349,7 @@ def _one_of_many(node: OnnxNode, value: ir.Value) -> bool:
 
 
 def _origin(value: ir.Value | None) -> ir.Node | None:
-    """Return the node that computes a value, ahead of moves and of constants that join it."""
+    """Return the node that computes a value, skipping moves and operations with a constant."""
     node = None if value is None else value.producer()
     while node is not None:
         if node.op_type in _MOVES:
@@ -359,7 +370,7 @@ def _is_constant(value: ir.Value) -> bool:
 
 
 def _root(value: ir.Value) -> ir.Value:
-    """Return the first value with the same numbers."""
+    """Return the earliest value with the same elements."""
     while (node := value.producer()) is not None and node.op_type in ("Identity", "Cast"):
         if node.inputs[0] is None:
             break
@@ -368,7 +379,7 @@ def _root(value: ir.Value) -> ir.Value:
 
 
 def _size_of_sum(node: ir.Node) -> int:
-    """Return how many numbers a reduction adds up; 0 where that is not known."""
+    """Return how many elements a reduction adds, or 0 if that is unknown."""
     read = node.inputs[0]
     before = None if read is None else static_shape_or_none(read)
     after = static_shape_or_none(node.outputs[0])
@@ -387,7 +398,7 @@ def _product(a: float, b: float) -> float:
 
 
 def _mixed(inputs: list[Range], low: float, high: float) -> Range:
-    """Return a range that holds all inputs, with the facts that they have in common."""
+    """Return a range from `low` to `high` with the facts that all inputs share."""
     bounded = [each for each in inputs if each.by]
     return Range(
         low,
@@ -400,8 +411,11 @@ def _mixed(inputs: list[Range], low: float, high: float) -> Range:
 
 
 def _sums(node: OnnxNode, inputs: list[Range]) -> tuple[float | None, int]:
-    """Return what the elements of an addition's result add up to, if each input is a constant or
-    has a known sum of as many elements."""
+    """Return the sum of the elements of an addition's result, and their number.
+
+    Each input must be a constant, or have a known sum over the same number of elements; otherwise
+    the sum is None.
+    """
     totals = [
         (each.total, each.size) for each in inputs if each.total is not None and not each.is_log
     ]
@@ -560,8 +574,10 @@ def _min(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
 
 
 def _kept_sum(made: Range, inputs: list[Range]) -> Range:
-    """Keep the sum of the one input that is bounded, where the other is a bound that hardly changes
-    it, such as a tiny one."""
+    """Return the range with the sum of one input, if all others are bounds that hardly change it.
+
+    Such a bound is a tiny number, or one near 1.
+    """
     for seen in inputs:
         others = [each for each in inputs if each is not seen]
         if (
@@ -609,7 +625,7 @@ def _pow(node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
 
 
 def _squared(x: Range, by: str) -> Range:
-    """Return the range of an even power, or of any power of numbers from 0 on."""
+    """Return the range of an even power, or of any power of nonnegative numbers."""
     return _from_0(x, 0, 1 if max(-x.low, x.high) <= 1 else inf, by)
 
 
@@ -624,7 +640,7 @@ def _abs(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
 
 
 def _from_0(x: Range, low: float, high: float, by: str) -> Range:
-    """Return the range of a function of each number, which is nowhere below 0."""
+    """Return the range of an elementwise function that is never negative."""
     is_each = x.is_each or not x.by
     return replace(x, low=low, high=high, total=None, is_log=False, is_each=is_each, by=x.by or by)
 

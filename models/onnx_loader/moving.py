@@ -1,4 +1,4 @@
-"""Imports operators that only move elements, such as slices, gathers and expansions."""
+"""Imports operators that only move elements, such as Slice, Gather and Expand."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,14 +10,14 @@ from models.graph import Concat, Expand, Identity, Reshape, Slice, Transpose
 from models.onnx_loader.importer import Importer, ImpossibleError, OnnxNode, RefusedError
 
 _RUNS = 16
-"""The most runs of indices of a Gather, each of which becomes a slice."""
+"""The limit on runs of indices in a Gather, each of which becomes a slice."""
 
 Cut = tuple[int, int, int, int]
 """The axis, start, stop and step of a slice."""
 
 
 def slice_(to: Importer, node: OnnxNode) -> None:
-    """Import a Slice with positive steps, along any axes of an image."""
+    """Import a Slice with positive steps along any axes except the batch."""
     shape = node.input_shape(0)
     rank = len(shape)
     starts, stops = node.constant_integers(1), node.constant_integers(2)
@@ -27,34 +27,34 @@ def slice_(to: Importer, node: OnnxNode) -> None:
     for start, stop, axis, step in zip(starts, stops, axes, steps, strict=True):
         size = shape[axis % rank]
         if step < 1 and size > 1:
-            raise RefusedError(f"step {step} is not supported; only steps forwards are")
+            raise RefusedError(f"step {step} is not supported; only positive steps are")
         first, last, _ = slice(start, stop, max(step, 1)).indices(size)
         if last <= first:
-            raise RefusedError(f"{start}:{stop} of {size} leaves nothing")
+            raise RefusedError(f"the slice {start}:{stop} of {size} elements is empty")
         if (first, last, step) != (0, size, 1):
             cuts.append((node.axis(axis, rank), first, last, max(step, 1)))
     _cut(to, node, cuts)
 
 
 def gather(to: Importer, node: OnnxNode) -> None:
-    """Import a Gather by constant indices as one Slice for each run of indices (PyTorch's
-    x[:, 0])."""
+    """Import a Gather with constant indices as one Slice per run of indices (PyTorch's x[:, 0])."""
     shape, indices = node.input_shape(0), np.asarray(node.constant(1))
     rank, given = len(shape), node.integer("axis", 0)
     if not -rank <= given < rank:
-        raise ImpossibleError(f"axis={given} of {rank} axes")
+        raise ImpossibleError(f"axis={given} does not exist; the input has {rank} axes")
     size = shape[given]
     if indices.size and not -size <= indices.min() <= indices.max() < size:
-        raise ImpossibleError(f"indices {indices.tolist()} of {size}: each must lie inside")
+        raise ImpossibleError(f"indices {indices.tolist()}: the axis has only {size} entries")
     if not indices.size:
-        raise RefusedError(f"indices {indices.tolist()} of {size}: give at least one")
+        raise RefusedError("it has no indices; at least one is required")
     axis = node.axis(given, rank)
     flat = indices.reshape(-1) % size
     ends = [0, *(np.flatnonzero(np.diff(flat) != 1) + 1).tolist(), flat.size]
     runs = [(int(flat[a]), int(flat[b - 1]) + 1) for a, b in pairwise(ends)]
     if indices.ndim > 1 or len(runs) > _RUNS:
         raise RefusedError(
-            f"indices {indices.tolist()}: only one index or up to {_RUNS} runs are supported"
+            f"indices {indices.tolist()}: only one index, or up to {_RUNS} runs of consecutive"
+            " indices are supported"
         )
     if len(runs) == 1:
         _cut(to, node, [(axis, *runs[0], 1)])
@@ -73,7 +73,7 @@ def gather(to: Importer, node: OnnxNode) -> None:
 
 
 def _cut(to: Importer, node: OnnxNode, cuts: Sequence[Cut]) -> None:
-    """Add a chain of slices, then a Reshape where the output has fewer axes."""
+    """Add a chain of slices, followed by a Reshape if the output has fewer axes."""
     x, shape = node.x(), list(node.input_shape(0)[1:])
     output = to.declare(node.output)
     squeezed = len(to.values[output].shape) < len(shape)
@@ -100,19 +100,19 @@ def _cut(to: Importer, node: OnnxNode, cuts: Sequence[Cut]) -> None:
 
 
 def reshape(to: Importer, node: OnnxNode) -> None:
-    """Import Reshape, Flatten, Squeeze and Unsqueeze, which give each image another shape."""
+    """Import Reshape, Flatten, Squeeze and Unsqueeze, which change the shape of each image."""
     before, after = node.input_shape(0), node.output_shape
     if not after or before[0] != after[0] or prod(before[1:]) != prod(after[1:]):
-        raise RefusedError(f"it turns {before} into {after}: axis 0, the batch, must stay")
+        raise RefusedError(f"it reshapes {before} to {after}: axis 0, the batch, must stay")
     to.nodes.append(Reshape(name=node.name, output=to.declare(node.output), x=node.x()))
 
 
 def transpose(to: Importer, node: OnnxNode) -> None:
-    """Import a Transpose of an image's axes."""
+    """Import a Transpose of the axes of an image."""
     rank = len(node.output_shape)
     axes = node.integers("perm", list(reversed(range(rank))))
     if sorted(axes) != list(range(len(node.input_shape(0)))):
-        raise RefusedError(f"perm={list(axes)} does not name every axis once")
+        raise RefusedError(f"perm={list(axes)} must contain every axis once")
     if axes[0] != 0:
         raise RefusedError(f"perm={list(axes)} moves axis 0, which must stay the batch")
     order = tuple(axis - 1 for axis in axes[1:])
@@ -122,7 +122,7 @@ def transpose(to: Importer, node: OnnxNode) -> None:
 
 
 def expand(to: Importer, node: OnnxNode) -> None:
-    """Import an Expand of an image's axes."""
+    """Import an Expand of the axes of an image."""
     before, after = node.input_shape(0), node.output_shape
     if len(before) != len(after) or before[0] != after[0]:
         raise RefusedError(f"it expands {before} to {after}: axis 0, the batch, must stay")

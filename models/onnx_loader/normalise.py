@@ -1,12 +1,13 @@
-"""Turns a checked ModelProto into one form: float32, one opset, constants folded, shapes known.
+"""Converts a checked ModelProto to its normal form: float32, one opset, folded constants, known
+shapes.
 
     inline → to_float32 → spell_out_old → convert_opset → spell_out_integers → fix_shapes → fold →
     fold_into_integer_filters → move_integers → keep_old_sampling → infer shapes → flush →
     check_inference, check_weights
 
-Everything that follows (typed nodes, ONNX Runtime) sees only this form. Inlining, folding, opset
-conversion, shape inference and the folding of BatchNormalization into Conv are onnx's, onnx-ir's
-and onnxscript's work.
+All later stages (typed nodes, ONNX Runtime) use only this form. The libraries onnx, onnx-ir and
+onnxscript do the inlining, constant folding, opset conversion, shape inference, and folding of
+BatchNormalization into Conv.
 """
 
 import logging
@@ -56,9 +57,9 @@ _CONTRADICTIONS = (
 def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
     """Return the normal form with static shapes, for the model's own batch size (1 if symbolic).
 
-    `input_shape` is one image's shape, without the batch axis, for a model whose input leaves axes
-    open. Raises UnsupportedModelError where it is missing or contradicts the model, and for a model
-    that onnx.checker accepts but no library can read.
+    `input_shape` is the shape of one image, without the batch axis, for a model whose input has
+    open sizes. Raises UnsupportedModelError if it is missing or contradicts the model, or if
+    onnx.checker accepts the model but no library can read it.
     """
     try:
         return _normal_form(proto, input_shape)
@@ -112,10 +113,10 @@ def _normal_form(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
 
 
 def _name_nodes(model: ir.Model, given: set[str]) -> None:
-    """Name each node without a name, from the file or made by a library, after its output.
+    """Give each unnamed node the name of its output, or a similar name if that is used by a node.
 
-    No two have the same name: ONNX Runtime would refuse the model. An output may have the name of
-    another node.
+    Names of nodes must be unique, or ONNX Runtime would refuse the model. A node and a value may
+    share a name.
     """
     taken = {node.name for node in model.graph if node.name in given}
     for node in model.graph:
@@ -129,7 +130,7 @@ def _name_nodes(model: ir.Model, given: set[str]) -> None:
 
 
 def _check_values(proto: ModelProto) -> None:
-    """Refuse values that are no dense tensors, which onnx-ir does not read."""
+    """Refuse values that are not dense tensors, which onnx-ir cannot read."""
     graph = proto.graph
     for value in (*graph.output, *graph.value_info):
         kind = value.type
@@ -140,14 +141,14 @@ def _check_values(proto: ModelProto) -> None:
             by = "".join(f" of {node.op_type} {node.name or value.name}" for node in makers)
             raise UnsupportedModelError(
                 f"{value.name}{by} is a map from labels to scores, not a tensor of scores. Export"
-                " the model without it: with skl2onnx by options={'zipmap': False}"
+                " the model without it; for skl2onnx, pass options={'zipmap': False}"
             )
     for node in all_nodes(proto):
         for attribute in node.attribute:
             if attribute.type in _SPARSE:
                 raise UnsupportedModelError(
                     f"{node.op_type} {node.name or node.output[0]} holds a sparse tensor; Convoy"
-                    " reads dense ones: convert its weights before exporting"
+                    " reads only dense ones. Convert its weights before exporting"
                 )
 
 
@@ -171,14 +172,14 @@ def _inlined(proto: ModelProto) -> ModelProto:
 
 
 def _opset(model: ir.Model) -> int:
-    """Return the model's opset, after renaming its domain "ai.onnx" to "", which means the same."""
+    """Return the model's opset. The domain "ai.onnx" is renamed to "", which means the same."""
     if "ai.onnx" in model.opset_imports:
         model.opset_imports.setdefault("", model.opset_imports.pop("ai.onnx"))
     return int(model.opset_imports.get("", OPSET))
 
 
 def _open_sizes(model: ir.Model) -> None:
-    """Make sizes below 0 unknown, as ONNX Runtime does, because Paddle writes -1."""
+    """Make negative sizes unknown, as ONNX Runtime does, because Paddle writes -1."""
     for graph in model.graphs():
         outputs = (value for node in graph for value in node.outputs)
         for value in (*graph.inputs, *outputs):
@@ -213,7 +214,7 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the libraries' progress messages and NumPy's warnings within this block."""
+    """Suppress the libraries' progress messages and NumPy's warnings within this block."""
     loggers = [logging.getLogger(name) for name in ("onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -233,7 +234,8 @@ _OTHER_FLOATS: frozenset[ir.DataType | None] = frozenset({ir.DataType.DOUBLE, ir
 def to_float32(model: ir.Model) -> None:
     """Convert float16 to float32, which represents every float16 number exactly.
 
-    If an input is bfloat16 or float64, these are converted too; float64 is rounded.
+    If an input is bfloat16 or float64, these types are converted, too. Numbers of type float64 are
+    rounded.
     """
     kinds = _HALVES | {value.dtype for value in model.graph.inputs} & _OTHER_FLOATS
     for graph in model.graphs():
@@ -280,8 +282,8 @@ def _convert_opset(model: ir.Model) -> None:
     if _opset(model) != OPSET:
         operators = unconverted(model, version, OPSET) or "the model as a whole"
         raise UnsupportedModelError(
-            f"onnx cannot convert {operators} from opset {version} to {OPSET}, in which Convoy"
-            " reads every model; replace what is named before exporting, or export with that opset"
+            f"onnx cannot convert {operators} from opset {version} to {OPSET}, which Convoy needs;"
+            f" replace these operators before exporting, or export with opset {OPSET}"
         )
     # Attributes have become nodes: three for each old Slice.
     nodes = sum(1 for _ in model.graph.all_nodes())
@@ -298,7 +300,7 @@ def _fix_input_shapes(model: ir.Model, input_shape: Shape | None) -> None:
     for value in model.graph.inputs:
         if value.shape is None or len(value.shape) == 0:
             raise UnsupportedModelError(
-                f"input {value.name} has no shape; export the model with one, batch axis first"
+                f"input {value.name} has no shape; export the model with one, the batch axis first"
             )
         batch, *rest = (size if isinstance(size, int) else None for size in value.shape)
         given = input_shape if input_shape is not None else tuple(rest)
@@ -311,17 +313,17 @@ def _fix_input_shapes(model: ir.Model, input_shape: Shape | None) -> None:
             if wanted is None:
                 raise UnsupportedModelError(
                     f"input {value.name} leaves sizes open: {value.shape}."
-                    " Say the size of its images: --set size=224, or size = 224 in model.toml"
+                    " Set the size of its images: --set size=224, or size = 224 in model.toml"
                 )
             if own is not None and own != wanted:
                 raise UnsupportedModelError(
-                    f"input {value.name} is {tuple(rest)} per image; {given} was asked for"
+                    f"input {value.name} is {tuple(rest)} per image, but {given} was requested"
                 )
         value.shape = ir.Shape([batch or 1, *given])
         check_value(value)
     batches = {v.shape[0] for v in model.graph.inputs if v.shape is not None}
     if len(batches) != 1:
-        raise UnsupportedModelError(f"the inputs disagree about the batch size: {batches}")
+        raise UnsupportedModelError(f"the inputs have different batch sizes: {batches}")
     # Shapes inferred earlier, and those of nodes inside nodes, would contradict these.
     for node in model.graph.all_nodes():
         for output in node.outputs:

@@ -1,16 +1,17 @@
-"""Spells out operators that onnx's converters drop, or convert to another meaning.
+"""Replaces operators that onnx's converters remove or misinterpret by current operators.
 
-ONNX Runtime still runs them. Most were experimental, and Core ML's and Windows ML's converters
-wrote them. Their replacements exist in the opset of the file, for the conversion that follows.
+ONNX Runtime still runs these operators. Most of them were experimental, and were written by the
+converters of Core ML and Windows ML. Their replacements exist in the file's own opset, because the
+opset is converted afterwards.
 
-    old operator                               spelled
+    old operator                               replacement
     ImageScaler, Affine, Scale                 a x + b
     ScaledTanh, ParametricSoftplus             a f(b x)
     ThresholdedRelu before opset 10            x (x > alpha)
     Crop, DynamicSlice of constants            Slice
     MeanVarianceNormalization before opset 9   (x - mean) / deviation
-    BatchNormalization with spatial = 0        a number of its own for every element
-    GroupNormalization of opsets 18 to 20      InstanceNormalization, a channel for each group
+    BatchNormalization with spatial = 0        one scale and shift per element
+    GroupNormalization of opsets 18 to 20      InstanceNormalization, one channel per group
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +32,7 @@ _MVN_EPSILON = 1e-9
 
 
 class _Writer:
-    """Writes the nodes that stand for one old node."""
+    """Writes the nodes that replace one old node."""
 
     def __init__(self, node: ir.Node, opset: int) -> None:
         self.node, self.opset = node, opset
@@ -45,18 +46,18 @@ class _Writer:
         return node.outputs[0]
 
     def constant(self, numbers: object, kind: type[np.generic] = np.float32) -> ir.Value:
-        """Return the numbers as a constant."""
+        """Add a constant with these numbers, and return it."""
         return self.add("Constant", value=ir.tensor(np.asarray(numbers, kind)))
 
     def x(self, index: int = 0) -> ir.Value:
-        """Return input `index`. Raises UnsupportedModelError where it is missing."""
+        """Return input `index`. Raises UnsupportedModelError if it is missing."""
         value = self.node.inputs[index] if index < len(self.node.inputs) else None
         if value is None:
-            raise self.refused(f"has no input {index}")
+            raise self.refused(f"has no input {index}, which is required")
         return value
 
     def known(self, index: int) -> list[int]:
-        """Return whole numbers of a constant input. Raises UnsupportedModelError if it is
+        """Return the integers of a constant input. Raises UnsupportedModelError if the input is
         computed."""
         constant = ir.convenience.get_const_tensor(self.x(index))
         if constant is None:
@@ -64,24 +65,24 @@ class _Writer:
         return [int(entry) for entry in constant.numpy().reshape(-1)]
 
     def number(self, name: str, default: float) -> float:
-        """Return an attribute that is a number."""
+        """Return a floating-point attribute."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None else attribute.as_float()
 
     def integer(self, name: str, default: int) -> int:
-        """Return an attribute that is a whole number."""
+        """Return an integer attribute."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None else attribute.as_int()
 
     def cut(self, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int]) -> ir.Value:
-        """Return a part of the input."""
+        """Return a slice of the input."""
         if self.opset < _SLICE_OF_INPUTS:
             return self.add("Slice", self.x(), starts=starts, ends=ends, axes=axes)
         given = (self.constant(numbers, np.int64) for numbers in (starts, ends, axes))
         return self.add("Slice", self.x(), *given)
 
     def refused(self, why: str) -> UnsupportedModelError:
-        """Return the error that names the node."""
+        """Return an error whose message names the node."""
         name = self.node.name or self.node.outputs[0].name
         return UnsupportedModelError(f"{self.node.op_type} {name} {why}")
 
@@ -89,7 +90,7 @@ class _Writer:
 def _image_scaler(to: _Writer) -> ir.Value:
     bias = to.node.attributes.get("bias")
     if bias is None:
-        raise to.refused("has no bias")
+        raise to.refused("has no bias, which is required")
     scaled = to.add("Mul", to.x(), to.constant(to.number("scale", 1.0)))
     return to.add("Add", scaled, to.constant(np.reshape(bias.as_floats(), (-1, 1, 1))))
 
@@ -120,7 +121,7 @@ def _thresholded_relu(to: _Writer) -> ir.Value:
 def _crop(to: _Writer) -> ir.Value:
     border = to.node.attributes.get("border")
     if border is None or len(border.as_ints()) != 4:
-        raise to.refused("has no border of 4 sizes")
+        raise to.refused("must have a border of 4 sizes")
     left, top, right, bottom = border.as_ints()
     size = to.node.attributes.get("scale")
     if size is None:
@@ -158,7 +159,7 @@ def _batch_normalisation(to: _Writer) -> ir.Value:
 def _group_normalisation(to: _Writer) -> ir.Value:
     groups = to.integer("num_groups", 1)
     if known_shape(to.x(1)) not in (None, (groups,)):
-        raise to.refused(f"has {known_shape(to.x(1))} scales for {groups} groups")
+        raise to.refused(f"has scales of shape {known_shape(to.x(1))} for {groups} groups")
     grouped = to.add("Reshape", to.x(), to.constant([0, groups, -1], np.int64))
     epsilon = to.number("epsilon", 1e-5)
     normal = to.add("InstanceNormalization", grouped, to.x(1), to.x(2), epsilon=epsilon)
@@ -188,8 +189,10 @@ def is_spelled_out(op: str, opset: int) -> bool:
 
 
 def spell_out_old(model: ir.Model, opset: int) -> None:
-    """Edit `model`, whose opset is that of the file. Raises UnsupportedModelError, which names the
-    node."""
+    """Replace old operators in `model`, which has the file's own opset.
+
+    Raises UnsupportedModelError, whose message names the node.
+    """
     for graph in model.graphs():
         for node in list(graph):
             last, write = _SPELLINGS.get(node.op_type, (0, None))
@@ -209,11 +212,12 @@ _OF_CORNERS = 10
 
 
 def keep_old_sampling(model: ir.Model, opset: int) -> None:
-    """Give each Resize that was an Upsample, or a Resize of opset 10, the positions that it had.
+    """Keep the sampling positions of each Resize that was an Upsample, or a Resize of opset 10.
 
-    Output i is at i / scale. The nearest pixel is the one before that along an axis that grows, and
-    the one behind it along an axis that shrinks, as in ONNX Runtime. The converters leave out these
-    attributes, whose defaults have changed. Constants must be folded.
+    Output i is sampled at position i / scale. The nearest pixel is the one before that position
+    along an axis that grows, and the one after it along an axis that shrinks, as in ONNX Runtime.
+    The converters do not set these attributes, whose defaults have changed. Constants must be
+    folded.
     """
     if opset > _OF_CORNERS:
         return
@@ -268,8 +272,8 @@ def _floats(graph: ir.Graph, name: str, array: NDArray[Any]) -> ir.Value:
 
 
 def unconverted(model: ir.Model, opset: int, target: int) -> str:
-    """Return, by name, the operators that onnx cannot convert from one opset to another, and where
-    they are."""
+    """Return a list of the operators that onnx cannot convert from `opset` to `target`, and their
+    nodes."""
     found: dict[str, list[str]] = {}
     tried: dict[str, bool] = {}
     for node in model.graph.all_nodes():

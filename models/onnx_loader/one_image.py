@@ -1,11 +1,11 @@
-"""Gives the batch an axis of its own where a model of one image merges it with others.
+"""Adds a batch axis where a model for one image merges the batch with other axes.
 
-    f(x) = f'(x')[0]   x' is x with an axis of size 1 ahead, f' is f with its axes one further
+    f(x) = f'(x')[0]   x' is x with a new first axis of size 1; f' is f with axes shifted by one
 
-Windows (Swin), patches (MobileViT), and the queries, keys and values of an image side by side along
-axis 0 (ViT) leave no axis for the batch. At batch 1 each of these values is a part of one image:
-with an axis ahead it is one for any batch. Refused are nodes that work along the batch axis of a
-value that has one, since these mix images, and operators that take no further axis, such as Conv.
+Some models leave no axis for the batch: they store windows (Swin), patches (MobileViT), or queries,
+keys and values (ViT) along axis 0. At batch 1, each such value belongs to one image, so a new first
+axis makes it valid for any batch. The conversion refuses nodes that work along an existing batch
+axis, because they mix images, and operators such as Conv that cannot have an additional axis.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,9 +24,10 @@ Made = tuple[str, list[ir.Value | None], dict[str, ir.Attr]]
 
 
 def separate_batch(model: ir.Model) -> bool:
-    """Edit a model in normal form, and return whether anything had to be edited.
+    """Edit a model in normal form, and return whether it was changed.
 
-    Raises RefusedError, which names the node, where an operator cannot have one axis more.
+    Raises RefusedError, whose message names the node, if an operator cannot have an additional
+    axis.
     """
     if any(static_shape(value)[:1] != (1,) for value in model.graph.inputs):
         return False
@@ -45,7 +46,7 @@ class _Pass:
         self.ahead: dict[ir.Value, ir.Value] = {}  # a value: the same with an axis ahead
 
     def concerns(self, node: ir.Node) -> bool:
-        """Return whether axis 0 of what a node reads or writes is not the batch."""
+        """Return whether axis 0 of an input or output of the node is not the batch."""
         computed = [value for value in node.inputs if value is not None and not _constant(value)]
         if not computed or node.domain != "":
             return False
@@ -61,10 +62,10 @@ class _Pass:
         return False
 
     def move(self, node: ir.Node) -> None:
-        """Replace a node by one on values with an axis ahead."""
+        """Replace a node by one whose values have an additional first axis."""
         name = node.name or str(node.outputs[0].name)
         if node.op_type not in _MOVED:
-            raise RefusedError(f"{node.op_type} {name} cannot have one axis more")
+            raise RefusedError(f"{node.op_type} {name} cannot have an axis for the batch")
         try:
             operator, inputs, attributes = _MOVED[node.op_type](self, node)
         except RefusedError as error:
@@ -88,7 +89,7 @@ class _Pass:
             self.ahead[back] = new
 
     def reshaped(self, value: ir.Value, shape: Shape, name: str, before: ir.Node) -> ir.Value:
-        """Return a value in another shape, by a Reshape before a node."""
+        """Insert a Reshape before a node, and return the reshaped value."""
         target = add_constant(self.graph, f"{name}/target", np.array(shape, np.int64))
         node = ir.node("Reshape", [value, target], name=f"{name}/reshaped")
         (made,) = node.outputs
@@ -97,9 +98,10 @@ class _Pass:
         return made
 
     def lifted(self, node: ir.Node, index: int, rank: int = 0) -> ir.Value:
-        """Return input `index` with an axis ahead; one of fewer axes than `rank` gets those, too.
+        """Return input `index` with an additional first axis.
 
-        A constant gets one only where it has all axes already.
+        A value with fewer than `rank` axes also gets the missing axes. A constant gets the
+        additional axis only if it already has `rank` axes.
         """
         value = OnnxNode(node).input(index)
         shape = static_shape(value)
@@ -121,7 +123,10 @@ class _Pass:
     def inserted(
         self, before: ir.Node, operator: str, inputs: list[ir.Value], shape: Shape
     ) -> ir.Value:
-        """Insert a node before another; return its output, of `shape` with an axis ahead."""
+        """Insert a node before another, and return its output.
+
+        The output has the given shape with an additional first axis.
+        """
         name = f"{before.name}/{operator}"
         node = ir.node(operator, inputs, name=name)
         (made,) = node.outputs
@@ -130,7 +135,7 @@ class _Pass:
         return made
 
     def constant(self, node: ir.Node, role: str, array: np.ndarray) -> ir.Value:
-        """Return a new constant for a node."""
+        """Add a constant for a node, and return it."""
         return add_constant(self.graph, f"{node.name}/{role}", array)
 
 
@@ -139,10 +144,11 @@ def _constant(value: ir.Value) -> bool:
 
 
 def _axis(node: ir.Node, axis: int) -> int:
-    """Return an axis one further, counted from the front. Refuses the batch axis."""
+    """Return the index of an axis after the first axis is added. Refuses an axis that does not
+    exist."""
     read = static_shape(OnnxNode(node).input(0))
     if not -len(read) <= axis < len(read):
-        raise ImpossibleError(f"axis {axis} of {len(read)} axes")
+        raise ImpossibleError(f"axis {axis} does not exist; the input has {len(read)} axes")
     return axis % len(read) + 1
 
 
@@ -184,7 +190,7 @@ def _transpose(to: _Pass, node: ir.Node) -> Made:
     rank = len(static_shape(node.outputs[0]))
     perm = OnnxNode(node).integers("perm", list(reversed(range(rank))))
     if rank < 3:
-        raise RefusedError("it turns a matrix whose rows are images")
+        raise RefusedError("it transposes a matrix whose rows are images")
     moved = ir.AttrInt64s("perm", [0, *(axis + 1 for axis in perm)])
     return "Transpose", [to.lifted(node, 0)], {"perm": moved}
 
@@ -206,10 +212,10 @@ def _reduce(to: _Pass, node: ir.Node) -> Made:
 
 
 def _gemm(to: _Pass, node: ir.Node) -> Made:
-    """Return a MatMul for a Gemm, or the sum of a MatMul and its bias."""
+    """Return a MatMul that replaces a Gemm, with an Add if the Gemm has a bias."""
     read = OnnxNode(node)
     if read.integer("transA", 0):
-        raise RefusedError("its first factor is transposed")
+        raise RefusedError("its first operand is transposed, which is not supported")
     weight = read.constant(1).astype(np.float64) * read.number("alpha", 1.0)
     matrix = weight.T if read.integer("transB", 0) else weight
     factors = [to.lifted(node, 0), to.constant(node, "matrix", np.asarray(matrix, np.float32))]
@@ -221,7 +227,8 @@ def _gemm(to: _Pass, node: ir.Node) -> Made:
 
 
 def _batch_normalisation(to: _Pass, node: ir.Node) -> Made:
-    """Return the sum of a product, x · scale + shift; the channels are along axis 1 no more."""
+    """Return x · scale + shift as a Mul and an Add, because the channels are no longer at axis
+    1."""
     read = OnnxNode(node)
     gamma, beta, mean, variance = (read.constant(i).astype(np.float64) for i in (1, 2, 3, 4))
     scale = gamma / np.sqrt(variance + read.number("epsilon", 1e-5))
@@ -254,4 +261,4 @@ _MOVED: Mapping[str, Callable[[_Pass, ir.Node], Made]] = {
     "Slice": _slice,
     "Transpose": _transpose,
 }  # fmt: skip
-"""By operator, how it becomes one on values with an axis ahead."""
+"""For each operator, a function that returns it for values with an additional first axis."""

@@ -1,4 +1,4 @@
-"""Defines the node that stands for a model that typed nodes cannot express."""
+"""Defines the node for a whole model that typed nodes cannot express."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from models.graph import Node, operand
 
 @dataclass(frozen=True, kw_only=True)
 class Opaque(Node):
-    """Stands for a whole model, which only ONNX Runtime can run."""
+    """Represents a whole model that only ONNX Runtime can run."""
 
     x: str = operand()
     reason: str  # why typed nodes cannot express it

@@ -1,4 +1,4 @@
-"""Imports ONNX operators of the normal form as typed nodes, with one function for each."""
+"""Imports ONNX operators of the normal form as typed nodes, with one function per operator."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -74,12 +74,13 @@ def _gelu(to: Importer, node: OnnxNode) -> None:
     kinds = {"none": ActivationKind.GELU, "tanh": ActivationKind.GELU_TANH}
     approximate = node.text("approximate", "none")
     if approximate not in kinds:
-        raise RefusedError(f"approximate={approximate} is unknown")
+        raise RefusedError(f"approximate={approximate} is unknown; none and tanh are supported")
     _activate(to, node, Activation(kinds[approximate]))
 
 
 def _broadcast_operands(to: Importer, node: OnnxNode) -> list[str]:
-    """Return an elementwise node's inputs. Refuses a node that broadcasts one along the batch."""
+    """Return an elementwise node's inputs. Refuses a node that broadcasts an input along the batch
+    axis."""
     rank = len(node.output_shape)
     for index in range(len(node.node.inputs)):
         if constant_of(node.input(index)) is None and len(node.input_shape(index)) != rank:
@@ -99,9 +100,9 @@ def _binary(op: BinaryOp) -> Operator:
 
 
 def _all_of(op: BinaryOp) -> Operator:
-    """Return a function that imports an operator on any number of tensors as a chain of pairs.
+    """Return a function that imports an operator with any number of inputs as a chain of pairs.
 
-    One tensor alone is its own result.
+    A single input is returned unchanged.
     """
 
     def read(to: Importer, node: OnnxNode) -> None:
@@ -129,7 +130,7 @@ def _chain(to: Importer, node: OnnxNode, op: BinaryOp) -> None:
 def _prelu(to: Importer, node: OnnxNode) -> None:
     slope = node.constant(1)
     if not extends(slope.shape, node.input_shape(0)):
-        raise ImpossibleError(f"slopes {slope.shape} do not fit {node.input_shape(0)}")
+        raise ImpossibleError(f"slopes {slope.shape} must broadcast to {node.input_shape(0)}")
     if slope.size == 1:
         _activate(to, node, Activation(ActivationKind.LEAKY_RELU, float(slope.item())))
     else:
@@ -137,7 +138,7 @@ def _prelu(to: Importer, node: OnnxNode) -> None:
 
 
 def _swish(to: Importer, node: OnnxNode) -> None:
-    """Import x · sigmoid(alpha x)."""
+    """Import Swish: x · sigmoid(alpha x)."""
     alpha = node.number("alpha", 1.0)
     if alpha == 1:
         _activate(to, node, Activation(ActivationKind.SILU))
@@ -168,7 +169,7 @@ def _selu(to: Importer, node: OnnxNode) -> None:
 
 
 def _pow(to: Importer, node: OnnxNode) -> None:
-    """Import a power of 1/2 as a square root, and one of 2 or 3 as products."""
+    """Import a power with exponent 1/2 as a square root, and with exponent 2 or 3 as products."""
     exponents = np.unique(node.constant(1))
     exponent = float(exponents[0]) if exponents.size == 1 else None
     output, x = to.declare(node.output), node.x()
@@ -185,7 +186,7 @@ def _pow(to: Importer, node: OnnxNode) -> None:
 
 
 def _with_number(op: BinaryOp, number: float, *, first: bool = False) -> Operator:
-    """Return a function that imports `x op number`, or `number op x` if `first`."""
+    """Return a function that imports `x op number`, or `number op x` if `first` is True."""
 
     def read(to: Importer, node: OnnxNode) -> None:
         weight = to.weight(f"{node.name}/number", np.array(number))
@@ -204,15 +205,15 @@ def _gemm(to: Importer, node: OnnxNode) -> None:
 
 
 def _matmul(to: Importer, node: OnnxNode) -> None:
-    """Import a product by a constant matrix as a Gemm, and any other as a Product."""
+    """Import a product with a constant matrix as a Gemm, and any other product as a Product."""
     weight = constant_of(node.input(1))
     if weight is not None and weight.ndim == 2:
         _linear(to, node, weight.T, node.grid(1, transposed=True))
         return
     if len(node.output_shape) < 3:
         raise RefusedError(
-            f"it multiplies {node.input_shape(0)} by {node.input_shape(1)}: axis 0, the batch,"
-            " must stay, and the last two be a matrix"
+            f"it multiplies {node.input_shape(0)} by {node.input_shape(1)}: its output must have a"
+            " batch axis before the two axes of a matrix"
         )
     a, b = _broadcast_operands(to, node)
     if weight is not None and weight.ndim < 2:
@@ -221,7 +222,7 @@ def _matmul(to: Importer, node: OnnxNode) -> None:
 
 
 def _linear(to: Importer, node: OnnxNode, weight: np.ndarray, grid: Grid | None) -> None:
-    """Add a Gemm whose `weight` is K×C, with one row for each output."""
+    """Add a Gemm whose `weight` is K×C, with one row per output."""
     bias = None
     if node.has(2):
         beta = node.number("beta", 1.0)
@@ -303,15 +304,15 @@ def _split(to: Importer, node: OnnxNode) -> None:
 
 
 def _storage(node: OnnxNode, integers: ir.Value) -> Storage:
-    """Return how a QuantizeLinear's or DequantizeLinear's integers are stored."""
+    """Return the storage of the integers of a QuantizeLinear or DequantizeLinear."""
     if integers.dtype not in BYTE_SHIFTS:
         raise RefusedError(f"its integers are {integers.dtype}; only int8 and uint8 are supported")
     attributes_only(node, {"block_size": 0})
     scale, zero = node.constant(1), node.constant(2) if node.has(2) else np.zeros(1, np.int64)
     if scale.size != 1 or zero.size != 1:
-        raise RefusedError(f"its {scale.size} scales: only one for all of a tensor is supported")
+        raise RefusedError(f"it has {scale.size} scales; only one per tensor is supported")
     if not 0 < scale.item() < np.inf:
-        raise ImpossibleError(f"its scale {scale.item()} is not a number above 0")
+        raise ImpossibleError(f"its scale is {scale.item()}; it must be a number above 0")
     return Storage(BYTE.dtype, float(scale.item()), int(zero.item()) + BYTE_SHIFTS[integers.dtype])
 
 
@@ -327,7 +328,7 @@ def _dequantize(to: Importer, node: OnnxNode) -> None:
         return  # its readers take the floats
     stored, x = _storage(node, node.input(0)), node.x()
     if stored != to.values[x].stored:
-        raise RefusedError(f"it reads {stored} where {to.values[x].stored} was written")
+        raise RefusedError(f"it dequantizes {stored}, but its input is {to.values[x].stored}")
     to.nodes.append(Dequantize(name=node.name, output=to.declare(node.output), x=x))
 
 
@@ -344,9 +345,10 @@ def _identity(to: Importer, node: OnnxNode) -> None:
         if node.gives(1):
             raise RefusedError("the mask of Dropout (its second output) is not supported")
         if node.has(2) and node.constant(2).item():
-            raise RefusedError("training_mode is not supported: export the model for inference")
+            raise RefusedError("training_mode is not supported; export the model for inference")
     if node.node.op_type == "Cast" and node.input(0).dtype != node.output.dtype:
-        raise RefusedError(f"it casts {node.input(0).dtype} to {node.output.dtype}")
+        types = f"{node.input(0).dtype} to {node.output.dtype}"
+        raise RefusedError(f"it casts {types}, which is not supported")
     to.nodes.append(Identity(name=node.name, output=to.declare(node.output), x=node.x()))
 
 

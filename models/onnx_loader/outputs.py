@@ -1,7 +1,7 @@
-"""Leaves those of a model's outputs that may be its scores.
+"""Keeps those outputs of a model that can be its scores.
 
-Outputs that are not floats are left out, a ZipMap is replaced by its input, and a value inside the
-model becomes an output if it is named. If several are left, `choose.py` finds the scores.
+Outputs that are not float are removed. A ZipMap is replaced by its input. A value inside the model
+becomes an output if the user names it. If several outputs remain, `choose.py` finds the scores.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ _FOLLOWED = 64  # nodes from an output back
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Holds the facts about a model's outputs that were found before it was normalised."""
+    """Holds facts about a model's outputs, collected before the model is normalised."""
 
     listed: str  # all of them, with their shapes, for messages
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of an output
@@ -33,10 +33,9 @@ class Outputs:
 
 
 def take_outputs(proto: ModelProto, wanted: str | None, beside: str | None = None) -> Outputs:
-    """Leave those outputs in `proto` that may be scores, or the one that is wanted; and `beside`,
-    if that is one.
+    """Keep the outputs in `proto` that can be scores, or only `wanted` if that is given.
 
-    Raises NotScoresError where there is none.
+    The output `beside` is kept, too. Raises NotScoresError if no output remains.
     """
     graph = proto.graph
     writers = {name: node for node in graph.node for name in node.output}
@@ -80,8 +79,10 @@ def take_outputs(proto: ModelProto, wanted: str | None, beside: str | None = Non
 
 
 def expose(proto: ModelProto, name: str) -> None:
-    """Make the value of that name the model's only output; a model that has one output and no such
-    value keeps its own."""
+    """Make the value `name` the model's only output.
+
+    A model without that value keeps its output if it has only one.
+    """
     graph = proto.graph
     names = [output.name for output in graph.output]
     written = {output for node in graph.node for output in node.output}
@@ -94,7 +95,7 @@ def expose(proto: ModelProto, name: str) -> None:
 
 
 def labels_of(outputs: Outputs, name: str, classes: int) -> tuple[str, ...]:
-    """Return the labels that the model's file has for an output of so many scores; none: ()."""
+    """Return the labels in the model file for an output with `classes` scores, or ()."""
     found = {labels for labels in (outputs.labels.get(name, ()), *outputs.names) if labels}
     fitting = [labels for labels in found if len(labels) == classes_of(classes)]
     return fitting[0] if len(fitting) == 1 else ()
@@ -121,13 +122,13 @@ def _copied(value: ValueInfoProto) -> ValueInfoProto:
 
 
 def _value_of(graph: GraphProto, name: str) -> ValueInfoProto:
-    """Return a value inside the graph as an output, with its type where the file has it."""
+    """Return a value inside the graph as an output, with its declared type if there is one."""
     known = (value for value in (*graph.output, *graph.value_info) if value.name == name)
     return next(known, ValueInfoProto(name=name))
 
 
 def _zipped(writers: Mapping[str, NodeProto], name: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return the input of a ZipMap, with its labels, if a ZipMap computes this output."""
+    """Return the input and the labels of the ZipMap that computes an output, or None."""
     node = writers.get(name)
     if node is None or node.op_type != "ZipMap" or not node.input:
         return None
@@ -146,7 +147,7 @@ def _text(label: bytes) -> str:
 
 
 def _behind(writers: Mapping[str, NodeProto], name: str) -> Iterator[NodeProto]:
-    """Yield the nodes that compute a value, the nearest first, and few of them."""
+    """Yield nodes from which a value is computed, the nearest first, up to a limit."""
     waiting, seen = [name], {name}
     for _ in range(_FOLLOWED):
         if not waiting:
@@ -162,7 +163,7 @@ def _behind(writers: Mapping[str, NodeProto], name: str) -> Iterator[NodeProto]:
 def _strings_behind(
     graph: GraphProto, writers: Mapping[str, NodeProto], name: str
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the lists from which an output of strings may take them."""
+    """Yield lists of strings from which an output of strings may be selected."""
     tensors = {t.name: t for t in graph.initializer if t.data_type == TensorProto.STRING}
     for node in _behind(writers, name):
         for each in node.input:
@@ -180,13 +181,13 @@ def _no_scores(writers: Mapping[str, NodeProto], names: Iterable[str], listed: s
         for node in _behind(writers, name):
             if node.op_type in ("ArgMax", "ArgMin", "TopK"):
                 return (
-                    f'its output "{name}" has class numbers, which {node.op_type} chose, not a'
-                    f" score for each class. Export the model without {node.op_type}; or read what"
-                    f" is before it: {set_key(node.input[0])}"
+                    f'its output "{name}" has class numbers selected by {node.op_type}, not one'
+                    f" score per class. Export the model without {node.op_type}, or use the value"
+                    f" before it: {set_key(node.input[0])}"
                 )
     return (
-        f"none of its outputs can be scores, a number of type float for each class: {listed}."
-        ' Export the model with one, or name a value inside it: set scores = "NAME" in model.toml'
+        f"none of its outputs can be scores, which are one float per class: {listed}. Export the"
+        ' model with such an output, or name a value inside it: set scores = "NAME" in model.toml'
     )
 
 

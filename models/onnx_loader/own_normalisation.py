@@ -1,10 +1,11 @@
-"""Finds out from a network's first operations in which range it expects pixels.
+"""Finds, from a network's first operations, the range of pixels that the network expects.
 
-A network that multiplies its input by 1 / 255, or subtracts means of about 120, normalises pixels
-of 0 to 255 itself, as Keras' Rescaling does; one that subtracts 0.485 and divides by 0.229 takes
-pixels of 0 to 1. A BatchNormalization, or a convolution of each pixel's channels by themselves, is
-such a line, too. ImageNet's means tell the order of the channels, and what reverses them ahead of
-these is seen. What the first operations leave open is not guessed here.
+A network that multiplies its input by 1 / 255 or subtracts means of about 120 normalises pixels
+from 0 to 255 itself, like Keras' Rescaling. A network that subtracts 0.485 and divides by 0.229
+expects pixels from 0 to 1. A BatchNormalization, or a convolution of each channel by itself with a
+1×1 window, has the same effect. ImageNet's means also show the order of the channels; an operation
+that reverses the channels first is taken into account. Anything that the first operations do not
+show is not guessed here.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -36,17 +37,18 @@ _MEAN_OF_RGB, _NEAR = np.array((0.485, 0.456, 0.406)), 0.01  # of ImageNet's pho
 
 @dataclass(frozen=True, slots=True)
 class OwnNormalisation:
-    """Holds the facts about a network's pixels that its first operations tell."""
+    """Describes the pixels that a network expects, as far as its first operations show them."""
 
     most: float  # the largest value of a pixel, 255 or 1
     order: str = ""  # of the channels, "rgb" or "bgr"; empty: they do not tell
 
 
 def own_normalisation(proto: ModelProto, name: str) -> OwnNormalisation | None:
-    """Return what the first operations on input `name` tell of its pixels.
+    """Return the pixels that the first operations on input `name` expect, or None if they do not
+    show it.
 
-    None if they do not tell: a network whose first operation is a convolution may have been trained
-    on any.
+    For example, a network that begins with an ordinary convolution may have been trained on any
+    range.
     """
     line = _line(proto.graph, name)
     if line is None or (line.scale <= 0).any():
@@ -64,8 +66,10 @@ def own_normalisation(proto: ModelProto, name: str) -> OwnNormalisation | None:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Holds how the first operations change pixels; the channels are in the order that they have
-    behind these."""
+    """Describes the first operations as pixel · scale + shift per channel.
+
+    The channels are in the order that they have after these operations.
+    """
 
     scale: Floats
     shift: Floats
@@ -74,17 +78,20 @@ class _Line:
     is_reversed: bool = False  # the channels, compared with those of the input
 
     def then(self, scale: Floats, shift: Floats) -> "_Line":
-        """Return the line with another behind it."""
+        """Return this line followed by another scale and shift."""
         return replace(self, scale=self.scale * scale, shift=self.shift * scale + shift)
 
     def reversed(self) -> "_Line":
-        """Return the line with its channels in the opposite order."""
+        """Return the line with its channels in reverse order."""
         scale, shift = self.scale[::-1], self.shift[::-1]
         return replace(self, scale=scale, shift=shift, is_reversed=not self.is_reversed)
 
 
 def _order(mean: Floats, line: _Line) -> str:
-    """Return the order of the input's channels, of which this is the mean behind the line."""
+    """Return the order of the input's channels if `mean` is ImageNet's, or "".
+
+    `mean` has the order of the channels after the line.
+    """
     names = ("bgr", "rgb") if line.is_reversed else ("rgb", "bgr")
     for name, one in zip(names, (_MEAN_OF_RGB, _MEAN_OF_RGB[::-1]), strict=True):
         if mean.size == one.size and (np.abs(mean - one) < _NEAR).all():
@@ -93,7 +100,7 @@ def _order(mean: Floats, line: _Line) -> str:
 
 
 def _line(graph: GraphProto, name: str) -> _Line | None:
-    """Return how the first operations change pixels; None if they change none."""
+    """Return the effect of the first operations on pixels, or None if there is none."""
     constants = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
@@ -122,7 +129,7 @@ _Constants = Mapping[str, TensorProto]
 
 
 def _numbers(node: NodeProto, at: Iterable[int], constants: _Constants) -> list[Floats] | None:
-    """Return constant inputs of a normalisation; None if one is computed or larger."""
+    """Return the constant inputs of a normalisation, or None if one is computed or too large."""
     names = [node.input[index] for index in at]
     found = [constants.get(name) for name in names]
     if any(tensor is None or not 0 < np.prod(tensor.dims) <= _MOST_NUMBERS for tensor in found):
@@ -131,7 +138,7 @@ def _numbers(node: NodeProto, at: Iterable[int], constants: _Constants) -> list[
 
 
 def _moved(node: NodeProto, line: _Line, constants: _Constants) -> _Line | None:
-    """Return the line behind a node that only moves pixels; None for any other."""
+    """Return the line after a node that only moves pixels, or None for other nodes."""
     if node.op_type in _MOVES:
         return line
     given = {part.name: helper.get_attribute_value(part) for part in node.attribute}
@@ -154,8 +161,8 @@ def _moved(node: NodeProto, line: _Line, constants: _Constants) -> _Line | None:
 
 
 def _own_line(node: NodeProto, name: str, constants: _Constants) -> tuple[Floats, Floats] | None:
-    """Return the factor and the number that a node multiplies each channel by and adds to it; None
-    for other nodes."""
+    """Return the factor and summand that a node applies to each channel, or None for other
+    nodes."""
     if node.op_type in _ARITHMETIC:
         return _of_arithmetic(node, name, constants)
     if node.op_type == "BatchNormalization":
@@ -193,6 +200,6 @@ def _of_arithmetic(
 
 
 def _only_reader(graph: GraphProto, name: str) -> NodeProto | None:
-    """Return the node that reads a value, if only one does."""
+    """Return the only node that reads a value, or None if there are several or none."""
     readers = [node for node in graph.node if name in node.input]
     return readers[0] if len(readers) == 1 else None

@@ -1,4 +1,4 @@
-"""Makes an input of uint8 pixels one of float32, which has all of their numbers."""
+"""Converts an input of uint8 pixels to float32, which represents all of them exactly."""
 
 import onnx_ir as ir
 
@@ -19,9 +19,9 @@ _MOVES = {
 
 
 def pixels_to_float32(model: ir.Model) -> None:
-    """Retype uint8 inputs where all nodes that read them move pixels or cast them to float32.
+    """Change the type of uint8 inputs whose readers only move pixels or cast them to float32.
 
-    An input stays as it is where a node computes on its bytes, whose sums wrap around.
+    An input remains uint8 if a node computes on it, because sums of uint8 wrap around.
     """
     for value in model.graph.inputs:
         if value.dtype == ir.DataType.UINT8 and (moved := _moved(value)) is not None:
@@ -30,7 +30,8 @@ def pixels_to_float32(model: ir.Model) -> None:
 
 
 def _moved(value: ir.Value) -> list[ir.Value] | None:
-    """Return the values that have only this one's numbers; None if one is computed on."""
+    """Return all values that consist of the pixels of `value`, or None if a node computes on
+    one."""
     found = [value]
     for each in found:  # which grows
         if each.is_graph_output():

@@ -1,4 +1,4 @@
-"""Imports reductions and normalisations, with ONNX's axes resolved and constants as weights."""
+"""Imports reductions and normalisations. Axes are resolved, and constants become weights."""
 
 from math import prod
 
@@ -20,7 +20,8 @@ _POOLS = {ReduceKind.MEAN: PoolKind.AVERAGE, ReduceKind.MAX: PoolKind.MAX}
 
 
 def reduce(to: Importer, node: OnnxNode) -> None:
-    """Import ReduceSum, ReduceMean, ReduceMax, ReduceMin or ReduceL2 over any axes of an image."""
+    """Import ReduceSum, ReduceMean, ReduceMax, ReduceMin or ReduceL2 over any axes except the
+    batch."""
     x, output, shape = node.x(), to.declare(node.output), node.input_shape(0)
     rank = len(shape)
     given = node.constant_integers(1) if node.has(1) else []
@@ -47,7 +48,7 @@ def reduce(to: Importer, node: OnnxNode) -> None:
 
 
 def absolute(to: Importer, node: OnnxNode) -> None:
-    """Import |x| as the maximum of x and -x."""
+    """Import Abs as the maximum of x and -x."""
     output, x = to.declare(node.output), node.x()
     minus = to.temporary(f"{output}/minus", to.shape(x))
     weight = to.weight(f"{node.name}/number", np.array(-1.0))
@@ -56,7 +57,7 @@ def absolute(to: Importer, node: OnnxNode) -> None:
 
 
 def layer_normalisation(to: Importer, node: OnnxNode) -> None:
-    """Import LayerNormalization over an image's last axes."""
+    """Import LayerNormalization over the last axes of an image."""
     if node.gives(1) or node.gives(2):
         raise RefusedError("its mean and deviation (other outputs) are not supported")
     rank = len(node.output_shape)
@@ -65,13 +66,13 @@ def layer_normalisation(to: Importer, node: OnnxNode) -> None:
 
 
 def instance_normalisation(to: Importer, node: OnnxNode) -> None:
-    """Import InstanceNormalization, which normalises over all axes but the channels."""
+    """Import InstanceNormalization, which normalises over all axes except the channels."""
     rank = len(node.output_shape)
     _normalise(to, node, tuple(range(1, rank - 1)), axes_of_weights=rank - 1)
 
 
 def group_normalisation(to: Importer, node: OnnxNode) -> None:
-    """Import GroupNormalization, which normalises over all axes in groups of channels."""
+    """Import GroupNormalization, which normalises over all axes within groups of channels."""
     rank, groups = len(node.output_shape), node.integer("num_groups", 1)
     channels = node.output_shape[1]
     if groups < 1 or channels % groups:
@@ -89,8 +90,8 @@ def _normalise(
 ) -> None:
     """Add a Normalise over `axes`.
 
-    Where `axes_of_weights` is given, scale and shift have one number per channel, and their tensors
-    get that many axes.
+    If `axes_of_weights` is given, scale and shift have one number per channel, and are reshaped to
+    that number of axes.
     """
     image = node.output_shape[1:]
     if not axes or not prod(image):

@@ -1,7 +1,7 @@
-"""Imports Resize and Pad by computing tables of the input positions that each output reads.
+"""Imports Resize and Pad as tables of the input positions that each output position reads.
 
-A table is P×T×2: for each of P output positions along an axis the T input positions that it reads,
-and their factors. Positions are computed in float32, as ONNX Runtime does.
+A table is P×T×2. For each of P output positions along an axis, it has T input positions and their
+factors. Positions are computed in float32, as in ONNX Runtime.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ Table = NDArray[np.float64]
 
 
 def resize(to: Importer, node: OnnxNode) -> None:
-    """Import a Resize of an image's spatial axes, by the nearest pixel or linear interpolation."""
+    """Import a Resize of the spatial axes with nearest or linear interpolation."""
     attributes_only(
         node, {"antialias": 0, "keep_aspect_ratio_policy": "stretch", "exclude_outside": 0}
     )
@@ -37,7 +37,7 @@ def resize(to: Importer, node: OnnxNode) -> None:
     before, after = node.input_shape(0), node.output_shape
     _check_left(after)
     if len(before) not in (4, 5) or before[:2] != after[:2]:
-        raise RefusedError(f"it turns {before} into {after}: only H and W (D, H, W) may change")
+        raise RefusedError(f"it resizes {before} to {after}: only H and W (D, H, W) may change")
     factors = _factors(node, before, after)
     mode = node.text("mode", "nearest")
     tables = []
@@ -48,17 +48,17 @@ def resize(to: Importer, node: OnnxNode) -> None:
         elif mode == "linear":
             tables.append(_linear(at, size))
         else:
-            raise RefusedError(f"mode={mode} is not supported; nearest and linear are")
+            raise RefusedError(f"mode={mode} is not supported; only nearest and linear are")
     _resample(to, node, node.x(), tables)
 
 
 def _check_left(shape: Sequence[int]) -> None:
     if 0 in shape:
-        raise ImpossibleError(f"it leaves nothing of the image: {tuple(shape)}")
+        raise ImpossibleError(f"its output {tuple(shape)} has no elements")
 
 
 def _factors(node: OnnxNode, before: Sequence[int], after: Sequence[int]) -> list[float]:
-    """Return output size / input size along each axis, or the node's own scales."""
+    """Return the scale of each axis: the node's own, or output size / input size."""
     factors = [wanted / size for size, wanted in zip(before, after, strict=True)]
     given = node.constant(2).reshape(-1) if node.has(2) else np.zeros(0)
     if given.size:
@@ -70,7 +70,7 @@ def _factors(node: OnnxNode, before: Sequence[int], after: Sequence[int]) -> lis
 
 
 def _positions(node: OnnxNode, size: int, wanted: int, factor: np.float32) -> Positions:
-    """Return each output's position in the input, according to coordinate_transformation_mode."""
+    """Return the input position of each output, as coordinate_transformation_mode defines it."""
     mode = node.text("coordinate_transformation_mode", "half_pixel")
     half, i = np.float32(0.5), np.arange(wanted, dtype=np.float32)
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and wanted > 1):
@@ -80,12 +80,16 @@ def _positions(node: OnnxNode, size: int, wanted: int, factor: np.float32) -> Po
     if mode == "align_corners":
         if not np.isclose(size * factor, wanted):  # ONNX and ONNX Runtime differ
             raise RefusedError(
-                f"align_corners with a scale of {factor:g}, which gives no whole size"
+                f"align_corners with a scale of {factor:g} is not supported, because the output"
+                " size is not a whole number"
             )
         return i * np.float32(size - 1) / np.float32(wanted - 1)
     if mode == "asymmetric":
         return i / factor
-    raise RefusedError(f"coordinate_transformation_mode={mode} is not supported")
+    raise RefusedError(
+        f"coordinate_transformation_mode={mode} is not supported; half_pixel, pytorch_half_pixel,"
+        " align_corners and asymmetric are"
+    )
 
 
 def _nearest(node: OnnxNode, at: Positions, size: int) -> Table:
@@ -98,7 +102,7 @@ def _nearest(node: OnnxNode, at: Positions, size: int) -> Table:
     }
     mode = node.text("nearest_mode", "round_prefer_floor")
     if mode not in rounding:
-        raise RefusedError(f"nearest_mode={mode} is unknown")
+        raise RefusedError(f"nearest_mode={mode} is unknown; {', '.join(rounding)} are supported")
     return _of_one_tap(rounding[mode](at).clip(0, size - 1).astype(np.int64))
 
 
@@ -131,7 +135,7 @@ _INSIDE: Mapping[str, Callable[[Index, int], Index]] = {
 
 
 def pad(to: Importer, node: OnnxNode) -> None:
-    """Import a Pad with a number or with elements of the image; negative pads crop."""
+    """Import a Pad with a constant or with elements of the image. Negative pads crop the image."""
     rank = len(node.output_shape)
     pads = node.constant_integers(1)
     axes = node.constant_integers(3) if node.has(3) else list(range(rank))
@@ -139,7 +143,7 @@ def pad(to: Importer, node: OnnxNode) -> None:
     for index, axis in enumerate(axes):
         begin[axis], end[axis] = pads[index], pads[index + len(axes)]
     if begin[0] or end[0]:
-        raise RefusedError(f"pads={pads} change the batch axis")
+        raise RefusedError(f"pads={pads} change axis 0, which must stay the batch")
     _check_left(node.output_shape)
     x = _cut(to, node, begin[1:], end[1:])
     before, after = (max(0, size) for size in begin[1:]), (max(0, size) for size in end[1:])
@@ -160,15 +164,16 @@ def pad(to: Importer, node: OnnxNode) -> None:
             )
         )
     elif mode in _INSIDE and is_quantized(to.values[node.x()].stored):
-        raise RefusedError(f"mode={mode} of integers is not supported; only of numbers")
+        raise RefusedError(f"mode={mode} is not supported for quantized values; constant is")
     elif mode in _INSIDE:
         _pad_inside(to, node, x, mode, widths)
     else:
-        raise RefusedError(f"mode={mode} is unknown")
+        raise RefusedError(f"mode={mode} is unknown; constant, {', '.join(_INSIDE)} are supported")
 
 
 def _padded_with(to: Importer, node: OnnxNode) -> float:
-    """Return the number that a Pad pads with: for integers, the number that one stands for."""
+    """Return the number with which a Pad pads. An integer is converted to the number that it
+    represents."""
     value, stored = node.scalar(2, 0.0), to.values[node.x()].stored
     if not is_quantized(stored):
         return value
@@ -178,7 +183,7 @@ def _padded_with(to: Importer, node: OnnxNode) -> float:
 
 
 def _cut(to: Importer, node: OnnxNode, begin: Sequence[int], end: Sequence[int]) -> str:
-    """Return the part of the input that remains after negative pads crop it."""
+    """Return the part of the input that remains after cropping by negative pads."""
     x, shape = node.x(), list(node.input_shape(0)[1:])
     for axis, (first, last) in enumerate(zip(begin, end, strict=True)):
         if min(first, last) >= 0:
@@ -197,15 +202,15 @@ def _pad_inside(
     channels, *spatial = to.shape(x)
     if any(widths[0]) or len(spatial) not in (2, 3):
         raise RefusedError(
-            f"mode={mode} of {(channels, *spatial)} by {list(widths)}: only H and W (D, H, W) of"
-            " images with channels first can be padded so"
+            f"mode={mode} cannot pad {(channels, *spatial)} by {list(widths)}: it supports only H"
+            " and W (D, H, W) of images with channels first"
         )
     tables = []
     for size, (before, after) in zip(spatial, widths[1:], strict=True):
         positions = _INSIDE[mode](np.arange(-before, size + after), size)
         if mode == "reflect" and max(before, after) >= size:
-            raise ImpossibleError(f"mode={mode} cannot pad {size} by {before} and {after}")
+            raise ImpossibleError(f"mode={mode} cannot pad {size} pixels by {before} and {after}")
         if positions.min() < 0:
-            raise RefusedError(f"mode={mode} cannot pad {size} by {before} and {after}")
+            raise RefusedError(f"mode={mode} cannot pad {size} pixels by {before} and {after}")
         tables.append(_of_one_tap(positions))
     _resample(to, node, x, tables)

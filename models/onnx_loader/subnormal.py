@@ -1,8 +1,8 @@
 """Sets subnormal weights to 0.
 
-Many processors take several times as long for numbers below 1.18e-38, as weight decay leaves them
-in dead filters: then some in each layer slow a whole network. They are too small to change
-a score of float32. Numbers that are subnormal in float16 are not in float32.
+Many processors take several times as long for numbers below 1.18e-38. Weight decay leaves such
+numbers in dead filters, and a few in each layer slow the whole network down. They are too small to
+change a float32 score. Numbers that are subnormal in float16 are normal in float32 and stay.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ _CHUNK = 2**16  # numbers that stay in a processor's cache while they are looked
 
 
 def flush(model: ir.Model) -> None:
-    """Set the subnormal numbers of the model's float32 initializers to 0."""
+    """Set subnormal numbers in the model's float32 initializers to 0."""
     for graph in model.graphs():
         for value in graph.initializers.values():
             tensor = value.const_value
@@ -28,7 +28,7 @@ def flush(model: ir.Model) -> None:
 
 
 def flush_proto(proto: ModelProto) -> None:
-    """Set the subnormal numbers of all float32 tensors of `proto` to 0."""
+    """Set subnormal numbers in all float32 tensors of `proto` to 0."""
     for tensor in tensors(proto):
         if tensor.data_type != TensorProto.FLOAT:
             continue
@@ -37,7 +37,7 @@ def flush_proto(proto: ModelProto) -> None:
 
 
 def _flushed(array: NDArray[np.float32]) -> NDArray[np.float32] | None:
-    """Return a copy without subnormal numbers; None if there are none."""
+    """Return a copy of the array without subnormal numbers, or None if it contains none."""
     numbers = array.reshape(-1)
     chunks = (numbers[at : at + _CHUNK] for at in range(0, numbers.size, _CHUNK))
     if not any(_subnormal(chunk).any() for chunk in chunks):

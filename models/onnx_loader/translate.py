@@ -1,7 +1,7 @@
-"""Turns a normalised model into typed nodes, and into ONNX for any N.
+"""Converts a model to typed nodes, and to ONNX for any N.
 
-A module of its own, so that importing the package does not import onnx-ir and its dependencies (0.6
-s).
+This is a separate module so that importing the package does not import onnx-ir and its dependencies
+(0.6 s).
 """
 
 import re
@@ -52,10 +52,11 @@ def translate(
     opaque: bool,
     choose: Callable[[ir.Model], None] | None = None,
 ) -> Translation:
-    """Return a model in both of its forms; `choose` leaves one of its outputs.
+    """Return a model in both of its forms. `choose` edits the model to keep only some of its
+    outputs.
 
-    Raises NoKernelsError where typed nodes cannot express it, unless it may be `opaque` and ONNX
-    Runtime can run it as it is.
+    Raises NoKernelsError if typed nodes cannot express the model, unless `opaque` is True and ONNX
+    Runtime can run the original nodes.
     """
     model = normalise(proto, input_shape)
     if choose is not None:
@@ -81,9 +82,9 @@ def translate(
 
 
 def _at_batch_one(name: str, model: ir.Model) -> tuple[Graph, ir.Model]:
-    """Return typed nodes, with the model that has them: with the batch apart, if only that does.
+    """Return the typed graph and the model from which it is made.
 
-    Raises NoKernelsError.
+    The batch axis is separated from merged axes if typed nodes need this. Raises NoKernelsError.
     """
     try:
         return _typed_graph(name, model), model
@@ -115,7 +116,8 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
     for value in model.graph.inputs:
         if value.dtype != ir.DataType.FLOAT:
             raise NoKernelsError(
-                f"a node that reads the input {value.name} computes on {value.dtype}"
+                f"a node computes on the {value.dtype} of input {value.name}; export the model with"
+                " a cast to float before it"
             )
     inputs = tuple(importer.declare(value) for value in model.graph.inputs)
     problems: list[_Problem] = []
@@ -126,7 +128,7 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
             if not known:
                 raise RefusedError("the operator is not supported")
             if ir_node.op_type not in _MOVES and any(map(_holds_integers, ir_node.inputs[:1])):
-                raise RefusedError("it computes on integers")
+                raise RefusedError("it computes on 8-bit integers, which is not supported")
             written = len(importer.nodes)
             OPERATORS[ir_node.op_type](importer, node)
             if ir_node.op_type != "QuantizeLinear" and _holds_integers(ir_node.outputs[0]):
@@ -146,17 +148,21 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
     outputs = []
     for value in model.graph.outputs:
         if str(value.name) not in importer.values:
-            raise UnsupportedModelError(f"output {value.name} is constant: no image changes it")
+            raise UnsupportedModelError(
+                f"output {value.name} is constant: no image changes it. Export the model with an"
+                " output that depends on its input"
+            )
         if _holds_integers(value):
             raise NoKernelsError(
-                f"output {value.name} holds 8-bit codes, not the numbers that they stand for"
+                f"output {value.name} is quantized; export the model with a DequantizeLinear at its"
+                " end"
             )
         outputs.append(str(value.name))
     return importer.graph(name, inputs, tuple(outputs))
 
 
 def _holds_integers(value: ir.Value | None) -> bool:
-    """Return whether a value is computed and consists of 8-bit integers."""
+    """Return whether a value is computed and has the type int8 or uint8."""
     return (
         value is not None
         and value.const_value is None
@@ -179,22 +185,22 @@ _REASONS = 50
 
 
 def _report(problems: list[_Problem]) -> str:
-    """Return a message with all causes, except unknown shapes that follow from another cause."""
+    """Return a message with all causes, except unknown shapes that result from another cause."""
     causes = [p for p in problems if not isinstance(p.error, UnknownShapeError)] or problems
     return "\n".join(
         [
             "the model has parts that Convoy does not run:",
             *_lines(causes),
             f"Supported operators: {', '.join(OPERATORS)};"
-            " and most others of constants alone, which are folded",
+            " and most others if all their inputs are constant, because they are folded",
         ]
     )
 
 
 def _lines(causes: list[_Problem]) -> list[str]:
-    """Return a line for each operator and reason of its refusal, with the first nodes' names.
+    """Return one line per operator and reason, with the names of the first nodes.
 
-    After `_REASONS` lines, one counts the rest.
+    After `_REASONS` lines, a last line counts the remaining reasons.
     """
     grouped: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for problem in causes:

@@ -1,4 +1,4 @@
-"""Imports convolution and pooling, with ONNX's window attributes resolved into a Window."""
+"""Imports convolution and pooling. ONNX's window attributes become a Window."""
 
 from operator import ge
 
@@ -14,8 +14,8 @@ from models.onnx_loader.importer import Importer, ImpossibleError, OnnxNode, Ref
 def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
     """Return the window of a Conv or Pool node over one image.
 
-    auto_pad becomes explicit pads (the equations of ONNX's operator text). The output size is the
-    one ONNX infers, so ceil_mode needs no attribute of its own.
+    auto_pad becomes explicit pads, by the equations in ONNX's operator specification. The output
+    size is the one that ONNX infers, so ceil_mode needs no handling.
     """
     size, output = node.input_shape(0)[2:], node.output_shape[2:]
     axes = len(size)
@@ -38,7 +38,9 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
     elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         if set(dilations) != {1}:
             # ONNX's shape inference and ONNX Runtime do not agree on what that means.
-            raise RefusedError(f"auto_pad={auto_pad} with dilations={dilations}: export the pads")
+            raise RefusedError(
+                f"auto_pad={auto_pad} with dilations={dilations} is not supported; export pads"
+            )
         total = tuple(
             max((p - 1) * s + d * (k - 1) + 1 - h, 0)
             for p, s, d, k, h in zip(output, strides, dilations, kernel, size, strict=True)
@@ -46,7 +48,7 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
         small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
         begin, end = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
     elif auto_pad != "NOTSET":
-        raise RefusedError(f"auto_pad={auto_pad} is unknown")
+        raise RefusedError(f"auto_pad={auto_pad} is unknown; export pads")
     if min(begin + end) < 0:
         raise RefusedError(f"pads={begin + end}: negative padding is not supported")
     if axes == 1:  # a row is an image of height 1
@@ -56,9 +58,10 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
 
 
 def _ends(to: Importer, node: OnnxNode) -> tuple[str, str]:
-    """Return the names of the values that the node must read and write.
+    """Return the names of the values that the node reads and writes.
 
-    Rows, C×W, become images of height 1, between a Reshape here and one that `_end` adds.
+    If the values are rows (C×W), they become images of height 1: this adds a Reshape before the
+    node, and `_end` adds one after it.
     """
     output = to.declare(node.output)
     if len(node.output_shape) != 3:
@@ -70,7 +73,7 @@ def _ends(to: Importer, node: OnnxNode) -> tuple[str, str]:
 
 
 def _end(to: Importer, node: OnnxNode, written: str) -> None:
-    """Reshape the images of height 1 that `_ends` made back to rows."""
+    """Reshape the node's result to rows if `_ends` converted rows to images."""
     if written != node.output.name:
         to.nodes.append(Reshape(name=f"{node.name}/rows", output=str(node.output.name), x=written))
 
@@ -80,9 +83,9 @@ def conv(to: Importer, node: OnnxNode) -> None:
     weight = node.constant(1)
     kernel = node.integers("kernel_shape", list(weight.shape[2:]))
     if kernel != weight.shape[2:]:
-        raise ImpossibleError(f"kernel_shape={kernel}, but the filter is {weight.shape}")
+        raise ImpossibleError(f"kernel_shape={kernel}, but the filter has the shape {weight.shape}")
     if weight.ndim != len(node.input_shape(0)):
-        raise ImpossibleError(f"filter {weight.shape} does not fit {node.input_shape(0)}")
+        raise ImpossibleError(f"filter {weight.shape} does not fit input {node.input_shape(0)}")
     c = node.input_shape(0)[1]
     k = weight.shape[0]
     groups = node.integer("group", 1)

@@ -1,1 +1,1 @@
-"""Makes an 8-bit model of a float model, and measures how the results change."""
+"""Converts a float model to an 8-bit model, and measures how this changes its results."""

@@ -1,9 +1,9 @@
-"""Builds quantized models with ranges from ONNX Runtime's calibrators and nodes from its quantizer.
+"""Builds quantized models with ONNX Runtime's calibrators and quantizer.
 
     photographs ─ calibrate ─ ranges ─┬─ quantize ─ QDQ model
                        layers in float ┘
 
-ONNX Runtime's library does both; here are only the layers that are left in float and the biases.
+This module only adds the choice of layers that stay in float, and corrected biases.
 """
 
 import logging
@@ -25,7 +25,7 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from models.session import open_session
 
 Ranges = Mapping[str, tuple[float, float]]
-"""The smallest and the largest number of each tensor that 8 bits have to represent."""
+"""For each tensor, the smallest and largest number that 8 bits must represent."""
 
 Tensors = NDArray[np.float32]
 
@@ -44,7 +44,7 @@ _CHUNK = 4
 
 @unique
 class Method(Enum):
-    """Says how the ranges of activations are chosen."""
+    """Names the method that chooses the ranges of activations."""
 
     MIN_MAX = "min-max"
     PERCENTILE = "percentile"
@@ -60,7 +60,7 @@ _CALIBRATORS = {
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Silence ONNX Runtime's library, which prints its steps and advice about models."""
+    """Suppress the progress messages and advice that ONNX Runtime's library prints."""
     root = logging.getLogger()
     level = root.level
     root.setLevel(logging.ERROR)
@@ -72,7 +72,7 @@ def _quietly() -> Iterator[None]:
 
 
 def calibrate(proto: ModelProto, images: Tensors, method: Method) -> Ranges:
-    """Return the range of each activation over normalised images."""
+    """Return the range of each activation over a set of normalised images."""
     from onnxruntime.quantization import calibrate as library  # noqa: PLC0415  it takes 0.5 s
 
     name, options = _CALIBRATORS[method]
@@ -110,10 +110,9 @@ def _reader(proto: ModelProto, images: Tensors) -> Any:
 
 
 def quantized(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -> ModelProto:
-    """Return the model with uint8 activations and int8 weights, which have a scale per output
-    channel.
+    """Return the model with uint8 activations and int8 weights, with one scale per output channel.
 
-    Nodes named `in_float` are left as they are, and so is attention (`products_of_values`).
+    Nodes named in `in_float` stay in float, and so do those of attention (`products_of_values`).
     """
     in_float = (*in_float, *products_of_values(proto))
     from onnxruntime.quantization import QuantType  # noqa: PLC0415  as above
@@ -153,11 +152,11 @@ def quantized(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -
 
 
 def _joined(proto: ModelProto, ranges: Ranges, in_float: Sequence[str]) -> Ranges:
-    """Return the ranges, in which each part of a Concat that nothing else reads has the Concat's
-    range.
+    """Return the ranges, changed so that the inputs of a Concat have the range of its output.
 
-    The Concat rounds its parts to its own scale in any case. So they are rounded once, and joined
-    without a conversion.
+    This applies to inputs that only the Concat reads. The Concat rounds its inputs to its own scale
+    in any case. With equal ranges, they are rounded only once, and concatenated without a
+    conversion.
     """
     readers = Counter(name for node in proto.graph.node for name in node.input)
     kept = {output.name for output in proto.graph.output}
@@ -171,11 +170,11 @@ def _joined(proto: ModelProto, ranges: Ranges, in_float: Sequence[str]) -> Range
 
 
 def products_of_values(proto: ModelProto) -> tuple[str, ...]:
-    """Return the names of products of two computed values, and of all that lies between them and
-    the layers that they depend on.
+    """Return the names of all products of two computed values, and of the nodes that lead to them.
 
-    In attention these are queries, keys and values, scores and shares: one launch in half
-    precision, which bytes between would take apart.
+    The nodes are followed back to the layers with weights. In attention, these nodes compute
+    queries, keys, values, scores and weights. A GPU runs them as one float16 launch, which
+    quantized values in between would split.
     """
     constants = {tensor.name for tensor in proto.graph.initializer}
     wanted: set[str] = set()  # values
@@ -190,8 +189,11 @@ def products_of_values(proto: ModelProto) -> tuple[str, ...]:
 
 
 def layers(proto: ModelProto) -> Mapping[str, tuple[str, ...]]:
-    """Return, by name of each product, its nodes: itself, and all that depends on it up to the
-    next."""
+    """Return the nodes of each layer, by the name of its product.
+
+    A layer is a product with weights, followed by all nodes that depend on it up to the next
+    product.
+    """
     order: dict[str, int] = {}  # by value: the last product that it depends on
     found: list[list[str]] = []
     for node in proto.graph.node:
@@ -215,9 +217,10 @@ class _Product:
 def with_corrected_biases(proto: ModelProto, ranges: Ranges, images: Tensors) -> ModelProto:
     """Return the float model with biases that compensate for the rounding of the weights.
 
-    A filter that errs by ΔW shifts its outputs by ΔW·E[x] on average (Nagel et al. 2019,
-    "Data-Free Quantization Through Weight Equalization and Bias Correction", section 4.2): this is
-    taken from the biases of convolutions, E[x] being the mean of each channel over the images.
+    If a filter has the rounding error ΔW, its outputs shift by ΔW·E[x] on average (Nagel et al.
+    2019, "Data-Free Quantization Through Weight Equalization and Bias Correction", section 4.2).
+    This shift is subtracted from the biases of convolutions. E[x] is the mean of each channel over
+    the images.
     """
     weights = {t.name: t for t in proto.graph.initializer}
     products = [
@@ -257,7 +260,7 @@ def with_corrected_biases(proto: ModelProto, ranges: Ranges, images: Tensors) ->
 
 
 def _find_means(proto: ModelProto, products: Sequence[_Product], images: Tensors) -> None:
-    """Compute, for each product, the mean of each channel of its input over the images."""
+    """Compute the mean of each channel of each product's input over the images."""
     means = ModelProto()
     means.CopyFrom(proto)
     del means.graph.output[:]

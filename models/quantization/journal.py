@@ -1,4 +1,5 @@
-"""Records the measurements of a long run, so that a later run continues after an interruption."""
+"""Records the measurements of a long run, so that a later run can continue after an
+interruption."""
 
 import json
 import os
@@ -8,12 +9,13 @@ from typing import Any
 
 
 class Journal:
-    """Records results by name in a JSON file, which belongs to one question."""
+    """Records results by name in a JSON file. The file belongs to one `question`."""
 
     def __init__(self, path: Path, question: str) -> None:
-        """Read the results of earlier runs for the same `question`; delete those for any other.
+        """Read the results of earlier runs for the same `question`. A file with another question is
+        deleted.
 
-        So the file is there exactly if it has a result to go on with.
+        As a result, the file exists only if it has results to continue with.
         """
         self._path, self._question = path, question
         self._results = self._kept()
@@ -41,5 +43,5 @@ class Journal:
         return self._results[name]
 
     def remove(self) -> None:
-        """Delete the file after the question is answered."""
+        """Delete the file, once the run is complete."""
         self._path.unlink(missing_ok=True)

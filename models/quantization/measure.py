@@ -30,7 +30,8 @@ _BATCH = 8
 
 @dataclass(frozen=True)
 class Goal:
-    """Says how many labels must stay, of images whose two best probabilities are `margin` apart."""
+    """Sets the share of labels to keep, among images whose two best probabilities differ by
+    `margin`."""
 
     keep: float = 0.99
     margin: float = 0.1
@@ -38,7 +39,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Counts labels and scores that changed on images that the calibration did not see."""
+    """Counts changed labels and scores on images that were not used for calibration."""
 
     images: int
     kept: int
@@ -53,7 +54,7 @@ class Comparison:
     divergence: float  # Kullback and Leibler's, mean over the images
 
     def shortfall(self, goal: Goal) -> str:
-        """Return why the goal is not reached; empty if it is."""
+        """Return the reason why the goal is missed, or "" if it is reached."""
         if self.kept_clear < ceil(goal.keep * self.clear - 1e-9):
             return (
                 f"{self.kept_clear} of {self.clear} labels are kept where the two best"
@@ -70,7 +71,8 @@ class Comparison:
 
 
 def _chance(lost: int, changed: int) -> float:
-    """Return the probability of at least `lost` losses, if each change is a loss half the time."""
+    """Return the probability of at least `lost` losses if each change is a loss with probability
+    1/2."""
     ways = sum(comb(changed, k) for k in range(lost, changed + 1))
     return float(ways / 2**changed)
 
@@ -78,8 +80,8 @@ def _chance(lost: int, changed: int) -> float:
 def compare(
     before: Probabilities, after: Probabilities, right: Sequence[frozenset[int]], margin: float
 ) -> Comparison:
-    """Compare two models' probabilities of the same images; `right` has each image's true
-    classes."""
+    """Compare two models' probabilities for the same images. `right` has the true classes of each
+    image."""
     best = np.sort(before, axis=1)
     clear = best[:, -1] - best[:, -2] >= margin
     was, is_ = before.argmax(axis=1), after.argmax(axis=1)
@@ -103,7 +105,8 @@ def compare(
 
 
 def probabilities(proto: ModelProto, images: Tensors, output: OutputKind) -> Probabilities:
-    """Run a model on one thread, because its result is then always the same."""
+    """Return a model's probabilities. One thread computes them, so that the results are
+    reproducible."""
     try:
         session = _opened(proto, 1)
     except Exception as error:  # its own exceptions share no base class but this
@@ -114,7 +117,8 @@ def probabilities(proto: ModelProto, images: Tensors, output: OutputKind) -> Pro
 
 
 def _opened(proto: ModelProto, threads: int) -> ort.InferenceSession:
-    """Open a model as engines do: a quantized one in the form in which its sums do not saturate."""
+    """Open a model in the form that engines run, in which sums of quantized models do not
+    saturate."""
     if any(node.op_type == "QuantizeLinear" for node in proto.graph.node):
         proto = on_integers(proto, pairs_saturate=pairs_saturate())
     return open_session(proto.SerializeToString(), threads)
@@ -130,11 +134,12 @@ def _run(session: ort.InferenceSession, images: Tensors) -> Tensors:
 def time_in_turn(
     models: Sequence[ModelProto], images: Tensors, threads: int, rounds: int
 ) -> list[float]:
-    """Return each model's shortest time in seconds for a batch of all images; models take turns.
+    """Return the shortest time, in seconds, that each model takes for a batch of all images.
 
-    They run in turn, so that other work on the machine slows all alike. Other work only ever slows,
-    so the shortest of several tries is nearest to the model's own time. One thread is this one, of
-    which the processor's time is taken: what it waits for other programs does not count.
+    The models run alternately, so that other work on the machine slows all of them equally. Other
+    work can only add time, so the shortest of several runs is closest to the true time. With one
+    thread, the processor time of this thread is measured, which excludes waiting for other
+    programs.
     """
     clock = thread_time if threads == 1 else perf_counter
     sessions = [_opened(model, threads) for model in models]

@@ -1,11 +1,11 @@
-"""Quantizes a classifier, and refuses if too many of its labels would change.
+"""Quantizes a classifier. It refuses a result that changes too many labels.
 
     half of the photographs ─ ranges by three methods ─┐
     the other half ─ the best method; the error and time of each layer ─ layers in float ─ the goal?
 
-Error is the divergence of the probabilities from the float model's: smoother than labels, which are
-few. A layer stays in float where the goal needs it, or where it takes a larger share of the error
-away than it adds to the time.
+The error is the divergence of the probabilities from those of the float model. It varies more
+smoothly than the number of changed labels, which is small. A layer stays in float if the goal
+requires it, or if this reduces the error by a larger share than it increases the time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,10 +42,10 @@ from models.quantization.measure import (
 )
 
 FEWEST = 20
-"""The fewest photographs that say anything about ranges and labels."""
+"""The smallest number of photographs from which ranges and labels can be judged."""
 
 MOST_PHOTOGRAPHS = 1000
-"""The most photographs that are used; more take memory and time and change little."""
+"""The largest number of photographs that are used. More would take time and change little."""
 
 # Opsets to write, the oldest first that the model needs.
 _OPSETS = (17, 21)
@@ -64,12 +64,12 @@ _TIMED = {1: 25, 8: 9}
 _ROUNDS = 20
 
 Progress = Callable[[str, int, int], None]
-"""Called with the present task, the number of its steps that are done, and their total number."""
+"""Called with the current task, the number of its completed steps, and their total number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Photographs:
-    """Holds decoded images, with the classes of each one's label if there are labels."""
+    """Holds decoded images and, for labelled images, the classes of each label."""
 
     names: tuple[str, ...]
     pixels: NDArray[np.uint8]
@@ -78,7 +78,7 @@ class Photographs:
 
 @dataclass(frozen=True, slots=True)
 class LayerReport:
-    """Reports how much of the divergence one layer causes in 8 bits, and how much time it saves."""
+    """Reports the divergence that one quantized layer causes, and the time that it saves."""
 
     name: str
     divergence: float
@@ -88,7 +88,7 @@ class LayerReport:
 
 @dataclass(frozen=True, slots=True)
 class BatchTime:
-    """Holds the seconds that a batch takes on this machine."""
+    """Holds the times of one batch on this machine, in seconds."""
 
     n: int
     before: float
@@ -113,7 +113,7 @@ class QuantizationReport:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """Holds the ranges found by one method, and how the model then differs."""
+    """Holds the ranges that one method found, and the resulting difference from the float model."""
 
     method: Method
     corrected: bool
@@ -131,10 +131,11 @@ def quantize(
     journal: Path,
     progress: Progress,
 ) -> tuple[ModelProto, QuantizationReport]:
-    """Return a quantized model that reaches the goal, and a report of how it differs.
+    """Return a quantized model that reaches the goal, and a report of its differences.
 
-    `journal` is a file that keeps measurements until the run is done. Raises QuantizationError
-    where the goal cannot be reached, UnsupportedModelError for a model that cannot be quantized.
+    Measurements are stored in the file `journal` until the run is complete. Raises
+    QuantizationError if the goal cannot be reached, and UnsupportedModelError if the model cannot
+    be quantized.
     """
     _check(classifier, len(photographs.names))
     kept = Journal(journal, _question(classifier, photographs, goal, threads))
@@ -151,30 +152,31 @@ def _check(classifier: Classifier, images: int) -> None:
     network = classifier.network
     if network.quantized:
         raise UnsupportedModelError(
-            f"{classifier.name} is quantized already; quantize the float model it was made from"
+            f"{classifier.name} is already quantized; quantize the original float model instead"
         )
     if network.no_kernels:
         raise UnsupportedModelError(
-            f"{classifier.name} cannot be quantized here, since {network.no_kernels}"
+            f"{classifier.name} cannot be quantized, because {network.no_kernels}"
         )
     if classifier.preprocessing.frames is not None:
         raise UnsupportedModelError(
-            f"{classifier.name} takes clips; only models of images can be quantized here"
+            f"{classifier.name} takes clips; only models that take images can be quantized"
         )
     check_photograph_count(images)
 
 
 def check_photograph_count(photographs: int) -> None:
-    """Raise QuantizationError for fewer photographs than say anything about ranges and labels."""
+    """Raise QuantizationError if there are too few photographs to choose ranges and check
+    labels."""
     if photographs < FEWEST:
         raise QuantizationError(
-            f"{photographs} photographs are too few to choose ranges on one half and judge labels"
-            f" on the other; give at least {FEWEST}, better some hundred"
+            f"{photographs} photographs are too few: one half is used to choose ranges, the other"
+            f" to check labels; give at least {FEWEST}, better several hundred"
         )
 
 
 class _Run:
-    """Carries out one quantization step by step."""
+    """Runs one quantization step by step."""
 
     def __init__(
         self,
@@ -194,14 +196,16 @@ class _Run:
         self._right = photographs.right[1::2]
         self._layers = layers(self._proto)
         if not self._layers:
-            raise UnsupportedModelError(f"{classifier.name} has no layer to quantize")
+            raise UnsupportedModelError(
+                f"{classifier.name} has no layer to quantize: no Conv, Gemm or MatMul"
+            )
         last = self._layers[list(self._layers)[-1]]
         nodes = (node for node in self._proto.graph.node if node.name in last)
         self._last = {value for node in nodes for value in node.output}
         self._before = probabilities(self._proto, self._held, self._output)
         if not np.isfinite(self._before).all():
             raise QuantizationError(
-                f"{classifier.name} gives scores that are NaN or infinite; is its preset right?"
+                f"{classifier.name} gives scores that are NaN or infinite; correct its preset"
             )
 
     def result(self) -> tuple[ModelProto, QuantizationReport]:
@@ -209,9 +213,9 @@ class _Run:
         best = self._best()
         if best.compared.clear == 0:
             raise QuantizationError(
-                f"no photograph has two best probabilities {self._goal.margin:g} apart, so that no"
-                " label is sure enough to be kept; give photographs of what the model knows, its"
-                " preset, or a smaller --margin"
+                f"no photograph has two best probabilities {self._goal.margin:g} apart, so no label"
+                " is certain enough to be counted. Give photographs of the model's own classes,"
+                " correct its preset, or pass a smaller --margin"
             )
         found = self._layer_reports(best)
         in_float, compared = self._in_float(best, found)
@@ -220,15 +224,15 @@ class _Run:
             reason = f"{shortfall}, even with {kept} layers in float"
         elif len(in_float) == len(found):
             reason = (
-                f"the goal is only reached with {kept} layers in float; with all in 8 bits"
+                f"the goal is reached only with {kept} layers in float; with all layers in 8 bits,"
                 f" {best.compared.shortfall(self._goal)}"
             )
         else:
             reason = ""
         if reason:
             raise QuantizationError(
-                f"{self._classifier.name} is not quantized: of {compared.images} photographs that"
-                f" the calibration did not see, {reason}"
+                f"{self._classifier.name} is not quantized: for {compared.images} photographs that"
+                f" calibration did not use, {reason}. Give more photographs, or a lower --keep"
             )
         proto, opset = self._portable(self._build(best, in_float), self._held[:_PROBED])
         onnx.helper.set_model_props(proto, dict(self._classifier.metadata))
@@ -250,7 +254,7 @@ class _Run:
         )
 
     def _best(self) -> _Candidate:
-        """Return the ranges that change least, of those that reach the goal if any does."""
+        """Return the ranges with the smallest divergence, preferring those that reach the goal."""
         candidates: list[_Candidate] = []
         steps = 2 * len(Method)
         for method in Method:
@@ -278,7 +282,7 @@ class _Run:
         return min(candidates, key=by_error)
 
     def _layer_reports(self, best: _Candidate) -> list[LayerReport]:
-        """Return, for each layer, how the result changes if only that layer is left in float."""
+        """Return, for each layer, how the result changes if only this layer stays in float."""
         held, before = self._held[:_PROBED], self._before[:_PROBED]
         right = self._right[:_PROBED]
 
@@ -305,7 +309,8 @@ class _Run:
     def _in_float(
         self, best: _Candidate, found: Sequence[LayerReport]
     ) -> tuple[tuple[str, ...], Comparison]:
-        """Return the layers to leave in float, and how the model's results then differ."""
+        """Return the layers that stay in float, and the resulting difference from the float
+        model."""
         names: tuple[str, ...] = ()
         compared = best.compared
         # The most error for the least time first; a layer that float makes faster costs nothing.
@@ -347,7 +352,7 @@ class _Run:
         return BatchTime(n, before, after)
 
     def _portable(self, proto: ModelProto, images: NDArray[np.float32]) -> tuple[ModelProto, int]:
-        """Return the model at the oldest opset that gives exactly the same scores."""
+        """Return the model with the oldest opset that gives exactly the same scores."""
         expected = probabilities(proto, images, self._output)
         for opset in _OPSETS:
             older = ModelProto()
@@ -366,7 +371,7 @@ class _Run:
 
 
 def _question(classifier: Classifier, photographs: Photographs, goal: Goal, threads: int) -> str:
-    """Return a hash of everything on which the answer depends."""
+    """Return a hash of everything that affects the result."""
     digest = sha256(classifier.network.proto.SerializeToString(deterministic=True))
     digest.update(photographs.pixels.tobytes())
     said: Mapping[str, Any] = {

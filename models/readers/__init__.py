@@ -1,6 +1,6 @@
-"""Reads files of other programs that lie beside a model, with one reader for each kind of file.
+"""Reads files of other programs beside a model, with one reader per kind of file.
 
-Each reader takes a path and returns a `Reading`, or None where the file is another program's.
+Each reader takes a path. It returns a `Reading`, or None if another program wrote the file.
 """
 
 import re
@@ -54,7 +54,7 @@ _SHOWN = 3
 
 
 def read_labels(path: Path) -> Reading:
-    """Read a file whose name says that it lists labels."""
+    """Read a file whose name shows that it lists labels."""
     return Reading(path, labels=partial(read_label_file, path))
 
 
@@ -68,15 +68,19 @@ READERS: Sequence[tuple[str, Reader]] = (
     ("signature.json", read_lobe),
     *((name, read_labels) for name in _LABELS),
 )
-"""The readers by the names of their files; if two files differ, the earlier one here counts."""
+"""The name of each file, and its reader. If two files contradict each other, the earlier entry
+counts."""
 
 FILES = tuple(dict.fromkeys(name for name, _ in READERS))
 """The names of all files that the readers read."""
 
 
 def folders_beside(model_path: _Path) -> list[_Path]:
-    """Return the model's folder, and the one above if the model's is part of an export: `onnx` by
-    optimum, a version's number or `model.onnx` by Triton."""
+    """Return the model's folder, and the parent folder if the model is part of an export.
+
+    An export has its model in a folder called `onnx` (optimum), in a folder whose name is a version
+    number, or in a folder called `model.onnx` (Triton).
+    """
     folders = [model_path.parent]
     while folders[-1].name in ("onnx", "model.onnx") or folders[-1].name.isdecimal():
         folders.append(folders[-1].parent)
@@ -84,7 +88,7 @@ def folders_beside(model_path: _Path) -> list[_Path]:
 
 
 def files_beside(model_path: _Path, files: Iterable[_Path]) -> list[_Path]:
-    """Return the files that are read beside a model, and the text files that these may name."""
+    """Return the files beside a model that readers read, and the text files that these may name."""
     folders = folders_beside(model_path)
     return [
         file
@@ -94,7 +98,7 @@ def files_beside(model_path: _Path, files: Iterable[_Path]) -> list[_Path]:
 
 
 def read_beside(model_path: Path) -> Iterator[Reading]:
-    """Yield the readings of files beside a model or in the folder above, in the order of READERS.
+    """Yield what each reader finds beside a model or in the folder above, in the order of READERS.
 
     Raises PreprocessingError.
     """
@@ -106,8 +110,7 @@ def read_beside(model_path: Path) -> Iterator[Reading]:
 
 
 def unread_beside(model_path: Path) -> list[str]:
-    """Return the names of files beside a model, at most a few, that may list labels and are not
-    read."""
+    """Return the names of a few files beside a model that are not read but may list labels."""
     own = [f"{model_path.stem}{suffix}" for suffix in _AS_THE_MODEL]
     found = []
     for folder in folders_beside(model_path):

@@ -1,12 +1,12 @@
-"""Reads the labels of classes, in the forms in which programs write them.
+"""Reads the labels of classes in the formats of various programs.
 
-    text   one per line, each perhaps with its number: "cat", "0 cat", "1: cat", "cat<tab>0"
-    JSON   a list of labels, or an object of labels by number or of numbers by label, perhaps under
-           a key such as id2label or names; also as Python prints it
+    text   one label per line, optionally with its number: "cat", "0 cat", "1: cat", "cat<tab>0"
+    JSON   a list of labels, or an object that maps numbers to labels or labels to numbers,
+           optionally under a key such as id2label or names; Python's notation is also accepted
     YAML   the same, as in the data.yaml of Ultralytics
-    CSV    a column of labels, perhaps beside one of numbers
+    CSV    a column of labels, optionally with a column of numbers
 
-Numbers begin at 0 or at 1, give the order, and are no part of the labels.
+Numbers begin at 0 or 1 and set the order. They are not part of the labels.
 """
 
 import csv
@@ -47,15 +47,15 @@ Pair = tuple[int | None, str]  # a class's number, if it is written, and its lab
 
 
 class NotLabelsError(PreprocessingError):
-    """Says that a file lists no labels, in any form that is known."""
+    """Raised if a file contains no labels in any known format."""
 
 
 def read_label_file(path: Path, source: str = "") -> tuple[str, ...]:
-    """Return the labels in a file, by the form that its name says.
+    """Return the labels in a file. The suffix of its name decides its format.
 
-    `source` is the file that names it, if one does. Raises PreprocessingError; NotLabelsError for a
-    readable file without labels, and for a table, JSON or YAML that cannot be read, which may be no
-    file of labels.
+    `source` is the file that names the label file, if any. Raises NotLabelsError if the file can be
+    read but contains no labels, or if it is a table, JSON or YAML that cannot be parsed and may
+    have another purpose. Raises PreprocessingError for all other failures.
     """
     what, form = f"{source}: the labels" if source else "", path.suffix.lower()
     labels: tuple[str, ...] | None
@@ -70,8 +70,8 @@ def read_label_file(path: Path, source: str = "") -> tuple[str, ...]:
         labels = labels_in(parse_value(text)) or _in_lines(path, text)
     if not labels:
         raise NotLabelsError(
-            f"{path} has no labels that Convoy finds; it reads a list, or labels by class number"
-            " from 0 or 1 on, as text with one per line, JSON, YAML or CSV"
+            f"{path} has no labels in a known format. Write one label per line, or a list of"
+            " labels, or labels by class number from 0 or 1 on, in JSON, YAML or CSV"
         )
     return labels
 
@@ -86,13 +86,15 @@ def _in_yaml(path: Path, text: str) -> tuple[str, ...] | None:
 def _in_json(path: Path, text: str) -> tuple[str, ...] | None:
     value = parse_value(text)
     if value is None:
-        raise PreprocessingError(f"{path} cannot be read: it is no list or object in JSON")
+        raise PreprocessingError(f"{path} cannot be read: it is not a list or object in JSON")
     return labels_in(value)
 
 
 def labels_in_text(text: str) -> tuple[str, ...] | None:
-    """Return the labels in a text that has no name: a list or dict, or one per line, or with commas
-    between; None if there are fewer than two."""
+    """Return the labels in a text of unknown format, or None if it contains none.
+
+    The text may be a list or dict, or two or more labels between line ends, semicolons or commas.
+    """
     if (value := parse_value(text)) is not None:
         return labels_in(value)
     separator = next((each for each in "\n;," if each in text.strip()), None)
@@ -103,8 +105,8 @@ def labels_in_text(text: str) -> tuple[str, ...] | None:
 
 
 def parse_value(text: str) -> object:
-    """Return the value of a text in JSON, or of a flat list or dict as Python prints it; None if it
-    is neither."""
+    """Return the value of a text in JSON, or of a flat list or dict in Python's notation, or
+    None."""
     if text.lstrip()[:1] not in _CLOSES:
         return None
     try:
@@ -114,9 +116,9 @@ def parse_value(text: str) -> object:
 
 
 def labels_in(value: object, depth: int = 2) -> tuple[str, ...] | None:
-    """Return the labels that a value lists, in order; None if it lists none.
+    """Return the labels that a value lists, in order, or None if it lists none.
 
-    A dict may have them under one of LABEL_KEYS, at most `depth` of these deep.
+    A dict may contain the labels under one of LABEL_KEYS, nested at most `depth` times.
     """
     if isinstance(value, list):
         return _in_order(_pair(item) for item in value)
@@ -137,7 +139,8 @@ def labels_in(value: object, depth: int = 2) -> tuple[str, ...] | None:
 
 
 def _pair(item: object) -> Pair | None:
-    """Return the number and the label of a list's entry."""
+    """Return the number and the label of an entry of a list. The number is None if it is
+    missing."""
     label = _label_of(item)
     if label is None:
         return None
@@ -147,8 +150,11 @@ def _pair(item: object) -> Pair | None:
 
 
 def _label_of(item: object) -> str | None:
-    """Return a label that is written alone, in a dict with its number, or, as that of ImageNet's
-    classes, behind WordNet's number."""
+    """Return the label in an entry, or None.
+
+    The entry is the label itself, a dict with a label and a number, or a list of a WordNet
+    identifier and a label, as in ImageNet's class index.
+    """
     if isinstance(item, dict):
         item = next((text for key, text in item.items() if key in _OF_NAMES), None)
     if isinstance(item, list) and len(item) == 2 and all(isinstance(part, str) for part in item):
@@ -165,8 +171,10 @@ def _is_number(value: object) -> bool:
 
 
 def _in_order(pairs: Iterable[Pair | None]) -> tuple[str, ...] | None:
-    """Return labels by their numbers; None where one is missing, or numbers are not those of all
-    classes, from 0 or 1 on."""
+    """Return labels in the order of their numbers.
+
+    The result is None if a label is missing, or if the numbers are not consecutive from 0 or 1 on.
+    """
     found = list(pairs)
     known = [pair for pair in found if pair is not None]
     if len(known) < len(found):
@@ -182,10 +190,10 @@ def _in_order(pairs: Iterable[Pair | None]) -> tuple[str, ...] | None:
 
 
 def _parse_literal(text: str) -> object:
-    """Return a list, tuple or dict of numbers and strings that Python printed; None for any other
+    """Return a list, tuple or dict of numbers and strings in Python's notation, or None for other
     text.
 
-    Python's own parser would take a hundred times the text's size.
+    Python's own parser would need memory of a hundred times the text's size.
     """
     items: list[tuple[object, object]] = []
     at, end = 1, len(text) - 1
@@ -214,7 +222,8 @@ def _plain(token: str | None) -> object:
 def _in_lines(path: Path, text: str) -> tuple[str, ...]:
     lines = [line.strip() for line in text.rstrip().split("\n")]
     if "" in lines:
-        raise PreprocessingError(f"{path}: line {lines.index('') + 1} is empty; one label per line")
+        number = lines.index("") + 1
+        raise PreprocessingError(f"{path}: line {number} is empty; write one label per line")
     for quote in "\"'":
         bare = [line.removesuffix(",") for line in lines]
         if all(len(line) > 2 and line[0] == line[-1] == quote for line in bare):
@@ -247,8 +256,10 @@ def _in_table(path: Path, text: str) -> tuple[str, ...] | None:
 
 
 def _of_columns(rows: Sequence[Sequence[str]], named: Sequence[int]) -> tuple[str, ...] | None:
-    """Return the labels in a table's columns, of which the `named` ones have them, if any; None if
-    the table may be one of images."""
+    """Return the labels in a table, or None if the table may list images instead.
+
+    `named` has the indices of columns whose headings show that they contain labels.
+    """
     columns = list(zip(*rows, strict=True))
     if len(columns) == 1:
         return columns[0]
@@ -264,10 +275,10 @@ def _of_columns(rows: Sequence[Sequence[str]], named: Sequence[int]) -> tuple[st
 
 
 def labels_by_number(path: Path, key: str, names: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the labels of a JSON object whose keys are the numbers of the classes."""
+    """Return the labels of a JSON object whose keys are class numbers."""
     labels = [names.get(str(number)) for number in range(len(names))]
     if not all(isinstance(label, str) for label in labels):
-        raise PreprocessingError(f"{path}: {key} must have a label for each number from 0 on")
+        raise PreprocessingError(f"{path}: {key} must have a label for each class number from 0 on")
     return tuple(map(str, labels))
 
 

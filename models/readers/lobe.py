@@ -1,4 +1,4 @@
-"""Reads the `signature.json` of Lobe's exports."""
+"""Reads `signature.json`, which Lobe's exports contain."""
 
 from functools import partial
 from pathlib import Path
@@ -8,8 +8,10 @@ from models.readers.reading import Keys, Reading, read_json
 
 
 def read_lobe(path: Path) -> Reading | None:
-    """Read the labels, and the pixels of Lobe's own examples; None if another program wrote the
-    file."""
+    """Read the labels, and the preprocessing of Lobe's own examples.
+
+    The result is None if another program wrote the file.
+    """
     config = read_json(path)
     classes = config.get("classes")
     if "outputs" not in config or not isinstance(classes, dict):
@@ -20,12 +22,12 @@ def read_lobe(path: Path) -> Reading | None:
 def _labels(path: Path, names: object) -> tuple[str, ...]:
     labels = labels_in(names)
     if not labels:
-        raise NotLabelsError(f"{path}: classes has no list of labels under the key Label")
+        raise NotLabelsError(f"{path}: classes must have a list of labels under the key Label")
     return labels
 
 
 def _pixels() -> Keys:
-    """Return RGB from 0 to 1 of the largest square in the middle."""
+    """Return the preprocessing: the largest central square, in RGB from 0 to 1."""
     return {
         "channels": "rgb",
         "scale": 1 / 255,

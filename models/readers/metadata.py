@@ -1,4 +1,4 @@
-"""Reads what a model's own file says of labels and pixels, in its `metadata_props`.
+"""Reads information about labels and pixels in a model file's own `metadata_props`.
 
 names, imgsz, task                                  Ultralytics
 Image.BitmapPixelFormat, Image.NominalPixelRange    Custom Vision, Windows ML
@@ -49,10 +49,12 @@ def read_metadata(
     *,
     normalises: bool = False,
 ) -> Reading | None:
-    """Read the metadata of the model in `path`; None if they say nothing.
+    """Read the metadata of the model in `path`. The result is None if they contain nothing
+    relevant.
 
-    `sides` are height and width of its input, 0 where open. If its first operations `normalise`
-    pixels, a mean and a std that are written in it are taken as theirs.
+    `sides` are the height and width of the model's input, with 0 for an open size. If `normalises`,
+    the first operations of the model normalise pixels. A mean and std in the metadata are then
+    assumed to describe these operations, and are not used.
     """
     said = {key.strip().lower(): value for key, value in metadata.items()}
     names = _labels(said)
@@ -68,8 +70,8 @@ def read_metadata(
         pixels = _of_windows(said)
     if written.keys and normalises:
         doubts.append(
-            "it names a mean or std, and its first operations normalise pixels already: the former"
-            " are taken as theirs, and not used"
+            "its metadata have a mean or std, but its first operations already normalise pixels:"
+            " the metadata are assumed to describe these operations, and are not used"
         )
     elif pixels and written.keys:
         if any(pixels.get(key) != value for key, value in written.keys.items() if key in _NUMBERS):
@@ -77,7 +79,7 @@ def read_metadata(
     elif written.keys:
         pixels = written.keys
     if is_own and task and task not in _CLASSIFY:
-        doubts.append(f"its task is {task!r:.60}, and Convoy runs classifiers")
+        doubts.append(f"its task is {task!r:.60}, but Convoy runs only classifiers")
     if size is not None and any(
         own not in (0, side) for own, side in zip(sides, size, strict=True)
     ):
@@ -102,7 +104,7 @@ def read_metadata(
 
 
 def _labels(said: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | None:
-    """Return the first key that lists labels, with these."""
+    """Return the first key that lists labels, and these labels, or None."""
     by_name = {last_part(key): key for key in said}
     for name in (*LABEL_KEYS, *_OBJECTS):
         key = by_name.get(name, "")
@@ -119,7 +121,7 @@ def _is_multi_label(said: Mapping[str, str]) -> bool:
 
 
 def _size(text: str) -> tuple[int, int] | None:
-    """Return height and width from one number, or from two in brackets."""
+    """Return height and width from a text with one number or with two numbers in brackets."""
     numbers = text.strip().strip("[]()").replace(",", " ").split()[:3]
     if not all(number.isdecimal() and len(number) < 6 for number in numbers):
         return None
@@ -130,8 +132,11 @@ def _size(text: str) -> tuple[int, int] | None:
 
 
 def _of_ultralytics(size: tuple[int, int], channels: str) -> Keys:
-    """Return the preprocessing of Ultralytics: RGB from 0 to 1, the shorter side resized and the
-    centre cut out, or, where the sides differ, both resized."""
+    """Return the preprocessing of Ultralytics, in RGB from 0 to 1.
+
+    If the sides are equal, the shorter side is resized and the centre is cropped. Otherwise both
+    sides are resized.
+    """
     grey = channels == "1"
     return {
         "channels": "grey" if grey else "rgb",
@@ -145,7 +150,8 @@ def _of_ultralytics(size: tuple[int, int], channels: str) -> Keys:
 
 
 def _of_windows(said: Mapping[str, str]) -> Keys:
-    """Return the pixels by the keys of Windows ML, resized as Custom Vision's own example does."""
+    """Return the preprocessing in the keys of Windows ML. Images are resized as in Custom Vision's
+    example."""
     channels = _CHANNELS.get(said.get(_FORMAT, "").strip().lower())
     values = _RANGES.get(said.get(_RANGE, "").strip().lower())
     count = 1 if channels == "grey" else 3
@@ -164,7 +170,7 @@ def _unused(
     *,
     is_own: bool,
 ) -> Iterator[str]:
-    """Yield the keys that speak of labels or pixels and are not used."""
+    """Yield the keys about labels or pixels that are not used."""
     if names is None:
         yield from (key for key in LABEL_KEYS if key in said)
     if is_own and "scale" not in pixels and "task" not in said:

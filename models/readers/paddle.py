@@ -1,4 +1,4 @@
-"""Reads PaddleClas' `inference.yml` and the older `inference_cls.yaml`."""
+"""Reads `inference.yml` of PaddleClas, and its older `inference_cls.yaml`."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -22,14 +22,13 @@ _DEFAULTS: Keys = {
 }
 
 _OTHERWISE = (
-    "; Convoy resizes, crops and normalises, in this order; or replace what the file says by a"
-    " preset: --preset, or in model.toml"
+    "; Convoy resizes, crops and normalises, in this order. Change the file, or choose a preset"
+    " instead: --preset, or preset in model.toml"
 )
 
 
 def read_paddle(path: Path) -> Reading | None:
-    """Read the transforms before the network and the labels; None if another program wrote the
-    file."""
+    """Read the transforms and labels. The result is None if another program wrote the file."""
     try:
         config = yaml.safe_load(read_text(path))
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a long number
@@ -103,10 +102,9 @@ def _geometry(path: Path, resize: Mapping[str, object], crop: Mapping[str, objec
             raise PreprocessingError(f"{path}: resize_short must be a whole number of pixels")
         if cut is None:
             raise PreprocessingError(
-                f"{path}: the shorter side becomes {shorter} and nothing is cut off, so that images"
-                f" differ in size, and Convoy's have one: either the centre is cut out (CropImage:"
-                f" {{size: {shorter}}}), or both sides become {shorter} (ResizeImage: {{size:"
-                f" {shorter}}}){_OTHERWISE}"
+                f"{path}: the shorter side becomes {shorter} and nothing is cropped, so that images"
+                f" differ in size. Crop the centre (CropImage: {{size: {shorter}}}), or resize both"
+                f" sides (ResizeImage: {{size: {shorter}}}){_OTHERWISE}"
             )
         return keys | {"width": cut[0], "height": cut[1], "resize": shorter, "crop_mode": "crop"}
     whole = _sides(path, "ResizeImage", resize.get("size"))
@@ -114,13 +112,13 @@ def _geometry(path: Path, resize: Mapping[str, object], crop: Mapping[str, objec
     if width * whole[1] != height * whole[0]:
         raise PreprocessingError(
             f"{path}: a crop of {width}×{height} from an image of {whole[0]}×{whole[1]} is not"
-            f" supported; both must have one aspect ratio{_OTHERWISE}"
+            f" supported; both must have the same aspect ratio{_OTHERWISE}"
         )
     return keys | {"width": width, "height": height, "resize": max(whole), "crop_mode": "squash"}
 
 
 def _sides(path: Path, step: str, size: object) -> tuple[int, int]:
-    """Return width and height from one number for both, or from two."""
+    """Return width and height from one number for both, or from two numbers."""
     pair = size if isinstance(size, list) else [size, size]
     width, height = pair if len(pair) == 2 else (None, None)
     if not is_side(width) or not is_side(height):
@@ -132,7 +130,8 @@ def _sides(path: Path, step: str, size: object) -> tuple[int, int]:
 
 
 def _number(scale: object) -> object:
-    """Return a number or a quotient such as 1.0/255.0 as a number; any other text unchanged."""
+    """Return the value of a number or of a quotient such as 1.0/255.0. Other texts stay
+    unchanged."""
     if not isinstance(scale, str):
         return scale
     above, _, below = scale.partition("/")

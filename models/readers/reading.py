@@ -1,4 +1,4 @@
-"""Defines the result of reading one file, and functions that several readers use."""
+"""Defines the result of reading one file, and functions that several readers share."""
 
 import json
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
@@ -20,10 +20,10 @@ Keys = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Holds what one file says about a model.
+    """Holds the information about a model in one file.
 
-    `pixels` and `labels` are called only where they may be used. They raise PreprocessingError for
-    a content that Convoy does not support or cannot read.
+    `pixels` and `labels` are called only if their result may be used. They raise PreprocessingError
+    if Convoy cannot read or does not support the file's contents.
     """
 
     file: Path
@@ -37,9 +37,10 @@ class Reading:
 
 
 def read_text(path: Path, what: str = "", longest: int = LONGEST) -> str:
-    """Return a file's text, in UTF-8 or, if it says so, in UTF-16, which Windows writes.
+    """Return the text of a file in UTF-8, or in UTF-16 with a byte order mark, as Windows writes
+    it.
 
-    Raises PreprocessingError saying that `what` cannot be read.
+    Raises PreprocessingError, whose message says that `what` cannot be read.
     """
     try:
         with path.open("rb") as binary:
@@ -47,31 +48,34 @@ def read_text(path: Path, what: str = "", longest: int = LONGEST) -> str:
         with path.open(encoding="utf-16" if is_wide else "utf-8-sig") as file:
             text = file.read(longest + 1)
         if len(text) > longest:
-            raise OSError(f"it has more than {longest} characters")
+            raise OSError(f"it has more than {longest} characters, which is the limit")
     except (OSError, UnicodeError) as error:
         whole = f"{what} cannot be read from {path}" if what else f"{path} cannot be read"
         why: object = getattr(error, "strerror", None) or error  # without the path once more
         if isinstance(error, UnicodeError):
-            why = "it is not text in UTF-8; save it as that"
+            why = "it is not UTF-8 text; save it in this encoding"
         raise PreprocessingError(f"{whole}: {why}") from error
     return text
 
 
 def named_by(source: Path, name: str) -> Path:
-    """Return the file that another file names; it must lie in that file's folder or below.
+    """Return the path of a file that another file names. It must be in the same folder or below.
 
-    Raises PreprocessingError: a file that was downloaded must not show others as labels.
+    Otherwise this raises PreprocessingError, because a downloaded file must not expose other files
+    as labels.
     """
     path = source.parent / name
     if not path.resolve().is_relative_to(source.parent.resolve()):
         raise PreprocessingError(
-            f"{source}: {name} is not in its folder; name the labels in model.toml, or by --labels"
+            f"{source} names {name}, which is not in its folder; set labels in model.toml, or pass"
+            " --labels"
         )
     return path
 
 
 def read_json(path: Path) -> Mapping[str, object]:
-    """Return the object in a JSON file, or an empty one if the file holds another value."""
+    """Return the object in a JSON file, or an empty mapping if the file contains another kind of
+    value."""
     try:
         config = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
@@ -80,5 +84,5 @@ def read_json(path: Path) -> Mapping[str, object]:
 
 
 def is_side(value: object) -> TypeGuard[int]:
-    """Return whether a value is a number of pixels."""
+    """Return whether a value is a valid number of pixels."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < _TOO_LONG

@@ -22,8 +22,10 @@ _CHANNELS = {1: "grey", 3: "rgb"}
 
 
 def read_timm(path: Path) -> Reading | None:
-    """Read `pretrained_cfg` and `label_names`, or their older form; None if timm did not write the
-    file."""
+    """Read `pretrained_cfg` and `label_names`, or their older form.
+
+    The result is None if timm did not write the file.
+    """
     config = read_json(path)
     older = "architecture" in config and "input_size" in config  # all keys beside each other
     trained = config.get("pretrained_cfg", config if older else None)
@@ -57,8 +59,8 @@ def _size(path: Path, size: object) -> Keys:
         return {}
     if not isinstance(size, list) or len(size) != 3 or size[0] not in (1, 3) or size[1] != size[2]:
         raise PreprocessingError(
-            f"{path}: input_size = {size!r} is not allowed; it must be channels (1 or 3), height "
-            "and the same width, such as [3, 224, 224]"
+            f"{path}: input_size = {size!r} is not allowed; it must have 1 or 3 channels, and equal"
+            " height and width, such as [3, 224, 224]"
         )
     return {"channels": _CHANNELS[size[0]], "height": size[1], "width": size[2]}
 

@@ -1,4 +1,4 @@
-"""Reads transformers' `preprocessor_config.json`, and the labels of its `config.json`."""
+"""Reads `preprocessor_config.json` of transformers, and the labels in its `config.json`."""
 
 import re
 from collections.abc import Mapping
@@ -64,15 +64,16 @@ _LEAST = 0.01  # part of a side that a crop is
 _TYPE = re.compile(r"(.*?)(ImageProcessor|FeatureExtractor)(Fast|Pil)?")
 
 _REGRESSION = (
-    "problem_type is regression, so that the model's output is a quantity; if it is the score of a"
-    ' class, set output = "sigmoid", "probabilities" or another in model.toml, or by --set'
+    "problem_type is regression, so that the model's output is a quantity. If it is the score of a"
+    ' class, set output = "sigmoid", "probabilities" or another kind in model.toml, or with --set'
 )
 
-_OTHERWISE = "; or replace what the file says by a preset: --preset, or in model.toml"
+_OTHERWISE = ". Change the file, or choose a preset instead: --preset, or preset in model.toml"
 
 
 def read_processor(path: Path) -> Reading | None:
-    """Read an image processor; None if the file describes another kind of processor."""
+    """Read an image processor. The result is None if the file describes another kind of
+    processor."""
     config = read_json(path)
     if not config.keys() & {"size", "image_mean", "do_resize"}:
         return None
@@ -85,7 +86,8 @@ def read_processor(path: Path) -> Reading | None:
 
 
 def read_config(path: Path) -> Reading | None:
-    """Read the labels in `id2label`, unless they are the names that transformers makes up."""
+    """Read the labels in `id2label`, unless they are the placeholders that transformers
+    generates."""
     config = read_json(path)
     names = config.get("id2label")
     if not isinstance(names, dict) or not names:
@@ -117,7 +119,7 @@ def _pixels(path: Path, config: Config) -> Keys:
         )
     if config.get("size_divisor") not in (None, 1):
         raise PreprocessingError(
-            f"{path}: size_divisor is not supported; Convoy's images have one size{_OTHERWISE}"
+            f"{path}: size_divisor is not supported; all images must have one size{_OTHERWISE}"
         )
     if kind == "Perceiver":
         raise PreprocessingError(
@@ -132,13 +134,14 @@ def _pixels(path: Path, config: Config) -> Keys:
 def _filter(path: Path, resample: object) -> str:
     if resample is None:  # its image processors differ in what they do then, and so do releases
         raise PreprocessingError(
-            f'{path}: without resample it may be bilinear ("resample": 2), bicubic (3) or nearest'
-            f" (0), by the release of transformers; write the one that was used{_OTHERWISE}"
+            f"{path}: resample is missing. Depending on the release of transformers, its default is"
+            f' bilinear ("resample": 2), bicubic (3) or nearest (0); add the one that was used'
+            f"{_OTHERWISE}"
         )
     if not isinstance(resample, int) or not 0 <= resample < len(_FILTERS):
         raise PreprocessingError(
-            f"{path}: resample = {resample!r} is not allowed; it must be a number of Pillow's, 0 to"
-            " 5"
+            f"{path}: resample = {resample!r} is not allowed; it must be the number of one of"
+            " Pillow's filters, 0 to 5"
         )
     return _FILTERS[resample]
 
@@ -168,7 +171,9 @@ def _channels(path: Path, config: Config, key: str) -> list[float]:
     value = config.get(key)
     numbers = [value] * 3 if isinstance(value, int | float) else value
     if not isinstance(numbers, list) or not all(isinstance(n, int | float) for n in numbers):
-        raise PreprocessingError(f"{path}: {key} = {value!r} is not allowed; it must be numbers")
+        raise PreprocessingError(
+            f"{path}: {key} = {value!r} is not allowed; it must be a number or a list of numbers"
+        )
     return numbers
 
 
@@ -179,9 +184,9 @@ def _geometry(path: Path, config: Config, kind: str) -> Keys:
     if is_side(size):
         if kind not in _BOTH_SIDES | _SHORTER_SIDE:
             raise PreprocessingError(
-                f"{path}: size = {size} of an unknown image processor may be the shorter side's, or"
-                f' both sides\'; write {{"shortest_edge": {size}}} or'
-                f' {{"height": {size}, "width": {size}}}{_OTHERWISE}'
+                f"{path}: size = {size} is ambiguous, because the image processor is unknown. Write"
+                f' {{"shortest_edge": {size}}} for the shorter side, or'
+                f' {{"height": {size}, "width": {size}}} for both sides{_OTHERWISE}'
             )
         cuts = kind in _SHORTER_SIDE
         size = {"shortest_edge": size} if cuts else {"height": size, "width": size}
@@ -205,13 +210,14 @@ def _geometry(path: Path, config: Config, kind: str) -> Keys:
         share = 224 / 256
     if crop is None:
         raise PreprocessingError(
-            f"{path}: the shorter side becomes {edge} and nothing is cut off, so that images differ"
-            f' in size, and Convoy\'s have one: either the centre is cut out ({{"do_center_crop":'
-            f' true}}), or both sides become {edge} ({{"height": {edge}, "width": {edge}}})'
-            f"{_OTHERWISE}"
+            f"{path}: the shorter side becomes {edge} and nothing is cropped, so that images differ"
+            ' in size. Crop the centre ({"do_center_crop": true}), or resize both sides'
+            f' ({{"height": {edge}, "width": {edge}}}){_OTHERWISE}'
         )
     if share is not None and not (isinstance(share, int | float) and _LEAST < share <= 1):
-        raise PreprocessingError(f"{path}: crop_pct = {share!r} is not allowed; it must be a share")
+        raise PreprocessingError(
+            f"{path}: crop_pct = {share!r} is not allowed; it must be above {_LEAST} and at most 1"
+        )
     resize = int(edge / share) if share else edge
     return {"height": crop[0], "width": crop[1], "resize": resize, "crop_mode": "crop"}
 
@@ -221,7 +227,7 @@ def _squashed(path: Path, both: tuple[int, int], crop: tuple[int, int] | None) -
     if height * both[1] != width * both[0]:
         raise PreprocessingError(
             f"{path}: a crop of {height}×{width} from an image of {both[0]}×{both[1]} is not"
-            f" supported; both must have one aspect ratio{_OTHERWISE}"
+            f" supported; both must have the same aspect ratio{_OTHERWISE}"
         )
     return {"height": height, "width": width, "resize": max(both), "crop_mode": "squash"}
 

@@ -52,7 +52,7 @@ def read_triton(path: Path) -> Reading | None:
         config = _message(tokens, "")
     except (StopIteration, ValueError, RecursionError) as error:
         raise PreprocessingError(
-            f"{path} cannot be read: it is not protobuf's text format, or ends within a field"
+            f"{path} cannot be read: it is not in protobuf's text format, or is truncated"
         ) from error
     outputs = _messages(path, config, "output")
     names = [str(name) for output in outputs for name in output.get("label_filename", [])]
@@ -116,7 +116,9 @@ def _whole(path: Path, message: Message, name: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, str) or not value.isdecimal() or len(value) > 18:
-        raise PreprocessingError(f"{path}: {name} = {value!r} is not allowed; it is a whole number")
+        raise PreprocessingError(
+            f"{path}: {name} = {value!r} is not allowed; it must be a whole number"
+        )
     return int(value)
 
 
@@ -129,11 +131,11 @@ def _tokens(path: Path, text: str) -> Iterator[str]:
         yield match[1]
         at = match.end()
     line = text.count("\n", 0, at) + 1
-    raise PreprocessingError(f"{path} cannot be read: line {line} is not protobuf's text format")
+    raise PreprocessingError(f"{path} cannot be read: line {line} is not in protobuf's text format")
 
 
 def _message(tokens: Iterator[str], end: str) -> Message:
-    """Return the values of each field up to `end`, which is a bracket or the file's end."""
+    """Return the values of each field before `end`, which is a bracket or the end of the file."""
     fields: Message = defaultdict(list)
     for name in tokens:
         if name == end:

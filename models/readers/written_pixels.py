@@ -1,7 +1,6 @@
-"""Reads how pixels are normalised from keys such as `mean` and `std`, as people and programs write
-them into a model's file.
+"""Reads normalisation from metadata keys such as `mean` and `std`, written by people or programs.
 
-Their numbers say which pixels they are meant for:
+The numbers themselves show to which range of pixels they apply:
 
     mean and std                              pixels
     0.485 and 0.229: nothing above 1          0 to 1
@@ -9,7 +8,7 @@ Their numbers say which pixels they are meant for:
     0 and 1                                   0 to 1, or by OpenVINO's keys 0 to 255
     123.675 and 0.229                         not known, and not used
 
-A key such as `rescale_factor` says it instead, unless no pixel times that reaches the mean.
+A key such as `rescale_factor` takes precedence, unless no pixel times this factor reaches the mean.
 """
 
 import re
@@ -85,7 +84,8 @@ _Numbers = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class WrittenPixels:
-    """Holds what keys say of pixels: keys of `model.toml`, and sentences on what is wrong."""
+    """Holds the keys of `model.toml` that follow from metadata, and sentences about
+    contradictions."""
 
     keys: Keys
     doubts: tuple[str, ...] = ()
@@ -93,10 +93,10 @@ class WrittenPixels:
 
 
 def written_pixels(said: Mapping[str, str], channels: int) -> WrittenPixels:
-    """Return the preprocessing that keys say, all in lower case, for a model that takes so many
-    channels.
+    """Return the preprocessing that metadata keys describe for a model with `channels` channels.
 
-    Nothing but doubts is returned where they contradict each other or themselves.
+    The keys must be in lower case. If they contradict each other, the result has only sentences
+    about this.
     """
     found: dict[str, dict[str, object]] = {}
     unread = []
@@ -130,8 +130,8 @@ def _is_one_number(by_key: Mapping[str, object]) -> bool:
 
 
 def _flat(said: Mapping[str, str]) -> Iterator[tuple[str, str, object]]:
-    """Yield the keys of a role with their last part and their value, those inside of objects
-    included."""
+    """Yield the keys with a known role, their last part and their value, including keys inside
+    objects."""
     pending: list[tuple[str, object, int]] = [(key, value, 0) for key, value in said.items()]
     while pending:
         key, value, depth = pending.pop(0)
@@ -148,13 +148,16 @@ def _flat(said: Mapping[str, str]) -> Iterator[tuple[str, str, object]]:
 
 
 def last_part(key: str) -> str:
-    """Return the part of a key behind the names of those that wrote it: `mean` of
-    `my.model/mean` and of `model_info mean`."""
+    """Return the last part of a key, without prefixes.
+
+    For example, this is `mean` for `my.model/mean` and for `model_info mean`.
+    """
     return re.split(r"[./: ]", key.strip())[-1].replace("-", "_")
 
 
 def _value(role: str, name: str, value: object) -> object:
-    """Return a value as what its role takes; None if it is nothing of the kind."""
+    """Return a value converted to the type that its role requires, or None if this is
+    impossible."""
     if role in ("mean", "std", "scale"):
         numbers = _numbers(value)
         if numbers is None or min(numbers) < 0 or (role != "mean" and not all(numbers)):
@@ -176,7 +179,7 @@ def _value(role: str, name: str, value: object) -> object:
 
 
 def _numbers(value: object) -> _Numbers | None:
-    """Return one number or three, from a list or from a text of any usual form."""
+    """Return one or three numbers from a list or a text in any common notation, or None."""
     if isinstance(value, list | tuple) and all(isinstance(each, list | tuple) for each in value):
         # As an array of shape 3×1×1 is written.
         return _numbers([number for each in value for number in each]) if len(value) == 3 else None
@@ -225,7 +228,7 @@ def _shown(numbers: _Numbers) -> str:
 def _scale(
     given: object, mean: _Numbers, std: _Numbers, *, of_bytes: bool
 ) -> tuple[float | None, str]:
-    """Return by which factor pixels are multiplied first, and what is doubtful of that."""
+    """Return the factor by which pixels are multiplied first, and a sentence about any doubt."""
     if isinstance(given, float):
         scale = given if given <= 1 else 1 / given  # a divisor, as 255
         if any(mean) and max(map(abs, mean)) < _LEAST_OF_RANGE * scale * _BYTE:
@@ -237,21 +240,21 @@ def _scale(
     nothing = not any(mean) and set(std) == {1.0}
     if nothing:
         return 1 / _BYTE, (
-            "which leaves open whether its pixels are 0 to 1 or 0 to 255; they are made 0 to 1. If"
-            " answers are wrong, set scale = 1 in model.toml"
+            "which leaves open whether its pixels are 0 to 1 or 0 to 255; they are scaled to 0 to"
+            " 1. If answers are wrong, set scale = 1 in model.toml"
         )
     if small and not wide:
         return 1 / _BYTE, ""
     if (small and any(mean)) or (not wide and set(std) != {1.0}):
         return None, (
-            "one of pixels from 0 to 1 and one of pixels from 0 to 255, so that neither is used;"
+            "one for pixels from 0 to 1 and one for pixels from 0 to 255, so that neither is used;"
             " set scale, mean and std in model.toml"
         )
     return 1.0, ""
 
 
 def _order(mean: _Numbers, scale: float) -> str:
-    """Return the order of channels that a mean of ImageNet's shows; else RGB."""
+    """Return "bgr" if the mean is ImageNet's in this order, and otherwise "rgb"."""
     most = _BYTE * scale
     near = all(
         abs(number / most - one) < _NEAR for number, one in zip(mean, _MEAN_OF_BGR, strict=True)

@@ -1,1 +1,1 @@
-"""Makes the reports of `convoy inspect` on a network's nodes and cost, and on its plan."""
+"""Creates the reports of `convoy inspect` about a network's nodes and costs, and about its plan."""

@@ -1,5 +1,4 @@
-"""Makes the report of `convoy inspect --plan` on each launch of a plan and its roofline on a
-GPU."""
+"""Creates the report of `convoy inspect --plan` about each launch of a plan and its roofline."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,9 +24,9 @@ from models.tuning.measured import conv_problems, find_on
 
 @dataclass(frozen=True, slots=True)
 class CodeReport:
-    """Reports limits on a kernel's speed that are counted in its machine code, not measured.
+    """Reports limits on a kernel's speed, which are counted in its machine code and not measured.
 
-    Shares are of its main loop, None for a kernel without one.
+    Shares refer to the kernel's main loop, and are None for a kernel without one.
     """
 
     registers: int
@@ -39,7 +38,7 @@ class CodeReport:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """Reports on a launch; `roofline_us` is the longer of its arithmetic and traffic at peak
+    """Reports on a launch. `roofline_us` is the larger of its arithmetic and traffic times at peak
     rates."""
 
     name: str
@@ -61,7 +60,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class Loser:
-    """Says why an algorithm that can compute a Conv was not chosen."""
+    """Gives the reason why an algorithm that can compute a Conv was not chosen."""
 
     node: str
     algorithm: str
@@ -70,7 +69,7 @@ class Loser:
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """Reports on a plan for a GPU, whose times are modelled or from its data sheet, not
+    """Reports on a plan for a GPU. All times are modelled or from the data sheet, and none is
     measured."""
 
     name: str
@@ -85,12 +84,12 @@ class PlanReport:
 
     @property
     def roofline_us(self) -> float:
-        """Return the sum of all launches' rooflines, in µs."""
+        """Return the sum of the rooflines of all launches, in µs."""
         return sum(step.roofline_us for step in self.steps)
 
     @property
     def timeline(self) -> Timeline:
-        """Return when each launch runs, by the model of time."""
+        """Return the times at which each launch runs, according to the time model."""
         bars = [Bar(step.name, step.start_us, step.end_us, step.after) for step in self.steps]
         return Timeline(self.name, self.n, self.gpu.name, bars)
 
@@ -102,11 +101,11 @@ def plan_report(
     tuning: Path | None = None,
     takes: Kind = Kind.PIXELS,
 ) -> PlanReport:
-    """Return the report of a classifier's plan on a GPU for n images of up to this kind.
+    """Return the report of a classifier's plan on a GPU for n images of all kinds up to `takes`.
 
-    Convolutions are chosen by the measurements in `tuning`, if it is given, else by the heuristic.
-    Raises EngineError where the file has none for that GPU, or cannot be read; and where the GPU
-    lacks the precision.
+    Convolutions are chosen by the measurements in `tuning` if it is given, and otherwise by the
+    heuristic. Raises EngineError if that file cannot be read or has no measurements of this GPU, or
+    if the GPU does not support the precision.
     """
     if not gpu.tflops(classifier.precision):
         raise EngineError(
@@ -154,9 +153,9 @@ def plan_report(
 def _losers(
     problem: ConvProblem, chosen: ConvChoice, gpu: Gpu, *, measured: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield the other algorithms that can compute the problem, each with why it was not chosen.
+    """Yield the other algorithms that can compute the problem, each with the reason why it lost.
 
-    An algorithm's time is that of the configuration that the heuristic would choose.
+    The time of an algorithm is that of the configuration that the heuristic would choose for it.
     """
     offered = choices(problem, gpu.max_shared_bytes, gpu.architecture)
 

@@ -1,4 +1,5 @@
-"""Makes the report of `convoy inspect` on a rewritten network's nodes, costs and algorithms."""
+"""Creates the report of `convoy inspect` about a rewritten network's nodes, costs and
+algorithms."""
 
 from dataclasses import dataclass
 
@@ -23,7 +24,8 @@ from models.rewrite import RewriteResult
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Names an algorithm for a Conv; `refusal` says why it cannot run the Conv, or is None."""
+    """Names an algorithm for a Conv. `refusal` is the reason why it cannot run the Conv, or
+    None."""
 
     algorithm: str
     refusal: str | None
@@ -72,19 +74,19 @@ class NetworkReport:
 
     @property
     def flops(self) -> int:
-        """Return the operations of all nodes."""
+        """Return the number of operations of all nodes."""
         return sum(node.flops for node in self.nodes)
 
     @property
     def bytes(self) -> int:
-        """Return the bytes that all nodes move."""
+        """Return the number of bytes that all nodes move."""
         return sum(node.bytes for node in self.nodes)
 
 
 def report(classifier: Classifier, n: int = 1, *, layers_on_cpu: str = "") -> NetworkReport:
-    """Return the report of a classifier's rewritten network and its cost for n images.
+    """Return the report of a classifier's rewritten network and its costs for n images.
 
-    `layers_on_cpu` is the sentence of an engine of the CPU about a quantized model's layers.
+    `layers_on_cpu` is a CPU engine's sentence about the layers of a quantized model.
     """
     loaded, rewritten = classifier.network.graph, classifier.rewritten
     result = rewritten.graph
@@ -103,7 +105,7 @@ def report(classifier: Classifier, n: int = 1, *, layers_on_cpu: str = "") -> Ne
 
 
 def _weight_bytes(graph: Graph) -> int:
-    """Return the bytes of all weights; those of a Conv or Gemm are stored in the type of its
+    """Return the bytes of all weights. A weight of a Conv or Gemm has the stored type of the node's
     input."""
     stored = {
         node.weight: graph.values[node.x].stored

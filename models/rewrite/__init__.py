@@ -1,6 +1,6 @@
-"""Rewrites a loaded graph into one with fewer, larger nodes.
+"""Rewrites a loaded graph to a graph with fewer, larger nodes.
 
-Each rule has a file of its own, which states its equation and its refusals.
+Each rule has its own file, which states the rule's equation and the cases in which it is refused.
 """
 
 from dataclasses import dataclass
@@ -105,12 +105,12 @@ RULES_OF_INTEGERS: tuple[Rule, ...] = (
 """The rules for a quantized network that is computed in INT8."""
 
 RULES_AT_A_PRECISION: tuple[Rule, ...] = (fuse_prologue, project_residual)
-"""The rules for a graph that either list has rewritten and in which each Conv has its precision."""
+"""The rules that follow either list of rules, after each Conv has its precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteStep:
-    """Records one rewrite: `rule` replaced the nodes `removed` by the nodes `inserted`."""
+    """Records one rewrite, in which `rule` replaced the nodes `removed` by the nodes `inserted`."""
 
     rule: str
     removed: tuple[str, ...]
@@ -119,7 +119,7 @@ class RewriteStep:
 
 @dataclass(frozen=True, slots=True)
 class RuleRefusal:
-    """Records why a rule left `node` unchanged, or why it inserted `node`."""
+    """Records the reason why a rule left `node` unchanged, or why it inserted `node`."""
 
     rule: str
     node: str
@@ -135,7 +135,8 @@ class RewriteResult:
     refused: tuple[RuleRefusal, ...]
 
     def made_by(self, node: str) -> tuple[RewriteStep, ...]:
-        """Return the rewrites that made a node, oldest first; none if it is as it was loaded."""
+        """Return the rewrites that made a node, oldest first. The result is empty for an unchanged
+        node."""
         return tuple(self.applied[index] for index in sorted(self._made.get(node, ())))
 
     @cached_property
@@ -152,7 +153,7 @@ class RewriteResult:
 
 
 def rewrite(graph: Graph, rules: tuple[Rule, ...] = RULES) -> RewriteResult:
-    """Apply rules until none applies. Raises GraphError if a rule is wrong and breaks the graph."""
+    """Apply the rules until none applies. Raises GraphError if a faulty rule breaks the graph."""
     editor = Editor(graph)
     applied: list[RewriteStep] = []
     caveats: list[RuleRefusal] = []

@@ -1,8 +1,8 @@
-"""An activation of a Concat moves to the parts: f(concat_i(x_i)) = concat_i(f(x_i)).
+"""Moves an activation after a Concat to the Concat's parts: f(concat_i(x_i)) = concat_i(f(x_i)).
 
-There it becomes the epilogue of the node that computes each part; a Relu is dropped where a part is
-never negative. Refused where a part's activation would be a node of its own, which would read and
-write that part once more.
+There it becomes the epilogue of the node that computes each part. A Relu is dropped for a part that
+is never negative. The rule is refused if a part's activation would become a separate node, which
+would read and write that part once more.
 """
 
 from dataclasses import replace
@@ -47,7 +47,7 @@ def activation_before_concat(view: GraphView, node: Node) -> Outcome:
 
 
 def _obstacle(view: GraphView, part: str, concat: Concat) -> str | None:
-    """Return why the node that computes `part` cannot apply the activation, or None."""
+    """Return the reason why the node that computes `part` cannot apply the activation, or None."""
     before = view.producer(part)
     if not isinstance(before, Conv | Gemm | ScaleShift | Normalise | Binary):
         return f"{part} is not computed by a node that takes an activation"

@@ -1,9 +1,10 @@
-"""Add, Sub, Mul and Div by one constant per channel, or one for all, are written as a ScaleShift.
+"""Replaces Add, Sub, Mul or Div with a constant by a ScaleShift.
 
     x + w = 1·x + w     x - w = 1·x - w     w - x = -1·x + w     x·w = w·x + 0     x/w = (1/w)·x + 0
 
-w is constant along every axis but the first, and broadcasting keeps x's shape. So one rule folds
-all of them. w/x is not a ScaleShift; x/w is refused where w contains zero.
+w is one number, or one number per channel: it is constant along every other axis, and broadcasting
+keeps x's shape. As a result, one rule can fold all of these nodes. w/x is not a ScaleShift. x/w is
+refused if w contains zero.
 """
 
 import numpy as np
@@ -48,9 +49,9 @@ def canonical_scale_shift(view: GraphView, node: Node) -> Outcome:
 
 
 def _per_channel(weight: Weight, shape: Shape) -> Float64 | None:
-    """Return `weight` as one number per channel of an x of this shape, or None if it is not that.
+    """Return `weight` as one number per channel of a tensor x of this shape, or None.
 
-    None means that it varies along another axis, or has more axes than x.
+    The result is None if the weight varies along another axis, or has more axes than x.
     """
     if weight.ndim > len(shape) or not shape:
         return None

@@ -1,10 +1,9 @@
-"""Three nodes by which exporters write ShuffleNet's channel shuffle become one.
+"""Replaces three nodes that exporters write for ShuffleNet's channel shuffle by one.
 
     reshape(C×H×W → g × C/g × H×W), swap the first two axes, reshape back: channel j·(C/g) + i
     moves to i·g + j
 
-(Zhang et al. 2018, ShuffleNet, section 3.1). Where an inner value has other readers it stays for
-them.
+See Zhang et al. 2018, ShuffleNet, section 3.1. An inner value with other readers is kept for them.
 """
 
 from models.graph import ChannelShuffle, Node, Reshape, Transpose
@@ -12,7 +11,7 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def channel_shuffle(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the Reshape back, the last of the three nodes."""
+    """Apply the rule at the second Reshape, which is the last of the three nodes."""
     if not isinstance(node, Reshape) or node.channels_last:
         return None
     swap = view.producer(node.x)

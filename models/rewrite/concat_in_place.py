@@ -1,15 +1,16 @@
-"""A Concat of channels disappears, because its parts are written into its output directly.
+"""Removes a Concat of channels: its parts are written directly into its output.
 
     y = concat(x1, ..., xn):   x_i lives inside y, at channel offset_i = Σ_{j<i} C_j
 
-A part that cannot live there is copied there by a node of its own, with a caveat as the reason: the
-part is an input or an output of the network, already inside another value, listed twice, at an
-offset that the kernels' vectors do not reach, a view of another value, or itself viewed as
-contiguous memory. Where x1 is the last of merged siblings, m[c:], all of m lives there:
+A part that cannot be stored there is copied by an additional node, and a caveat gives the reason.
+This is the case if the part is an input or output of the network, lies inside another value, is
+listed twice, is at an offset that the kernels' vectors cannot address, is a view of another value,
+or is itself viewed as contiguous memory. If x1 is the last of merged siblings (m[c:]), all of m is
+stored there:
 
     y = z[c:],  z = concat(m, x2, ..., xn)
 
-Refused where every part would be copied, and along other axes than channels.
+The rule is refused if every part would be copied, and for axes other than channels.
 """
 
 from collections.abc import Sequence
@@ -62,11 +63,10 @@ def concat_in_place(view: GraphView, node: Node) -> Outcome:
 
 
 def _with_siblings(view: GraphView, node: Concat) -> tuple[tuple[str, ...], int]:
-    """Return a Concat's parts, and how many of the first part's channels precede the Concat's
-    output.
+    """Return the parts of a Concat, and the number of channels that precede its output.
 
-    Where the first part is the last of merged siblings, the siblings' whole output replaces it; the
-    channels before that part do not belong to the Concat.
+    If the first part is the last of merged siblings, the value of all siblings replaces it. The
+    channels of the other siblings then precede the Concat's output.
     """
     first, *others = node.parts
     last = view.producer(first)
@@ -83,7 +83,7 @@ def _with_siblings(view: GraphView, node: Concat) -> tuple[tuple[str, ...], int]
 
 
 def _obstacle(view: GraphView, parts: Sequence[str], index: int, offset: int) -> str | None:
-    """Return why part `index` cannot be written at its place, or None."""
+    """Return the reason why part `index` cannot be written directly into the output, or None."""
     part = parts[index]
     if part in view.inputs:
         return "it is an input of the network"
@@ -98,18 +98,18 @@ def _obstacle(view: GraphView, parts: Sequence[str], index: int, offset: int) ->
         return f"offset {offset} is not a multiple of {CHANNEL_ALIGNMENT} channels"
     producer = view.producer(part)
     if isinstance(producer, Reshape | Identity):
-        return f"{producer.name} makes no copy that could be placed"
+        return f"{producer.name} is a view, which cannot be placed"
     return _view_of_one_run(view, part)
 
 
 def _view_of_one_run(view: GraphView, part: str) -> str | None:
-    """Return why `part` must be contiguous in memory, or None if it need not be.
+    """Return the reason why `part` must be contiguous in memory, or None.
 
-    Inside a larger value there would be gaps between its pixels.
+    Inside a larger value, there would be gaps between the pixels of the part.
     """
     if prod(view.shape(part)[1:]) == 1:
         return None
     for reader in view.readers(part):
         if isinstance(reader, Reshape) and reader.channels_last:
-            return f"{reader.name} views it as one run of memory"
+            return f"{reader.name} reads it as contiguous memory"
     return None

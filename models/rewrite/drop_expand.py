@@ -1,8 +1,8 @@
-"""An Expand is dropped if the operation that reads it broadcasts anyway.
+"""Removes an Expand if the operation that reads it broadcasts its input anyway.
 
     expand(x) op y = x op y   where y has the output's shape, or x and y broadcast to it
 
-Refused nowhere; where other nodes read the expanded value it stays for them.
+The rule is never refused. If other nodes read the expanded value, the Expand is kept for them.
 """
 
 import numpy as np

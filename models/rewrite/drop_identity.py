@@ -1,12 +1,12 @@
-"""Nodes that change nothing, y = x, are dropped.
+"""Removes nodes that change nothing (y = x).
 
-Identity (Dropout too); Reshape and Transpose to the same shape and order; Pad by nothing; Slice of
-everything; Pool over a 1×1 window; Concat of one part; ChannelShuffle of one group, or of groups of
-one; Relu of a value that cannot be negative.
+These are Identity (including Dropout), Reshape to the same shape, Transpose to the same order, Pad
+by nothing, Slice of everything, Pool over a 1×1 window, Concat of one part, ChannelShuffle of one
+group or of groups of one, and Relu of a value that is never negative.
 
-y's readers read x instead. Where y is an output of the network its name must stay, so x's writer
-writes y. Refused where that is impossible: x is an output too, lies inside another value, or no
-node writes it.
+The readers of y read x instead. If y is an output of the network, its name must remain, so the
+writer of x writes y. The rule is refused if this is impossible because x is also an output, lies
+inside another value, or is not written by a node.
 """
 
 from kernels.problems.activation import ActivationKind
@@ -41,7 +41,7 @@ def drop_identity(view: GraphView, node: Node) -> Outcome:
 
 
 def _same(view: GraphView, node: Node) -> str | None:
-    """Return the value that `node` copies, or None if it does more."""
+    """Return the value that `node` copies unchanged, or None for other nodes."""
     match node:
         case Identity(x=x):
             return x
@@ -66,7 +66,7 @@ def _same(view: GraphView, node: Node) -> str | None:
 
 
 def _cannot_be_called(view: GraphView, x: str) -> str | None:
-    """Return why x cannot be given the name of a network output, or None if it can."""
+    """Return the reason why x cannot have the name of a network output, or None if it can."""
     if x in view.inputs:
         return "is an input"
     if x in view.outputs:

@@ -1,4 +1,4 @@
-"""Applies rewrites to a graph, in time proportional to the nodes they touch."""
+"""Applies rewrites to a graph in time proportional to the number of nodes that they touch."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -16,8 +16,10 @@ class Change:
 
 
 class Editor(GraphView):
-    """Holds a graph being edited; nodes without readers are dropped at once, so no rule sees
-    them."""
+    """Holds a graph that is being edited.
+
+    Nodes without readers are removed at once, so that rules never see them.
+    """
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
@@ -93,7 +95,7 @@ class Editor(GraphView):
             self._readers[name].remove(node.output)
 
     def _rename(self, name: str, new_name: str) -> None:
-        """Make every reader of `name` read `new_name`, and its writer, if any, write `new_name`."""
+        """Rename a value in all nodes that read it, and in the node that writes it, if any."""
         for reader in dict.fromkeys(self.readers(name)):
             self._unlink(reader)
             self._link(reader.renamed({name: new_name}))
@@ -106,8 +108,11 @@ class Editor(GraphView):
             outputs[outputs.index(name)] = new_name
 
     def _drop_unread(self, names: Iterable[str]) -> list[Node]:
-        """Remove and return the nodes that write those `names` that no node reads, and then their
-        unread inputs."""
+        """Remove the nodes that write values in `names` without readers, and return the removed
+        nodes.
+
+        This is repeated for the inputs of removed nodes.
+        """
         dropped = []
         pending = list(names)
         while pending:

@@ -1,10 +1,11 @@
-"""Flattening an NHWC buffer as H×W×C instead of C×H×W moves nothing; Gemms' columns are permuted.
+"""Flattens NHWC buffers as H×W×C instead of C×H×W, which moves nothing, and permutes Gemms'
+columns.
 
     Σ_j W[k,j] · flat_CHW(x)[j] = Σ_i W'[k,i] · flat_HWC(x)[i],   W'[k, (h,w,c)] = W[k, (c,h,w)]
 
-Activations may lie between. Where both orders are equal (C = 1, or H·W = 1) no Gemm is needed.
-Refused where another node than such a Gemm reads the vector, since its order changes, and where x
-lies inside another value, with gaps between its pixels.
+Activations may lie in between. If both orders are equal (C = 1 or H·W = 1), no Gemm is needed. The
+rule is refused if a node other than such a Gemm reads the vector, because its order changes, and if
+x lies inside another value, with gaps between its pixels.
 """
 
 from dataclasses import replace
@@ -30,7 +31,7 @@ def flatten_channels_last(view: GraphView, node: Node) -> Outcome:
         return Rewrite(nodes=(free,))
     inside = view.value(node.x).inside
     if inside is not None:
-        return Refusal(f"{node.x} lies inside {inside.parent}, its pixels apart")
+        return Refusal(f"{node.x} lies inside {inside.parent}, with gaps between pixels")
     gemms = _readers_in_order(view, node.output)
     if isinstance(gemms, Refusal):
         return gemms
@@ -40,21 +41,21 @@ def flatten_channels_last(view: GraphView, node: Node) -> Outcome:
 
 
 def _is_of_floats(view: GraphView, gemm: Gemm) -> bool:
-    """Return whether a Gemm reads one row per image and its weights are not quantized."""
+    """Return whether a Gemm reads one row per image and has float weights."""
     return len(view.shape(gemm.x)) == 1 and not is_quantized(view.value(gemm.x).stored)
 
 
 def _permuted(view: GraphView, gemm: Gemm, shape: Shape) -> Weight:
-    """Return the filter, K×(C·H·W), with its columns in the order H, W, C."""
+    """Return the filter (K×(C·H·W)) with its columns in the order H, W, C."""
     filters, columns = view.shape(gemm.weight)
     by_axis = weight_of(view, gemm.weight).reshape(filters, *shape)
     return np.moveaxis(by_axis, 1, -1).reshape(filters, columns)
 
 
 def _readers_in_order(view: GraphView, vector: str) -> list[Gemm] | Refusal:
-    """Return the Gemms that read a vector directly or through activations.
+    """Return the Gemms that read a vector, directly or through activations.
 
-    A Refusal says why the order of its elements must stay.
+    If the order of the vector's elements must stay, return a Refusal with the reason.
     """
     gemms: list[Gemm] = []
     pending = [vector]

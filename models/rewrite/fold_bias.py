@@ -1,8 +1,9 @@
-"""A constant added to a linear layer becomes its bias.
+"""Folds a constant that is added to a linear layer into its bias.
 
     x · wᵀ + b = gemm(x, w, b)      b has one number per output, along the last axis
 
-Refused where the layer's result is read elsewhere; a constant that differs from row to row stays.
+The rule is refused if other nodes read the layer's result. It does not apply to a constant that
+differs from row to row.
 """
 
 import numpy as np
@@ -13,7 +14,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fold_bias(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the sum."""
+    """Apply the rule at the Add."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.ADD:
         return None
     for x, other in ((node.a, node.b), (node.b, node.a)):

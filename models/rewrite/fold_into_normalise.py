@@ -1,10 +1,10 @@
-"""A scale and shift after a normalisation is folded into it.
+"""Folds a scale and shift into the normalisation before it.
 
     (n·g + b)·s + t = n·(g·s) + (b·s + t),   s and t per channel, or constants that broadcast
 
-At a ScaleShift, and at an Add, Sub, Mul or Div by a constant. Computed in float64, stored in
-float32. Refused where the normalisation has an activation, which comes before the scaling, or where
-other nodes need its value.
+The rule applies at a ScaleShift, and at an Add, Sub, Mul or Div with a constant. Weights are
+computed in float64 and stored in float32. The rule is refused if the normalisation has an
+activation, which is applied before the scaling, or if other nodes read its value.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fold_into_normalise(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the node that follows the normalisation."""
+    """Apply the rule at the node after the normalisation."""
     if not isinstance(node, ScaleShift | Binary):
         return None
     found = _found(view, node)
@@ -45,7 +45,7 @@ def fold_into_normalise(view: GraphView, node: Node) -> Outcome:
 
 
 def _found(view: GraphView, node: ScaleShift | Binary) -> tuple[str, Float64, Float64] | None:
-    """Return (x, s, t) if the node computes x·s + t before its activation, else None."""
+    """Return (x, s, t) if the node computes x·s + t before its activation, or None."""
     if isinstance(node, ScaleShift):
         axes = len(view.shape(node.x))
         s, t = (along_first(weight64(view, name), axes) for name in (node.scale, node.shift))

@@ -1,12 +1,12 @@
-"""A Pad with zeros along spatial axes becomes padding of the Conv or Pool that reads it.
+"""Folds a Pad with zeros along spatial axes into the padding of the Conv or Pool that reads it.
 
     conv(pad(x)) = conv with pads + pad.begin, pad.end, and likewise an average that counts padding
 
-An unpadded average pool averages the Pad's zeros, so the folded pool counts padding. A maximum
-ignores its own padding, and so a Pad's zeros where x is never negative, and a Pad by -inf always.
-Where other nodes read the Pad it stays for them. Refused for other values than these, for padded
-channels, for an average that does not count its own padding, and for a maximum over windows that
-may lie entirely in the padding.
+An average pool without padding averages the zeros of the Pad, so the folded pool counts padding. A
+maximum ignores its own padding. It therefore takes a Pad with -inf always, and a Pad with zeros if
+x is never negative. If other nodes read the padded value, the Pad is kept for them. The rule is
+refused for other padding values, for padded channels, for an average that does not count its own
+padding, and for a maximum whose windows may lie entirely in the padding.
 """
 
 from dataclasses import replace
@@ -34,7 +34,7 @@ def fold_pad(view: GraphView, node: Node) -> Outcome:
     window = _with_pads(node.problem.window, pad, view.shape(pad.x)[1:])
     if isinstance(node, Conv):
         if pad.value != 0:
-            return Refusal(f"{pad.name} pads with {pad.value:g}, a Conv with 0")
+            return Refusal(f"{pad.name} pads with {pad.value:g}, but a Conv pads with 0")
         conv_problem = replace(node.problem, window=window)
         return Rewrite(nodes=(replace(node, x=pad.x, problem=conv_problem),))
 
@@ -63,7 +63,7 @@ def _obstacle_to_max(view: GraphView, pad: Pad, window: Window) -> str | None:
     if pad.value <= _LOWEST:
         return None
     if pad.value != 0:
-        return f"{pad.name} pads with {pad.value:g}, a maximum ignores padding"
+        return f"{pad.name} pads with {pad.value:g}, but a maximum ignores padding"
     if not is_nonnegative(view, pad.x):
         return f"{pad.x} may be negative, so the zeros of {pad.name} may be the maximum"
     for axis, size in enumerate(window.input):
@@ -78,7 +78,7 @@ def _obstacle_to_max(view: GraphView, pad: Pad, window: Window) -> str | None:
 def _obstacle_to_average(pad: Pad, pool: Pool) -> str | None:
     window = pool.problem.window
     if pad.value != 0:
-        return f"{pad.name} pads with {pad.value:g}, an average with 0"
+        return f"{pad.name} pads with {pad.value:g}, but an average pads with 0"
     if pool.problem.kind is PoolKind.AVERAGE and any(window.pads_begin + window.pads_end):
-        return f"{pool.name} counts the zeros of {pad.name}, not those of its own padding"
+        return f"{pool.name} counts the zeros of {pad.name}, but not its own padding"
     return None

@@ -1,10 +1,10 @@
-"""A ScaleShift (a loaded BatchNormalization) is folded into the Conv or Gemm before it.
+"""Folds a ScaleShift (a loaded BatchNormalization) into the Conv or Gemm before it.
 
     f(s·(W∗x + b) + t) = f(W'∗x + b'),   W' = s·W,  b' = s·b + t,   s and t one number per output
 
-Computed in float64, stored in float32. Refused where the Conv or Gemm has an activation or a
-residual, which come before the scaling, or where other nodes need its value; for a Gemm also where
-the scaled channels are not its outputs.
+Weights are computed in float64 and stored in float32. The rule is refused if the Conv or Gemm has
+an activation or a residual, which are applied before the scaling, or if other nodes read its value.
+It is also refused if the scaled channels are not the outputs of the Gemm.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ def fold_scale_shift(view: GraphView, node: Node) -> Outcome:
     if isinstance(before, Conv) and before.residual is not None:
         return Refusal(f"{before.name} adds {before.residual}, which is scaled too")
     if isinstance(before, Gemm) and len(view.shape(node.x)) != 1:
-        return Refusal(f"{before.name} works along the last axis, the scaling along the first")
+        return Refusal(f"{before.name} works along the last axis, but scaling along the first")
     if tie := view.tie(before.output, node):
         return Refusal(tie)
 

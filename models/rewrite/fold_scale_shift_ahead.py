@@ -1,10 +1,10 @@
-"""A ScaleShift that no node before it can take is folded into the Conv or Gemm after it.
+"""Folds a ScaleShift into the Conv or Gemm after it, if no node before it can take it.
 
     W∗(s·x + t) + b = W'∗x + b',   W'[k,c] = W[k,c]·s[c],   b'[k] = b[k] + Σ_c Σ_taps W[k,c]·t[c]
 
-Computed in float64, stored in float32. Refused where the ScaleShift has an activation, or other
-nodes need its value; where a Conv pads and t is not zero, since the padding is not shifted; and for
-a Gemm whose inputs are not the scaled channels.
+Weights are computed in float64 and stored in float32. The rule is refused if the ScaleShift has an
+activation, or if other nodes read its value. It is also refused for a Conv with padding if t is not
+zero, because the padding is not shifted, and for a Gemm whose inputs are not the scaled channels.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ def fold_scale_shift_ahead(view: GraphView, node: Node) -> Outcome:
         return Refusal(tie)
     s, t = weight64(view, before.scale), weight64(view, before.shift)
     if isinstance(node, Gemm) and len(view.shape(node.x)) != 1:
-        return Refusal(f"{node.name} works along the last axis, the scaling along the first")
+        return Refusal(f"{node.name} works along the last axis, but scaling along the first")
     if isinstance(node, Conv) and _pads(node) and np.any(t):
         return Refusal(f"{node.name} pads with zeros, which {before.name} does not shift")
 
@@ -48,7 +48,8 @@ def _pads(conv: Conv) -> bool:
 
 
 def _per_filter(vector: Float64, node: Conv | Gemm, shape: tuple[int, ...]) -> Any:
-    """Return one number per input channel, as K×(C/groups)×1×1, to be multiplied by the filters."""
+    """Return one number per input channel, in the shape K×(C/groups)×1×1 of factors for the
+    filters."""
     groups = node.problem.groups if isinstance(node, Conv) else 1
     per_group = np.repeat(vector.reshape(groups, -1), shape[0] // groups, axis=0)
     return per_group.reshape(*per_group.shape, *(1,) * (len(shape) - 2))

@@ -1,4 +1,4 @@
-"""Builds nodes with weights computed in float64 and stored in float32."""
+"""Builds nodes with weights that are computed in float64 and stored in float32."""
 
 from dataclasses import replace
 from typing import TypeAlias
@@ -14,7 +14,7 @@ Float64: TypeAlias = NDArray[np.float64]
 
 
 def weight_of(view: GraphView, name: str) -> Weight:
-    """Return the weight that an operand names. Raises GraphError where it names a value."""
+    """Return the weight of an operand. Raises GraphError if the operand is a value."""
     weight = view.weight(name)
     if weight is None:
         raise GraphError(f"{name} must be a weight, but is a value")
@@ -22,27 +22,26 @@ def weight_of(view: GraphView, name: str) -> Weight:
 
 
 def weight64(view: GraphView, name: str) -> Float64:
-    """Return the weight that an operand names, in float64."""
+    """Return the weight of an operand, in float64."""
     return weight_of(view, name).astype(np.float64)
 
 
 def bias64(view: GraphView, node: Conv | Gemm) -> Float64:
-    """Return the K numbers of a node's bias, zeros if it has none, in float64."""
+    """Return the bias of a node, in float64, or K zeros if it has none."""
     if node.bias is None:
         return np.zeros(view.shape(node.weight)[0])
     return weight64(view, node.bias)
 
 
 def along_first(vector: Float64, axes: int) -> Float64:
-    """Return `vector` reshaped to `axes` axes, of which only the first is longer than 1, to
-    broadcast."""
+    """Return `vector` reshaped for broadcasting along the first of `axes` axes."""
     return vector.reshape(-1, *(1,) * (axes - 1))
 
 
 def with_scale_shift(
     view: GraphView, node: Node, x: str, scale: Float64, shift: Float64, act: Activation | None
 ) -> Rewrite:
-    """Return `node` changed to compute act(x · scale + shift), with one scale and shift per
+    """Return `node` changed to compute act(x · scale + shift) with one scale and shift per
     channel."""
     names = view.fresh(f"{node.output}.scale"), view.fresh(f"{node.output}.shift")
     new = ScaleShift(
@@ -54,7 +53,7 @@ def with_scale_shift(
 def with_weights(
     view: GraphView, node: Conv | Gemm, weight: Float64, bias: Float64
 ) -> tuple[Conv | Gemm, dict[str, Weight]]:
-    """Return `node` with another filter and bias, and the two new weights by name."""
+    """Return `node` with a new filter and bias, and the two new weights by name."""
     names = view.fresh(f"{node.output}.weight"), view.fresh(f"{node.output}.bias")
     weights = _float32(dict(zip(names, (weight, bias), strict=True)))
     return replace(node, weight=names[0], bias=names[1]), weights

@@ -1,8 +1,8 @@
-"""An activation becomes the epilogue of the node that computes its input.
+"""Fuses an activation into the node that computes its input, as that node's epilogue.
 
     f(conv(x)) = conv(x) with activation f, and likewise Gemm, ScaleShift, Normalise, Add, ...
 
-Refused where that node has an activation already, or other nodes need its value.
+The rule is refused if that node already has an activation, or if other nodes read its value.
 """
 
 from dataclasses import replace

@@ -1,11 +1,12 @@
-"""Products of queries and keys, their softmax, and its product by values become one node.
+"""Fuses the product of queries and keys, its softmax, and the product with the values into one
+node.
 
     softmax(s · q · kᵀ + b) · v = attention(q, k, v)      s a number, b a constant
-    vᵀ · softmax(q · kᵀ)ᵀ = (softmax(q · kᵀ) · v)ᵀ        as where channels come before tokens
+    vᵀ · softmax(q · kᵀ)ᵀ = (softmax(q · kᵀ) · v)ᵀ        if channels come before tokens
 
-s is the product of all numbers that queries, keys or scores are multiplied by; b the sum of all
-constants added to the scores. Refused where scores are needed elsewhere, where a softmax is not
-along the keys, and beyond what a block of the kernel holds.
+s is the product of all numbers by which queries, keys or scores are multiplied. b is the sum of all
+constants that are added to the scores. The rule is refused if other nodes read the scores, if the
+softmax is not along the keys, or if the sizes exceed the capacity of the kernel's blocks.
 """
 
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ _SCALES = (BinaryOp.MUL, BinaryOp.DIV)
 
 
 def fuse_attention(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the product by the values."""
+    """Apply the rule at the product with the values."""
     if not isinstance(node, Product):
         return None
     shares, values, turned = node.a, node.b, False
@@ -63,12 +64,13 @@ def fuse_attention(view: GraphView, node: Node) -> Outcome:
     keys, depth = made.shape(k)[-2:]
     if keys > MOST_KEYS or depth > MOST_DEPTH:
         return Refusal(
-            f"it has {keys} keys of {depth} channels; a block holds {MOST_KEYS} of {MOST_DEPTH}"
+            f"it has {keys} keys of {depth} channels; at most {MOST_KEYS} keys of {MOST_DEPTH}"
+            " channels are supported"
         )
     if len({len(made.shape(name)) for name in (q, k, v, node.output)}) > 1 or any(
         view.weight(name) is not None for name in (q, k, v)
     ):
-        return Refusal("its factors are constants, or differ in their numbers of axes")
+        return Refusal("its operands are constants, or differ in their number of axes")
     attention = Attention(
         name=node.name,
         output=node.output,
@@ -91,7 +93,8 @@ def fuse_attention(view: GraphView, node: Node) -> Outcome:
 
 @dataclass
 class _Scores:
-    """Holds what is known of the scores from their product on."""
+    """Holds the product of queries and keys, and the factors and constants applied to its
+    result."""
 
     product: Product
     scale: float = 1.0
@@ -99,7 +102,7 @@ class _Scores:
 
 
 def _scores(view: GraphView, softmax: Softmax) -> _Scores | Refusal:
-    """Walk from a softmax back to the product of queries and keys."""
+    """Return the product of queries and keys whose result the softmax reads, or a Refusal."""
     name, scale = softmax.x, 1.0
     biases: list[tuple[NDArray[np.float64], Shape]] = []
     node: Node = softmax
@@ -117,7 +120,7 @@ def _scores(view: GraphView, softmax: Softmax) -> _Scores | Refusal:
         elif isinstance(writer, Reshape) and _squeezed(view, writer.x) == _squeezed(view, name):
             name = writer.x
         else:
-            return Refusal(f"{softmax.name} is not of a product of queries and keys")
+            return Refusal(f"{softmax.name} does not read a product of queries and keys")
         node = writer if writer is not None else node
     if tie := view.tie(name, node):
         return Refusal(tie)
@@ -131,7 +134,7 @@ def _squeezed(view: GraphView, name: str) -> tuple[int, ...]:
 
 
 def _number(view: GraphView, node: Node | None) -> tuple[str, float] | None:
-    """Return the value that a node multiplies by one number, and the number, or None."""
+    """Return the value that a node multiplies by a number, and this number, or None."""
     if isinstance(node, Binary) and node.op in _SCALES and node.activation is None:
         for x, other in ((node.a, node.b), (node.b, node.a)):
             weight = view.weight(other)
@@ -150,7 +153,7 @@ def _number(view: GraphView, node: Node | None) -> tuple[str, float] | None:
 
 
 def _constant(view: GraphView, node: Node | None) -> tuple[str, NDArray[np.float64]] | None:
-    """Return the value that a node adds a constant to, and the constant, or None."""
+    """Return the value to which a node adds a constant, and this constant, or None."""
     if isinstance(node, Binary) and node.op is BinaryOp.ADD and node.activation is None:
         for x, other in ((node.a, node.b), (node.b, node.a)):
             weight = view.weight(other)
@@ -173,7 +176,8 @@ def _turns(view: GraphView, node: Node | None) -> bool:
 
 
 class _Made:
-    """Collects what the rewrite adds, named after its output."""
+    """Collects the nodes, values and weights of the rewrite. Their names begin with its output's
+    name."""
 
     def __init__(self, view: GraphView, output: str) -> None:
         self.view, self.output = view, output
@@ -182,7 +186,7 @@ class _Made:
         self.weights: dict[str, NDArray[np.float32]] = {}
 
     def shape(self, name: str) -> Shape:
-        """Return the shape of a value of the graph, or of one that was added."""
+        """Return the shape of a value of the graph or of an added value."""
         added = {value.name: value.shape for value in self.values}
         return added.get(name) or self.view.shape(name)
 
@@ -195,7 +199,8 @@ class _Made:
         return name
 
     def turned(self, name: str) -> str:
-        """Return a value with its last two axes swapped: the one before a swap, or a new one."""
+        """Return a value with its last two axes swapped. An existing swap is undone instead of
+        repeated."""
         for node in (*self.nodes, self.view.producer(name)):
             if (
                 isinstance(node, Transpose)
@@ -211,7 +216,8 @@ class _Made:
         return new
 
     def unscaled(self, name: str, found: _Scores) -> str:
-        """Return the factor before it was multiplied by a number, which the scale takes."""
+        """Return the operand before its multiplication by a number. The number is moved to the
+        scale."""
         writer = self.view.producer(name)
         if (number := _number(self.view, writer)) is not None:
             found.scale *= number[1]
@@ -226,7 +232,8 @@ class _Made:
         return name
 
     def bias(self, found: _Scores, shape: Shape) -> str | None:
-        """Add what is added to the scores as a weight, without the axes that repeat it."""
+        """Add the sum of all constants as a weight, with size 1 along axes on which it is
+        repeated."""
         if not found.biases:
             return None
         total = np.broadcast_to(sum(found.biases[1:], found.biases[0]), shape)

@@ -1,10 +1,10 @@
-"""A 1×1 Conv applies a normalisation, or a scale and shift, to its input as it loads it.
+"""Fuses a normalisation, or a scale and shift, into a 1×1 Conv, which applies it to loaded inputs.
 
     conv(n(x)) = conv with prologue n on x,   n a ScaleShift or a Normalise over the channels
 
-So the normalised value is neither written nor read. Several Convs that read it each compute it
-anew. Refused where another node needs the value, and for Convs whose kernels take no prologue: of
-windows, of strides, and on tensor cores.
+As a result, the normalised value is neither written nor read. If several Convs read it, each
+computes it separately. The rule is refused if another kind of node reads the value, and for Convs
+whose kernels take no prologue: those with larger windows or strides, and those on tensor cores.
 """
 
 from dataclasses import replace
@@ -49,7 +49,7 @@ def fuse_prologue(view: GraphView, node: Node) -> Outcome:
 
 
 def _prologue(view: GraphView, node: Node | None) -> Prologue | None:
-    """Return the prologue that computes the same as `node`, or None."""
+    """Return the prologue that is equivalent to `node`, or None."""
     match node:
         case ScaleShift(activation=activation):
             return Prologue(None, activation)
@@ -63,7 +63,7 @@ def _prologue(view: GraphView, node: Node | None) -> Prologue | None:
 
 
 def _obstacle(view: GraphView, name: str, prologue: Prologue) -> str | None:
-    """Return why the normalised value must stay in memory, or None."""
+    """Return the reason why the normalised value must stay in memory, or None."""
     if name in view.outputs:
         return f"{name} is an output of the network"
     if (inside := view.value(name).inside) is not None:

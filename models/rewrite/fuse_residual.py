@@ -1,11 +1,11 @@
-"""A Conv adds another value of the same shape to its output, which replaces a sum.
+"""Fuses a sum into a Conv, which adds the other operand as a residual.
 
     f(conv(x) + r) = conv(x) with residual r and activation f
 
-The Conv takes the sum's place in the order, where r is already computed. Where both operands come
-from such Convs the later one takes the sum, so that no value lives longer. Refused where neither
-Conv can take it: it has an activation or a residual already, other nodes need its value, or the sum
-broadcasts.
+The Conv takes the position of the sum, where r is already computed. If both operands come from such
+Convs, the later Conv takes the sum, so that no value lives longer. The rule is refused if neither
+Conv can take it, because it already has an activation or a residual, other nodes read its value, or
+the sum broadcasts.
 """
 
 from dataclasses import replace

@@ -1,9 +1,9 @@
-"""Pixels are put elsewhere ahead of a normalisation where a sum needs them there, too.
+"""Moves a gather of pixels before a normalisation if a later sum needs the gathered pixels, too.
 
-    P(norm(x)) = norm(P(x))     norm normalises each pixel alone
+    P(norm(x)) = norm(P(x))     norm normalises each pixel separately
 
-A block of Swin is x + P⁻¹(f(P(norm(x)))): with P(x) at hand, `sum_of_gathered` adds it there.
-Refused nowhere; where other nodes read the normalised value it stays where it is.
+A Swin block computes x + P⁻¹(f(P(norm(x)))). Once P(x) exists, `sum_of_gathered` can add it before
+P⁻¹. The rule is never refused. If other nodes read the normalised value, it is not moved.
 """
 
 from dataclasses import replace
@@ -40,7 +40,7 @@ def gather_ahead(view: GraphView, node: Node) -> Outcome:
 
 
 def is_of_pixels(view: GraphView, norm: Normalise) -> bool:
-    """Return whether each pixel is normalised alone, and all of them alike."""
+    """Return whether a Normalise treats each pixel separately, and all pixels in the same way."""
     shapes = [view.shape(name) for name in (norm.scale, norm.shift)]
     rank = len(view.shape(norm.x))
     alike = all(set(shape[max(0, len(shape) - rank + 1) :]) <= {1} for shape in shapes)
@@ -48,7 +48,8 @@ def is_of_pixels(view: GraphView, norm: Normalise) -> bool:
 
 
 def _adds_what_returns(view: GraphView, node: Node, x: str, moved: Moved) -> bool:
-    """Return whether a node adds pixels, brought back from where they were moved, to x."""
+    """Return whether a node adds moved pixels to x after they are brought back to their
+    positions."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.ADD or x not in (node.a, node.b):
         return False
     other = node.b if node.a == x else node.a

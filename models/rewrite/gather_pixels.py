@@ -1,11 +1,12 @@
-"""Moves that only put whole pixels elsewhere become one.
+"""Replaces several nodes that only move whole pixels by one gather.
 
     y[c, q] = x[c, p(q)]        p a table
 
-A network rolls an image, cuts it into windows or patches, and joins these again (Swin, MobileViT)
-by Slices, Concats, Transposes and Reshapes, which are several copies. A Resample of one tap, factor
-1, is one copy; where p(q) = q none is left. Where other nodes read an inner value it stays for
-them. Refused for bytes, and for so many pixels that tables and their proof would take long.
+Swin and MobileViT roll an image, cut it into windows or patches, and join these again. They use
+Slices, Concats, Transposes and Reshapes, which are several copies. A Resample with one tap and the
+factor 1 is a single copy; if p(q) = q, no copy is needed. An inner value with other readers is kept
+for them. The rule is refused for bytes, and for images with so many pixels that their tables and
+proofs would take long.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,29 +22,29 @@ from models.rewrite.folding import weight_of
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 Places = NDArray[np.int64]
-"""For each pixel of a value, in its order, the pixel of another that it is."""
+"""For each pixel of a value, the index of the equal pixel in another value."""
 
 _MOST_PIXELS, _MOST_NUMBERS = 2**14, 2**21
-"""Of an image whose moves are looked at: 128 × 128 pixels, each of 128 channels."""
+"""The limits on the size of an image whose moves are examined: 128 × 128 pixels of 128 channels."""
 
 _MOST_MOVES = 16
-"""In a row that are looked at; Swin has 7."""
+"""The limit on successive moves that are examined. Swin has 7."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Says that a value's pixels are those of `x` at `places`."""
+    """Describes a value that consists of the pixels of `x` at `places`."""
 
     x: str
     places: Places
 
     @property
     def stays(self) -> bool:
-        """Return whether no pixel is elsewhere."""
+        """Return whether every pixel stays at its position."""
         return np.array_equal(self.places, np.arange(len(self.places)))
 
     def undoes(self, other: "Moved") -> bool:
-        """Return whether both moves, one after the other, leave every pixel where it was."""
+        """Return whether the two moves together return every pixel to its position."""
         if len(self.places) != len(other.places):
             return False
         return np.array_equal(other.places[self.places], np.arange(len(self.places)))
@@ -62,7 +63,8 @@ def gather_pixels(view: GraphView, node: Node) -> Outcome:
     shape = view.shape(node.output)
     if copies > 1 and not _is_small(shape):
         size = f"{prod(shape[1:])} pixels of {shape[0]} channels"
-        return Refusal(f"it moves {size}; up to {_MOST_PIXELS} of {_MOST_NUMBERS} numbers are one")
+        most = f"{_MOST_PIXELS} pixels and {_MOST_NUMBERS} numbers"
+        return Refusal(f"it moves {size}; at most {most} are supported")
     moved = moved_pixels(view, node.output)
     if moved is None:
         return None
@@ -71,12 +73,13 @@ def gather_pixels(view: GraphView, node: Node) -> Outcome:
     if copies == 1:
         return None
     if is_quantized(view.value(moved.x).stored):
-        return Refusal(f"{moved.x} is of bytes, and a Resample is of floats")
+        return Refusal(f"{moved.x} consists of bytes, but a Resample reads floats")
     return gathered(view, view.value(moved.x), moved.places, node.output)
 
 
 def gathered(view: GraphView, x: Value, places: Places, y: str) -> Rewrite:
-    """Return the nodes that make `y`, of any spatial axes, of x's pixels at `places`."""
+    """Return nodes that compute `y` from the pixels of x at `places`. `y` may have any spatial
+    axes."""
     channels, *spatial = x.shape
     before = Value(view.fresh(f"{y}.before"), (channels, 1, prod(spatial)))
     after = Value(view.fresh(f"{y}.after"), (channels, 1, len(places)))
@@ -96,7 +99,7 @@ def gathered(view: GraphView, x: Value, places: Places, y: str) -> Rewrite:
 
 
 def _seen_last(view: GraphView, node: Transpose) -> Rewrite | None:
-    """Return the gather of pixels that a Transpose shows with their channels last, or None."""
+    """Return the gather for a Transpose that also puts the channels last, or None."""
     shape, rank = view.shape(node.output), len(node.axes)
     last = (*range(1, rank), 0)
     if not _is_of_pixels(shape) or node.axes[-1] != 0 or node.axes == last:
@@ -113,20 +116,24 @@ def _seen_last(view: GraphView, node: Transpose) -> Rewrite | None:
 
 
 def source_of_pixels(view: GraphView, name: str) -> str | None:
-    """Return of which value's pixels a value probably consists, as `moved_pixels` proves it."""
+    """Return the value that a value's pixels probably come from, or None. `moved_pixels` proves
+    it."""
     steps = _steps(view, view.shape(name), name)
     return steps[-1].x if steps else None
 
 
 def moved_pixels(view: GraphView, name: str) -> Moved | None:
-    """Return of which value's pixels a value consists, the farthest such, or None if of none."""
+    """Return the earliest value from which all pixels of a value come, and their places, or
+    None."""
     shape = view.shape(name)
     return _moved(shape, _steps(view, shape, name))
 
 
 def _moved(shape: Shape, steps: Sequence["_Step"]) -> Moved | None:
-    """Return how steps, last first, move the pixels of a value of this shape, or None if not
-    whole."""
+    """Return the combined effect of the steps (the last one first) on pixels, or None.
+
+    The result is None if the steps do not move whole pixels.
+    """
     if not steps or not _is_small(shape):
         return None
     # Where the first axis stays as it is, all channels move as one does.
@@ -140,8 +147,10 @@ def _moved(shape: Shape, steps: Sequence["_Step"]) -> Moved | None:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Says of which value a value's numbers are, and which of them: numbers are counted in order of
-    the axes."""
+    """Describes one move: the value `x` that it reads, and the index in x of each of its elements.
+
+    Indices count elements in the order of the axes.
+    """
 
     x: str
     source: Callable[[Places], Places]
@@ -150,9 +159,11 @@ class _Step:
 
 
 def _steps(view: GraphView, shape: Shape, x: str, *steps: _Step) -> list[_Step]:
-    """Return the moves, last first, that probably move whole pixels of a value to make another.
+    """Return the moves that probably make whole pixels of `x` from another value, the last move
+    first.
 
-    Behind `x` there may be `steps` that are no nodes. Only some pixels are followed.
+    `steps` are further moves after `x` that are not in the graph. Only some of the pixels are
+    followed.
     """
     if not _is_of_pixels(shape):
         return []
@@ -172,7 +183,7 @@ def _steps(view: GraphView, shape: Shape, x: str, *steps: _Step) -> list[_Step]:
 
 
 def _step(view: GraphView, name: str) -> _Step | None:
-    """Return how a value is moved from another, or None where it is computed."""
+    """Return the move that makes a value from another, or None if the value is computed."""
     node, shape = view.producer(name), view.shape(name)
     match node:
         case Reshape(x=x, channels_last=False):
@@ -199,7 +210,7 @@ def _step(view: GraphView, name: str) -> _Step | None:
 
 
 def _turned(view: GraphView, x: str, shape: Shape, axes: Sequence[int]) -> _Step:
-    """Return the step that makes axis `axes[i]` of x the axis i of a value of this shape."""
+    """Return the move of a Transpose of x by `axes` to a value of this shape."""
     before = view.shape(x)
 
     def source(at: Places) -> Places:
@@ -212,7 +223,7 @@ def _turned(view: GraphView, x: str, shape: Shape, axes: Sequence[int]) -> _Step
 def _taken(
     view: GraphView, x: str, shape: Shape, places: Mapping[int, Places], copies: int
 ) -> _Step:
-    """Return the step that takes x's numbers at places along some axes."""
+    """Return the move that selects elements of x at `places` along some axes."""
     before = view.shape(x)
 
     def source(at: Places) -> Places:
@@ -237,6 +248,7 @@ def _is_small(shape: Shape) -> bool:
 
 
 def _are_whole(at: Places, area: int) -> bool:
-    """Return whether numbers, C × some pixels of `area`, are those of whole pixels."""
+    """Return whether the indices (C × some pixels) are those of whole pixels with `area` per
+    channel."""
     whole = at[0] + area * np.arange(len(at))[:, None]
     return bool((at[0] < area).all()) and np.array_equal(at, whole)

@@ -1,7 +1,7 @@
-"""A Pool with a single window over the image, or a Reduce of all of it, becomes a GlobalPool.
+"""Replaces a Pool with one window over the whole image, or a Reduce of all of it, by a GlobalPool.
 
-Padding does not count in a maximum, nor in an average over the positions inside the image; an
-average that counts padding must have none.
+Padding does not count in a maximum or in an average over positions inside the image. An average
+that counts padding must have none.
 """
 
 from kernels.problems.pool import PoolKind

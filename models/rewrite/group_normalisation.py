@@ -1,8 +1,9 @@
-"""Three nodes by which exporters write group normalisation become one.
+"""Replaces three nodes that exporters write for group normalisation by one.
 
     reshape(C×H×W → g × C/g·H·W), normalise along the last axes, reshape back
 
-(Wu & He 2018, Group Normalization, section 3.1). Refused where other nodes read a value between.
+See Wu & He 2018, Group Normalization, section 3.1. The rule is refused if other nodes read a value
+in between.
 """
 
 from math import prod
@@ -15,7 +16,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def group_normalisation(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the Reshape back, the last of the three nodes."""
+    """Apply the rule at the second Reshape, which is the last of the three nodes."""
     if not isinstance(node, Reshape) or node.channels_last:
         return None
     normalised = view.producer(node.x)

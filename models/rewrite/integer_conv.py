@@ -1,16 +1,16 @@
-"""A convolution of quantized values multiplies bytes if its result is quantized at once.
+"""Lets a convolution of quantized values multiply bytes if its result is quantized directly.
 
     quantize(f(conv(dequantize(x), w) + b + dequantize(r)))  →  conv of the bytes of x and w,
                                                                 to which those of r are added
 
-And a Gemm likewise. The filter has whole numbers, and f does no more than clamp. Numbers of 9 bits,
-of a filter that was quantized with a zero point, are sums of two signed bytes, either of which
-multiplies x:
+The rule applies to a Gemm, too. The filter must consist of integers, and f may only clamp. A filter
+that was quantized with a zero point may have 9-bit integers. Each of these is the sum of two signed
+bytes, and x is multiplied by both:
 
     conv(x, w) = conv((x, x), (u, v)),   w = u + v
 
-Refused where an operand is not quantized, a sum may pass 32 bits, or another node needs the value
-ahead of Quantize.
+The rule is refused if an operand is not quantized, if a sum may exceed 32 bits, or if another node
+reads the value before the Quantize.
 """
 
 from dataclasses import replace
@@ -70,9 +70,9 @@ def integer_conv(view: GraphView, node: Node) -> Outcome:
 
 
 def _in_bytes(grid: Grid) -> Grid:
-    """Return the filter in signed bytes; a filter of 9-bit numbers gets two bytes for each.
+    """Return the filter in signed bytes. A filter with 9-bit integers gets two bytes per integer.
 
-    The two of a channel are side by side, and so in one group.
+    The two bytes of a channel are adjacent, and therefore in the same group.
     """
     numbers = grid.numbers
     upper = numbers.clip(-128, 127)
@@ -84,8 +84,7 @@ def _in_bytes(grid: Grid) -> Grid:
 
 
 def _twice(view: GraphView, product: Conv | Gemm, grid: Grid, x: str) -> Rewrite:
-    """Return a rewrite that repeats each channel of x twice in a row, for the two bytes of each of
-    the filter's numbers."""
+    """Return a rewrite that repeats each channel of x, for filters with two bytes per integer."""
     shape, stored = (2 * view.shape(x)[0], *view.shape(x)[1:]), view.value(x).stored
     joined, pairs = (
         Value(view.fresh(f"{product.output}/{stem}"), shape, stored=stored)
@@ -104,12 +103,12 @@ def _twice(view: GraphView, product: Conv | Gemm, grid: Grid, x: str) -> Rewrite
 
 
 def quantizes(node: Node, view: GraphView) -> TypeGuard[Quantize]:
-    """Return whether a node turns numbers into bytes, rather than bytes into other bytes."""
+    """Return whether a node converts floats to bytes, and not bytes to other bytes."""
     return isinstance(node, Quantize) and not is_quantized(view.value(node.x).stored)
 
 
 def behind(view: GraphView, name: str) -> str | None:
-    """Return the quantized value that the value `name` was dequantized from, or None."""
+    """Return the quantized value from which the value `name` is dequantized, or None."""
     node = view.producer(name)
     return node.x if isinstance(node, Dequantize) else None
 

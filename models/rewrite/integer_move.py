@@ -1,12 +1,12 @@
-"""An operation that only moves or selects numbers between quantized values works on bytes.
+"""Lets an operation that only moves or selects numbers work on bytes between quantized values.
 
-    quantize(move(dequantize(x)))  →  move(x)             where x is quantized as the result is
-                                   →  move(quantize(x))   else: bytes become bytes of that scale
+    quantize(move(dequantize(x)))  →  move(x)             if x and the result have one scale
+                                   →  move(quantize(x))   otherwise: bytes with the result's scale
 
-Maxima, reshapes, transpositions, slices, pads, concatenations, and nothing at all. Quantizing never
-changes the order of two numbers, so it may be done ahead of a maximum, too. An average over whole
-images is a whole sum, whatever its two scales. Refused where another node needs the value ahead of
-Quantize.
+The operations are maxima, reshapes, transpositions, slices, pads, concatenations, and no operation
+at all. Quantization keeps the order of numbers, so it may also come before a maximum. An average
+over whole images sums bytes whatever the two scales are. The rule is refused if another node reads
+the value before the Quantize.
 """
 
 from dataclasses import replace
@@ -79,5 +79,5 @@ def _nothing_between(view: GraphView, node: Quantize, before: Dequantize) -> Out
     if x.stored != y.stored:
         return Rewrite(nodes=(replace(node, x=x.name),))
     if y.name in view.outputs or x.inside is not None or y.inside is not None:
-        return Refusal(f"{y.name} must exist")
+        return Refusal(f"{y.name} is an output or part of another value, and must be written")
     return Rewrite(rename={y.name: x.name})

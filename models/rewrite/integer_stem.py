@@ -1,11 +1,11 @@
-"""A first convolution on bytes with stride 2 reads blocks of 2×2 pixels as one pixel.
+"""Lets a first convolution on bytes with stride 2 read blocks of 2×2 pixels as one pixel.
 
     conv(x, w, stride 2) = conv(blocks(x), v, stride 1),
     v[k, (i, j, c), r, s] = w[k, c, 2r+i, 2s+j]
 
-Bytes of an image's 3 channels fill 3 of 16 that are multiplied at once; of a block they fill 12.
-The filter begins with zeros where the padding is odd. Refused where the image has no whole number
-of blocks, and where other nodes need x.
+The 3 channels of an image fill 3 of 16 bytes that are multiplied at once; a block of pixels fills
+12. If the padding is odd, zeros are put before the filter. The rule is refused if the image does
+not consist of whole blocks, or if other nodes read x.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 _BLOCK = 2
 
 _PIXEL = 4
-"""The number of channels for which a pixel of a block has room."""
+"""The number of channels that a block stores for each pixel."""
 
 
 def integer_stem(view: GraphView, node: Node) -> Outcome:
@@ -36,7 +36,7 @@ def integer_stem(view: GraphView, node: Node) -> Outcome:
     if not isinstance(quantize, Quantize):
         return Refusal(f"{node.x} is not written by Quantize")
     if any(size % _BLOCK for size in window.input):
-        return Refusal(f"{node.x} has no whole number of blocks of {_BLOCK}x{_BLOCK} pixels")
+        return Refusal(f"{node.x} does not consist of blocks of {_BLOCK}x{_BLOCK} pixels")
     if tie := view.tie(node.x, node):
         return Refusal(tie)
     blocks = _in_blocks(window)
@@ -61,7 +61,8 @@ def integer_stem(view: GraphView, node: Node) -> Outcome:
 
 
 def _ahead(window: Window) -> tuple[int, ...]:
-    """Return how many zeros to put before the filter, so that its padding is whole blocks."""
+    """Return the number of zeros to put before the filter so that its padding consists of whole
+    blocks."""
     return tuple(-pad % _BLOCK for pad in window.pads_begin)
 
 
@@ -81,7 +82,7 @@ def _in_blocks(window: Window) -> Window:
 
 
 def _filter(numbers: NDArray[np.int32], window: Window, blocks: Window) -> NDArray[np.int32]:
-    """Return the filter over blocks, K×C×R×S as K×16×R'×S'."""
+    """Return the filter over blocks: K×C×R×S becomes K×16×R'×S'."""
     (k, c, r, s), (down, right) = numbers.shape, _ahead(window)
     rows, columns = blocks.kernel
     whole = np.zeros((k, _PIXEL, rows * _BLOCK, columns * _BLOCK), np.int32)

@@ -1,12 +1,11 @@
-"""A sum of quantized values adds bytes if it is quantized at once, inside a convolution if
-possible.
+"""Lets a sum of quantized values add bytes if its result is quantized directly.
 
     quantize(f(dequantize(a) + dequantize(b)))  →  a + b, of bytes
-    of a = conv(x), which nothing else reads    →  conv(x), rounded as a is, with residual b
+    if a = conv(x) has no other reader          →  conv(x), rounded to a's scale, with residual b
 
-f does no more than clamp. Where both operands come from such a convolution the later one takes the
-sum. Refused where a sum broadcasts, an operand is not quantized, or another node needs the value
-ahead of Quantize.
+f may only clamp. If both operands come from such a convolution, the later one takes the sum. The
+rule is refused if a sum broadcasts, if an operand is not quantized, or if another node reads the
+value before the Quantize.
 """
 
 from dataclasses import replace
@@ -61,8 +60,7 @@ def integer_sum(view: GraphView, node: Node) -> Outcome:
 
 
 def _takes_the_sum(view: GraphView, bytes_: str, floats: str, add: Binary) -> Conv | None:
-    """Return the convolution that writes the bytes and can add the other operand itself, else
-    None."""
+    """Return the convolution that writes the value and can add the other operand, or None."""
     conv, between = view.producer(bytes_), view.producer(floats)
     if not isinstance(conv, Conv) or conv.problem.precision is not Precision.INT8:
         return None

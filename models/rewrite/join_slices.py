@@ -1,9 +1,9 @@
-"""Channels that are sliced apart, scaled one by one and concatenated are scaled together.
+"""Joins channels that are sliced, scaled separately and concatenated: they are scaled together.
 
     concat_i(s_i · x[c_i : c_{i+1}] + t_i) = s · x + t,   s = concat_i(s_i), t = concat_i(t_i)
 
-Networks that normalise their own input channel by channel are exported so. Without any scaling,
-concat_i(x[c_i : c_{i+1}]) = x. The slices must be all of x in x's order.
+Networks that normalise their input channel by channel are exported in this form. Without scaling,
+concat_i(x[c_i : c_{i+1}]) = x. The slices must cover all of x in order.
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
-"""Successive reductions along one axis each become one reduction along all these axes.
+"""Merges successive reductions along single axes into one reduction along all these axes.
 
     mean_h(mean_w(x)) = mean_hw(x), and likewise sums, maxima, minima and L2 norms
 
-Reshapes that only drop axes of size 1 may lie between. Refused where other nodes need a value
-between.
+Reshapes in between may only remove axes of size 1. The rule is refused if other nodes read a value
+in between.
 """
 
 from dataclasses import replace
@@ -48,5 +48,6 @@ def _long(shape: Shape) -> Shape:
 
 
 def _place(shape: Shape, before: Shape) -> int:
-    """Return the axis of `shape` longer than 1 that has `len(before)` such axes before it."""
+    """Return the axis of `shape` that is longer than 1 and has `len(before)` such axes before
+    it."""
     return [axis for axis, size in enumerate(shape) if size > 1][len(before)]

@@ -1,7 +1,7 @@
-"""Two Reshapes in a row become one: reshape(reshape(x, a), b) = reshape(x, b).
+"""Merges two successive Reshapes: reshape(reshape(x, a), b) = reshape(x, b).
 
-Squeeze, Unsqueeze and Flatten are Reshapes too, and exporters chain them. Where other nodes
-read the first it stays for them.
+Squeeze, Unsqueeze and Flatten are loaded as Reshapes, and exporters write them in sequence. If
+other nodes read the first Reshape, it is kept for them.
 """
 
 from dataclasses import replace

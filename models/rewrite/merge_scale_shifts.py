@@ -1,7 +1,7 @@
-"""Two ScaleShifts in a row become one: s2·(s1·x + t1) + t2 = (s2·s1)·x + (s2·t1 + t2).
+"""Merges two successive ScaleShifts: s2·(s1·x + t1) + t2 = (s2·s1)·x + (s2·t1 + t2).
 
-Computed in float64, stored in float32. Refused where the first has an activation, or other nodes
-need its value.
+Weights are computed in float64 and stored in float32. The rule is refused if the first ScaleShift
+has an activation, or if other nodes read its value.
 """
 
 from models.graph import Node, ScaleShift

@@ -1,12 +1,12 @@
-"""1×1 convolutions that read the same value become one, whose channels hold all their outputs.
+"""Merges 1×1 convolutions that read the same value into one with the output channels of all.
 
     y_i = f(conv(x, w_i) + b_i)  →  m = f(conv(x, w) + b),  y_i = m[c_i : c_{i+1}],
     w = concat_i(w_i),  b = concat_i(b_i)
 
-They differ in nothing but their filters: strides, bias or none, activation. One that is the first
-part of a Concat comes last, where `concat_in_place` can place both m and the Concat; one that is
-another part stays as it is, as does one whose channels would not end at a vector's end, or whose
-filter was quantized.
+The convolutions may differ only in their filters and biases. A convolution whose output is the
+first part of a Concat becomes the last sibling, so that `concat_in_place` can place both m and the
+Concat. A convolution is not merged if its output is another part of a Concat, if its channels do
+not fill whole vectors, or if its filter is quantized.
 """
 
 from dataclasses import replace
@@ -60,10 +60,10 @@ def _concats(view: GraphView, conv: Conv) -> list[Concat]:
 
 
 def _is_first(view: GraphView, concat: Concat, part: str) -> bool:
-    """Return whether `part` occurs once in a Concat, as the first part, and the Concat can contain
-    it.
+    """Return whether `part` is the first part of a Concat that can contain the merged siblings.
 
-    The Concat must join channels, and be neither an output of the network nor part of another.
+    `part` must occur once. The Concat must concatenate channels, and must be neither an output of
+    the network nor a part of another Concat.
     """
     return (
         concat.axis == 0

@@ -1,9 +1,9 @@
-"""A Concat of channels takes another Concat's value in place of its first parts if these are equal.
+"""Replaces the first parts of a Concat by the value of another Concat of the same parts.
 
     concat(x1, ..., xm, ..., xn) = concat(concat(x1, ..., xm), ..., xn)
 
-Each of DenseNet's layers lists all earlier layers; nested, each of those is in memory once.
-The other Concat must run before, and concatenate channels too.
+In DenseNet, each layer concatenates all earlier layers. With nested Concats, each earlier layer is
+stored only once. The other Concat must run before, and concatenate channels, too.
 """
 
 from dataclasses import replace
@@ -24,9 +24,9 @@ def nest_concats(view: GraphView, node: Node) -> Outcome:
 
 
 def _longest_beginning(view: GraphView, node: Concat) -> Concat | None:
-    """Return the longest other Concat whose parts are the first parts of `node`, or None.
+    """Return the longest earlier Concat whose parts are the first parts of `node`, or None.
 
-    It has fewer parts than `node` and precedes it.
+    It must have fewer parts than `node`.
     """
     found: Concat | None = None
     for other in view.readers(node.parts[0]):

@@ -1,4 +1,4 @@
-"""Proves that a value is never below zero."""
+"""Proves that a value is never negative."""
 
 from kernels.problems.activation import Activation, ActivationKind
 from models.graph import (
@@ -28,7 +28,7 @@ _ALWAYS = {
 
 
 def is_nonnegative(view: GraphView, name: str) -> bool:
-    """Return True if every element of the value is proved to be at least 0, else False."""
+    """Return True if all elements of the value are proved to be at least 0, and otherwise False."""
     pending, seen = [name], set[str]()
     while pending:
         name = pending.pop()

@@ -1,11 +1,12 @@
-"""A 1×1 convolution that computes a residual is merged with the convolution that adds it.
+"""Merges a 1×1 convolution that computes a residual with the convolution that adds it.
 
     f(W·x + b + (V·x'[::u, ::v] + c)) = f([W V]·[x x'[::u, ::v]] + b + c)
 
-ResNet's shortcuts where the size changes. Only at a precision of tensor cores, whose kernel copies
-the channels of either from where they lie. Refused where the Conv that adds is not 1×1, so that
-other algorithms can run it; where the other has an activation, a residual, padding or groups; and
-where other nodes need its value.
+These are ResNet's shortcuts between layers of different sizes. The rule applies only on tensor
+cores, whose kernel reads the channels of both inputs in place. It is refused if the Conv that adds
+the residual is not 1×1, because other algorithms can run such a Conv. It is also refused if the
+Conv that computes the residual has an activation, a residual, padding or groups, or if other nodes
+read its value.
 """
 
 from dataclasses import replace

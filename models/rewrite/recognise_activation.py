@@ -1,4 +1,4 @@
-"""Arithmetic by which exporters write an activation becomes one Activate.
+"""Recognises arithmetic that exporters write for an activation, and replaces it by one Activate.
 
     x · Sigmoid(x)                        = SiLU(x)
     x · HardSigmoid(x)                    = HardSwish(x)      with slope 1/6 and offset 1/2
@@ -8,8 +8,8 @@
     x · (1 + Tanh(√(2/π)·(x + 0.044715·x³))) · 1/2 = Gelu(x), the approximation
     x · Tanh(Softplus(x))                 = Mish(x)
 
-The factors may have any order, in any number of Mul and Div nodes. Constants are compared at
-float32's precision. Where an inner value has other readers it stays for them.
+The factors may be in any order and in any number of Mul and Div nodes. Constants are compared at
+float32's precision. An inner value with other readers is kept for them.
 """
 
 from dataclasses import dataclass
@@ -87,7 +87,7 @@ def _of_two_factors(view: GraphView, coefficient: float, x: str, y: str) -> _Fou
 
 
 def _hard_sigmoid_input(view: GraphView, coefficient: float, y: str) -> str | None:
-    """Return x if coefficient · y = Clip(x + 3, 0, 6) / 6, else None."""
+    """Return x if coefficient · y = Clip(x + 3, 0, 6) / 6, or None."""
     clip = view.producer(y)
     if not isinstance(clip, Activate) or not _near(coefficient, 1 / 6):
         return None
@@ -98,7 +98,7 @@ def _hard_sigmoid_input(view: GraphView, coefficient: float, y: str) -> str | No
 
 
 def _one_plus_erf_input(view: GraphView, y: str) -> str | None:
-    """Return x if y = 1 + Erf(x / √2), else None."""
+    """Return x if y = 1 + Erf(x / √2), or None."""
     erf_output, slope, offset = _affine(view, y)
     erf = view.producer(erf_output)
     if (slope, offset) != (1, 1) or not isinstance(erf, Activate):
@@ -134,7 +134,7 @@ def _is_one_plus_tanh(view: GraphView, y: str, x: str) -> bool:
 
 
 def _polynomial(view: GraphView, y: str, x: str, depth: int = 8) -> NDArray[np.float64] | None:
-    """Return y's coefficients as a polynomial in x, the constant first; None if it is none."""
+    """Return the coefficients of y as a polynomial in x, the constant first, or None."""
     if y == x:
         return np.array([0.0, 1.0])
     number = _scalar(view, y)
@@ -160,7 +160,7 @@ def _is_hard_sigmoid(activation: Activation) -> bool:
 
 
 def _product(view: GraphView, node: Binary) -> _Product | None:
-    """Return the node's value as a product, including inner products that only this node reads."""
+    """Return the node's value as a product, including factors that only this node reads."""
     coefficient, factors = 1.0, []
     pending: list[tuple[Node, str]] = []
 
@@ -195,10 +195,9 @@ def _product(view: GraphView, node: Binary) -> _Product | None:
 
 
 def _affine(view: GraphView, name: str) -> tuple[str, float, float]:
-    """Return (x, a, b) if the value is a·x + b by one Add, Sub, Mul or Div with a number, else
-    None.
+    """Return (x, a, b) if the value is a·x + b, computed by one Add, Sub, Mul or Div with a number.
 
-    Otherwise x is the value itself, a is 1 and b is 0.
+    Otherwise, return the value itself with a = 1 and b = 0.
     """
     node = view.producer(name)
     if isinstance(node, Binary) and node.activation is None:
@@ -217,7 +216,7 @@ def _affine(view: GraphView, name: str) -> tuple[str, float, float]:
 
 
 def _scalar(view: GraphView, name: str) -> float | None:
-    """Return the number in a weight with one element, or None for any other operand."""
+    """Return the number in a weight with one element, or None for other operands."""
     weight = view.weight(name)
     return float(weight.item()) if weight is not None and weight.size == 1 else None
 

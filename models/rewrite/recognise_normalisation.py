@@ -1,9 +1,9 @@
-"""Arithmetic by which exporters write a normalisation becomes one Normalise.
+"""Recognises arithmetic that exporters write for a normalisation, and replaces it by one Normalise.
 
     c / Sqrt(mean(c·c) + epsilon), c = x - mean(x)  =  Normalise(x), scale 1 and shift 0
 
-The means are over the same axes, and stay there with size 1. A scale and a shift of the result are
-folded by another rule. Where an inner value has other readers it stays for them.
+Both means are over the same axes, which are kept with size 1. Another rule folds a scale and a
+shift of the result. An inner value with other readers is kept for them.
 """
 
 import numpy as np
@@ -53,7 +53,7 @@ def recognise_normalisation(view: GraphView, node: Node) -> Outcome:
 
 
 def _mean_of(view: GraphView, name: str) -> tuple[str, tuple[int, ...]] | None:
-    """Return (x, axes) if the value is the mean of x over `axes` and keeps them, else None."""
+    """Return (x, axes) if the value is the mean of x over `axes`, kept with size 1, or None."""
     match view.producer(name):
         case Reduce(x=x, kind=ReduceKind.MEAN, axes=axes):
             return x, axes
@@ -68,7 +68,7 @@ def _mean(view: GraphView, name: str, source: str) -> tuple[int, ...] | None:
 
 
 def _plus_number(view: GraphView, name: str) -> tuple[str, float] | None:
-    """Return (v, number) if the value is v + number, else None."""
+    """Return (v, number) if the value is v + number, or None."""
     total = view.producer(name)
     if not isinstance(total, Binary) or total.op is not BinaryOp.ADD:
         return None

@@ -1,10 +1,10 @@
 """Defines a rewrite rule as a stateless function of a node and its graph.
 
-    rule(view, node) -> Rewrite    what replaces the node
+    rule(view, node) -> Rewrite    the replacement of the node
                       | Refusal    the pattern matches, but rewriting would be wrong or useless
                       | None       the pattern does not match
 
-A rule decides from the view alone and changes nothing; `editor.py` applies the change.
+A rule only reads the view. `editor.py` applies the change.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,13 +16,12 @@ from models.graph import Graph, Grid, Node, Shape, Value, Weight
 
 @dataclass(frozen=True, kw_only=True)
 class Rewrite:
-    """Describes the replacement of a node; afterwards every node without readers is dropped.
+    """Describes the replacement of a node. Nodes that then have no readers are removed.
 
-    A node in `nodes` replaces the current writer of its output, if there is one; otherwise it takes
-    the rewritten node's position. `rename` turns a value into another: its readers read the new
-    name, and its writer, if one is left, writes it. `values` and `weights`, and the weights that
-    are `grids`, are added, or replace those of the same name. `caveats` give the reasons for
-    inserted nodes.
+    A node in `nodes` replaces the current writer of its output, or takes the position of the
+    rewritten node if there is none. `rename` maps old names of values to new names, in all nodes
+    that read or write them. `values`, `weights` and `grids` (quantized weights) are added, and
+    replace entries of the same name. `caveats` give the reasons for inserted nodes.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -35,7 +34,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Says why a rule left a matching node unchanged; `reason` names the tensors."""
+    """Gives the reason why a rule left a matching node unchanged. It names the tensors."""
 
     reason: str
 
@@ -44,7 +43,8 @@ Outcome: TypeAlias = Rewrite | Refusal | None
 
 
 class GraphView:
-    """Shows a graph to rules, with its edges indexed in both directions in linear time."""
+    """Gives rules read access to a graph. Its edges are indexed in both directions, in linear
+    time."""
 
     def __init__(self, graph: Graph) -> None:
         self.inputs = graph.inputs
@@ -70,7 +70,8 @@ class GraphView:
                 self._readers.setdefault(name, []).append(node.output)
 
     def nodes(self) -> Iterator[Node]:
-        """Yield every node in order; a node replaced meanwhile is yielded in its new form."""
+        """Yield every node in order. If a node is replaced in the meantime, its replacement is
+        yielded."""
         for outputs in self._positions:
             for output in tuple(outputs):
                 if output in self._nodes:
@@ -79,12 +80,13 @@ class GraphView:
     def producer(self, name: str) -> Node | None:
         """Return the node that writes a value.
 
-        None for a network input, a weight, and a value that several nodes write in slices.
+        The result is None for a network input, a weight, or a value that several nodes write in
+        slices.
         """
         return self._nodes.get(name)
 
     def readers(self, name: str) -> tuple[Node, ...]:
-        """Return the nodes that read a value or weight; a node that reads it twice is there
+        """Return the nodes that read a value or weight. A node that reads it twice is returned
         twice."""
         return tuple(self._nodes[output] for output in self._readers.get(name, ()))
 
@@ -93,20 +95,20 @@ class GraphView:
         return self._values[name]
 
     def weight(self, name: str) -> Weight | None:
-        """Return the weight of that name, or None if the name is that of a value."""
+        """Return the weight of that name, or None if the name belongs to a value."""
         return self._weights.get(name)
 
     def grid(self, name: str) -> Grid | None:
-        """Return a quantized weight's whole numbers and scales, or None for other weights."""
+        """Return the integers and scales of a quantized weight, or None for other weights."""
         return self._grids.get(name)
 
     def shape(self, name: str) -> Shape:
-        """Return the shape of a value (for one image) or of a weight."""
+        """Return the shape of a value (of one image) or of a weight."""
         value = self._values.get(name)
         return value.shape if value is not None else tuple(self._weights[name].shape)
 
     def pieces(self, name: str) -> tuple[str, ...]:
-        """Return the values that live inside this one, in the order of their channels."""
+        """Return the values that are slices of this one, in the order of their channels."""
 
         def offset(piece: str) -> int:
             inside = self._values[piece].inside
@@ -119,14 +121,15 @@ class GraphView:
         return self._position(first) < self._position(second)
 
     def fresh(self, stem: str) -> str:
-        """Return `stem`, with a number if a value or a weight has that name already."""
+        """Return `stem`, followed by a number if a value or weight has that name already."""
         name, count = stem, 1
         while name in self._values or name in self._weights:
             name, count = f"{stem}.{count}", count + 1
         return name
 
     def tie(self, name: str, reader: Node) -> str | None:
-        """Return why `name` must stay in memory instead of being fused into `reader`, or None."""
+        """Return the reason why `name` must stay in memory and cannot be fused into `reader`, or
+        None."""
         if name in self.outputs:
             return f"{name} is an output of the network"
         inside = self._values[name].inside
@@ -145,7 +148,7 @@ class GraphView:
 
 
 class Rule(Protocol):
-    """A rewrite rule, whose name is its function's."""
+    """Describes a rewrite rule: a function whose name is the rule's name."""
 
     __name__: str
 
@@ -154,6 +157,6 @@ class Rule(Protocol):
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return the names joined for a message, such as "a, b and c", each only once."""
+    """Return the distinct names joined for a message, such as "a, b and c"."""
     *others, last = dict.fromkeys(names)
     return f"{', '.join(others)} and {last}" if others else last

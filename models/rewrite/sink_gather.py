@@ -1,10 +1,10 @@
-"""Pixels are brought back behind what computes each of them alone, where they are moved again.
+"""Moves a gather of pixels past nodes that compute each pixel separately, up to the next gather.
 
     f(P(x)) = P(f(x)),  Q(P(x)) = (Q·P)(x)     f an activation, a normalisation of channels, a 1×1
                                                Conv, a ScaleShift, or a sum of such values
 
-So between two blocks of Swin pixels go from one order of windows to the next in one gather. Done
-only where all that f computes is gathered again: elsewhere no gather is saved.
+As a result, one gather is enough between two Swin blocks to change the order of windows. The rule
+applies only if all results of f are gathered again, because it would not save a gather otherwise.
 """
 
 from dataclasses import replace
@@ -61,7 +61,8 @@ def sink_gather(view: GraphView, node: Node) -> Outcome:
 
 
 def _of_pixels(view: GraphView, name: str) -> list[Node]:
-    """Return the nodes that compute each pixel alone, of a value and of each other, in order."""
+    """Return the nodes that depend only on this value and compute each pixel separately, in
+    order."""
     known, found = {name}, list[Node]()
     pending = [name]
     while pending:
@@ -95,7 +96,7 @@ def _computes_pixels(view: GraphView, node: Node, known: set[str]) -> bool:
 
 
 def _ends(view: GraphView, name: str, nodes: list[Node]) -> list[str] | None:
-    """Return the values that other nodes read, or None unless these all gather."""
+    """Return the values that other nodes read, or None unless all these nodes gather pixels."""
     inner = {node.output for node in nodes}
     ends = []
     for value in (name, *(node.output for node in nodes)):
@@ -119,7 +120,7 @@ def _gathers(view: GraphView, node: Node) -> bool:
 
 
 def _of_size(node: Node, size: tuple[int, ...]) -> Node:
-    """Return the node for images of another size."""
+    """Return the node changed for images of another size."""
     if not isinstance(node, Conv):
         return node
     window = replace(node.problem.window, input=size, output=size)

@@ -1,17 +1,17 @@
-"""A Transpose moves behind the node that reads it, until it meets another that undoes it.
+"""Moves a Transpose past the node that reads it, until it meets a Transpose that undoes it.
 
-    f(transpose(x)) = transpose(f'(x))   where f' is f with its axes, and its constants, moved
+    f(transpose(x)) = transpose(f'(x))   f' is f with its axes and constants permuted
 
-f is an activation, Normalise, Reduce, Softmax, Slice, an operation of two such values or of one and
-a constant, a Concat, a Reshape that keeps the channels last, or a Gemm over several rows, which
-becomes a 1×1 Conv whose pixels are its rows. So networks that compute on H×W×C between convolutions
-(ConvNeXt), or on tokens T×C (ViT), compute on C×H×W and C×1×T, where kernels have the channels side
-by side anyway, and a sum becomes a residual. For that a Gemm's rows are transposed
-ahead of it where they are not yet, and so is a value that is added to one with its channels last.
+f is an activation, Normalise, Reduce, Softmax, Slice, Concat, an operation of two such values or of
+one and a constant, a Reshape that keeps the channels last, or a Gemm over several rows. The Gemm
+becomes a 1×1 Conv with its rows as pixels. As a result, networks that compute on H×W×C between
+convolutions (ConvNeXt) or on tokens T×C (ViT) compute on C×H×W and C×1×T. The kernels store the
+channels of a pixel contiguously in any case, and a sum can become a residual. For this purpose, a
+Transpose may also be added before a Gemm, and before a value that is added to a transposed one.
 
-Two Transposes become one; one that moves only axes of size 1 becomes a Reshape. A Reshape that then
-only drops axes of size 1 moves along. Refused nowhere; where other nodes read the transposed value
-it stays for them.
+Two Transposes become one, and a Transpose that moves only axes of size 1 becomes a Reshape. A
+Reshape after a Transpose that only removes axes of size 1 moves along with it. The rule is never
+refused. If other nodes read the transposed value, it is kept for them.
 """
 
 from collections.abc import Callable
@@ -50,9 +50,9 @@ Axes = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """Says how a value is seen: its axis i is axis `axes[i]` of its source, which has `rank` axes.
+    """Describes a transposed value: axis i is axis `axes[i]` of its source, which has `rank` axes.
 
-    The source's other axes have size 1.
+    The other axes of the source have size 1.
     """
 
     axes: Axes
@@ -60,26 +60,26 @@ class _Order:
 
     @property
     def whole(self) -> Axes:
-        """Return all axes of the source, first those of size 1 that are not seen."""
+        """Return all axes of the source. The axes of size 1 that the value lacks come first."""
         return (*(axis for axis in range(self.rank) if axis not in self.axes), *self.axes)
 
     @property
     def is_of_pixels(self) -> bool:
-        """Return whether the source is C×H×W or C×D×H×W, seen with its channels last."""
+        """Return whether the source is C×H×W or C×D×H×W and the value has its channels last."""
         return self.axes[-1:] == (0,) and self.rank in (3, 4)
 
     def of_source(self, shape: Shape) -> Shape:
-        """Return the shape of the source of what has this shape."""
+        """Return the shape of the source of a value with this shape."""
         return tuple(
             shape[self.axes.index(axis)] if axis in self.axes else 1 for axis in range(self.rank)
         )
 
 
 _TOKENS = _Order((2, 0), 3)
-"""T×C as it is seen of C×1×T."""
+"""The order of T×C as a view of C×1×T."""
 
 _ROWS = {1: _TOKENS, 2: _Order((1, 2, 0), 3)}
-"""By the number of axes of rows: T×C, and H×W×C as it is seen of C×H×W."""
+"""The orders of T×C and of H×W×C (a view of C×H×W), by the number of axes before C."""
 
 
 def sink_transpose(view: GraphView, node: Node) -> Outcome:
@@ -107,7 +107,8 @@ def sink_transpose(view: GraphView, node: Node) -> Outcome:
 
 
 def _seen(view: GraphView, name: str) -> tuple[str, _Order] | None:
-    """Return the value of which another is a transposed view, and the order; None if of none."""
+    """Return the source of a transposed value, and the order of its axes, or None for other
+    values."""
     node = view.producer(name)
     is_view = isinstance(node, Reshape) and not node.channels_last
     turn = view.producer(node.x) if isinstance(node, Reshape) and is_view else node
@@ -122,7 +123,7 @@ def _seen(view: GraphView, name: str) -> tuple[str, _Order] | None:
 
 
 def _source(view: GraphView, node: Node, order: _Order) -> Value:
-    """Return the value to compute, of which the node's output is seen in an order."""
+    """Return a new value for the node's result before the Transpose."""
     name = view.fresh(f"{node.output}.untransposed")
     return Value(name, order.of_source(view.shape(node.output)))
 
@@ -130,7 +131,7 @@ def _source(view: GraphView, node: Node, order: _Order) -> Value:
 def _seen_again(
     view: GraphView, value: Value, order: _Order, output: str
 ) -> tuple[tuple[Node, ...], tuple[Value, ...]]:
-    """Return the nodes and values that make `output` of `value`, seen in an order."""
+    """Return nodes and values that compute `output` by transposing `value`."""
     name = f"{value.name}.transposed"
     if len(order.axes) == order.rank:
         return (Transpose(name=name, output=output, x=value.name, axes=order.axes),), ()
@@ -163,7 +164,7 @@ def _one_transpose(view: GraphView, node: Transpose) -> Outcome:
 
 
 def _reshape(view: GraphView, node: Reshape) -> Outcome:
-    """Move a Reshape of rows with their channels last ahead of the Transpose."""
+    """Move a Reshape of rows with their channels last before the Transpose."""
     turn, shape = view.producer(node.x), view.shape(node.output)
     if not isinstance(turn, Transpose) or node.channels_last:
         return None
@@ -177,7 +178,7 @@ def _reshape(view: GraphView, node: Reshape) -> Outcome:
 
 
 def _reshaped(view: GraphView, node: Node, x: str, order: _Order) -> Rewrite:
-    """Return the Rewrite that makes the node's output of x by a Reshape, then seen in an order."""
+    """Return the Rewrite that computes the node's output from x by a Reshape and a Transpose."""
     value = _source(view, node, order)
     nodes, values = _seen_again(view, value, order, node.output)
     first = Reshape(name=node.name, output=value.name, x=x)
@@ -185,7 +186,7 @@ def _reshaped(view: GraphView, node: Node, x: str, order: _Order) -> Rewrite:
 
 
 def _as_matrix(view: GraphView, node: Gemm) -> Outcome:
-    """Make a matrix of a Gemm's rows, which have more axes than a Conv's pixels."""
+    """Reshape the rows of a Gemm to a matrix if they have more axes than a Conv's pixels."""
     *rows, c = view.shape(node.x)
     if prod(rows) == 1 or len(rows) in _ROWS:
         return None
@@ -201,7 +202,7 @@ def _as_matrix(view: GraphView, node: Gemm) -> Outcome:
 
 
 def _order_read(view: GraphView, node: Node) -> _Order | None:
-    """Return the order in which the node's operands are seen, or can be, or None."""
+    """Return the order of axes in which the node's operands are or can be transposed, or None."""
     order = _order_seen(view, node)
     if not isinstance(node, Gemm) or (order is not None and order.is_of_pixels):
         return order
@@ -210,7 +211,7 @@ def _order_read(view: GraphView, node: Node) -> _Order | None:
 
 
 def _order_seen(view: GraphView, node: Node) -> _Order | None:
-    """Return the order in which all values that the node reads are seen, or None."""
+    """Return the common order of axes of all transposed values that the node reads, or None."""
     found, others = set[_Order](), list[str]()
     for name in node.operands():
         if view.weight(name) is None:
@@ -226,7 +227,7 @@ def _order_seen(view: GraphView, node: Node) -> _Order | None:
 
 
 def _can_follow(view: GraphView, node: Node, name: str, order: _Order) -> bool:
-    """Return whether a value that is seen in no order can be put into the source's."""
+    """Return whether a value that is not transposed can be put into the order of the source."""
     if len(view.shape(name)) != len(order.axes):
         return False
     if isinstance(view.producer(name), Constant):
@@ -237,7 +238,8 @@ def _can_follow(view: GraphView, node: Node, name: str, order: _Order) -> bool:
 
 @dataclass
 class _Moving:
-    """Collects what moving a node ahead of a Transpose adds."""
+    """Collects the nodes, values and weights that are added when a node is moved before a
+    Transpose."""
 
     view: GraphView
     node: Node
@@ -247,7 +249,7 @@ class _Moving:
     weights: dict[str, Weight] = field(default_factory=dict)
 
     def operand(self, name: str) -> str:
-        """Return an operand as the source has it."""
+        """Return an operand in the order of axes of the source."""
         if self.view.weight(name) is not None:
             return self.constant(name, "constant")
         seen, producer = _seen(self.view, name), self.view.producer(name)
@@ -269,7 +271,7 @@ class _Moving:
         return self._add(Transpose, "pixels", self.order.of_source(shape), x=name, axes=axes)
 
     def constant(self, name: str, role: str) -> str:
-        """Return a new constant, permuted to match the source."""
+        """Add a copy of a constant with the order of axes of the source, and return its name."""
         weight, axes = weight_of(self.view, name), self.order.axes
         aligned = weight.reshape((1,) * (len(axes) - weight.ndim) + weight.shape)
         turned = aligned.transpose([axes.index(axis) for axis in sorted(axes)])
@@ -278,7 +280,7 @@ class _Moving:
         return made
 
     def _add(self, kind: type[Node], role: str, shape: Shape, **fields: Any) -> str:
-        """Add a node, and return its output."""
+        """Add a node, and return the name of its output."""
         name = self._fresh(role)
         self.values.append(Value(name, shape))
         self.nodes.append(kind(name=name, output=name, **fields))
@@ -332,7 +334,7 @@ def _binary(to: _Moving, node: Binary) -> Node | None:
 
 
 def _gemm(to: _Moving, node: Gemm) -> Node:
-    """Return the 1×1 Conv of a Gemm over the channels of each pixel."""
+    """Return the 1×1 Conv that replaces a Gemm over the channels of each pixel."""
     c, *spatial = to.order.of_source(to.view.shape(node.x))
     filters, size = weight_of(to.view, node.weight), tuple(spatial)
     one, none = (1,) * len(size), (0,) * len(size)

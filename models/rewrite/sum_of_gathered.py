@@ -1,8 +1,8 @@
-"""A sum with pixels that were brought back is done before they are.
+"""Adds pixels before they are brought back to their positions, instead of after that.
 
-    x + P⁻¹(y) = P⁻¹(P(x) + y)      where P(x) is at hand
+    x + P⁻¹(y) = P⁻¹(P(x) + y)      if P(x) exists already
 
-P(x) + y is then a residual of the Conv that computes y. Refused where P⁻¹(y) is needed itself.
+P(x) is then a residual of the Conv that computes y. The rule is refused if other nodes read P⁻¹(y).
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def sum_of_gathered(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the sum."""
+    """Apply the rule at the Add."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.ADD:
         return None
     if view.weight(node.a) is not None or view.weight(node.b) is not None:
@@ -37,7 +37,7 @@ def _brought_back(view: GraphView, name: str) -> Moved | None:
 
 
 def _moved_there(view: GraphView, node: Node, x: str, moved: Moved) -> str | None:
-    """Return the value that has x's pixels where `moved` has not yet brought them back, or None."""
+    """Return the value P(x), if it exists, where `moved` describes P⁻¹."""
     for name in _gathers(view, x):
         other, writer = moved_pixels(view, name), view.producer(name)
         is_ahead = writer is not None and view.precedes(writer, node)
@@ -47,7 +47,7 @@ def _moved_there(view: GraphView, node: Node, x: str, moved: Moved) -> str | Non
 
 
 def _gathers(view: GraphView, name: str) -> Iterator[str]:
-    """Yield the values that Reshapes and Resamples make of one, the farthest first."""
+    """Yield the values that Reshapes and Resamples compute from a value, the farthest first."""
     for reader in view.readers(name):
         if isinstance(reader, Resample | Reshape):
             yield from _gathers(view, reader.output)

@@ -1,10 +1,10 @@
-"""A sum over the parts of a Concat or Reshape adds the parts without joining or cutting them first.
+"""Adds the parts of a Concat or Reshape directly, without concatenating or cutting them first.
 
     Σ_i concat(x_0, ..., x_r)_i = Σ_i x_i,   Σ_i reshape(x: r·C → r×C)_i = Σ_i x[i·C : i·C + C]
 
-and likewise Σ_i (x · a)_i = Σ_i x_i · a_i for products of such (ResNeSt, SKNet: a is the softmax
-over the parts). Slices of channels move nothing. Refused where the parts are more than 8, each of
-which would take a launch.
+The same holds for products, Σ_i (x · a)_i = Σ_i x_i · a_i (in ResNeSt and SKNet, a is the softmax
+over the parts). Slices of channels move nothing. The rule is refused if there are more than 8
+parts, because each of them takes a launch.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ _PARTS = 8
 
 @dataclass
 class _Made:
-    """Collects the nodes and values made for one rewrite."""
+    """Collects the nodes and values of one rewrite."""
 
     view: GraphView
     stem: str
@@ -53,7 +53,8 @@ def sum_of_parts(view: GraphView, node: Node) -> Outcome:
 
 
 def _parts(made: _Made, name: str, reader: Node) -> list[str] | None:
-    """Return the parts of a value along axis 0, without that axis, or None if that needs a copy."""
+    """Return the parts of a value along axis 0, without that axis, or None if this requires a
+    copy."""
     view = made.view
     producer, shape = view.producer(name), view.shape(name)
     rest = shape[1:]
@@ -81,7 +82,7 @@ def _parts(made: _Made, name: str, reader: Node) -> list[str] | None:
 
 
 def _factors(made: _Made, name: str, product: Node) -> list[str] | None:
-    """Return a factor's parts like `_parts`, but copied if the factor has one number per
+    """Return the parts of a factor like `_parts`, or copies of them if it has one number per
     channel."""
     view, shape = made.view, made.view.shape(product.output)
     mine = view.shape(name)

@@ -1,1 +1,1 @@
-"""Decides the order in which steps may run, and estimates when each runs."""
+"""Decides which orders of steps are allowed, and estimates when each step runs."""

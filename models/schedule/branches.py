@@ -1,23 +1,26 @@
 """Decides which steps of a plan may run in parallel, and on how many streams.
 
     accesses ─ dependencies ─┬─ all_before ─ windows: when each step may run, for the arena
-                             └─ streams: a number per step ─ dependents: which may begin early
+                             └─ streams: one stream per step ─ dependents: which may begin early
 
-A step waits for those that wrote what it reads or writes, and for those that read what it writes.
-Parts of a buffer that lie beside each other in every pixel, as a Concat's do, are disjoint.
+A step depends on earlier steps that wrote bytes that it reads or writes, and on earlier steps that
+read bytes that it writes. Disjoint parts of each pixel, such as the parts of a Concat, do not
+depend on each other.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 After = tuple[frozenset[int], ...]
-"""For each step, the earlier steps that it directly follows."""
+"""For each step, the earlier steps on which it directly depends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Locates bytes `begin` to `end` of every `pitch` bytes of a buffer, or all of it if `pitch` is
-    0."""
+    """Locates the bytes from `begin` to `end` in every `pitch` bytes of a buffer.
+
+    If `pitch` is 0, this is the whole buffer.
+    """
 
     root: str
     begin: int = 0
@@ -46,9 +49,10 @@ def in_order(count: int) -> After:
 
 
 def dependencies(accesses: Sequence[Access]) -> After:
-    """Return the direct predecessors of each step, which is the transitive reduction.
+    """Return the direct predecessors of each step, as a transitive reduction.
 
-    The first step precedes all others, as streams fork there; the last follows all.
+    The first step precedes all others, because streams fork there. The last step follows all
+    others.
     """
     touched: dict[str, list[tuple[int, Part, bool]]] = {}
     before: list[set[int]] = []
@@ -73,7 +77,7 @@ def dependencies(accesses: Sequence[Access]) -> After:
 
 
 def _reduced(before: Sequence[Collection[int]]) -> After:
-    """Drop the predecessors that already precede another predecessor of the same step."""
+    """Remove predecessors that already precede another predecessor of the same step."""
     ancestors: list[int] = []  # a bit a step
     result = []
     for after in before:
@@ -88,7 +92,7 @@ def _reduced(before: Sequence[Collection[int]]) -> After:
 
 
 def all_before(after: After) -> list[int]:
-    """Return, for each step, a bit set of all steps that must come before it."""
+    """Return, for each step, a bit set of all steps that must end before it begins."""
     ancestors = [0] * len(after)
     for step, awaited in enumerate(after):
         for other in awaited:
@@ -97,10 +101,10 @@ def all_before(after: After) -> list[int]:
 
 
 def windows(before: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the first and the last position that each step can have in an allowed order.
+    """Return the first and last position that each step can have in an allowed order.
 
-    `before` is the result of `all_before`. Of two steps whose windows do not overlap, the earlier
-    always ends before the later begins.
+    `before` is the result of `all_before`. If the windows of two steps do not overlap, the earlier
+    step always ends before the later one begins.
     """
     behind = [sum(steps >> step & 1 for steps in before) for step in range(len(before))]
     last = len(before) - 1
@@ -108,10 +112,10 @@ def windows(before: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def streams(after: After) -> list[int]:
-    """Return a stream for each step; the first and the last step are on stream 0.
+    """Return a stream for each step. The first and last steps are on stream 0.
 
-    A step continues a stream whose last step it must follow, or else opens one: so streams make no
-    step wait for more than it must.
+    A step continues a stream whose last step it must follow, and otherwise opens a new one.
+    Therefore no step waits longer because of its stream.
     """
     last: list[int] = []  # of each stream
     chosen = []
@@ -128,9 +132,9 @@ def streams(after: After) -> list[int]:
 
 
 def dependents(after: After) -> list[bool]:
-    """Return for each step whether it waits for nothing but the previous step on its stream.
+    """Return, for each step, whether it depends only on the previous step on its stream.
 
-    Its launch may then overlap with that one (kernels/src/dependent.cuh).
+    The launch of such a step may overlap with the previous launch (kernels/src/dependent.cuh).
     """
     last: dict[int, int] = {}
     result = []

@@ -1,11 +1,12 @@
-"""Estimates how long a plan's steps take, and when each runs.
+"""Estimates how long the steps of a plan take, and when each step runs.
 
-A convolution takes what the cost model says (kernels/tuning/heuristic.py), divided equally among
-its launches. Any other step takes OTHER_US plus what takes longest: its operations on the busiest
-multiprocessor, its bytes from memory, those that its blocks read from the second-level cache, or
-their waits for them. A softmax's exponentials are operations of slower units. A step starts a gap
-after the last of those that it waits for. Steps that run in parallel share the GPU: each fills the
-multiprocessors that it has blocks for, and where that is more than there are, all slow down alike.
+The cost model (kernels/tuning/heuristic.py) gives the time of a convolution, which is divided
+equally among its launches. Any other step takes OTHER_US plus the longest of these times: its
+operations on the busiest multiprocessor, its memory traffic, the traffic between its blocks and the
+second-level cache, and the latency of its reads. Exponentials of a softmax run on slower units. A
+step starts a gap after the last step on which it depends. Steps that run in parallel share the GPU:
+each occupies one multiprocessor per block, and if there are too few multiprocessors, all steps slow
+down equally.
 """
 
 from collections.abc import Sequence
@@ -25,22 +26,21 @@ from kernels.tuning.static_profile import MMA
 from models.schedule.branches import After, dependents, in_order, streams
 
 GAP_US = microseconds(ASSUMED.launch_cycles)
-"""The time from the end of a graph's node to the start of one that waits for it."""
+"""The time from the end of a node in a graph to the start of a node that depends on it."""
 
 OTHER_US = 0.7
 """The assumed time for a launch that computes no convolution to start, load and end."""
 
 _THREADS = 640
-"""The threads of such launches that a multiprocessor runs at once, assumed: their registers and
-shared memory leave room for about a third of what there may be."""
+"""The assumed number of threads of such launches that a multiprocessor runs at once. Because of
+their registers and shared memory, it is about a third of the maximum."""
 
 _CLEARLY = 0.95
-"""Branches run in parallel only if by this model they take at most this share of the time."""
+"""Branches run in parallel only if the model estimates at most this share of the serial time."""
 
 
 class Machine(Protocol):
-    """Gives the properties of a GPU on which times depend, known from a `Device` or a data
-    sheet."""
+    """Gives the properties of a GPU that affect times, from a `Device` or a data sheet."""
 
     @property
     def multiprocessors(self) -> int:
@@ -48,11 +48,11 @@ class Machine(Protocol):
 
     @property
     def max_shared_bytes(self) -> int:
-        """Return the largest shared memory of a block, in bytes."""
+        """Return the largest amount of shared memory per block, in bytes."""
 
     @property
     def architecture(self) -> str:
-        """Return the architecture that kernels are compiled for."""
+        """Return the architecture for which kernels are compiled."""
 
     @property
     def peak_flops(self) -> float:
@@ -60,7 +60,7 @@ class Machine(Protocol):
 
     @property
     def peak_bandwidth(self) -> float:
-        """Return the peak bandwidth of memory, in bytes per second."""
+        """Return the peak memory bandwidth, in bytes per second."""
 
     @property
     def overlaps(self) -> bool:
@@ -69,10 +69,11 @@ class Machine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Holds the least work of a step, which is its FLOPs and the bytes that it moves.
+    """Holds the minimum work of a step: its FLOPs, and the bytes that it moves.
 
-    `precision` is that of its FLOPs, except of a convolution, whose algorithm has one, and of the
-    FLOPs that are `exponentials` of a softmax; `reads` are those of each of its blocks.
+    `precision` is the precision of its FLOPs. It does not apply to a convolution, whose algorithm
+    has its own precision, nor to the `exponentials` of a softmax. `reads` describes the reads of
+    each block.
     """
 
     flops: int = 0
@@ -94,7 +95,7 @@ class PlannedConv:
 
 
 class TimedStep(Protocol):
-    """A launch whose time can be estimated."""
+    """Describes a launch whose time can be estimated."""
 
     @property
     def launch(self) -> Launch:
@@ -102,17 +103,16 @@ class TimedStep(Protocol):
 
     @property
     def cost(self) -> Cost:
-        """Return the least work of the step."""
+        """Return the minimum work of the step."""
 
     @property
     def chosen(self) -> PlannedConv | None:
-        """Return the convolution that the step computes, or None for any other step."""
+        """Return the convolution that the step computes, or None for other steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Holds the estimated µs of a step that runs alone, and the share of multiprocessors that it
-    uses."""
+    """Holds the estimated time of a step that runs alone, and its share of the multiprocessors."""
 
     us: float
     share: float = 1.0
@@ -120,14 +120,14 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Holds the start and end of a step in µs from the first step's start."""
+    """Holds the start and end of a step in µs, relative to the start of the first step."""
 
     start_us: float
     end_us: float
 
 
 def precision_of(step: TimedStep) -> Precision:
-    """Return the precision at which a step multiplies."""
+    """Return the precision of a step's multiplications."""
     if step.chosen is None:
         return step.cost.precision
     return step.chosen.choice.algorithm.arithmetic(step.chosen.problem)
@@ -147,7 +147,7 @@ def estimate(step: TimedStep, machine: Machine) -> Estimate:
 
 
 def _cycles(step: TimedStep, machine: Machine) -> float:
-    """Return the cycles in which the busiest multiprocessor computes and reads what it has."""
+    """Return the number of cycles that the busiest multiprocessor needs for its blocks."""
     cost, architecture = step.cost, architecture_of(machine.architecture)
     blocks = prod(step.launch.grid)
     busiest = ceil(blocks / machine.multiprocessors)
@@ -165,9 +165,9 @@ def _cycles(step: TimedStep, machine: Machine) -> float:
 
 
 def gaps(after: After, *, overlaps: bool, constants: Constants = ASSUMED) -> list[float]:
-    """Return the µs between the start of each step and the end of the last step that it waits for.
+    """Return the time in µs from the end of a step's last dependency to its start, for each step.
 
-    `overlaps` says whether launches may overlap.
+    `overlaps` tells whether launches may overlap.
     """
     stream = streams(after)
 
@@ -183,9 +183,9 @@ def gaps(after: After, *, overlaps: bool, constants: Constants = ASSUMED) -> lis
 def spans(
     estimates: Sequence[Estimate], after: After, gaps_us: Sequence[float] | None = None
 ) -> list[Span]:
-    """Return the start and end of each step; a gap follows the last step that it waits for.
+    """Return the start and end of each step. A gap follows the last step on which it depends.
 
-    The gap is GAP_US, unless `gaps_us` gives one per step.
+    The gap is GAP_US, unless `gaps_us` has one gap per step.
     """
     gaps_us = gaps_us or [GAP_US] * len(after)
     left = [estimate.us for estimate in estimates]
@@ -218,7 +218,7 @@ def spans(
 
 
 def pays(steps: Sequence[TimedStep], after: After, machine: Machine) -> bool:
-    """Return whether the steps end clearly earlier in this order than one after another."""
+    """Return whether this order is clearly faster than running the steps one after another."""
     estimates = [estimate(step, machine) for step in steps]
 
     def us(order: After) -> float:

@@ -1,4 +1,4 @@
-"""Shows when each launch of a batch runs, as estimated or as measured on a GPU."""
+"""Shows when each launch of a batch runs, either as estimated or as measured on a GPU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Holds the start and end of a launch in µs from the first launch's start."""
+    """Holds the start and end of a launch in µs, relative to the start of the first launch."""
 
     name: str
     start_us: float
@@ -16,10 +16,11 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Lists the launches of a model on n images.
+    """Lists the launches of a model for n images.
 
-    Measured bars lie between events, which keep launches from overlapping; `replay_us` is the time
-    of the whole graph without events, copies included; None where the bars are modelled.
+    Measured bars are the times between events, which prevent launches from overlapping. `replay_us`
+    is the time of the whole graph without events, including copies. It is None if the bars are
+    estimates.
     """
 
     name: str
@@ -30,12 +31,12 @@ class Timeline:
 
     @property
     def us(self) -> float:
-        """Return the time from the first launch's start to the last one's end, in µs."""
+        """Return the time from the start of the first launch to the end of the last one, in µs."""
         return max(bar.end_us for bar in self.bars)
 
     @property
     def gaps_us(self) -> float:
-        """Return for how many µs no launch runs."""
+        """Return the total time in which no launch runs, in µs."""
         idle = end = 0.0
         for bar in sorted(self.bars, key=lambda bar: bar.start_us):
             idle += max(0.0, bar.start_us - end)

@@ -1,1 +1,1 @@
-"""Measures, reads and compiles ahead of time which kernels a network runs."""
+"""Measures which kernels run a network fastest, reads such measurements, and compiles kernels."""

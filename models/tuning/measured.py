@@ -1,4 +1,4 @@
-"""Reads measurements of a network's convolutions, and chooses algorithms by them."""
+"""Reads measurements of a network's convolutions, and chooses the fastest algorithms."""
 
 import logging
 import re
@@ -19,9 +19,10 @@ _log = logging.getLogger("convoy")
 
 
 def conv_problems(graph: Graph, batches: Iterable[int]) -> dict[ConvProblem, list[str]]:
-    """Return every convolution problem of a rewritten graph at every N, with its nodes' names.
+    """Return all convolution problems of a rewritten graph at all N, each with the names of its
+    nodes.
 
-    A layer's problems for all N are adjacent.
+    The problems of a layer for all N are adjacent.
     """
     layers: dict[ConvProblem, list[str]] = {}
     for node in graph.nodes:
@@ -32,12 +33,12 @@ def conv_problems(graph: Graph, batches: Iterable[int]) -> dict[ConvProblem, lis
 
 
 def read_measurements(tuning: Path | None) -> Measurements:
-    """Return the measurements in a file; None means the default file, which may be missing.
+    """Return the measurements in a file, or in the default file if `tuning` is None.
 
-    Raises EngineError where a named file is missing, or is not a file of measurements.
+    The default file may be missing. Raises EngineError if a named file is missing or invalid.
     """
     if tuning is not None and not placed(tuning).exists():
-        raise EngineError(f"there are no measurements at {tuning}; `convoy tune` makes them")
+        raise EngineError(f"there are no measurements at {tuning}; run `convoy tune` to make them")
     try:
         return TuningStore(tuning or DEFAULT_STORE).read()
     except TuningStoreError as error:
@@ -45,24 +46,28 @@ def read_measurements(tuning: Path | None) -> Measurements:
 
 
 def find_on(gpu: str, tuning: Path) -> Find:
-    """Return a file's winners for a GPU by its short name ("H200"), under the latest conditions.
+    """Return a function that finds measured winners for a GPU, given by its short name ("H200").
 
-    Raises EngineError where it has none, or as `read_measurements` does.
+    If there are measurements under several conditions, the latest ones are used. Raises EngineError
+    if the file has no measurements for that GPU, and like `read_measurements`.
     """
     measurements = read_measurements(tuning)
     known = dict.fromkeys(key.conditions for key in measurements)
     there = [entry for entry in known if re.search(rf"\b{re.escape(gpu)}\b", entry.device)]
     if not there:
         devices = ", ".join(dict.fromkeys(entry.device for entry in known)) or "no device"
-        raise EngineError(f"{tuning} has measurements on {devices}, but on no {gpu}")
+        raise EngineError(
+            f"{tuning} has measurements on {devices}, but not on {gpu}; run `convoy tune` there"
+        )
     return finder(measurements, there[-1])
 
 
 def choose_for(device: Device, graph: Graph, max_batch: int, tuning: Path | None) -> Choose:
-    """Return a function that chooses the fastest measured on this device, else the best estimate.
+    """Return a function that chooses the algorithm that was measured to be fastest on this device.
 
-    Measures nothing; logs how many choices were measured. Raises EngineError as `read_measurements`
-    does, and where the device has no compiler.
+    Without measurements, the algorithm is chosen by the estimate. This function measures nothing;
+    it logs how many choices are measured. Raises EngineError if the device has no compiler, and
+    like `read_measurements`.
     """
     try:
         conditions = conditions_of(device)

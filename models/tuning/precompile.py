@@ -1,4 +1,4 @@
-"""Compiles a model's kernels ahead of time, on a machine without a GPU."""
+"""Compiles the kernels of a model in advance, on a machine that may have no GPU."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
@@ -28,11 +28,12 @@ def precompile(
     progress: Callable[[int, int], None] | None = None,
     threads: int = 0,
 ) -> int:
-    """Fill the cache with the kernels for N = 1..max_batch, and return how many there are.
+    """Compile the kernels for N = 1..max_batch into the cache, and return their number.
 
-    The winners in `tuning`, if given, are compiled too, all on as many `threads`; 0 is one for each
-    core. Calls `progress(done, total)`. Raises EngineError for an architecture that the compiler
-    does not know, one that lacks the precision, a missing compiler, or a missing file.
+    If `tuning` is given, the measured winners in it are compiled, too. `threads` threads compile; 0
+    means one thread per core. Calls `progress(done, total)`. Raises EngineError if an architecture
+    is unknown to the compiler or does not support the precision, or if the compiler or a file is
+    missing.
     """
     try:
         known, by = known_architectures(), compiler()
@@ -68,7 +69,7 @@ def precompile(
 
 
 def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Choose]:
-    """Yield a function that chooses the fastest for each measured device of these architectures."""
+    """Yield one choosing function per measured device of these architectures."""
     if tuning is None:
         return
     measurements = read_measurements(tuning)
@@ -80,7 +81,7 @@ def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Cho
 
 
 def _gpus_of(name: str) -> Iterator[Facts]:
-    """Yield the properties of an architecture's GPUs on which plans depend."""
+    """Yield, for each GPU of an architecture, the properties that affect plans."""
     architecture = ARCHITECTURES[name]
     for multiprocessors in architecture.multiprocessors:
         yield Facts(multiprocessors, architecture.block_bytes, name)

@@ -19,7 +19,7 @@ from models.tuning.measured import conv_problems
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCandidate:
-    """Holds a candidate's medians, warm and cold, and their mean `us`, which is compared."""
+    """Holds the median times of a candidate, warm and cold. Their mean `us` is compared."""
 
     name: str
     us: float
@@ -29,7 +29,7 @@ class MeasuredCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ProblemReport:
-    """Reports on one problem and its nodes; `ranked` lists the fastest candidate first."""
+    """Reports on one problem and its nodes. In `ranked`, the fastest candidate comes first."""
 
     nodes: tuple[str, ...]
     problem: str
@@ -41,19 +41,23 @@ class ProblemReport:
 
     @property
     def effective_tflops(self) -> float:
-        """Return direct convolution's operations over the winner's time, which Winograd may raise
-        above the peak."""
+        """Return the operations of direct convolution per time of the winner, in TFLOP/s.
+
+        Winograd can exceed the device's peak, because it needs fewer operations.
+        """
         return self.flops / self.ranked[0].us / 1e6
 
     @property
     def roofline_share(self) -> float:
-        """Return direct convolution's time at the device's peaks, divided by the winner's time."""
+        """Return the time of direct convolution at the device's peaks, divided by the winner's
+        time."""
         return self.roofline_us / self.ranked[0].us
 
 
 @dataclass(frozen=True, slots=True)
 class TuningReport:
-    """Lists measurements of a network's convolutions on a device, from this run or earlier ones."""
+    """Lists measurements of a network's convolutions on a device, including those of earlier
+    runs."""
 
     name: str
     device: str
@@ -71,13 +75,14 @@ def tune(
     anew: bool = False,
     threads: int = 0,
 ) -> TuningReport:
-    """Measure every convolution for N = 1..max_batch, `top` candidates each, or all if it is None.
+    """Measure every convolution for N = 1..max_batch, with the `top` candidates, or all if it is
+    None.
 
-    Kernels are compiled on as many `threads` before any is measured; 0 is one for each core.
-    Measurements in the file `tuning` are not repeated unless `anew`; None is the default file.
-    Calls `progress(task, done, total)`. Raises EngineError where there is no GPU, the file cannot
-    be used, or the device fails. Measurements are in the file by then, also after
-    KeyboardInterrupt.
+    Kernels are compiled by `threads` threads before any of them is measured; 0 means one thread per
+    core. Measurements are stored in the file `tuning`, or in the default file if it is None. Stored
+    measurements are not repeated, unless `anew`. Calls `progress(task, done, total)`. Raises
+    EngineError if there is no GPU, if the file cannot be used, or if the device fails. Completed
+    measurements are stored even then, and after KeyboardInterrupt.
     """
     device = open_gpu("`convoy tune` measures on a GPU; without one, choices are estimated")
     store = TuningStore(tuning or DEFAULT_STORE)

@@ -59,7 +59,7 @@ def test_ten_thousand_buffers_are_laid_out_in_seconds() -> None:
 
 
 def test_a_buffer_without_bytes_or_life_is_refused() -> None:
-    with pytest.raises(ValueError, match="no bytes or no life"):
+    with pytest.raises(ValueError, match="at least 1 byte, and first <= last"):
         Lifetime("a", 0, 0, 1)
-    with pytest.raises(ValueError, match="no bytes or no life"):
+    with pytest.raises(ValueError, match="at least 1 byte, and first <= last"):
         Lifetime("a", 1, 2, 1)

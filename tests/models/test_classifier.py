@@ -51,7 +51,7 @@ def test_a_thousand_classes_without_labels_are_imagenets_and_a_line_says_so(
         classifier = load_classifier(path, overrides={"preset": "imagenet"})
     labels = classifier.preprocessing.labels
     assert (len(labels), labels[:1]) == ((1000, ("tench",)) if labelled else (0, ()))
-    assert ("taken as ImageNet's" in caplog.text) is labelled
+    assert ("ImageNet's labels are used" in caplog.text) is labelled
 
 
 def test_a_classifier_says_what_was_taken_from_which_file(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_labels_in_the_file_of_other_classes_are_left_out_and_a_line_says_so(
     helper.set_model_props(model, {"names": "{0: 'a', 1: 'b'}"})
     save_model(model, path)
     classifier = load_classifier(path, overrides={"preset": "raw"})
-    doubt = "m.onnx: its metadata name 2 classes, and it has 3"
+    doubt = "m.onnx: its metadata name 2 classes, but it has 3"
     assert doubt in caplog.text
     assert (classifier.preprocessing.labels, doubt in classifier.origin) == ((), True)
     helper.set_model_props(model, {"names": "{0: 'a', 1: 'b', 2: 'c'}"})

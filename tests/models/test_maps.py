@@ -180,12 +180,12 @@ def of_clips() -> Graph:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: pooled_then_gemm(pool=PoolKind.MAX), "not one linear layer of averages"),
-        (lambda: scored_then_pooled(_SOFT), "not one linear layer of averages"),
-        (widened, "not one linear layer of averages"),
-        (activated, "not one linear layer of averages"),
-        (flattened, "not one linear layer of averages"),
-        (wide_window, "not one linear layer of averages"),
+        (lambda: pooled_then_gemm(pool=PoolKind.MAX), "not a linear function of averages"),
+        (lambda: scored_then_pooled(_SOFT), "not a linear function of averages"),
+        (widened, "not a linear function of averages"),
+        (activated, "not a linear function of averages"),
+        (flattened, "not a linear function of averages"),
+        (wide_window, "not a linear function of averages"),
         (of_clips, "12×4×6×6, have no positions in an image"),
     ],
 )

@@ -204,7 +204,7 @@ def test_a_layer_with_a_weight_beyond_float16_stays_in_float32(
         assert conv.problem.precision is (Precision.FP32 if name in large else Precision.FP16)
         assert graph.values[conv.x].stored == (FLOAT if name in large else HALF)
     kept = {r.node: r.reason for r in classifier.rewritten.refused if r.rule == "fp16"}
-    assert kept["conv_second"] == "it has a weight of 7e+04, and float16 ends at 65504"
+    assert kept["conv_second"] == "it has a weight of 7e+04, but float16 ends at 65504"
     assert kept["gemm_scores"] == "scores are float32"
     # Converted: x and residual of the kept, the output for halves; nothing between the kept.
     conversions = [node for node in graph.nodes if isinstance(node, Identity)]
@@ -221,8 +221,8 @@ def test_a_conv_whose_weight_winograd_takes_past_float16_stays_in_float32() -> N
         (
             7300,
             {
-                "conv_y": "it has a weight of 7.3e+03, and Winograd's transform takes those beyond"
-                " 7278 past float16's end"
+                "conv_y": "it has a weight of 7.3e+03; with weights above 7278, Winograd's"
+                " transform may exceed float16"
             },
         ),
     ):
@@ -250,7 +250,7 @@ def test_a_constant_that_would_be_0_in_float16_stays_in_float32(device: Device) 
     back = b.binary("back", BinaryOp.DIV, tiny, 2.9e-8)
     y = b.binary("y", BinaryOp.ADD, back, small)
     graph = b.build(b.gemm("scores", b.reshape("flat", y, (100,)), 5))
-    reason = "it has a constant of 2.9e-08, which in float16 is 0"
+    reason = "it has a constant of 2.9e-08, which float16 rounds to 0"
     assert beyond_half(graph) == {"binary_tiny": reason, "binary_back": reason}
     classifier = replace(classifier_of(graph), precision=Precision.FP16)
     assert _error(classifier, device, 2) <= network_tolerance(classifier.rewritten.graph)

@@ -116,7 +116,7 @@ def test_the_resize_is_given_by_itself_or_as_the_part_that_the_crop_is(
 
 def test_a_resize_given_twice_is_refused(model: Path) -> None:
     describe(model, "resize = 256\ncrop_pct = 0.875")
-    with pytest.raises(PreprocessingError, match="give either resize or crop_pct"):
+    with pytest.raises(PreprocessingError, match="set either resize or crop_pct"):
         load_preprocessing(model, RGB_224)
 
 
@@ -259,7 +259,7 @@ def test_a_size_taken_from_the_preset_is_said(
         p = load_preprocessing(model, (3, None, None), {"preset": "imagenet"})
     assert (p.height, p.width) == (224, 224)
     (record,) = caplog.records
-    assert "net.onnx takes images of any size; they are made 224×224" in record.getMessage()
+    assert "net.onnx takes images of any size; they are resized to 224×224" in record.getMessage()
 
 
 def test_nothing_is_logged_when_nothing_is_guessed(
@@ -378,7 +378,7 @@ def test_images_have_no_frames(model: Path) -> None:
 
 
 def test_where_the_model_leaves_its_frames_open_they_must_be_given(model: Path) -> None:
-    with pytest.raises(PreprocessingError, match=r"3×\?×112×112 and leaves open.* say frames ="):
+    with pytest.raises(PreprocessingError, match=r"3×\?×112×112, which leaves open.* frames ="):
         load_preprocessing(model, (3, None, 112, 112))
     describe(model, "frames = 8")
     assert load_preprocessing(model, (3, None, 112, 112)).frames == 8
@@ -400,7 +400,7 @@ def test_where_the_model_leaves_its_frames_open_they_must_be_given(model: Path) 
         (
             'sampling = "first"',
             (3, 112, 112),
-            "sampling is only for models of clips; this one takes images",
+            "remove sampling, because the model takes images, not clips",
         ),
         ("stride = 2", (3, 16, 112, 112), 'needs sampling = "stride", too'),
         ('sampling = "stride"', (3, 16, 112, 112), "needs stride = 2, or another number, too"),

@@ -1,5 +1,6 @@
-"""Sets limits on hostile models, checked before a model can cost time or memory.
+"""Limits what a hostile model can cost, and checks each limit before it can be exceeded.
 
-`bounds` has every limit; `wire` counts a file's fields before it is parsed, `census` its nodes
-before functions are inlined; `ranks` and `sizes` bound axes and numbers, `structure` the graph.
+`bounds` lists all limits. `wire` counts the fields of a file before it is parsed, and `census`
+counts nodes before functions are inlined. `ranks` and `sizes` bound axes and sizes, and `structure`
+bounds the graph.
 """

@@ -1,7 +1,7 @@
-"""Lists every limit of the loader with the reason for its size.
+"""Lists all limits of the loader, with the reason for the size of each.
 
-They hold for any file, so that a file costs time and memory in proportion to its size.
-The largest published classifiers stay far below all of them.
+The limits apply to every file, so that a file costs time and memory in proportion to its size. The
+largest published classifiers are far below all limits.
 """
 
 # --- the file -------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ WINDOW_LIMIT = 2**14
 
 
 def shown(number: int) -> str:
-    """Return a number for a message, as a power of two if it has too many digits."""
+    """Return a number as text, as a power of two if it has too many digits."""
     if abs(number) < 10**15:
         return f"{number:,}"
     power = number.bit_length() - 1
@@ -71,7 +71,7 @@ def shown(number: int) -> str:
 
 
 def shortened(text: str, limit: int = 300) -> str:
-    """Return the text on one line, cut to `limit` characters, with "?" for unprintable ones."""
+    """Return the text on one line, cut to `limit` characters. Unprintable characters become "?"."""
     line = " ".join(text[: 2 * limit].split())
     line = "".join(letter if letter.isprintable() else "?" for letter in line)
     return line if len(line) <= limit else f"{line[:limit]}..."

@@ -1,8 +1,8 @@
-"""Measures the size of a parsed model before any library works on it.
+"""Measures the size of a parsed model before any library processes it.
 
-Nodes are counted as if all functions were inlined, by arithmetic on the call graph: each function's
-own size is counted once. So 60 functions that each call the previous one twice count as 2**60
-nodes, of which none is made.
+Nodes are counted as if all functions were inlined, without inlining them: the body of each function
+is counted once, and calls are multiplied. Thus 60 functions that each call the previous one twice
+count as 2**60 nodes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,16 +32,17 @@ _Key = tuple[str, str, str]  # of a function: domain, name, overload
 
 
 def check_census(model: ModelProto) -> None:
-    """Refuse a model with too many nodes, or with a tensor or an input of an impossible size.
+    """Refuse a model with too many nodes, or with a tensor or input of an impossible size.
 
-    Raises UnsupportedModelError with the bound, ModelFileError where the model is invalid.
+    Raises UnsupportedModelError, whose message has the limit, or ModelFileError if the model is
+    invalid.
     """
     _check_depth(model)
     written = 0
     for node in all_nodes(model):
         written += 1
         if not node.output:
-            raise ModelFileError(f"its node {node.name or node.op_type} writes nothing")
+            raise ModelFileError(f"its node {node.name or node.op_type} has no output")
         ports = max(len(node.input), len(node.output))
         if ports > PORT_LIMIT:
             raise UnsupportedModelError(
@@ -68,7 +69,7 @@ def check_census(model: ModelProto) -> None:
     if size.copied > limit:
         raise UnsupportedModelError(
             f"its functions take {shown(size.copied)} bytes once they are inlined;"
-            f" at most {limit:,} are supported, {INLINED_BYTES_LIMIT:,} more than the file has"
+            f" at most {limit:,} are supported, which is {INLINED_BYTES_LIMIT:,} more than the file"
         )
     _check_sparse(model)
     for tensor in tensors(model):
@@ -82,11 +83,11 @@ def check_census(model: ModelProto) -> None:
 
 
 def check_stored(model: ModelProto) -> None:
-    """Refuse a model whose tensors declare more numbers than its bytes can hold."""
+    """Refuse a model whose tensors declare more elements than the file's bytes can hold."""
     numbers, stored = sum(prod(tensor.dims) for tensor in tensors(model)), model.ByteSize()
     if numbers > _NUMBERS_A_BYTE * stored:
         raise ModelFileError(
-            f"its tensors have {shown(numbers)} numbers together,"
+            f"its tensors declare {shown(numbers)} numbers in total,"
             f" which {stored:,} bytes cannot hold"
         )
 
@@ -95,7 +96,7 @@ def check_stored(model: ModelProto) -> None:
 
 
 def tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Yield every tensor of a model, in attributes, subgraphs and functions too."""
+    """Yield every tensor of a model, including those in attributes, subgraphs and functions."""
     for graph in _graphs(model):
         yield from graph.initializer
     for node in all_nodes(model):
@@ -113,7 +114,7 @@ def _graphs(model: ModelProto) -> Iterator[GraphProto]:
 
 
 def all_nodes(model: ModelProto) -> Iterator[NodeProto]:
-    """Yield every node: of the graph, of functions, and of graphs inside nodes."""
+    """Yield every node of the graph, of functions and of subgraphs."""
     yield from _with_nested(model.graph.node)
     for function in model.functions:
         yield from _with_nested(function.node)
@@ -151,13 +152,13 @@ def _check_depth(model: ModelProto) -> None:
         if not level:
             return
     raise UnsupportedModelError(
-        f"its graphs hold graphs more than {SUBGRAPH_DEPTH_LIMIT} deep, which is the limit"
+        f"its graphs are nested more than {SUBGRAPH_DEPTH_LIMIT} levels deep, which is the limit"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Counts nodes including those of all functions that they call."""
+    """Counts nodes, including the nodes of all functions that they call."""
 
     nodes: int = 0
     edges: int = 0  # names read and written
@@ -184,13 +185,13 @@ def _inlined_size(model: ModelProto) -> _Size:
             sizes[key] = replace(size, copied=size.copied + own)
             if size.depth >= CALL_DEPTH_LIMIT:
                 raise UnsupportedModelError(
-                    f"its functions call each other more than {CALL_DEPTH_LIMIT} deep,"
+                    f"its functions call each other more than {CALL_DEPTH_LIMIT} levels deep,"
                     " which is the limit"
                 )
     except CycleError as error:
         circle = " calls ".join(_named(key) for key in error.args[1][:8])
         raise ModelFileError(
-            f"its functions call themselves, which never ends: {circle}"
+            f"its functions call themselves, which is not allowed: {circle}"
         ) from error
     return _size(model.graph.node, sizes)
 
@@ -248,7 +249,7 @@ def _check_sizes(what: str, dims: Sequence[int]) -> None:
             f"its {what} has {len(dims):,} axes; at most {RANK_LIMIT} are supported"
         )
     if min(dims, default=0) < 0:
-        raise ModelFileError(f"its {what} has a size below 0: {list(dims)}")
+        raise ModelFileError(f"its {what} has a negative size: {list(dims)}")
 
 
 def _check_inputs(graph: GraphProto) -> None:

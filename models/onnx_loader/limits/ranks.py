@@ -1,7 +1,7 @@
-"""Finds the number of axes of every value, node by node, before a library sees the graph.
+"""Infers the number of axes of every value, node by node, before a library processes the graph.
 
-Inference over a whole graph writes out every axis of every value. Gather(v, v) has twice the axes
-of v: thirty such nodes would be 2**30 axes, and memory for each.
+Shape inference on a whole graph stores every axis of every value. Gather(v, v) has twice as many
+axes as v. Thus 30 such nodes would create 2**30 axes, and use memory for each.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ _Types = dict[ir.Value, TypeProto]
 
 
 def check_ranks(model: ir.Model) -> None:
-    """Refuse a model in which a value has too many axes; their sizes need not be known yet."""
+    """Refuse a model in which a value has too many axes. Their sizes may still be unknown."""
     basic_constant_propagation(model.graph.all_nodes())
     types: _Types = {}
     ranks: dict[ir.Value, int] = {}
@@ -52,7 +52,7 @@ def check_ranks(model: ir.Model) -> None:
 
 
 def _inner_first(graph: ir.Graph) -> Iterator[ir.Node]:
-    """Yield all nodes in order, a subgraph's before the node that holds the subgraph."""
+    """Yield all nodes in order. The nodes of a subgraph come before the node that contains it."""
     for node in graph:
         for inner in _subgraphs(node):
             yield from _inner_first(inner)
@@ -68,7 +68,7 @@ def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
 
 
 def _note(value: ir.Value, types: _Types) -> None:
-    """Record the type that the model declares for an input or for a constant."""
+    """Record the declared type of an input or constant."""
     kind: ir.TypeProtocol | None = value.type
     shape: ir.ShapeProtocol | None = value.shape
     if value.const_value is not None:
@@ -82,7 +82,7 @@ def _note(value: ir.Value, types: _Types) -> None:
 
 
 def _inferred(node: ir.Node, types: _Types, opsets: Mapping[str, int]) -> dict[str, TypeProto]:
-    """Return the types of the node's outputs by name, as far as onnx infers them from its
+    """Return the types of the node's outputs by name, as far as onnx can infer them from its
     inputs."""
     given = [value for value in node.inputs if value is not None]
     if any(value not in types for value in given) or any(True for _ in _subgraphs(node)):
@@ -114,7 +114,10 @@ def _rank(value: ir.Value, types: _Types, ranks: Mapping[ir.Value, int]) -> int 
 
 
 def _entries(value: ir.Value | None, types: _Types) -> int:
-    """Return the number of entries of a shape tensor, which is a rank; 0 if it is unknown."""
+    """Return the number of elements of a shape tensor, which is the rank of that shape.
+
+    The result is 0 if the number is unknown.
+    """
     if value is None or value not in types:
         return 0
     return prod(dim.dim_value for dim in types[value].tensor_type.shape.dim)

@@ -1,4 +1,4 @@
-"""Checks the sizes of a graph's values, and how many constant numbers its nodes read."""
+"""Checks the sizes of a graph's values, and counts the constant elements that its nodes read."""
 
 from math import prod
 
@@ -20,7 +20,7 @@ _WINDOWS = {"kernel_shape": 1, "strides": 1, "dilations": 1, "pads": -WINDOW_LIM
 
 
 def known_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """Return the shape of a value or a constant, or None where a size is unknown."""
+    """Return the shape of a value or constant, or None if any size is unknown."""
     if value is None:
         return None
     if value.const_value is not None:
@@ -32,36 +32,39 @@ def known_shape(value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def check_value(value: ir.Value) -> None:
-    """Refuse a value with too many axes, or with too many numbers per image or in its only axis."""
+    """Refuse a value with too many axes or too many elements per image.
+
+    A value with a single axis has a lower limit of its own.
+    """
     if value.shape is None:
         return
     if len(value.shape) > RANK_LIMIT:
         raise too_many_axes(value, len(value.shape))
     sizes = [size if isinstance(size, int) else 1 for size in value.shape]
     if min(sizes, default=0) < 0:
-        raise UnsupportedModelError(f"{value.name} has a size below 0: {value.shape}")
+        raise UnsupportedModelError(f"{value.name} has a negative size: {value.shape}")
     if len(sizes) == 1 and sizes[0] > FLAT_LIMIT:
         raise UnsupportedModelError(
-            f"{value.name} has {shown(sizes[0])} entries in its one axis;"
+            f"{value.name} has one axis with {shown(sizes[0])} entries;"
             f" at most {FLAT_LIMIT:,} are supported"
         )
     numbers = max(prod(sizes[1:]), *sizes[:1], 0)
     if numbers > ELEMENT_LIMIT:
         raise UnsupportedModelError(
-            f"{value.name} has {shown(numbers)} numbers, its batch axis not counted;"
+            f"{value.name} has {shown(numbers)} numbers per image;"
             f" at most {ELEMENT_LIMIT:,} are supported"
         )
 
 
 def check_attributes(model: ir.Model) -> None:
-    """Refuse windows that are too large, and attributes that crash onnx's inference."""
+    """Refuse windows that are too large, and attributes that crash onnx's shape inference."""
     for node in model.graph.all_nodes():
         parts = node.attributes.get("num_outputs")
         count = len(node.outputs) if parts is None or parts.is_ref() else parts.as_int()
         if count < len(node.outputs):  # onnx asserts this, which would end the process
             raise UnsupportedModelError(
                 f"{node.op_type} {node.name or node.outputs[0].name} has {len(node.outputs)}"
-                f" outputs, but num_outputs={count}"
+                f" outputs, but num_outputs={count}; both must be equal"
             )
         for name, least in _WINDOWS.items():
             attribute = node.attributes.get(name)
@@ -76,13 +79,13 @@ def check_attributes(model: ir.Model) -> None:
             for number in numbers:
                 if not least <= number <= WINDOW_LIMIT:
                     raise UnsupportedModelError(
-                        f"{node.op_type} {node.name or node.outputs[0].name} has {name} of"
+                        f"{node.op_type} {node.name or node.outputs[0].name} has {name} with"
                         f" {shown(number)}; {shown(least)} to {WINDOW_LIMIT:,} are supported"
                     )
 
 
 def check_flat(model: ir.Model) -> None:
-    """Refuse a model whose one-dimensional integer values have too many entries in total."""
+    """Refuse a model whose one-dimensional integer values have too many elements in total."""
     entries = 0
     for node in model.graph.all_nodes():
         for value in node.outputs:
@@ -97,11 +100,10 @@ def check_flat(model: ir.Model) -> None:
 
 
 def check_reads(model: ir.Model, room: int) -> None:
-    """Refuse a model whose nodes read more than `room` numbers of constants, counted at each
-    reader.
+    """Refuse a model whose nodes read more than `room` elements of constants in total.
 
-    Folding and importing copy a constant for each reader: one that a thousand nodes share is copied
-    a thousand times.
+    Folding and importing copy a constant for each node that reads it. A constant with a thousand
+    readers therefore counts a thousand times.
     """
     basic_constant_propagation(model.graph.all_nodes())
     read = sum(
@@ -112,13 +114,13 @@ def check_reads(model: ir.Model, room: int) -> None:
     )
     if read > room:
         raise UnsupportedModelError(
-            f"its nodes read {shown(read)} numbers of constants, each constant once per node;"
+            f"its nodes read {shown(read)} constant numbers, counted once per node that reads them;"
             f" at most {room:,} are supported for a file of this size"
         )
 
 
 def _read(value: ir.Value) -> int:
-    """Return how many numbers of a constant, perhaps dequantized, each reader copies; else 0."""
+    """Return how many elements of a constant each reader copies, or 0 if the value is computed."""
     if value.const_value is not None:
         return value.const_value.size
     node = value.producer()
@@ -129,7 +131,7 @@ def _read(value: ir.Value) -> int:
 
 
 def too_many_axes(value: ir.Value, rank: int) -> UnsupportedModelError:
-    """Return the error for a value of `rank` axes."""
+    """Return the error for a value with `rank` axes, which are too many."""
     return UnsupportedModelError(
         f"{value.name} has {shown(rank)} axes; at most {RANK_LIMIT} are supported"
     )

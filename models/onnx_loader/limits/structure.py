@@ -1,7 +1,8 @@
 """Limits a typed graph so that rewrite rules take little time on it.
 
-A rule looks at all readers of a value, and back from a node through nodes that only move, pool,
-activate or scale. Real networks have few of either; other graphs are refused here.
+A rule examines all readers of a value, and follows nodes that only move, pool, activate or scale
+backwards. Real networks have few readers per value and few such nodes in a row. Other graphs are
+refused here.
 """
 
 from collections import Counter
@@ -42,8 +43,8 @@ _FACTORS = (BinaryOp.MUL, BinaryOp.DIV)
 
 
 def check_structure(graph: Graph) -> None:
-    """Refuse a graph with too many readers of a value, or too many nodes for rules to search
-    backwards."""
+    """Refuse a graph in which a value has too many readers, or a rule would search too many
+    nodes."""
     readers: Counter[str] = Counter()
     moves: dict[str, int] = {}  # nodes in a row that end in this value
     pieces: dict[str, int] = {}  # computed values that this value joins

@@ -1,9 +1,9 @@
-"""Counts the memory that a serialised model will take, before it is parsed.
+"""Bounds the memory that a serialised model will take, before it is parsed.
 
-A protobuf message of two bytes becomes an object of some hundred: 20 MB of empty nodes are 3.5 GB.
-So one walk over the file's bytes counts its fields and looks at its names first. It follows the
-messages' own descriptors, keeps no more than one position per level, and stops at the first bound
-met.
+A protobuf message of two bytes becomes an object of several hundred bytes: 20 MB of empty nodes
+take 3.5 GB. Therefore this module first walks over the file's bytes, counts fields and checks
+names. The walk follows the protobuf descriptors, stores one position per nesting level, and stops
+at the first limit that is exceeded.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ _WEIGHTS = "int32_data"
 
 
 class MalformedError(ValueError):
-    """Says that the bytes are not a protobuf message."""
+    """Raised if the bytes are not a protobuf message."""
 
 
 class _Kind(Enum):
@@ -43,14 +43,14 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """Lists, by number, the fields of a message that the count enters; it skips all others."""
+    """Lists, by number, the fields of a message that the walk enters. It skips all other fields."""
 
     fields: dict[int, "_Message | _Kind"] = field(default_factory=dict)
 
 
 @cache
 def _model() -> _Message:
-    """Return the fields of a ModelProto that the count enters."""
+    """Return the fields of a ModelProto that the walk enters."""
     known: dict[str, _Message] = {}
     pending: list[Descriptor] = [ModelProto.DESCRIPTOR]
     known[ModelProto.DESCRIPTOR.full_name] = _Message()
@@ -72,9 +72,10 @@ def _model() -> _Message:
 
 
 def check_wire(data: bytes) -> None:
-    """Refuse a serialised ModelProto that would cost too much; the parser reports other errors.
+    """Refuse a serialised ModelProto that would take too much memory.
 
-    Raises ModelFileError with the bound, MalformedError where it is not a protobuf message.
+    Raises ModelFileError, whose message has the limit, or MalformedError if the bytes are not a
+    protobuf message. The parser finds all other errors.
     """
     fields = integers = position = 0
     # The messages that the position is in: where each ends and what it is.
@@ -83,7 +84,7 @@ def check_wire(data: bytes) -> None:
         end, message = inside[-1]
         if position >= end:
             if position > end:
-                raise MalformedError("a field ends behind its message")
+                raise MalformedError("a field is longer than its message")
             inside.pop()
             continue
         fields += 1
@@ -96,11 +97,11 @@ def check_wire(data: bytes) -> None:
         elif wire_type == _BYTES:
             length, position = varint(data, position, end, _endless)
             if length > end - position:
-                raise MalformedError("a field ends behind its message")
+                raise MalformedError("a field is longer than its message")
             match message.fields.get(tag >> 3):
                 case _Message() as inner:
                     if len(inside) > _DEEPEST:
-                        raise MalformedError("messages are nested too deep")
+                        raise MalformedError("messages are nested too deeply")
                     inside.append((position + length, inner))
                     continue
                 case _Kind.NAME:
@@ -119,11 +120,11 @@ def check_wire(data: bytes) -> None:
         elif wire_type == _FIXED32:
             position += 4
         else:
-            raise MalformedError(f"wire type {wire_type}")
+            raise MalformedError(f"the wire type {wire_type} is unknown")
 
 
 def _endless() -> MalformedError:
-    return MalformedError("a number has no end")
+    return MalformedError("an integer has no end")
 
 
 def _check_name(name: bytes) -> None:
@@ -134,7 +135,7 @@ def _check_name(name: bytes) -> None:
     try:
         printable = name.decode().isprintable()
     except UnicodeDecodeError as error:
-        raise ModelFileError(f"the name {_shown(name)} is not UTF-8") from error
+        raise ModelFileError(f"the name {_shown(name)} is not UTF-8 text") from error
     if not printable:
         raise ModelFileError(f"the name {_shown(name)} has characters that cannot be printed")
 

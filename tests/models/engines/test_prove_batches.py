@@ -152,7 +152,7 @@ def test_a_model_that_cannot_tell_images_apart_is_named(
     )
     engine.warm_up()
     assert engine.max_batch == MAX_BATCH
-    assert "digits scores 4 different images alike" in caplog.text
+    assert "digits gives 4 different images the same scores" in caplog.text
     engine.close()
 
 

@@ -121,10 +121,10 @@ def test_a_spin_gives_up_the_core_after_its_bound() -> None:
 
 def test_a_replay_that_ends_without_its_results_is_an_error() -> None:
     rig = Rig()
-    with pytest.raises(DeviceError, match="without its results"):
+    with pytest.raises(DeviceError, match="results are missing"):
         rig.run()
     rig.graph.begin = lambda: rig.results[:1].fill(1)  # one image of two
-    with pytest.raises(DeviceError, match="without its results"):
+    with pytest.raises(DeviceError, match="results are missing"):
         rig.run()
 
 

@@ -114,12 +114,12 @@ def einsum(equation: str, *inputs: str) -> onnx.ModelProto:
 
 
 REFUSED: dict[str, tuple[str, str, str]] = {
-    "the batch is summed": ("nhtc,nhtd->hcd", "x x", "operand 0 has nhtc, the output h first"),
-    "a sum of one operand alone": ("nhtc->nhc", "x", r"it sums t of operand 0 alone"),
-    "the batch twice": ("nhtc,ndnc->nhd", "x x", "an operand has a letter twice"),
-    "a diagonal": ("nhhc,nhhc->nhc", "x x", "an operand has a letter twice"),
+    "the batch is summed": ("nhtc,nhtd->hcd", "x x", "operand 0 has the axes nhtc; its first"),
+    "a sum of one operand alone": ("nhtc->nhc", "x", r"it sums t of operand 0 only"),
+    "the batch twice": ("nhtc,ndnc->nhd", "x x", "an operand repeats a letter"),
+    "a diagonal": ("nhhc,nhhc->nhc", "x x", "an operand repeats a letter"),
     "three operands": ("nhtc,c,c->nht", "x v v", "it has 3 operands; at most two"),
-    "a constant with the batch": ("nhtc,nc->nht", "x w", "operand 1 is a constant with the"),
+    "a constant with the batch": ("nhtc,nc->nht", "x w", "operand 1 is constant, but has the"),
 }
 
 

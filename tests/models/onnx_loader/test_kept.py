@@ -130,4 +130,4 @@ def test_where_nothing_can_be_written_the_log_says_so(
             "digits", read_model(BUILT_IN_MODEL, FileLimits()), opaque=True, keep=folder
         )
     assert loaded.graph.nodes
-    assert f"not kept in {folder}" in caplog.text
+    assert f"not cached in {folder}" in caplog.text

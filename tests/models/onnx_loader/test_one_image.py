@@ -104,7 +104,7 @@ def test_a_convolution_of_windows_is_refused_by_its_name() -> None:
         node("Conv", "t f", "c"),
         node("Transpose", "c", "z", perm=[0, 2, 1]),
     ]
-    with pytest.raises(NoKernelsError, match="Conv Conv_c cannot have one axis more"):
+    with pytest.raises(NoKernelsError, match="Conv Conv_c cannot have an axis for the batch"):
         load_proto("windows", windowed(*nodes, f=noise(4, 4, 1)))
 
 

@@ -121,12 +121,12 @@ MOVES_THE_BATCH: dict[str, tuple[list[onnx.NodeProto], Weights, str]] = {
         {},
         "moves axis 0",
     ),
-    "a Concat of images": ([node("Concat", "x x", axis=0)], {}, "axis 0 must stay the batch"),
-    "a Softmax over images": ([node("Softmax", "x", axis=0)], {}, "axis 0 must stay the batch"),
+    "a Concat of images": ([node("Concat", "x x", axis=0)], {}, "axis 0, which must stay"),
+    "a Softmax over images": ([node("Softmax", "x", axis=0)], {}, "axis 0, which must stay"),
     "a Pad after it": (
         [node("Pad", "x pads")],
         {"pads": np.array([0, 0, 0, 0, 1, 0, 0, 0])},
-        "change the batch axis",
+        "change axis 0, which must stay the batch",
     ),
     "a Squeeze of it": ([node("Squeeze", "x axes")], {"axes": np.array([0])}, "must stay"),
 }
@@ -141,7 +141,7 @@ def test_what_would_mix_images_is_refused(name: str) -> None:
 
 def test_a_constant_that_differs_from_image_to_image_is_refused() -> None:
     original = model([node("Add", "x c")], {"c": noise(3, 4, 1, 1)}, shape=(3, 4, 6, 6))
-    with pytest.raises(UnsupportedModelError, match="c differs from image to image"):
+    with pytest.raises(UnsupportedModelError, match="c differs between the 3 images"):
         load_proto("m", original)
 
 
@@ -311,7 +311,7 @@ def test_an_open_image_size_must_be_given() -> None:
         load_proto("m", original)
     loaded = load_proto("m", original, (3, 20, 24))
     assert loaded.graph.shape("y") == (3, 20, 24)
-    with pytest.raises(UnsupportedModelError, match=r"\(4, 20, 24\) was asked for"):
+    with pytest.raises(UnsupportedModelError, match=r"\(4, 20, 24\) was requested"):
         load_proto("m", original, (4, 20, 24))
 
 

@@ -197,8 +197,12 @@ def test_an_embedding_of_a_branch_of_its_own_can_be_named(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("body", "outputs", "says"),
     [
-        ("c = ArgMax<axis=1, keepdims=0>(z)", "int64[N] c", 'output "c" has class numbers, which'),
-        ("t, i = TopK<axis=-1>(z, k)", "float[N,2] t, int64[N,2] i", "TopK chose"),
+        (
+            "c = ArgMax<axis=1, keepdims=0>(z)",
+            "int64[N] c",
+            'output "c" has class numbers selected by',
+        ),
+        ("t, i = TopK<axis=-1>(z, k)", "float[N,2] t, int64[N,2] i", "selected by TopK"),
         ("r = Relu(x)", "float[N,3,8,8] r", "gives 3×8×8 values per image"),
         ("r = Relu(x) s = Neg(r)", "float[N,3,8,8] r, float[N,3,8,8] s", "has positions, N×3×8×8"),
     ],
@@ -217,7 +221,7 @@ def test_a_model_without_scores_is_refused_with_what_would_be_right(
 def test_part_of_the_scores_is_refused_as_that_whatever_labels_there_are(tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("\n".join(NAMES))
     model = network("t, i = TopK<axis=-1>(z, k)", "float[N,2] t, int64[N,2] i")
-    with pytest.raises(UnsupportedModelError, match="TopK chose"):
+    with pytest.raises(UnsupportedModelError, match="selected by TopK"):
         load(tmp_path, model)
 
 

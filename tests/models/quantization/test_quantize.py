@@ -203,7 +203,7 @@ def test_what_cannot_be_reached_is_refused(
     monkeypatch.setattr(quantization, "with_corrected_biases", lambda proto, *_: proto)
     with pytest.raises(
         QuantizationError,
-        match=r"only reached with 8 of 8 layers in float; with all in 8 bits \d of \d+ labels",
+        match=r"only with 8 of 8 layers in float; with all layers in 8 bits, \d of \d+ labels",
     ):
         run(digits, tmp_path)
 
@@ -231,5 +231,5 @@ def test_what_says_nothing_is_refused(digits: Classifier, tmp_path: Path) -> Non
 
 def test_a_quantized_model_is_not_quantized_again(digits: Classifier, tmp_path: Path) -> None:
     again = replace(digits, network=replace(digits.network, quantized=True))
-    with pytest.raises(UnsupportedModelError, match="digits is quantized already"):
+    with pytest.raises(UnsupportedModelError, match="digits is already quantized"):
         run(again, tmp_path)

@@ -174,8 +174,8 @@ def test_a_file_without_labels_is_named_and_a_flag_for_it_refused(
     path.write_text(text)
     described = load_description(tmp_path / "m.onnx", (3, 8, 8))
     assert described.preprocessing.labels == ()
-    assert f"{path} has no labels that Convoy finds" in described.origin
-    assert f"m.onnx has no labels: {path} has no labels that Convoy finds" in caplog.text
+    assert f"{path} has no labels in a known format" in described.origin
+    assert f"m.onnx has no labels: {path} has no labels in a known format" in caplog.text
     with pytest.raises(NotLabelsError, match="from 0 or 1 on"):
         load_preprocessing(tmp_path / "m.onnx", (3, 8, 8), {"labels": path})
 
@@ -201,8 +201,8 @@ def test_a_file_whose_name_alone_speaks_of_labels_is_named(
     with caplog.at_level(logging.WARNING):
         described = load_description(tmp_path / "m.onnx", (3, 8, 8), {"preset": "imagenet"})
     assert [record.getMessage() for record in caplog.records] == [
-        f"m.onnx has no labels: {file} is not read; if it lists the labels, name it by --labels,"
-        f' or as labels = "{file}" in m.toml'
+        f"m.onnx has no labels: {file} is not read; if it lists the labels, pass it as --labels,"
+        f' or set labels = "{file}" in m.toml'
     ]
     assert f"{file} is not read" in described.origin
     (tmp_path / "labels.txt").write_text("red\ngreen\n")
@@ -221,7 +221,7 @@ def test_lobes_signature_says_labels_and_pixels(tmp_path: Path) -> None:
     assert (p.labels, p.resize, p.mean, p.std, p.guess) == (COLOURS, 224, (0,) * 3, (1,) * 3, "")
     assert p.scale == 1 / 255
     (tmp_path / "signature.json").write_text('{"classes": {"Label": []}, "outputs": {}}')
-    assert "no list of labels" in load_description(tmp_path / "model.onnx", (224, 224, 3)).origin
+    assert "must have a list" in load_description(tmp_path / "model.onnx", (224, 224, 3)).origin
     (tmp_path / "signature.json").write_text('{"signatures": []}')
     assert load_description(tmp_path / "model.onnx", (224, 224, 3)).origin.startswith("the preset")
 

@@ -93,7 +93,7 @@ def test_a_network_of_one_channel_gets_grey() -> None:
     ("change", "doubt"),
     [
         ({"imgsz": "[32, 32]"}, "imgsz is 32×32, but its input takes 64×64"),
-        ({"task": "detect"}, "its task is 'detect', and Convoy runs classifiers"),
+        ({"task": "detect"}, "its task is 'detect', but Convoy runs only classifiers"),
     ],
 )
 def test_what_the_metadata_contradict_is_said(
@@ -112,7 +112,7 @@ def test_without_a_task_the_pixels_are_a_guess() -> None:
 
 
 def test_a_size_that_contradicts_the_input_is_not_taken_in_part() -> None:
-    with pytest.raises(PreprocessingError, match="say width = 48"):
+    with pytest.raises(PreprocessingError, match="example width = 48"):
         describe({**ULTRALYTICS, "imgsz": "[32, 64]"}, (3, 48, None))
 
 
@@ -236,8 +236,8 @@ def test_mean_and_std_as_others_write_them(
     ("metadata", "said"),
     [
         ({"mean": "0.5", "std": "0.5", "image_mean": "0.4"}, "mean and image_mean contradict each"),
-        ({"mean": "123.675", "std": "0.229"}, "one of pixels from 0 to 1 and one of pixels from 0"),
-        ({"mean": "0.485", "std": "58"}, "one of pixels from 0 to 1 and one of pixels from 0"),
+        ({"mean": "123.675", "std": "0.229"}, "one for pixels from 0 to 1 and one for"),
+        ({"mean": "0.485", "std": "58"}, "one for pixels from 0 to 1 and one for"),
         ({"mean": "123.675", "std": "58.4", "scale": "0.00392"}, "no pixel reaches that mean"),
         ({"mean": "0.485", "std": "0.229", "scale": "1"}, "that mean is next to no pixel"),
         ({"mean": "a, b, c", "std": "0.5 0.5 0.5"}, "not used: mean = 'a, b, c'"),
@@ -290,7 +290,7 @@ def test_a_network_that_normalises_itself_is_described_by_its_mean() -> None:
     )
     assert described.preprocessing.mean == (0,) * 3
     assert described.preprocessing.scale == 1.0
-    assert "are taken as theirs, and not used" in described.origin
+    assert "are assumed to describe these operations, and are not used" in described.origin
 
 
 def test_openvinos_labels_and_several_labels() -> None:

@@ -119,7 +119,7 @@ def test_channels_may_be_kept_as_opencv_reads_them(model: Path) -> None:
         (
             "  - CropImage:\n      size: 224\n",
             "",
-            r"either .* \(CropImage: {size: 256}\), or both .* \(ResizeImage: {size: 256}\)",
+            r"Crop .* \(CropImage: {size: 256}\), or resize both .* \(ResizeImage: {size: 256}\)",
         ),
         ("resize_short: 256", "size: [256, 128]", "a crop of 224×224 from an image of 256×128"),
         ("resize_short: 256", "{resize_short: 256, interpolation: random}", "= 'random'"),

@@ -87,7 +87,7 @@ def test_labels_may_go_by_number(model: Path) -> None:
     configure(model, {"1": "dog", "0": "cat"})
     assert load_preprocessing(model, RGB_224).labels == ("cat", "dog")
     configure(model, {"0": "cat", "2": "dog"})
-    with pytest.raises(PreprocessingError, match="label_names must have a label for each number"):
+    with pytest.raises(PreprocessingError, match="label_names must have a label for each"):
         load_preprocessing(model, RGB_224)
 
 
@@ -127,8 +127,8 @@ def test_another_programs_file_is_left_alone(model: Path) -> None:
         ({"crop_mode": "random"}, "crop_mode = 'random' is not allowed; it must be one of"),
         ({"crop_mode": ["center"]}, "crop_mode"),
         ({"interpolation": "random"}, "interpolation = 'random' is not allowed"),
-        ({"input_size": [3, 224, 192]}, "and the same width"),
-        ({"input_size": [4, 224, 224]}, r"channels \(1 or 3\)"),
+        ({"input_size": [3, 224, 192]}, "equal height and width"),
+        ({"input_size": [4, 224, 224]}, "1 or 3 channels"),
         (
             {"input_size": [3, 256, 256]},
             r"config\.json gives images of 3×256×256 .* but the model takes 3×224×224",

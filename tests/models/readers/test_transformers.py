@@ -139,15 +139,15 @@ def test_what_is_not_known_is_not_used_and_said(model: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "said", "words"),
     [
-        ("OwnImageProcessor", {"size": 224}, "may be the shorter side's, or both sides'"),
-        ("BitImageProcessor", {"size": {"shortest_edge": 8}}, "either the centre is cut out"),
+        ("OwnImageProcessor", {"size": 224}, "is ambiguous, because the image processor"),
+        ("BitImageProcessor", {"size": {"shortest_edge": 8}}, "Crop the centre"),
         ("ViTImageProcessor", {"size": {"longest_edge": 8}}, "it must have a shortest_edge"),
         ("ViTImageProcessor", {"size": square(8), "do_pad": True}, "do_pad = true is not"),
         ("ViTImageProcessor", {"size": square(8), "do_resize": False}, "do_resize = false"),
         ("ViTImageProcessor", {"size": square(8), "size_divisor": 32}, "size_divisor is not"),
         ("PerceiverImageProcessor", {"size": square(8)}, "crops before it resizes"),
-        ("ViTImageProcessor", {"size": square(8), "resample": 9}, "a number of Pillow's, 0 to 5"),
-        ("ViTImageProcessor", {"size": square(8), "resample": None}, "without resample it may be"),
+        ("ViTImageProcessor", {"size": square(8), "resample": 9}, "Pillow's filters, 0 to 5"),
+        ("ViTImageProcessor", {"size": square(8), "resample": None}, "resample is missing"),
         ("ViTImageProcessor", {"size": square(8), "image_mean": "x"}, "image_mean = 'x'"),
         ("ViTImageProcessor", {"size": square(8), "crop_size": {"height": 4, "width": 8}}, "ratio"),
     ],
@@ -173,7 +173,7 @@ def test_labels_go_by_number(model: Path) -> None:
     label(model, {"0": "LABEL_0", "1": "LABEL_1"})  # as transformers writes where none were set
     assert load_preprocessing(model, (3, 8, 8)).labels == ()
     label(model, {"0": "cat", "2": "dog"})
-    with pytest.raises(PreprocessingError, match="a label for each number from 0 on"):
+    with pytest.raises(PreprocessingError, match="a label for each class number from 0 on"):
         load_preprocessing(model, (3, 8, 8))
 
 

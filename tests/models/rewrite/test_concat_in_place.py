@@ -169,7 +169,7 @@ def test_a_view_of_another_value_is_copied() -> None:
     result = rewritten(b.build("y"))
     assert kinds(result) == ["Conv", "Reshape", "Conv", "Identity", "Conv"]
     assert refusals(result, "concat_in_place") == {
-        "concat_k.1": "r is copied: reshape_r makes no copy that could be placed"
+        "concat_k.1": "r is copied: reshape_r is a view, which cannot be placed"
     }
 
 
@@ -179,7 +179,7 @@ def test_a_part_that_is_flattened_too_is_copied() -> None:
     b.conv("y", b.concat("k", "c", b.conv("d", "x")))
     result = rewritten(b.build("y", "z"))
     assert refusals(result, "concat_in_place") == {
-        "concat_k.0": "c is copied: reshape_v views it as one run of memory"
+        "concat_k.0": "c is copied: reshape_v reads it as contiguous memory"
     }
 
 

@@ -126,5 +126,5 @@ def test_a_value_with_gaps_between_its_pixels_is_not_flattened_in_place() -> Non
     )
     result = rewritten(reread)
     assert refusals(result, "flatten_channels_last") == {
-        "reshape_v": "c lies inside k, its pixels apart"
+        "reshape_v": "c lies inside k, with gaps between pixels"
     }

@@ -108,9 +108,9 @@ def refused_pad(case: str) -> GraphBuilder:
     [
         ("channels", "pad_p pads channels too"),
         ("channels at the end", "pad_p pads channels too"),
-        ("conv of ones", "pad_p pads with 1, a Conv with 0"),
-        ("maximum of ones", "pad_p pads with 1, a maximum ignores padding"),
-        ("average of ones", "pad_p pads with 1, an average with 0"),
+        ("conv of ones", "pad_p pads with 1, but a Conv pads with 0"),
+        ("maximum of ones", "pad_p pads with 1, but a maximum ignores padding"),
+        ("average of ones", "pad_p pads with 1, but an average pads with 0"),
         (
             "maximum of anything",
             "x may be negative, so the zeros of pad_p may be the maximum",
@@ -120,7 +120,7 @@ def refused_pad(case: str) -> GraphBuilder:
         ("maximum before the image", "a window may hold nothing but the zeros of pad_p"),
         (
             "average without its padding",
-            "pool_y counts the zeros of pad_p, not those of its own padding",
+            "pool_y counts the zeros of pad_p, but not its own padding",
         ),
     ],
 )

@@ -105,7 +105,7 @@ def test_scores_that_are_more_than_a_product_stay() -> None:
     result = rewritten(b.build("y"))
     assert kinds(result).count("Product") == 2
     (said,) = refusals(result, "fuse_attention").values()
-    assert said == "softmax_p is not of a product of queries and keys"
+    assert said == "softmax_p does not read a product of queries and keys"
 
 
 def test_more_keys_than_a_block_holds_stay() -> None:
@@ -114,7 +114,7 @@ def test_more_keys_than_a_block_holds_stay() -> None:
     result = rewritten(b.build("y"))
     assert kinds(result).count("Product") == 2
     (said,) = refusals(result, "fuse_attention").values()
-    assert said == "it has 257 keys of 4 channels; a block holds 256 of 128"
+    assert said == "it has 257 keys of 4 channels; at most 256 keys of 128 channels are supported"
 
 
 def test_shares_that_others_read_stay() -> None:

@@ -107,7 +107,7 @@ def test_bytes_are_moved_by_copies() -> None:
     result = rewrite(replace(graph, values=values))
     assert "Resample" not in kinds(result)
     (said,) = set(refusals(result, "gather_pixels").values())
-    assert said == "x is of bytes, and a Resample is of floats"
+    assert said == "x consists of bytes, but a Resample reads floats"
 
 
 @pytest.mark.parametrize("limit", ["_MOST_PIXELS", "_MOST_NUMBERS"])
@@ -118,7 +118,7 @@ def test_many_pixels_are_moved_by_copies(limit: str, monkeypatch: pytest.MonkeyP
     result = rewritten(b.build("y"))
     assert "Resample" not in kinds(result)
     (said,) = refusals(result, "gather_pixels").values()
-    assert said.startswith("it moves 16 pixels of 8 channels; up to ")
+    assert said.startswith("it moves 16 pixels of 8 channels; at most ")
 
 
 def test_patches_that_are_seen_with_their_channels_last_are_one_gather() -> None:

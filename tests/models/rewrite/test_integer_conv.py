@@ -173,7 +173,7 @@ def test_a_fully_connected_layer_of_several_rows_an_image_stays_in_float() -> No
         ("activation", "conv_c ends in Tanh"),
         ("reader", "c is also read by"),
         ("input", "x, which conv_c reads, is not quantized"),
-        ("bias", "beyond 32 bits"),
+        ("bias", "exceeds 32 bits"),
     ],
 )
 def test_a_convolution_that_is_not_whole_stays_in_float_and_says_why(

@@ -278,7 +278,7 @@ def test_a_plan_names_what_was_chosen_and_whether_it_was_measured(
     assert chosen[NODES[2]] == (str(heuristic(H200)(second)), False)
     assert chosen["convoy/images"] == ("", False)
     assert {step.measured for step in plan_report(network, 1, GPUS["h200"]).steps} == {False}
-    says = rf"{tmp_path}/t has measurements on NVIDIA H200, but on no H100"
+    says = rf"{tmp_path}/t has measurements on NVIDIA H200, but not on H100"
     with pytest.raises(EngineError, match=says):
         plan_report(network, 1, GPUS["h100"], store)
 
@@ -297,7 +297,7 @@ def test_a_short_name_is_no_part_of_another(network: Classifier, tmp_path: Path)
     (problem, *_) = problems_of(network, 1)
     other = Conditions("NVIDIA L40S", "89", "CUDA 13.0", "NVRTC 13.0")
     store = measured(tmp_path / "t", other, problem)
-    with pytest.raises(EngineError, match="on NVIDIA L40S, but on no L4"):
+    with pytest.raises(EngineError, match="on NVIDIA L40S, but not on L4"):
         plan_report(network, 1, GPUS["l4"], store)
 
 

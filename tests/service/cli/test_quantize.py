@@ -57,7 +57,7 @@ def test_a_quantized_file_is_written_and_checked(convoy: Run, photos: Path, tmp_
     assert "any is allowed" in out
     status, _, error = convoy("quantize", output, photos, "-o", tmp_path / "x.onnx", *described)
     assert status == 1
-    assert "is quantized already" in error
+    assert "is already quantized" in error
 
 
 def test_a_model_that_is_no_faster_comes_with_what_may_explain_it(
@@ -88,7 +88,7 @@ def test_a_refusal_writes_nothing(convoy: Run, photos: Path, tmp_path: Path) -> 
     assert "10 photographs are too few" in error
     status, _, error = convoy("quantize", "digits", photos, "-o", output, "--margin", "1")
     assert status == 1
-    assert "give photographs of what the model knows" in error
+    assert "Give photographs of the model's own classes" in error
     assert list(tmp_path.iterdir()) == [photos]
 
 
@@ -169,5 +169,5 @@ def test_a_place_that_cannot_be_written_is_said_first(convoy: Run, tmp_path: Pat
 def test_int8_of_a_float_model_leads_here(convoy: Run) -> None:
     status, _, error = convoy("classify", "digits", SAMPLES, "--precision", "int8")
     assert status == 1
-    assert "is not quantized, so int8 cannot be its precision" in error
+    assert "is not quantized, so its precision cannot be int8" in error
     assert "convoy quantize" in error

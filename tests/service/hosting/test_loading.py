@@ -265,7 +265,7 @@ def test_set_sets_keys_that_are_flags_too(tmp_path: Path) -> None:
             opened_of(Settings(), [key])
     latin = tmp_path / "latin.txt"
     latin.write_bytes("café\n".encode("latin-1") * 10)
-    with pytest.raises(ModelError, match=r"latin\.txt: it is not text in UTF-8; save it as that"):
+    with pytest.raises(ModelError, match=r"latin\.txt: it is not UTF-8 text; save it in"):
         opened_of(Settings(), [f"labels={latin}"])
 
 

@@ -339,6 +339,8 @@ def test_scores_around_0_are_probabilities_where_those_of_photographs_are_above_
 def test_one_score_around_0_is_refused_whatever_photographs_give(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     write_scores(path, "q = Mul(z, z) y = Tanh(q)", 1)
-    with pytest.raises(UnsupportedModelError, match=r"Tanh bounds .* If it is \(1 \+ s\) / 2"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"Tanh bounds .* probability is \(1 \+ s\) / 2"
+    ):
         model(path, preset="unit")
     assert model(path, "output=sigmoid", preset="unit").preprocessing.output.value == "sigmoid"
