@@ -44,7 +44,7 @@ def as_it_is(
         )
     if before[0] != 1:
         raise UnsupportedModelError(
-            f"{reason}\nand its batch size is fixed at {before[0]}; export it with the batch size 1"
+            f"{reason}\nand its batch is fixed at {before[0]}; export it with the batch size 1"
             " or a symbolic one"
         )
     if loops := {node.op_type for node in model.graph.all_nodes()} & _UNBOUNDED:

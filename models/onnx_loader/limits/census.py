@@ -152,7 +152,7 @@ def _check_depth(model: ModelProto) -> None:
         if not level:
             return
     raise UnsupportedModelError(
-        f"its graphs are nested more than {SUBGRAPH_DEPTH_LIMIT} levels deep, which is the limit"
+        f"its graphs hold graphs more than {SUBGRAPH_DEPTH_LIMIT} deep, which is the limit"
     )
 
 
@@ -185,7 +185,7 @@ def _inlined_size(model: ModelProto) -> _Size:
             sizes[key] = replace(size, copied=size.copied + own)
             if size.depth >= CALL_DEPTH_LIMIT:
                 raise UnsupportedModelError(
-                    f"its functions call each other more than {CALL_DEPTH_LIMIT} levels deep,"
+                    f"its functions call each other more than {CALL_DEPTH_LIMIT} deep,"
                     " which is the limit"
                 )
     except CycleError as error:

@@ -79,7 +79,7 @@ def check_attributes(model: ir.Model) -> None:
             for number in numbers:
                 if not least <= number <= WINDOW_LIMIT:
                     raise UnsupportedModelError(
-                        f"{node.op_type} {node.name or node.outputs[0].name} has {name} with"
+                        f"{node.op_type} {node.name or node.outputs[0].name} has {name} of"
                         f" {shown(number)}; {shown(least)} to {WINDOW_LIMIT:,} are supported"
                     )
 

@@ -267,7 +267,7 @@ BROKEN: dict[str, tuple[str, Build]] = {
     "a function that calls itself": ("themselves.*f::f0 calls f::f0", lambda: recursion("f0")),
     "a circle of functions": ("f::f0 calls f::f1 calls f::f0", lambda: recursion("f0", "f1")),
     "a size below 0": (r"negative size: \[-3, 1, 1\]", lambda: with_weight([-3, 1, 1], b"\0" * 12)),
-    "sizes below 0": ("below 0", lambda: with_weight([-1, -3, 1, 1], b"\0" * 12)),
+    "sizes below 0": ("negative size", lambda: with_weight([-1, -3, 1, 1], b"\0" * 12)),
     "more sizes than numbers": ("not a valid ONNX model", lambda: with_weight([9, 9], b"\0" * 12)),
     "no numbers": (
         "tensors declare 100,000,000 numbers in total, which .* bytes cannot hold",
