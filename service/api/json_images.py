@@ -80,8 +80,8 @@ def read_json(
         ) from error
     if asked.model not in ("", info.name):
         raise ModelNotFoundError(
-            f"this is the model '{info.name}', not '{asked.model[:50]}'; each model has an address"
-            f" of its own: base_url=.../v1/models/NAME, or POST to {path}"
+            f"this is the model '{info.name}', not '{asked.model[:50]}'; each model has its own"
+            f" address: base_url=.../v1/models/NAME, or POST to {path}"
         )
     images = [asked.input] if isinstance(asked.input, str) else asked.input
     if not images:

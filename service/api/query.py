@@ -18,7 +18,7 @@ def read_query(query: bytes, names: Collection[str]) -> dict[str, list[str]]:
         return {}
     if len(query) > _MAX_BYTES:
         raise InvalidParameterError(
-            f"the query has {len(query)} bytes; at most {_MAX_BYTES} are allowed"
+            f"the query has {len(query)} bytes; at most {_MAX_BYTES} are allowed; shorten it"
         )
     parameters: dict[str, list[str]] = {}
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):

@@ -258,7 +258,7 @@ def _check_room(address: Address, files: Collection[_File]) -> None:
 
     total, most = sum(_source("", file).bytes for file in files), FileLimits().max_bytes
     if total > most:
-        raise ModelFileError(f"{address} has {total:,} bytes; at most {most:,} are allowed")
+        raise ModelFileError(f"{address} has {total:,} bytes; choose a model of at most {most:,}")
 
 
 def _source(url: str, file: _File, token: str = "") -> Source:

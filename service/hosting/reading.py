@@ -169,7 +169,9 @@ def _load(
         raise ModelFileError(file.error)
     place, version = file.path.parent, file.version
     if file.path.name == FILE and place.name == version and not file.path.is_file():
-        raise ModelFileError(f"{place.parent} has no {FILE}, and no {version}/{FILE}")
+        raise ModelFileError(
+            f"{place.parent} has neither {FILE} nor {version}/{FILE}; add the model file"
+        )
     flags = {
         "preset": settings.preset,
         "labels": settings.labels,

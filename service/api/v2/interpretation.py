@@ -202,8 +202,8 @@ def understand(
     _check_names("output", outputs, names, info)
     if len({output.name for output in outputs}) < len(outputs):
         raise BadRequestError(
-            f"expected each output once but got {len(outputs)} outputs for model '{info.name}',"
-            f" which has {len(names)}"
+            f"name each output once; got {len(outputs)} outputs, but model '{info.name}' has"
+            f" {len(names)}"
         )
     parameters = asked.parameters or RequestParameters()
     source = _shared(tensor.parameters, regions)
@@ -298,7 +298,9 @@ def _read_input(
     if tensor.datatype == "BYTES":
         files = given.files(n)
         if not all(files):
-            raise BadRequestError(f"element {files.index(b'') + 1} of input '{INPUT}' is empty")
+            raise BadRequestError(
+                f"element {files.index(b'') + 1} of input '{INPUT}' is empty; send an image"
+            )
         return files, None
     if tensor.name == INPUT and tuple(tensor.shape[1:]) == info.image_shape:
         return [], in_engine_order(given.numbers((n, *info.image_shape), np.uint8), info)

@@ -202,7 +202,7 @@ def test_a_number_that_is_not_finite_is_taken_as_it_is_but_not_in_json(
         (asked(parameters={"timeout": "soon"}), 400, "Expected `int`, got `str`"),
         (asked(parameters={"binary_data_output": 1}), 400, "Expected `bool`, got `int`"),
         (asked(outputs=[{"name": "logits"}]), 400, "inference output 'logits'.*'scores'"),
-        (asked(outputs=[{"name": "scores"}] * 2), 400, "expected each output once but got 2"),
+        (asked(outputs=[{"name": "scores"}] * 2), 400, "name each output once; got 2 outputs"),
         (asked(outputs=[{"name": "embedding"}]), 400, "its output is 'scores'"),
         (
             asked(outputs=[{"name": "scores", "parameters": {"classification": 1.5}}]),
