@@ -104,7 +104,7 @@ def test_one_file_is_one_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "file", "says"),
     [
-        ("empty", None, "empty has no model.onnx, and no 1/model.onnx"),
+        ("empty", None, "empty has neither model.onnx nor 1/model.onnx"),
         ("broken", "broken/model.onnx", "the model broken: "),
         ("stats", "stats/model.onnx", "invalid model name"),
         ("a b", "a b/model.onnx", "invalid model name"),
@@ -137,7 +137,7 @@ def test_a_broken_model_does_not_stop_the_others(
     assert (broken.name, broken.version) == ("broken", "2")
     assert broken.error.startswith(f"{folder.name}/broken/2/model.onnx is not an ONNX model")
     assert isinstance(empty, FailedModel)
-    assert empty.error == f"{folder.name}/empty has no model.onnx, and no 1/model.onnx"
+    assert empty.error.startswith(f"{folder.name}/empty has neither model.onnx nor 1/model.onnx")
     assert f"broken is not served: {folder}/broken/2/model.onnx is not" in caplog.text
     assert isinstance(channels, OpenModel)
     assert isinstance(digits, OpenModel)

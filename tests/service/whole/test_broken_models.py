@@ -84,7 +84,7 @@ def _weights(value: float) -> Callable[[Path], None]:
 BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "text": (_text, "models/text/model.onnx is not an ONNX model"),
     "truncated": (_truncated, "models/truncated/model.onnx is not an ONNX model, or is truncated"),
-    "empty": (lambda _: None, "models/empty has no model.onnx"),
+    "empty": (lambda _: None, "models/empty has neither model.onnx"),
     "two": (_two, "models/two may be a.onnx or b.onnx"),
     "version": (_version, "models/version/2/model.onnx"),
     "folder": (_folder, "models/folder"),
