@@ -164,7 +164,8 @@ class Batcher(Generic[T, R]):
 
     def spread(self, turns: Sequence[DeviceTurns]) -> None:
         """Let the only engine run one more batch at a time for each of `turns`, in other processes.
-        The last of these batches begins only from when two full batches wait until none waits.
+        The last of these batches is a reserve, which is used from the moment two full batches wait
+        until no item waits.
 
         Must be called before the first item arrives. Each additional batch has a number, as if it
         ran on another engine.
@@ -471,7 +472,8 @@ class Batcher(Generic[T, R]):
         return ahead
 
     def _call(self, reserve: _Consumer[T, R]) -> None:
-        """Let the reserve take batches from when two full ones wait until nothing does."""
+        """Let the reserve take batches from the moment two full batches wait until no item
+        waits."""
         enough = 1 if reserve.serves else 2 * self.latency().max_batch
         serves = self._consumers[0].serves and self.depth >= enough
         if serves is not reserve.serves:

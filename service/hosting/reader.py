@@ -1,11 +1,11 @@
-"""Reads long bodies and makes long answers in threads, whose time a client shares with others.
+"""Reads long bodies and creates long answers in threads; clients share the threads' time.
 
     post ── behind its client's other bodies ── its client's turn ── a thread ── then
                        └───── a pause as long as the last took ─────────┘
 
-A thread that reads takes a core, and for much of the time the interpreter's lock, from those that
-decode and run what others sent. So while others ask, each client's reading rests as long as it
-worked.
+A reading thread takes a core, and often the interpreter's lock, from the threads that decode and
+run the images of other clients. So while other clients send requests, each client's reading pauses
+for as long as its last work took.
 """
 
 import asyncio
@@ -31,18 +31,18 @@ _RECENT_S = 1.0
 
 @dataclass(eq=False, slots=True)
 class Reading:
-    """Holds a function that reads a body, or makes an answer."""
+    """Holds a function that reads a body or creates an answer."""
 
     read: Callable[[], Any] | None  # None once it is withdrawn, or done
     then: OnDone[Any]
     took_s: float = 0.0  # of a core
 
     def withdraw(self) -> None:
-        """Discard the result, and do not begin if that is still possible."""
+        """Discard the result, and do not begin the work if it has not begun."""
         self.read = None
 
     def run(self) -> Any:
-        """Do it in a thread, unless it is withdrawn."""
+        """Call the function in a thread, unless the work is withdrawn."""
         read = self.read
         if read is None:
             return None
@@ -64,16 +64,17 @@ class Reader:
         self._last, self._last_at, self._other_at = "", -_RECENT_S, -_RECENT_S
 
     def asked(self, client: str, now: float) -> None:
-        """Note that a client asks for anything, at a time of the performance counter."""
+        """Note that a client sent a request; `now` is a time of the performance counter."""
         if client != self._last:
             self._last, self._other_at = client, self._last_at
         self._last_at = now
 
     def post(self, read: Callable[[], T], then: OnDone[T], client: Client) -> Reading | None:
-        """Call `read` in a thread when the client's turn comes, and then `then` with the outcome in
-        the event loop; return None if both calls have been made.
+        """Call `read` in a thread when the client's turn comes, then `then` with the outcome in the
+        event loop. Return None if both calls have been made already.
 
-        What `then` posts of the same client goes first: it is another step of the same request.
+        Work that `then` posts for the same client goes first, because it is another step of the
+        same request.
         """
         reading = Reading(read, then)
         line = self._lines.get(client.name)
@@ -87,7 +88,7 @@ class Reader:
         return None if reading.read is None else reading
 
     def run(self, read: Callable[[], T], client: Client) -> "asyncio.Future[T]":
-        """Post like `post`, but return a future; cancelling it withdraws the work."""
+        """Post work like `post`, but return a future; cancelling the future withdraws the work."""
         return promised(lambda then: self.post(read, then, client))
 
     def _begin(self, client: Client, reading: Reading) -> None:
@@ -118,6 +119,6 @@ class Reader:
         del self._lines[client.name]
 
     def _is_shared(self, client: str) -> bool:
-        """Return whether another client asks, too."""
+        """Return whether another client has sent a request recently."""
         asked_at = self._other_at if client == self._last else self._last_at
         return perf_counter() - asked_at < _RECENT_S
