@@ -5,9 +5,9 @@ turn, a request to a model would be delayed by sixteen milliseconds at each of i
 busy with such calls would also keep the interpreter's lock from the threads that decode and run
 images. So each call is followed by a pause while models have requests.
 
-A client that sends a request and leaves causes as much work. It owes a turn from then on, for which
-the first bytes of its next connection wait, or its next call by gRPC: by then it may have left
-again, and that is all.
+A client that sends a request and then leaves causes as much work. Such a client owes a turn: the
+first bytes of its next connection, or its next gRPC call, wait for that turn. If the client has
+left again by then, nothing more is done.
 """
 
 import asyncio
@@ -50,14 +50,14 @@ class CallTurns:
         self._paused = False
 
     def owe(self, client: str) -> None:
-        """Note that a client left behind work that is of no use."""
+        """Note that a client caused useless work, for which it owes a turn."""
         if len(self._owed) >= _MOST_CLIENTS:
             self._owed.clear()
         self._owed[client] = min(_MOST_OWED, self._owed[client] + 1)
 
     def pay(self, client: str) -> bool:
-        """Return whether a client has to wait for PAUSE_S and a turn, which it then owes no
-        longer."""
+        """Return whether a client owes a turn, and count the turn as paid. The caller lets the
+        client wait for PAUSE_S and a turn."""
         if client not in self._owed:
             return False
         self._owed[client] -= 1
@@ -66,7 +66,7 @@ class CallTurns:
         return True
 
     async def settle(self, client: str) -> None:
-        """Wait for the turn that a client owes, if it owes one."""
+        """Wait for PAUSE_S and a turn if the client owes a turn."""
         if self.pay(client):
             await asyncio.sleep(PAUSE_S)
             await self.wait(client)

@@ -520,8 +520,8 @@ class Repository:
                 await self.give_back()
 
     def _note_read(self) -> None:
-        """Note that a body was read aside, of which the room knows too little where it is refused:
-        it may have been inflated to the longest."""
+        """Note that a body was read in a thread. If it was refused, the room does not know its
+        size; it may have been decompressed to the maximum."""
         self._read += self.max_body_bytes
 
     async def give_back(self) -> None:

@@ -205,16 +205,16 @@ class Connection(asyncio.Protocol):
             self._wait()
 
     def _wait(self, pause_s: float = 0.0) -> None:
-        """Read no more until a turn has come to parse what was read, `pause_s` from now at the
-        earliest."""
+        """Stop reading until the client's turn comes to parse the bytes received, at the earliest
+        in `pause_s` seconds."""
         self._waits = True
         self._transport.pause_reading()
         begin = partial(self._parse_rest, asked=not pause_s)
         self._loop.call_later(pause_s, self._edge.turns.post, self._caller.name, begin)
 
     def _parse_rest(self, *, asked: bool) -> None:
-        """Parse what was read. Of a client that owed the turn this asks first whether it is there,
-        if it has ended its side."""
+        """Parse the bytes received. If the client owed the turn and has closed its sending side,
+        first find out whether it has left."""
         if not self._waits:  # the connection is lost
             return
         if self._reports():  # the client has left, which is not noticed while nothing is read

@@ -38,7 +38,7 @@ _STEP = 2**13
 _MOST_PIECES, _REQUEST = 500, 20
 
 MANY_PIECES = 250
-"""So many pieces of a body take a millisecond to pass on."""
+"""The number of pieces of a body that take a millisecond to pass on."""
 
 _OTHER_VERSION = ("Invalid HTTP version", "Pause on PRI/Upgrade")  # messages of llhttp
 _TLS = b"\x16\x03"  # how a client begins that wants TLS

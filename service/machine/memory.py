@@ -89,7 +89,7 @@ def share_one_arena() -> None:
 
 
 def _glibc(name: str, *numbers: int) -> None:
-    """Call a function that glibc has; other libraries of C lack it."""
+    """Call a function of glibc; other C libraries lack it."""
     function = getattr(ctypes.CDLL(None), name, None)
     if function is not None:
         function(*numbers)
