@@ -117,12 +117,12 @@ def losses(rows: Sequence[Row]) -> Iterator[str]:
     same number of connections."""
     for work, title in WORKS.items():
         said = [
-            f"with {_plural(connections)} {', '.join(lost)}"
+            f"{_plural(connections)}: {'; '.join(lost)}"
             for connections in CONNECTIONS
             if (lost := list(_lost(rows, work, connections)))
         ]
         if said:
-            yield f"{title}: {'; '.join(said)}"
+            yield f"{title}. {'. '.join(said)}"
 
 
 def _lost(rows: Sequence[Row], work: str, connections: int) -> Iterator[str]:
@@ -137,7 +137,7 @@ def _lost(rows: Sequence[Row], work: str, connections: int) -> Iterator[str]:
         own = number(ours, column).median
         best, name = column.best((number(row, column).median, row["server"]) for row in theirs)
         if best > own if column.most_is_best else best < own:
-            values = f"{column.shown(best)} ({name}) compared with {column.shown(own)}"
+            values = f"{column.shown(best)} ({name}), {column.shown(own)} (Convoy)"
             yield f"{column.heading} {values}"
 
 
@@ -145,7 +145,7 @@ def _plural(connections: int) -> str:
     return f"{connections} connection{'s' if connections > 1 else ''}"
 
 
-BETTER = "Another server has a better median:"
+BETTER = "Another server has a better median in these cases:"
 
 
 def _losses(rows: Sequence[Row]) -> str:

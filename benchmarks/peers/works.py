@@ -31,7 +31,7 @@ from service.progress import download_progress
 
 NOOP, DIGITS, SQUEEZENET, INT8 = "noop", "digits", "squeezenet", "int8"
 WORKS = {
-    NOOP: f"no-op: a body of {BODY_BYTES // 1000} kB is read",
+    NOOP: f"no-op, a body of {BODY_BYTES // 1000} kB",
     DIGITS: "digits, JPEG of 640 × 480",
     SQUEEZENET: "SqueezeNet 1.1, JPEG of 400 × 266",
     INT8: "SqueezeNet 1.1 in INT8, the same JPEG",

@@ -74,7 +74,7 @@ def test_convoy_with_an_option_for_its_threads_is_noticed(tmp_path: Path) -> Non
     setting = Setting("fewer threads", {"options": ["--device", "cpu", "--threads", "77"]})
     convoy = Contender(replace(CONVOY, settings=(setting,)), HERE)
     rows = measure([convoy], DIGITS, task, Effort(1, 0.1), tmp_path, lambda _: None)
-    assert "threads 77, where" in rows[0]["error"]
+    assert "threads must be 2 as for the others, got 77" in rows[0]["error"]
 
 
 def test_a_server_that_is_sent_another_image_is_not_measured() -> None:

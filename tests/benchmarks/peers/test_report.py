@@ -46,10 +46,9 @@ def test_another_server_is_better_if_its_median_is() -> None:
     alone = [row(CONVOY.name, 10, connections=1), row("mosec", 90, connections=1)]
     (line,) = losses([*alone, ours, level[1], row("Triton", 1200, 2)])
     assert line.endswith(
-        "is read: with 1 connection requests/s 86 (mosec) compared with 10, CPU ms per request"
-        " 10.56 (mosec) compared with 95.00; with 8 connections requests/s 1,140 (Triton) compared"
-        " with 950, p50 ms 0.95 (Triton) compared with 1.90, CPU ms per request 0.79 (Triton)"
-        " compared with 0.95"
+        "100 kB. 1 connection: requests/s 86 (mosec), 10 (Convoy); CPU ms per request 10.56"
+        " (mosec), 95.00 (Convoy). 8 connections: requests/s 1,140 (Triton), 950 (Convoy); p50 ms 0.95"
+        " (Triton), 1.90 (Convoy); CPU ms per request 0.79 (Triton), 0.95 (Convoy)"
     )
 
 
