@@ -163,4 +163,4 @@ def _flaw(engine: Engine, images: Batch, expected: Scores, allowed: float, whose
         return f"test files could not be decoded (flags {results.flags.tolist()})"
     if error <= allowed:  # not NaN
         return ""
-    return f"scores differ from {whose} by {error:.1e} of the largest; {allowed:.1e} is allowed"
+    return f"scores differ from {whose} by {error:.1e} of the largest, {allowed:.1e} is allowed"
