@@ -107,7 +107,8 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "test_a_lost_decoder_is_named_and_the_others_are_decoded_elsewhere",
     ),
     "a process is killed while it runs a batch": (
-        "500 for the batch; another process takes its place",
+        "500 for the batch; the server runs the batch that the process held, and another process"
+        " takes its place",
         "whole/test_job_processes_killed.py::"
         "test_requests_of_killed_processes_are_answered_once_each_and_the_next_are_served",
     ),
