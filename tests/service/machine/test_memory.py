@@ -2,9 +2,11 @@
 
 import asyncio
 import ctypes
+import gc
 import resource
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -188,6 +190,23 @@ def test_a_server_gives_back_what_it_does_not_use(monkeypatch: pytest.MonkeyPatc
         await repository.close(PATIENCE_S)
 
     asyncio.run(scenario())
+
+
+def test_what_only_the_collector_finds_is_given_back() -> None:
+    class Kept(list["Kept"]):
+        pass
+
+    kept = Kept()
+    kept.append(kept)
+    seen = weakref.ref(kept)
+    gc.disable()
+    try:
+        del kept
+        assert seen() is not None
+        give_back_free_memory()
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 def test_a_body_that_is_refused_as_it_is_read_aside_counts_as_in_use(
