@@ -240,7 +240,7 @@ class SupervisedEngine:
                 engine, index = left
                 self._leave(thread, engine)
                 error = f"the image was not decoded within {bound_s:.1f} s; it may be the cause"
-                lost = ThreadLostError(f"given up: {error}")
+                lost = ThreadLostError(f"the server gave up: {error}")
                 return await self._without_one(images, index, lost, bound_s)
             self._replace(thread, f"it did not end a batch of {size} within {bound_s:.1f} s")
             raise

@@ -84,7 +84,7 @@ def test_blocks_of_pixels_have_the_same_convolution(c: int, kernel: int, pad: in
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
-        (stem(3, (11, 10), 3), "no whole number of blocks of 2x2 pixels"),
+        (stem(3, (11, 10), 3), "does not consist of blocks of 2x2 pixels"),
         (stem(5, (12, 10), 3), ""),
         (stem(3, (12, 10), 3, stride=1), ""),
         (stem(3, (12, 10), 1), ""),

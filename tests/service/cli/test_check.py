@@ -211,7 +211,7 @@ def test_scores_that_cannot_be_what_they_are_taken_for_are_status_1(convoy: Run)
     status, out, _ = convoy("check", "digits", SAMPLES, *flags)
     assert status == 1
     assert "are probabilities that add up to 1" in out
-    assert "its scores of these images are something else, because one is " in out
+    assert "its scores of these images are of another kind, because one is " in out
     status, out, _ = convoy("check", "digits", SAMPLES, "--device", "cpu")
     assert status == 0
     assert 'its scores, "logits", are logits' in out

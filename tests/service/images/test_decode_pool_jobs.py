@@ -105,7 +105,7 @@ async def test_a_broken_a_slow_and_a_hanging_file_harm_no_other_of_their_batch(
         broken, slow, hangs = (answers[bad[name]] for name in ("broken", "slow", "hangs"))
         assert broken == "ImageError: the picture is no digit; send a digit"
         for answer in (slow, hangs):
-            assert str(answer).startswith("ThreadLostError: given up")
+            assert str(answer).startswith("ThreadLostError: the server gave up")
             assert "may be the cause" in str(answer)
         # The engine was not the cause: it goes on, and was not opened again.
         assert p.runner.engines[0].restarts == 0
