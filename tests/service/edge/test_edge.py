@@ -422,9 +422,9 @@ async def test_an_unread_log_delays_no_request() -> None:
 
 
 def test_files_of_another_port_leave_fewer_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1000, 1000))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (10_000, 10_000))
     monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
-    few, fewer = (allowed(Limits(connections=1000), files).connections for files in (0, 300))
-    assert 0 < fewer < few < 1000
+    few, fewer = (allowed(Limits(connections=10_000), files).connections for files in (0, 300))
+    assert 0 < fewer < few < 10_000
     # Other tests' files may be closed meanwhile.
     assert few - fewer == pytest.approx(300, abs=50)
