@@ -106,7 +106,7 @@ def test_each_switch_changes_one_thing_and_no_score(
 
 def test_a_switch_of_a_wrong_name_is_refused_with_those_that_there_are(digits: Classifier) -> None:
     device = NullDevice()
-    says = "'dependent launches' is not a switch; the switches are without dependent launches, without branches, "
+    says = "'dependent launches' is not a switch; the switches are without dependent"
     with pytest.raises(ValueError, match=says):
         ConvoyNetwork(digits, device, 1, heuristic(device), "dependent launches")
     with pytest.raises(ValueError, match=says):

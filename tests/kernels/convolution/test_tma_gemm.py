@@ -362,7 +362,9 @@ REFUSED = {
     "strict float32": _problem(precision=Precision.FP32),
     "3-D windows": replace(_problem(), window=window((4, 9, 9), (3, 3, 3))),
     "a stride of 9": replace(_problem(), window=window((40, 40), (1, 1), strides=(9, 9))),
-    "windows that reach further beyond the image": replace(_problem(), window=window((300, 300), (3, 3), dilations=(99, 1))),
+    "windows that reach further beyond the image": replace(
+        _problem(), window=window((300, 300), (3, 3), dilations=(99, 1))
+    ),
     "pixels of 2 float16 channels": replace(
         _problem(),
         window=window((5, 5), (1, 1)),
