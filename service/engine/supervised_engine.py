@@ -259,7 +259,7 @@ class SupervisedEngine:
         try:
             return _rows(await job, self._output)
         except JobLostError as lost:
-            if not lost.begun:
+            if not lost.begun and not self._thread.closing:
                 return await self._run_here(images, bound_s)
             if lost.index is None:
                 raise EngineFailedError(f"{lost}; try again") from lost
@@ -506,6 +506,11 @@ class _Thread:
             self._closing = self.pool.run(self._close, None)
             self.pool.close()
         return self._closing
+
+    @property
+    def closing(self) -> bool:
+        """Return whether `close` was called."""
+        return self._closing is not None
 
     @property
     def closed(self) -> bool:

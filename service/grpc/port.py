@@ -28,7 +28,6 @@ from service.edge.edge import RPC, Edge
 from service.edge.rights import permit
 from service.errors import (
     CRASHED,
-    WRONG,
     BadRequestError,
     Code,
     ModelNotFoundError,
@@ -75,9 +74,6 @@ _STATUSES = {
     Code.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     Code.TOO_LATE: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
-# Statuses of calls for which their client owes a turn.
-_USELESS = WRONG | {Code.CLIENT_LEFT}
-
 _CHECK, _WATCH = f"/{HEALTH}/Check", f"/{HEALTH}/Watch"
 _INFER, _STREAM = f"/{INFERENCE}/ModelInfer", f"/{INFERENCE}/ModelStreamInfer"
 _REFLECTION = f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"
@@ -275,8 +271,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _answer_one(self, path: str, context: Context) -> None:
         with self._admitted(path, context) as record:
-            turns, name = self._edge.turns, record.caller.name
-            await (turns.settle(name) if path == _INFER else turns.wait(name))
+            if path != _INFER:
+                await self._edge.turns.wait(record.caller.name)
             data = await self._receive(record, context, None if path == _INFER else _MOST_BYTES)
             record.bytes_in = len(data)
             if path == _INFER:
@@ -372,7 +368,6 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         try:
             with self._admitted(_STREAM, context) as record:
                 record.bytes_in = length
-                await self._edge.turns.settle(record.caller.name)
                 if isinstance(data, ServiceError):
                     raise data
                 remaining_s = context.time_remaining()
@@ -492,8 +487,6 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             _log.exception("request %s failed unexpectedly", request_id.decode())
             raise ServiceError(CRASHED) from error
         finally:
-            if record.status in _USELESS:
-                self._edge.turns.owe(record.caller.name)
             self._repository.company.leave()
             self._edge.leave(record)
 
@@ -562,10 +555,10 @@ _Refusal = tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]
 
 
 def _refusal(error: ServiceError, context: Context) -> _Refusal:
-    """Return the gRPC status, the text and the trailers for an error, and drop its traceback.
+    """Return the gRPC status, the text and the trailers for an error, whose traceback is dropped.
 
-    If a frame waited for the task that failed, the error and its frames form a reference cycle,
-    which would keep the memory of a refused model.
+    If a frame waited for the task that failed, the error and its frames are a cycle. It would keep
+    what a refused model took.
     """
     error.with_traceback(None)
     trailers = context.trailing_metadata()

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from models import Absent, ChannelOrder, Inner, Kind, Layout, Maps, OutputKind, Serving
+from service.engine.lane import Cost, Lane
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
 from service.hosting.admission import Admission
-from service.hosting.reader import Reader
 from service.hosting.recent import Recent
 from service.hosting.regions import Regions
 from service.images.decode_pool import Coded, DecodePool, Decoding
@@ -25,6 +25,10 @@ _UNSOUGHT = Absent("none was looked for")
 _MOST_UNRESIZED = 128
 
 _LEFT = (Kind.DECODED, Kind.JPEG)
+
+READ = Cost()
+"""The cost of any work for a pipeline's reader: one turn of its client, however long the work
+takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class Pipeline:
     prepare: Callable[[Any], Decoding]  # of bytes; of clips, of Frames too
     admission: Admission
     decoders: DecodePool
-    reader: Reader
+    reader: Lane  # of threads that parse long bodies and make long answers
     metrics: ModelMetrics
     regions: Regions | None = None  # of shared memory, if clients may register some
     recent: Recent | None = None  # where a new version may take over

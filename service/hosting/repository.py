@@ -30,8 +30,7 @@ from service.errors import BrokenModelError, DecoderLostError, ModelNotFoundErro
 from service.fair_queue import Client
 from service.folders import without_folders
 from service.hosting.admission import Admission, ByteRoom
-from service.hosting.pipeline import FailedModel, ModelInfo, Pipeline
-from service.hosting.reader import Reader
+from service.hosting.pipeline import READ, FailedModel, ModelInfo, Pipeline
 from service.hosting.recent import Recent
 from service.hosting.regions import Regions
 from service.images.decode_pool import Coded, DecodePool, Decoding, in_process
@@ -52,7 +51,7 @@ _TELL_S = 10.0
 _TELL_PAUSES, _MOST_PAUSE_S = 4, 1.0
 
 # Between two looks whether there is memory to give back.
-_GIVE_BACK_S = 0.5
+_GIVE_BACK_S = 1.0
 
 # For the engine of a model that is no longer served to return from its last call.
 _RETIRE_S = 60.0
@@ -179,9 +178,7 @@ class Repository:
         # One client has one thread: parsing holds the GIL, so a second would gain it nothing. But
         # what another sends is read beside that, not after it.
         readers = min(2, decode_threads)
-        on_read: Any = {"shared": True, "on_end": self._note_read}
-        self._reader = Reader(Lane(ThreadPool("read", readers, **pace), readers, **on_read))
-        self._read = 0  # bytes, or more, since memory was last looked at
+        self._reader = Lane(ThreadPool("read", readers, **pace), readers, shared=True)
         self._decoders.jobs = lambda: sum(p.runner.decoding_jobs for p in self._every)
         self.metrics.lost_decode_threads = self._lost_decode_threads
         self._sample = sample
@@ -484,7 +481,7 @@ class Repository:
         closed = await asyncio.gather(*(p.runner.close(timeout_s) for p in self._every))
         self._decoders.close()
         self._processes.close()
-        self._reader.lane.pool.close()
+        self._reader.pool.close()
         self._teller.close()
         return all(closed)
 
@@ -494,7 +491,7 @@ class Repository:
 
     def _lost_decode_threads(self) -> int:
         jobs = sum(pipeline.runner.lost_to_decoders for pipeline in self._every)
-        return self._decoders.lost + self._reader.lane.pool.lost + jobs
+        return self._decoders.lost + self._reader.pool.lost + jobs
 
     def _give_back(self) -> None:
         """Give back resources that the server can do without: recent images, idle processes and
@@ -508,21 +505,15 @@ class Repository:
     async def read_aside(self, read: Callable[[], bytes], client: Client) -> bytes:
         """Run a function that may take long on a client's body in the client's turn, and return its
         result. Raises the function's errors."""
-        return await self._reader.run(read, client)
+        return await self._reader.run(READ, read, client)
 
     async def give_back_periodically(self) -> None:
         """Give memory back to the system soon after much of it was in use."""
         slack = Slack()
         while True:
             await asyncio.sleep(_GIVE_BACK_S)
-            read, self._read = self._read, 0
-            if slack.is_worth_it(self.room.most_taken() + self.taken_elsewhere() + read):
+            if slack.is_worth_it(self.room.most_taken() + self.taken_elsewhere()):
                 await self.give_back()
-
-    def _note_read(self) -> None:
-        """Note that a body was read in a thread. If it was refused, the room does not know its
-        size; it may have been decompressed to the maximum."""
-        self._read += self.max_body_bytes
 
     async def give_back(self) -> None:
         """Give free memory back to the system. A thread does so, because it may take

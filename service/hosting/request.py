@@ -28,7 +28,7 @@ from service.engine.threads import OnDone, Withdrawable
 from service.engine.undecoded import NotHereError
 from service.errors import Code, ForbiddenError, PayloadTooLargeError, ServiceError
 from service.hosting.admission import Reservation
-from service.hosting.pipeline import Pipeline
+from service.hosting.pipeline import READ, Pipeline
 from service.images.clip import Frames
 from service.images.decode_pool import Coded, Decoding, NotForDeviceError
 from service.images.view import View, view_of
@@ -94,9 +94,7 @@ class Request:
 
     def open(self) -> None:
         """Begin the request. Raises ServiceError if the request cannot be accepted now."""
-        caller = self.record.caller
-        self.pipeline.reader.asked(caller.name, self.record.started)
-        self._reservation = Reservation(self.pipeline.admission, caller, self._give_way)
+        self._reservation = Reservation(self.pipeline.admission, self.record.caller, self._give_way)
         self.pipeline.runner.check_ready()
         self._reservation.expect_room()
 
@@ -258,7 +256,7 @@ class Request:
 
     def _read_aside(self, read: Callable[[], T], then: OnDone[T]) -> None:
         """Call `read`, which may take long, in a thread, and `then` afterwards."""
-        work = self.pipeline.reader.post(read, then, self._reservation.client)
+        work = self.pipeline.reader.post(READ, read, then, self._reservation.client)
         if work is not None:
             self._under_way = [work]
 

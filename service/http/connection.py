@@ -22,10 +22,9 @@ from typing import Any, cast
 
 from typing_extensions import override
 
-from service.edge.call_turns import PAUSE_S, Turn
+from service.edge.call_turns import Turn
 from service.edge.connections import GRACE_S, KEPT_S, network_of
 from service.errors import (
-    WRONG,
     BadRequestError,
     Code,
     QueueFullError,
@@ -38,7 +37,7 @@ from service.fair_queue import ANYONE
 from service.hosting.admission import Held
 from service.http.answer_queue import CONTINUE, AnswerQueue, ErrorReply, QueuedRequest, Work
 from service.http.exchange import Exchange
-from service.http.parser import MANY_PIECES, Head, Parser
+from service.http.parser import Head, Parser
 from service.http.uvicorn_adapter import AsgiCall, ConvoyConfig, Peers, ServerState
 from service.telemetry.record import RequestRecord
 
@@ -46,8 +45,9 @@ from service.telemetry.record import RequestRecord
 # again; and between two looks at a connection that should be closed, but has bytes to read.
 _ASK_S, _LOOK_S = 0.1, 0.01
 
-# What Linux reports where a client has ended its side.
-_ENDED = getattr(select, "POLLRDHUP", 0)
+# Statuses of requests that are refused however idle the server is: they were wrong, or have a
+# deadline that nothing meets.
+_WRONG = frozenset((*range(400, 500), Code.TOO_LATE)) - {Code.TOO_MANY, Code.CLIENT_LEFT}
 
 MAX_PIPELINED = 100
 """The most requests that may wait on a connection: one read can return 14,000 requests of 3 kB
@@ -88,13 +88,11 @@ class Connection(asyncio.Protocol):
         self._since = 0.0  # loop time at which the stage began
         self._looked = 0.0  # loop time of the last sweep
         self._posted = False  # its last request was for a model
-        self._served = False  # a request of it was right, and is answered
         self._deaf = False  # after an error: what the client still sends is dropped
         self._unsent_since = 0.0  # time of the sweep that first found part of an answer unread
         self._unsent: Held | None = None  # what a long answer that is not read takes of the room
         self._turn: Turn | None = None  # of what it sends after a refusal
-        self._waits = False  # for a turn to parse what came
-        self._unparsed = b""  # meanwhile
+        self._unparsed = b""  # the rest of a read that has much to do
         self._at_end = False  # the client ended its side behind that
 
     # --- called by the transport -----------------------------------------------------------------
@@ -121,8 +119,6 @@ class Connection(asyncio.Protocol):
         """Abandon the unanswered requests, because the connection is lost."""
         cast("set[Connection]", self._state.connections).discard(self)
         self._edge.connections.close(self)
-        if self._answers.queue or not self._served:
-            self._edge.turns.owe(self._caller.name)
         self._release_unsent()
         while self._answers.queue:
             queued = self._answers.queue.popleft()
@@ -133,18 +129,15 @@ class Connection(asyncio.Protocol):
         self._parsing = None
         if self._turn is not None:
             self._turn.withdraw()
-        self._waits, self._unparsed = False, b""
+        self._unparsed = b""
         self._parser.close()
         self._peers.flow.resume_writing()  # an application that waits to write continues, and ends
 
     @override
     def data_received(self, data: bytes) -> None:
-        if self._waits:  # reading was resumed meanwhile
+        if self._unparsed:  # reading was resumed meanwhile
             self._unparsed += data
             self._transport.pause_reading()
-        elif self._stage == _OPENED and self._edge.turns.pay(self._caller.name):
-            self._unparsed = data
-            self._wait(PAUSE_S)
         else:
             self._parse(data)
 
@@ -152,7 +145,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Return True to keep the connection, if the client closed its sending side after complete
         requests, or False if the client has left."""
-        if self._waits:
+        if self._unparsed:
             self._at_end = True
             return True
         queue = self._answers.queue
@@ -201,33 +194,16 @@ class Connection(asyncio.Protocol):
             self._refuse(error)
         if self._transport.is_closing():
             self._unparsed = b""
-        elif self._unparsed or self._parser.pieces >= MANY_PIECES:
-            self._wait()
+        elif self._unparsed:
+            self._transport.pause_reading()
+            self._loop.call_soon(self._edge.turns.post, self._caller.name, self._parse_rest)
 
-    def _wait(self, pause_s: float = 0.0) -> None:
-        """Stop reading until the client's turn comes to parse the bytes received, at the earliest
-        in `pause_s` seconds."""
-        self._waits = True
-        self._transport.pause_reading()
-        begin = partial(self._parse_rest, asked=not pause_s)
-        self._loop.call_later(pause_s, self._edge.turns.post, self._caller.name, begin)
-
-    def _parse_rest(self, *, asked: bool) -> None:
-        """Parse the bytes received. If the client owed the turn and has closed its sending side,
-        first find out whether it has left."""
-        if not self._waits:  # the connection is lost
-            return
-        if self._reports():  # the client has left, which is not noticed while nothing is read
-            self._transport.abort()
-            return
-        if not asked and self._reports(_ENDED):
-            self._transport.write(CONTINUE)
-            self._loop.call_later(_ASK_S, partial(self._parse_rest, asked=True))
-            return
-        self._waits, self._parser.pieces = False, 0
+    def _parse_rest(self) -> None:
         data, self._unparsed = self._unparsed, b""
+        if not data:  # the connection is lost
+            return
         self._parse(data)
-        if self._waits or self._transport.is_closing():
+        if self._unparsed or self._transport.is_closing():
             return
         if not self._at_end:
             if not self._peers.flow.read_paused:
@@ -389,8 +365,6 @@ class Connection(asyncio.Protocol):
         """Stop counting an answered request, and prepare for the next."""
         self._state.total_requests += 1
         queued.record.status = queued.record.status or HTTPStatus.INTERNAL_SERVER_ERROR
-        is_wrong = queued.record.status in WRONG
-        self._served = self._served or not is_wrong
         self._edge.leave(queued.record)
         del queued.work  # breaks a reference cycle
         if self._stage == _REFUSED or self._transport.is_closing():
@@ -405,7 +379,7 @@ class Connection(asyncio.Protocol):
                 return
         if len(self._answers.queue) <= 1:  # the body of the last request may still be arriving
             turns, caller = self._edge.turns, queued.record.caller
-            if is_wrong and turns.is_busy():
+            if queued.record.status in _WRONG and turns.is_busy():
                 # Refusals are as cheap to ask for as other calls, and fill the event loop as well.
                 self._peers.flow.pause_reading()
                 self._turn = turns.post(caller.name, self._read_again)

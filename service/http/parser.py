@@ -37,9 +37,6 @@ _STEP = 2**13
 # can bring 40,000 chunks of a byte each, which take 50 ms.
 _MOST_PIECES, _REQUEST = 500, 20
 
-MANY_PIECES = 250
-"""The number of pieces of a body that take a millisecond to pass on."""
-
 _OTHER_VERSION = ("Invalid HTTP version", "Pause on PRI/Upgrade")  # messages of llhttp
 _TLS = b"\x16\x03"  # how a client begins that wants TLS
 
@@ -85,7 +82,6 @@ class Parser:
         self._in_plain_body = False  # of a known length, not in chunks
         self._pending = 0  # bytes since a head, a piece of a body or a request was complete
         self._pieces = 0  # that were passed on
-        self.pieces = 0  # of this body, since its head or since the owner last set this
 
     def parse(self, data: bytes) -> bytes:
         """Parse received bytes. If they have many pieces, return the rest, so that other clients
@@ -142,7 +138,7 @@ class Parser:
 
     def on_headers_complete(self) -> None:
         """Check the head and pass it on."""
-        self._pending = self.pieces = 0
+        self._pending = 0
         self._pieces += _REQUEST
         llhttp, headers = self._llhttp, self._headers
         method = llhttp.get_method()
@@ -167,7 +163,6 @@ class Parser:
         """Pass on a piece of a body."""
         self._pending = 0
         self._pieces += 1
-        self.pieces += 1
         self._connection.on_piece(body)
 
     def on_message_complete(self) -> None:

@@ -109,55 +109,6 @@ async def test_while_models_have_requests_a_pause_follows_each_call() -> None:
     assert begun[6:] == pytest.approx([1.1] * 4)
 
 
-@in_virtual_time
-async def test_a_call_that_takes_long_is_followed_by_a_multiple_of_that() -> None:
-    used, begun = [0.0], list[float]()
-    queue = CallTurns(lambda: True)
-
-    def call(takes_s: float) -> None:
-        begun.append(now())
-        used[0] += takes_s
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("service.edge.call_turns.thread_time", lambda: used[0])
-        for takes_s in (0.0005, 0.01, 0.002):
-            queue.post("a", partial(call, takes_s))
-        await virtual_time.until(1)
-    assert begun == pytest.approx([0, 0.004, 0.044])
-
-
-@run
-async def test_a_client_pays_the_turns_that_it_owes() -> None:
-    queue = CallTurns()
-    assert not queue.pay("a")
-    for _ in range(3):
-        queue.owe("a")
-    assert not queue.pay("b")
-    assert [queue.pay("a") for _ in range(4)] == [True, True, True, False]
-    for number in range(5000):
-        queue.owe("a")
-        queue.owe(f"other {number}")
-    assert len(queue._owed) <= 1024
-    assert queue._owed["a"] <= 512
-
-
-@in_virtual_time
-async def test_what_a_client_owes_is_settled_after_a_pause_and_in_its_turn() -> None:
-    queue, begun = CallTurns(lambda: True), list[float]()
-
-    async def call() -> None:
-        await queue.settle("a")
-        begun.append(now())
-
-    await call()
-    for _ in range(2):
-        queue.owe("a")
-    async with asyncio.TaskGroup() as group:
-        for _ in range(3):
-            group.create_task(call())
-    assert begun == pytest.approx([0, 0, 0.004, 0.008])
-
-
 @run
 async def test_a_call_that_is_withdrawn_takes_no_turn() -> None:
     queue, begun = CallTurns(lambda: True), list[str]()

@@ -3,8 +3,6 @@
 import asyncio
 import gc
 import json
-import socket
-import struct
 import threading
 from typing import Any
 
@@ -17,7 +15,7 @@ from service.http.connection import Connection
 from service.http.exchange import Exchange
 from service.images.decode_pool import Decoding
 from tests.support.servers.listening import post
-from tests.support.servers.served import FORM, PATH, Http, form, run, served
+from tests.support.servers.served import FORM, PATH, form, run, served
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine
 from tests.support.service.garbage import CALLS, bytes_left
@@ -459,68 +457,3 @@ async def test_while_models_have_requests_many_pieces_wait_for_their_clients_tur
         assert not http.reader._buffer  # type: ignore[attr-defined]
         turns._next()
         assert await http.digit() == 9
-
-
-@run
-async def test_a_few_pieces_in_each_of_many_reads_wait_for_a_turn_too() -> None:
-    async with served() as server:
-        http = await server.connect()
-        chunks = in_small_chunks(b"9" + bytes(299))
-        half = len(chunks) // 2
-        turns = None
-        for part in (chunks[:half], chunks[half:]):
-            http.send(part)
-            await http.writer.drain()
-            await until(lambda: bool(server.connections))
-            turns = turns or next(iter(server.connections))._edge.turns
-            turns.is_busy = lambda: True
-            turns._paused = True  # as while other calls wait
-            await asyncio.sleep(0.05)
-        assert turns is not None
-        await until(lambda: bool(turns._waiting))
-        assert await http.digit() == 9  # it is whole: only what follows waits
-        http.send(post(b"8"))
-        await asyncio.sleep(0.05)
-        assert not http.reader._buffer  # type: ignore[attr-defined]
-        turns._next()
-        assert await http.digit() == 8
-
-
-def reset(client: Http) -> None:
-    """Leave at once, as a process that is killed does."""
-    linger = struct.pack("ii", 1, 0)
-    connection = client.writer.get_extra_info("socket")
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    client.abort()
-
-
-@pytest.mark.parametrize("left", [post(b"7"), post(b"7")[:-1], b""], ids=["sent", "half", "none"])
-@run
-async def test_who_left_without_an_answer_waits_for_a_turn_when_it_comes_again(left: bytes) -> None:
-    gate = threading.Event()
-    engine = FakeEngine(gate=gate)
-    async with served(engine) as server:
-        staying, leaving = await server.connect(), await server.connect()
-        staying.send(post(b"1"))  # from then on a model has a request
-        await until(lambda: len(engine.batches) == 1)
-        turns = next(iter(server.connections))._edge.turns
-        turns.is_busy = lambda: True
-        turns._paused = True  # as while other calls wait
-        leaving.send(left)
-        await until(lambda: len(server.connections) == 2)
-        reset(leaving)
-        await until(lambda: len(server.connections) == 1)
-        gone, again = await server.connect(), await server.connect()
-        gone.send(post(b"2"))
-        await until(lambda: sum(map(len, turns._waiting.values())) == 1)
-        reset(gone)
-        again.send(post(b"3"))
-        await asyncio.sleep(0.05)
-        counts = server.pipeline.metrics.counts
-        before = counts.sum().requests
-        turns._next()  # of who has left again: it is not read
-        await until(lambda: len(server.connections) == 2)
-        assert counts.sum().requests == before
-        gate.set()
-        assert await staying.digit() == 1
-        assert await again.digit() == 3

@@ -71,7 +71,7 @@ def _(rig: Rig) -> Counted:
     frame = lying.index(b"\xff\xc0")
     lying[frame + 5 : frame + 9] = struct.pack(">HH", 4900, 5000)
     status, message = rig.classify(bytes(lying))
-    assert (status, "5000×4900 pixels take" in message) == (400, True)
+    assert (status, "5000×4900 pixels need" in message) == (400, True)
     return {"400": 1}
 
 

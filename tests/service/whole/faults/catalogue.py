@@ -48,11 +48,6 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "http/test_connection.py::"
         "test_while_models_have_requests_what_follows_a_refusal_is_read_in_turn",
     ),
-    "a client resets its connections right after its requests": (
-        "nothing; what it sends next is read late, and not at all once it has left",
-        "http/test_connection.py::"
-        "test_who_left_without_an_answer_waits_for_a_turn_when_it_comes_again",
-    ),
     "a body arrives in chunks of one byte": (
         "the answer, late; others are answered",
         "http/test_connection.py::"
