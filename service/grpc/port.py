@@ -555,10 +555,10 @@ _Refusal = tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]
 
 
 def _refusal(error: ServiceError, context: Context) -> _Refusal:
-    """Return the gRPC status, the text and the trailers for an error, whose traceback is dropped.
+    """Return the gRPC status, the text and the trailers for an error, and drop its traceback.
 
-    If a frame waited for the task that failed, the error and its frames are a cycle. It would keep
-    what a refused model took.
+    If a frame waited for the task that failed, the error and its frames form a reference cycle,
+    which would keep the memory of a refused model.
     """
     error.with_traceback(None)
     trailers = context.trailing_metadata()

@@ -51,7 +51,7 @@ _TELL_S = 10.0
 _TELL_PAUSES, _MOST_PAUSE_S = 4, 1.0
 
 # Between two looks whether there is memory to give back.
-_GIVE_BACK_S = 1.0
+_GIVE_BACK_S = 0.5
 
 # For the engine of a model that is no longer served to return from its last call.
 _RETIRE_S = 60.0

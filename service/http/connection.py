@@ -25,6 +25,7 @@ from typing_extensions import override
 from service.edge.call_turns import Turn
 from service.edge.connections import GRACE_S, KEPT_S, network_of
 from service.errors import (
+    WRONG,
     BadRequestError,
     Code,
     QueueFullError,
@@ -44,10 +45,6 @@ from service.telemetry.record import RequestRecord
 # Seconds until a client that ended its side is asked whether it is there, and until it is asked
 # again; and between two looks at a connection that should be closed, but has bytes to read.
 _ASK_S, _LOOK_S = 0.1, 0.01
-
-# Statuses of requests that are refused however idle the server is: they were wrong, or have a
-# deadline that nothing meets.
-_WRONG = frozenset((*range(400, 500), Code.TOO_LATE)) - {Code.TOO_MANY, Code.CLIENT_LEFT}
 
 MAX_PIPELINED = 100
 """The most requests that may wait on a connection: one read can return 14,000 requests of 3 kB
@@ -379,7 +376,7 @@ class Connection(asyncio.Protocol):
                 return
         if len(self._answers.queue) <= 1:  # the body of the last request may still be arriving
             turns, caller = self._edge.turns, queued.record.caller
-            if queued.record.status in _WRONG and turns.is_busy():
+            if queued.record.status in WRONG and turns.is_busy():
                 # Refusals are as cheap to ask for as other calls, and fill the event loop as well.
                 self._peers.flow.pause_reading()
                 self._turn = turns.post(caller.name, self._read_again)

@@ -7,6 +7,7 @@ process.
 """
 
 import ctypes
+import gc
 import os
 import resource
 from collections.abc import Callable, Sequence
@@ -27,11 +28,13 @@ _ARENAS = -8
 # The columns of /proc/self/statm.
 _ADDRESSES, _RESIDENT = 0, 1
 
-# Bytes: growth that is worth giving back, which takes milliseconds; and what little use is.
-_MUCH, _LITTLE = 2**23, 2**22
+# Bytes: growth that is worth giving back, which takes milliseconds; what little use is; and growth
+# that shows use which is not counted.
+_MUCH, _LITTLE, _MORE = 2**23, 2**22, 2**20
 
-# At this look after much was in use, the last of it is free: what a library held is not counted.
-_SETTLED = 3
+# At this look after that the last of it is free, as what a library held. Where memory grows again,
+# the next time is after twice as many looks, up to these.
+_SETTLED, _MOST_LOOKS = 5, 160
 
 
 def address_share() -> float:
@@ -63,7 +66,8 @@ def keep_free_memory() -> None:
     """Make glibc keep up to 8 MiB of free memory at the end of a heap, instead of 128 KiB.
 
     Otherwise the memory for a request body of 100 kB would be given back and requested again with
-    every request. glibc keeps twice the size of the largest block that was ever freed.
+    every request. glibc keeps twice the size of the largest block that it had from the system alone
+    and that was freed: here, of this one.
     """
     bytes(2**22)
 
@@ -71,11 +75,12 @@ def keep_free_memory() -> None:
 def give_back_free_memory() -> None:
     """Give the free memory inside this process back to the system.
 
-    glibc keeps free memory that lies below memory in use: 70 MB after a version of SqueezeNet.
+    glibc keeps free memory that lies below memory in use: 70 MB after a version of SqueezeNet. And
+    an idle process does not run its garbage collector, which finds 20 MB of gRPC streams that were
+    left.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other libraries of C lack it
-    if trim is not None:
-        trim(0)
+    gc.collect()
+    _glibc("malloc_trim", 0)
 
 
 def share_one_arena() -> None:
@@ -84,9 +89,14 @@ def share_one_arena() -> None:
     Free memory at the end of any other arena is not given back: after gRPC messages of 20 MB, that
     was 65 MB per arena.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_ARENAS, 1)
+    _glibc("mallopt", _ARENAS, 1)
+
+
+def _glibc(name: str, *numbers: int) -> None:
+    """Call a function of glibc; other C libraries lack it."""
+    function = getattr(ctypes.CDLL(None), name, None)
+    if function is not None:
+        function(*numbers)
 
 
 class Slack:
@@ -101,7 +111,9 @@ class Slack:
         self._resident = resident
         self._least = 0  # bytes since it was last given back; 0: not looked at
         self._lowest = 0  # of all looks
-        self._quiet = 0  # looks since much was in use
+        self._before = 0  # at the last look
+        self._quiet = 0  # looks since much was in use, or memory grew
+        self._settled = _SETTLED
 
     def is_worth_it(self, most_in_use: int) -> bool:
         """Return whether to give memory back now. `most_in_use` is the most bytes of bodies and
@@ -109,10 +121,15 @@ class Slack:
         now = self._resident()
         self._least = min(self._least or now, now)
         self._lowest = min(self._lowest or now, now)
-        self._quiet = 0 if most_in_use > _LITTLE else self._quiet + 1
-        before = self._lowest if self._quiet == _SETTLED else self._least
-        if not self._quiet or now - before < _MUCH:
+        grew, self._before = now - self._before > _MORE, now
+        self._quiet = 0 if grew or most_in_use > _LITTLE else self._quiet + 1
+        if most_in_use > _LITTLE:
+            self._settled = _SETTLED
+        is_settled = self._quiet == self._settled
+        if not self._quiet or now - (self._lowest if is_settled else self._least) < _MUCH:
             return False
+        if is_settled:
+            self._settled = min(2 * self._settled, _MOST_LOOKS)
         self._least = 0
         return True
 

@@ -2,14 +2,18 @@
 
 import asyncio
 import ctypes
+import gc
 import resource
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from service.errors import PayloadTooLargeError
+from service.fair_queue import ANYONE
 from service.hosting.recent import Recent
 from service.machine.cgroups import memory_share
 from service.machine.memory import (
@@ -92,21 +96,26 @@ def test_it_is_looked_at_now_and_then_and_told_once() -> None:
     assert not pressure.is_short()
 
 
+def looks(slack: Slack, count: int, used: int = 1000) -> list[int]:
+    """After which of so many looks memory is given back."""
+    return [number for number in range(1, count + 1) if slack.is_worth_it(used)]
+
+
 def test_what_is_free_is_given_back_once_much_was_used_and_little_is() -> None:
     resident = [100e6]
     slack = Slack(lambda: int(resident[0]))
     assert not slack.is_worth_it(0)
     resident[0] = 107e6
-    assert not slack.is_worth_it(0)  # too little
+    assert not looks(slack, 2)  # too little
     resident[0] = 150e6
-    assert not slack.is_worth_it(5_000_000)  # it is in use
-    assert slack.is_worth_it(1000)
+    assert not looks(slack, 2, 5_000_000)  # it is in use
+    assert looks(slack, 1) == [1]
     resident[0] = 130e6  # the rest is in use, or not to be had
-    assert [slack.is_worth_it(1000) for _ in range(4)] == [False, True, False, False]
+    assert looks(slack, 6) == [4]
     resident[0] = 101e6
     assert not slack.is_worth_it(1000)
     resident[0] = 111e6
-    assert slack.is_worth_it(1000)
+    assert looks(slack, 2) == [2]  # once it grows no more
 
 
 def test_what_gets_free_after_it_was_given_back_is_given_back_too() -> None:
@@ -114,13 +123,24 @@ def test_what_gets_free_after_it_was_given_back_is_given_back_too() -> None:
     slack = Slack(lambda: int(resident[0]))
     assert not slack.is_worth_it(50_000_000)
     resident[0] = 190e6
-    assert slack.is_worth_it(1000)
+    assert looks(slack, 2) == [2]
     resident[0] = 180e6  # a library holds the rest for a moment
-    assert not slack.is_worth_it(1000)
-    assert slack.is_worth_it(1000)
-    assert not any(slack.is_worth_it(1000) for _ in range(5))  # it is in use: a model, say
+    assert looks(slack, 1000) == [4, 9, 19, 39, 79, 159]  # then it is in use: a model, say
     assert not slack.is_worth_it(50_000_000)
-    assert [slack.is_worth_it(1000) for _ in range(4)] == [False, False, True, False]
+    assert looks(slack, 9) == [5]
+
+
+def test_growth_that_is_in_no_account_is_given_back_whenever_it_was_given_back_before() -> None:
+    resident = [100e6]
+    slack = Slack(lambda: int(resident[0]))
+    for _ in range(20):
+        slack.is_worth_it(0)
+    for most in (135e6, 134e6, 140e6):  # a look finds it in the middle of something
+        resident[0] = most
+        assert not slack.is_worth_it(0)
+        resident[0] = 134e6
+        slack.is_worth_it(0)
+    assert looks(slack, 6)
 
 
 _FAULTS_OF_BODIES = """
@@ -166,6 +186,53 @@ def test_a_server_gives_back_what_it_does_not_use(monkeypatch: pytest.MonkeyPatc
         repository.room.take(-50_000_000)
         await until(lambda: resident_bytes() < most - 30_000_000)
         assert last
+        giving.cancel()
+        await repository.close(PATIENCE_S)
+
+    asyncio.run(scenario())
+
+
+def test_what_only_the_collector_finds_is_given_back() -> None:
+    class Kept:
+        def __init__(self) -> None:
+            self.itself = self
+
+    kept = Kept()
+    seen = weakref.ref(kept)
+    gc.disable()
+    try:
+        del kept
+        assert seen() is not None
+        give_back_free_memory()
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+def test_a_body_that_is_refused_as_it_is_read_aside_counts_as_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of what it was inflated to the room knows nothing."""
+    used: list[int] = []
+
+    def look(_: Slack, most_in_use: int) -> bool:
+        used.append(most_in_use)
+        return False
+
+    monkeypatch.setattr("service.hosting.repository._GIVE_BACK_S", 0.01)
+    monkeypatch.setattr(Slack, "is_worth_it", look)
+
+    def refuse() -> bytes:
+        raise PayloadTooLargeError("it inflates to more")
+
+    async def scenario() -> None:
+        repository = make_repository()
+        giving = asyncio.create_task(repository.give_back_periodically())
+        await until(lambda: len(used) > 1)
+        with pytest.raises(PayloadTooLargeError):
+            await repository.read_aside(refuse, ANYONE)
+        await until(lambda: repository.max_body_bytes in used)
+        await until(lambda: used[-1] == 0)
         giving.cancel()
         await repository.close(PATIENCE_S)
 
