@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.errors import PayloadTooLargeError
-from service.fair_queue import ANYONE
 from service.hosting.recent import Recent
 from service.machine.cgroups import memory_share
 from service.machine.memory import (
@@ -207,36 +205,6 @@ def test_what_only_the_collector_finds_is_given_back() -> None:
         assert seen() is None
     finally:
         gc.enable()
-
-
-def test_a_body_that_is_refused_as_it_is_read_aside_counts_as_in_use(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of what it was inflated to the room knows nothing."""
-    used: list[int] = []
-
-    def look(_: Slack, most_in_use: int) -> bool:
-        used.append(most_in_use)
-        return False
-
-    monkeypatch.setattr("service.hosting.repository._GIVE_BACK_S", 0.01)
-    monkeypatch.setattr(Slack, "is_worth_it", look)
-
-    def refuse() -> bytes:
-        raise PayloadTooLargeError("it inflates to more")
-
-    async def scenario() -> None:
-        repository = make_repository()
-        giving = asyncio.create_task(repository.give_back_periodically())
-        await until(lambda: len(used) > 1)
-        with pytest.raises(PayloadTooLargeError):
-            await repository.read_aside(refuse, ANYONE)
-        await until(lambda: repository.max_body_bytes in used)
-        await until(lambda: used[-1] == 0)
-        giving.cancel()
-        await repository.close(PATIENCE_S)
-
-    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("direct", [True, False])
