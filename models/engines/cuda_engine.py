@@ -76,7 +76,7 @@ class _Weights:
         stream.synchronize()
 
     def release(self) -> None:
-        """Release the share of one engine. The last release frees the memory."""
+        """Release the weights for one engine. The last engine's release frees the memory."""
         self.users -= 1
         if not self.users:
             self._buffer.free()
@@ -112,8 +112,8 @@ class CudaEngine:
     ) -> None:
         """Open the engine. If `beside` is given, share its plans, kernels and weights.
 
-        `beside` is an open engine of the same classifier. `warm_up` ends with `prove`; if either
-        fails, the engine that `fallback` opens replaces this one, if `fallback` is given. The
+        `beside` is an open engine of the same classifier. `warm_up` ends with `prove`. If a step of
+        it fails and `fallback` is given, the engine that `fallback` opens replaces this one. The
         branches of a plan run in parallel if `pays` returns True; by default, the time model
         decides. The device takes images of all kinds up to `takes` that are in the model's
         `batch_kinds`. Kernels are compiled by `threads` threads; 0 means one thread per core.
@@ -274,8 +274,8 @@ class CudaEngine:
         return Timeline(self._name, n, self._device.name, bars, replay_us)
 
     def _times_ms(self, plan: Plan, graph: Graph) -> list[float]:
-        """Return the time of a replay, and the begin and end of each step after the first begin,
-        all in ms."""
+        """Return, in ms, the time of a replay, and when each step begins and ends, counted from the
+        first begin."""
         begin, end = self._device.event(), self._device.event()
         for _ in range(_AHEAD):
             graph.replay(self._stream)

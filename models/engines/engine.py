@@ -102,8 +102,8 @@ class Engine(Protocol):
         """Prepare the engine for its first request, and return the engine that will serve.
 
         An engine that `open_engine` returned runs every N here and proves its scores (prove.py).
-        The result is this engine, or a warm replacement if this engine failed; then this engine is
-        closed.
+        The result is this engine. If this engine failed, it is closed, and the result is a warm
+        replacement.
         """
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:

@@ -83,7 +83,7 @@ class SessionModel:
 class WarmUpResult:
     """Holds the results of an engine's warm-up. Picklable.
 
-    They are valid for all engines of the same model with the same number of threads.
+    The results are valid for all engines of the same model with the same number of threads.
     """
 
     model: SessionModel
@@ -121,8 +121,8 @@ class OnnxRuntimeEngine:
     needs a second copy of the weights. The second runs every batch on one thread; it is used if an
     image is quick, and one thread takes no longer than several.
 
-    A model that runs with its original nodes gets one image per run: on parallel threads if that is
-    faster, and otherwise in batches of one.
+    A model that runs with its original nodes computes one image per run. If parallel threads are
+    faster, they run the images of a batch in parallel. Otherwise, `max_batch` becomes 1.
 
     Engines of the same classifier share their single-threaded sessions, including the weights. A
     multi-threaded session and its threads belong to one engine.
@@ -146,7 +146,7 @@ class OnnxRuntimeEngine:
 
         `beside` is an engine of the same model before its warm-up. `warm_up` ends with `prove`.
         `side_by_side` tells whether parallel images are faster, and `one_thread` whether one thread
-        is as fast as several; `warm_up` measures each one that is None. `layers` lists the layers
+        is as fast as several. If either is None, `warm_up` measures it. `layers` lists the layers
         of a quantized model that run on integers; if it is None, the first session counts them.
         `exact` is passed to `open_session`.
         """
@@ -205,8 +205,8 @@ class OnnxRuntimeEngine:
 
     @property
     def takes(self) -> Kind:
-        """Return the kind of tensors, because images of higher kinds are converted to pixels
-        first."""
+        """Return Kind.TENSOR, because images of higher kinds are converted to pixels before this
+        engine gets them."""
         return Kind.TENSOR
 
     @property
@@ -229,8 +229,7 @@ class OnnxRuntimeEngine:
     def elsewhere(self) -> Callable[[], Engine] | None:
         """Return a picklable function that opens this warm engine in another process.
 
-        The result is None unless one thread computes the batches, because the copy uses one thread,
-        too.
+        The copy computes with one thread. If this engine uses several threads, the result is None.
         """
         if self._model is None:
             return None
@@ -241,7 +240,8 @@ class OnnxRuntimeEngine:
         """Measure the alternatives that are not yet known, choose the fastest, and prove the
         engine.
 
-        The alternatives are one thread per batch, and one thread per image.
+        All threads can share each image, or one thread can run each batch, or each thread can run
+        images of its own.
         """
         single, self._single = self._single, None
         if single is not None:
@@ -273,7 +273,8 @@ class OnnxRuntimeEngine:
         return min(alone) < _QUICK_S and min(alone) * _CLEARLY <= min(together)
 
     def _is_faster_apart(self, single: ort.InferenceSession) -> bool:
-        """Return whether as many images as threads run faster with one thread per image."""
+        """Return whether a batch runs faster with one thread per image. The batch has one image for
+        each thread."""
         images = np.zeros((self._threads, *self._image_shape), np.uint8)
         side_by_side = partial(self._run_side_by_side, single, images, self._outputs())
         together, apart = [], []

@@ -86,7 +86,7 @@ def _open(
     takes: Kind,
     beside: Engine | None = None,
 ) -> Engine:
-    """Open an engine, sharing with `beside`.
+    """Open an engine that shares weights, plans and kernels with `beside`.
 
     `beside` is an engine of the same classifier and device that is not warm yet, or None.
     """
@@ -186,9 +186,10 @@ def try_on_cpu(
 def _compare(engine: OnnxRuntimeEngine | None, classifier: Classifier, threads: int) -> None:
     """Compare the CPU engine with the original file. Raises UnsupportedModelError.
 
-    On processors without an instruction for sums of 8-bit products, these sums overflow, and
-    differently in each form of a model. A quantized model is therefore compared in a separate
-    session that avoids the overflow. That session is also used if `engine` is None.
+    On processors without an instruction for sums of 8-bit products, these sums overflow. The errors
+    differ between the original file and the form that the engine runs. A quantized model is
+    therefore compared in a separate session that avoids the overflow. That session is also used if
+    `engine` is None.
     """
     if classifier.given is None or classifier.given.is_compared:
         return

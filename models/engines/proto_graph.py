@@ -21,7 +21,7 @@ class QuantizedWeights:
 
     @property
     def floats(self) -> NDArray[np.float32]:
-        """Return the dequantized numbers in float32, each rounded once like in ONNX Runtime."""
+        """Return the dequantized numbers in float32, each rounded once as in ONNX Runtime."""
         along = (-1, *[1] * (self.integers.ndim - 1))
         numbers = self.integers.astype(np.int64) - self.zero.astype(np.int64).reshape(along)
         floats: NDArray[np.float32] = numbers.astype(np.float32) * self.scale.reshape(along)
@@ -41,7 +41,7 @@ class ProtoGraph:
 
     @staticmethod
     def of(proto: GraphProto, kept: Collection[str] = ()) -> "ProtoGraph":
-        """Return an index of the graph's present edges. The values in `kept` count as outputs."""
+        """Return an index of the graph's current edges. The values in `kept` count as outputs."""
         readers: dict[str, list[NodeProto]] = defaultdict(list)
         for node in proto.node:
             for name in node.input:

@@ -1,7 +1,7 @@
 """Proves, at the end of the warm-up, that an engine's scores are correct on its device.
 
-warm up ─┬─ N = 1 ─ on a GPU: scores as ONNX Runtime's ── else the fallback serves, or it raises
-         └─ N > 1 ─ each image's scores are those of it alone ── else the batch is one
+warm up ─┬─ N = 1 ─ on a GPU: scores agree with ONNX Runtime ─── else: fallback or EngineError
+         └─ N > 1 ─ an image scores as it does alone ────────── else: `max_batch` becomes 1
 """
 
 import io
@@ -111,7 +111,7 @@ def _prove_as_given(engine: Engine, classifier: Classifier, choose: "Choose") ->
 
 
 def _twice_as_large(pixels: Pixels) -> DecodedImage:
-    """Return a decoded image of twice the size that the device resizes to exactly these pixels."""
+    """Return a decoded image, twice as large, that the device resizes to exactly these pixels."""
     larger = pixels.repeat(2, axis=0).repeat(2, axis=1)
     return DecodedImage(larger, _to(pixels.shape, 2.0))
 

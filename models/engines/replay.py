@@ -1,9 +1,9 @@
 """Runs a captured graph on batches of one form: copies images in, replays, and returns results.
 
 The graph's last kernel writes each image's results to pinned memory and then sets the image's flag.
-If the last batch was short, the engine's thread polls these flags. Polling notices the end at once,
-but occupies a core. Otherwise, or after SPIN_S, the thread calls the driver's blocking wait, which
-releases the GIL.
+If the last batch ended within SPIN_S, the engine's thread polls these flags. Polling notices the
+end at once, but occupies a core. Otherwise, or after SPIN_S, the thread calls the driver's blocking
+wait, which releases the GIL.
 """
 
 from collections.abc import Callable

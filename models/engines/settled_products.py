@@ -10,7 +10,7 @@ one of these forms:
                                                                there are enough filters per window
     conv(x, t (w - v))             = conv(x, filter)           other convolutions that cannot be
                                                                fused: a constant float filter
-    b                              ~ s t round(b / (s t))      the bias of those that can be fused
+    b                              ~ s t round(b / (s t))      the bias of the fused convolutions
 """
 
 from collections.abc import Sequence

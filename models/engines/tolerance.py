@@ -53,7 +53,7 @@ def network_tolerance(graph: Graph, choose: "Choose | None" = None) -> float:
 
     Quantization hides most errors and enlarges the others. If numbers have an error e, a fraction e
     / s of them is rounded to a neighbouring step of size s, and then has an error of s. The
-    quadratic mean is √(e·s).
+    quadratic mean of the error is √(e·s).
     """
     u = float(np.finfo(np.float32).eps) / 2
     total = 0.0  # in u

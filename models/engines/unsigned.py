@@ -1,25 +1,26 @@
 """Changes the types and zero points of quantized activations so that ONNX Runtime uses integers.
 
 On x86, ONNX Runtime fuses a convolution with the QuantizeLinear nodes around it only if its input
-is uint8. It also fuses a Relu or Clip before the QuantizeLinear only if 0 is the lowest code. It
+is uint8. It fuses a Relu or Clip before the QuantizeLinear only if the lowest code represents 0. It
 computes all other convolutions in float, which takes longer than the float model. Therefore codes q
 and their zero point z are both shifted by d, which keeps their meaning:
 
     d = -z, uint8    if all codes come from a Relu or Clip, whose numbers are 0 or more
     d = 128, uint8   for other int8 values
 
-Quantization keeps the order of numbers. It therefore replaces the activation; only the upper bound
-of a Clip remains, as a code:
+A QuantizeLinear with the zero point 0 replaces numbers below 0 by the code 0. The Relu or Clip
+before it is therefore removed. Only the upper bound of a Clip remains, as a code:
 
     quantize(clip(x, 0, c)) = min(quantize(x), quantize(c), highest code),   zero point 0
 
 The highest code is the largest value of the type minus z, for example 127 - z for int8. Values stay
 unchanged if other nodes read the codes, or if they are joined with values of another zero point.
 
-A CPU without VNNI adds products of uint8 and int8 in pairs of 16 bits, which saturate: 255 · 129 is
-too large, while 127 · 256, from codes of an int8 Relu, is not. On such a CPU, a filter is converted
-to uint8 if two neighbouring weights may exceed the bound. ONNX Runtime then adds in 32 bits, which
-is slower.
+A CPU without VNNI adds two neighbouring products of uint8 and int8 in 16 bits. The sum saturates at
+32,767. With codes up to 255, it saturates if both weights add up to 129 (255 · 129 = 32,895). With
+codes up to 127, which an int8 Relu has, it never does: int8 weights add up to at most 256 (127 ·
+256 = 32,512). On such a CPU, a filter is converted to uint8 if the sum may saturate. ONNX Runtime
+then adds in 32 bits, which is slower.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -52,10 +53,11 @@ def on_integers(
 ) -> ModelProto:
     """Return a copy of the model in which the results of QuantizeLinear are uint8 where possible.
 
-    The represented numbers stay exactly the same. A value is not changed if a node reads its codes
-    for another purpose, or if it is joined with such a value. The values in `kept` are read from
-    outside and are not changed. If `pairs_saturate`, filters whose sums may saturate are converted
-    to uint8, too, because ONNX Runtime then adds in 32 bits.
+    The represented numbers stay exactly the same. A value is not changed if a node other than
+    DequantizeLinear computes with its codes, or if a node such as Concat joins it with a value that
+    is not changed. The values in `kept` are read from outside and are not changed. If
+    `pairs_saturate`, filters whose sums may saturate are converted to uint8, too, because ONNX
+    Runtime then adds in 32 bits.
     """
     result = ModelProto()
     result.CopyFrom(model)
@@ -75,7 +77,8 @@ def on_integers(
 
 @dataclass(frozen=True)
 class _Joined:
-    """Holds 8-bit values that are copies of each other's elements, and their quantizing nodes."""
+    """Holds 8-bit values that are connected by nodes that only move elements, and the nodes that
+    quantize and dequantize the values."""
 
     names: set[str]
     quantize: list[NodeProto]
@@ -83,7 +86,8 @@ class _Joined:
 
 
 def _joined(graph: ProtoGraph) -> Iterator[_Joined]:
-    """Yield groups of values that only QuantizeLinear, DequantizeLinear and moving nodes touch."""
+    """Yield groups of 8-bit values. A group is left out if a node reads or writes one of its values
+    and is neither a QuantizeLinear, a DequantizeLinear nor a node that only moves elements."""
     seen: set[str] = set()
     for first in graph.proto.node:
         if first.op_type != "QuantizeLinear" or first.output[0] in seen:
@@ -129,12 +133,13 @@ class _Change:
 
     @property
     def highest(self) -> int:
-        """Return the highest code that any of the values contains."""
+        """Return the highest code that a value of the group can have after the change."""
         return max((most for _, most in self.behind.values()), default=_HIGHEST)
 
 
 def _change(graph: ProtoGraph, joined: _Joined) -> _Change | None:
-    """Return the change for a group of values, or None if they stay as they are."""
+    """Return by how much the codes of a group of values are shifted, or None if the group must stay
+    unchanged."""
     ends = [*joined.quantize, *joined.dequantize]
     tensors = [graph.constants.get(end.input[2]) if len(end.input) > 2 else None for end in ends]
     zeros = [numpy_helper.to_array(tensor) for tensor in tensors if tensor is not None]
@@ -251,11 +256,11 @@ def _widen_filters(graph: ProtoGraph, highest: Mapping[str, int]) -> None:
 
 
 def _may_saturate(product: NodeProto, filter_: NDArray[np.generic], most: int) -> bool:
-    """Return whether two neighbouring weights, times codes up to `most`, may add up to over 16
-    bits.
+    """Return whether the sum of two neighbouring products may exceed 16 bits. A product is a weight
+    times a code of at most `most`.
 
     ONNX Runtime adds products in pairs in the order of the sum: input channels first, then the
-    pixels of a window. For depthwise convolutions it adds in 32 bits.
+    pixels of a window. For depthwise convolutions, ONNX Runtime adds in 32 bits.
     """
     attributes = {part.name: helper.get_attribute_value(part) for part in product.attribute}
     if product.op_type == "Conv":
