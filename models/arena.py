@@ -15,7 +15,7 @@ class Lifetime:
     """Describes a buffer of `nbytes` that is alive from step `first` to step `last`, both included.
 
     If steps run in parallel, `users` is a bit set of the steps that touch the buffer, and `before`
-    is a bit set of the steps that always end before any of these begins.
+    is a bit set of the steps that always end before any step in `users` begins.
     """
 
     name: str
@@ -56,8 +56,8 @@ def lay_out(lifetimes: Sequence[Lifetime]) -> Arena:
 
     The algorithm is greedy by size (Pisarchyk and Lee 2020, "Efficient memory management for deep
     neural net inference"): it gives each buffer the lowest offset that is still free. The best
-    order of buffers differs from network to network, so the function tries several and returns the
-    smallest arena; the exact problem is NP-hard.
+    order of buffers differs from network to network, so the function tries several orders and
+    returns the smallest arena. Finding the smallest possible arena is NP-hard.
     """
     return min((_place(sorted(lifetimes, key=key)) for key in _ORDERS), key=lambda a: a.nbytes)
 

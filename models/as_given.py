@@ -6,8 +6,8 @@
 The file is changed only in ways that do not affect scores: the IR version is lowered, unused nodes
 are removed, and float16 is converted to float32, as in the normal form. `in_floats` replaces
 integer operators by the float operators that define them in the ONNX specification. ONNX Runtime's
-integer kernels round differently, by up to half a step, and may overflow; in a deep network the
-difference grows to 12% of the largest score.
+integer kernels round differently, by up to half a quantization step, and may overflow. In a deep
+network the difference grows to 12% of the largest score.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -114,9 +114,9 @@ class Classifier:
         """Return the rewritten network that Convoy's kernels run. The ONNX Runtime engine does not
         use it.
 
-        Its outputs are the scores, followed by the values in `origins`. Its refusals include the
-        layers that must stay in float32 at this precision. Raises NoKernelsError if Convoy has no
-        kernels for the network.
+        Its outputs are the scores, followed by the values in `origins`. The result's `refused`
+        includes the layers that must stay in float32 at this precision. Raises NoKernelsError if
+        Convoy has no kernels for the network.
         """
         if self.network.no_kernels:
             raise NoKernelsError(self.network.no_kernels)
@@ -277,8 +277,8 @@ def _classes(path: Path, shape: Shape) -> int:
 
 
 def _as_triton(path: Path, labels: tuple[str, ...], scores: int) -> tuple[str, ...]:
-    """Return the labels of a Triton label file, which may name only the first classes of the
-    model."""
+    """Return the labels of a Triton label file, at most one per class. Logs a warning if the file
+    has fewer or more labels than the model has classes."""
     classes = classes_of(scores)
     if len(labels) != classes:
         doubt = f"its label file names {len(labels)} classes, but it has {classes}"
@@ -292,9 +292,9 @@ def _kind_of_scores(
 ) -> tuple[OutputKind | None, str]:
     """Return the kind of scores and the reason for it. The kind is None if no source names one.
 
-    If the graph shows that scores are bounded, this overrules a file that asks for a softmax or
-    sigmoid of them. Otherwise the classes would be ranked correctly, but every probability would be
-    wrong.
+    The graph may show that scores are bounded. This overrules a file that asks for a softmax or
+    sigmoid of the scores. Otherwise the classes would be ranked correctly, but every probability
+    would be wrong.
     """
     if shown.refusal:
         raise UnsupportedModelError(f"{path}: {shown.refusal}")
@@ -320,8 +320,8 @@ def _kind_of_scores(
 
 
 def _features(network: LoadedModel, outputs: Outputs, classes: int) -> str | None:
-    """Return the name of the other output that can be the embedding, or None unless there is
-    exactly one."""
+    """Return the name of the output that can be the embedding. If there are several or none, return
+    None."""
     graph = network.graph
     if why_shut(network):
         return None

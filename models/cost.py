@@ -99,7 +99,7 @@ def _prologue_flops(graph: Graph, conv: Conv) -> int:
 def bytes_moved(graph: Graph, node: Node, n: int) -> int:
     """Return the bytes of all operands and the output, each read or written once.
 
-    Weights count with the size of the output's type.
+    Each number of a weight counts as many bytes as a number of the output.
     """
     values = [name for name in node.operands() if name in graph.values]
     weights = [name for name in node.operands() if name in graph.weights]

@@ -1,32 +1,32 @@
 """Reads a model's description from flags, `model.toml`, files of other programs, and presets.
 
-    preset = "imagenet"        # where to start from: imagenet, caffe, inception, raw, digits, or
-                               # torchvision's weights, as resnet50.IMAGENET1K_V2
+    preset = "imagenet"        # or "caffe", "inception", "raw", "digits" and others (docs), or the
+                               # name of torchvision weights, such as "resnet50.IMAGENET1K_V2"
     size = 224                 # or height and width
-    frames = 16                # of a clip, for a model of clips; normally read from the model
-    sampling = "uniform"       # or first, stride: which frames of a longer clip it gets
-    stride = 2                 # of sampling = "stride": every second frame
+    frames = 16                # frames of a clip; normally read from the model
+    sampling = "uniform"       # frames that are taken from a longer clip: or "first", "stride"
+    stride = 2                 # with sampling = "stride": every second frame is taken
     resize = 256               # length of the shorter side before the crop
-    crop_pct = 0.875           # instead of resize: the part of it that the crop is
+    crop_pct = 0.875           # instead of resize: the crop's side divided by resize
     crop_mode = "crop"         # or "squash": both sides are resized; "pad": the longer one
-    pad = [114, 114, 114]      # of "pad": the colour around the image, or "white", "black"
+    pad = [114, 114, 114]      # with "pad": the colour around the image, or "white", "black"
     interpolation = "bilinear" # or "nearest", "bicubic", "lanczos", "box", "hamming"
-    exact = false              # true: pixels to the bit as in training
+    exact = false              # true: pixels are bit-identical to those of torchvision and timm
     channels = "rgb"           # or "bgr", "grey"
     layout = "nchw"            # or "nhwc"; normally read from the model
     scale = 0.00392156862745098
     mean = [0.485, 0.456, 0.406]
     std = [0.229, 0.224, 0.225]
-    scores = "logits"          # the output that is the scores; normally found
-    output = "logits"          # what they are, where the model does not show it: or "sigmoid",
+    scores = "logits"          # name of the output with the scores; normally detected
+    output = "logits"          # meaning of the scores, if Convoy cannot detect it: or "sigmoid",
                                # "probabilities", "independent-probabilities", "percent" (docs)
-    labels = "labels.txt"      # or JSON, YAML, CSV; the path counts from the TOML file
-    precision = "fp32"         # of a GPU: or "3xtf32", "tf32", "fp16"
-    max_batch = 8              # images at most; --max-batch is another limit
-    timeout_ms = 100           # deadline of requests that set none, or a later one
-    priority = 2               # of requests that set none
-    embedding = "/Flatten"     # node whose output is the embedding; normally found; "none": no
-                               # embedding, and so one output over V2
+    labels = "labels.txt"      # or JSON, YAML, CSV; the path is relative to the TOML file
+    precision = "fp32"         # precision on a GPU: or "3xtf32", "tf32", "fp16"
+    max_batch = 8              # most images in a batch; --max-batch limits all models
+    timeout_ms = 100           # deadline of requests that set no deadline or a later one
+    priority = 2               # priority of requests that set none
+    embedding = "/Flatten"     # node whose output is the embedding; normally detected;
+                               # "none" disables the embedding
 
 Every key is optional. If several sources set the same key, the first of these is used: a flag,
 `model.toml`, a file of another program beside the model (`models/readers`), the metadata in the
@@ -137,10 +137,10 @@ def load_description(
 
     `input_shape` is the shape of one image in the model's layout, such as (3, 224, 224), or of a
     clip of 16 frames, such as (3, 16, 112, 112). None, or a number below 1, stands for an open
-    size. `overrides` are flags with the keys of model.toml, and None for flags that are not given;
-    a preset among them replaces the preset of the file. Each guess is logged as a warning. A model
-    that `takes_bytes` gets pixels unchanged; its scale, mean and std are ignored. `own` describes
-    how the network itself normalises pixels, or is None if this is unknown.
+    size. `overrides` are flags with the keys of model.toml; a flag that is not given is None. If
+    the flags include a preset, it replaces the preset of the file. Each guess is logged as a
+    warning. A model that `takes_bytes` gets pixels unchanged; its scale, mean and std are ignored.
+    `own` describes how the network itself normalises pixels, or is None if this is unknown.
 
     Raises PreprocessingError if a file or a flag is invalid or does not fit `input_shape`.
     """
@@ -387,7 +387,8 @@ def _settle(
 
 
 def _missing(height: int, width: int) -> tuple[str, str]:
-    """Return the key that would set the open size, and an adjective for the message."""
+    """Return the key that would set the open size, and the adjective for this size in the
+    message."""
     if height:
         return "width", "wide"
     return ("height", "high") if width else ("size", "large")
