@@ -2,6 +2,6 @@
 
 import os
 
-# Before a benchmark imports ONNX Runtime, here, in a process that it starts or in a peer's server:
-# nothing reports its use, and no side pays for it alone.
+# Switches off ONNX Runtime's telemetry before any benchmark imports ONNX Runtime. Processes and
+# servers that a benchmark starts inherit the variable, so the same holds for all of them.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # noqa: TID251  set, not read

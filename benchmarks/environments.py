@@ -12,10 +12,11 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-# It installs in seconds what pip takes minutes for.
+# uv installs in seconds; pip takes minutes.
 UV = str(Path(sys.executable).with_name("uv"))
 
-# Written last, with the versions: what was interrupted is made anew.
+# The file with the versions, written last. An environment without it is incomplete and is created
+# again.
 DONE = "installed.json"
 
 
@@ -25,7 +26,8 @@ class NotInstalledError(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """Holds the folder in which packages are installed, and their versions by lower-case name."""
+    """Holds the folder in which packages are installed, and the packages' versions by lower-case
+    name."""
 
     folder: Path
     versions: dict[str, str]
@@ -62,7 +64,7 @@ def environment(
         shutil.rmtree(folder, ignore_errors=True)
         _run([UV, "venv", "--quiet", "--python", sys.executable, str(folder)])
         where = ["--python", str(folder / "bin" / "python")]
-        # Compiled, or servers that write no bytecode would compile all of it at each start.
+        # Bytecode is compiled now. Some servers write no bytecode, and would compile at each start.
         _run([UV, "pip", "install", "--quiet", "--compile-bytecode", *where, *wanted])
         listed = json.loads(_run([UV, "pip", "list", "--quiet", "--format=json", *where]))
         found = {package["name"].lower(): package["version"] for package in listed}

@@ -34,7 +34,7 @@ def commit() -> str:
     """Return the checkout's commit, followed by a plus sign if tracked files other than results
     have changed.
 
-    In a checkout without git, return the commit that was carried along.
+    In a checkout without git, return the commit that `python -m benchmarks.gpu carry` wrote.
     """
     carried = CARRIED / "COMMIT"
     if carried.is_file() and not (ROOT / ".git").exists():
@@ -95,7 +95,7 @@ def read(file: Path) -> list[Row]:
     content = file.read_bytes()
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
-        os.truncate(file, whole)  # so that what is appended begins a line
+        os.truncate(file, whole)  # so that appended rows begin a new line
     lines = content[:whole].decode().splitlines()
     return [json.loads(line) for line in lines]
 

@@ -5,9 +5,9 @@
     python -m benchmarks.exporters record [FOLDER]
 
 `export` installs each exporter, pinned, in a separate environment. Each exporter writes its models,
-and the answers of its own pipeline for the demo page's photographs. `check` asks Convoy for the
-same answers without any flag, and writes docs/exporters.md. Its exit status is 1 if an answer is
-wrong without a warning. `record` copies the small models to the tests.
+and the answers of its own pipeline for the demo page's photographs. `check` lets Convoy classify
+the same photographs, without any flag, and writes docs/exporters.md. Its exit status is 1 if an
+answer is wrong without a warning. `record` copies the small models to the tests.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def export(folder: Path, names: Sequence[str], console: Console) -> list[str]:
             continue
         command = [made.program("python"), str(SCRIPTS / exporter.script)]
         asked = [str(folder), str(PHOTOGRAPHS), *exporter.arguments]
-        # Some exporters write files of their own to the current folder.
+        # Some exporters write further files to the current folder.
         if subprocess.run([*command, *asked], cwd=folder, check=False).returncode:
             failed.append(exporter.name)
     return failed

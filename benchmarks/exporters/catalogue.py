@@ -6,10 +6,11 @@ from pathlib import Path
 SCRIPTS = Path(__file__).parent / "scripts"
 
 EXPECTED = "expected.json"
-"""The file in a model's folder with the answers of its pipeline. scripts/recorded.py writes it."""
+"""The file in a model's folder with the answers of the exporter's pipeline. scripts/recorded.py
+writes it."""
 
 OTHERWISE = "otherwise.json"
-"""The file with the answers of the same runtime in its other way to run a quantized model."""
+"""The file with a quantized model's answers after the same runtime has run it in a second way."""
 
 _TORCH = ("torch==2.15.0", "onnx==1.23.2", "onnxscript==0.7.2", "onnxruntime==1.32.0")
 _PILLOW = "pillow==13.0.0"

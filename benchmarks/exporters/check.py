@@ -16,15 +16,15 @@ from benchmarks.exporters.catalogue import EXPECTED, OTHERWISE
 from service.cli import app
 
 TOLERANCE = 1e-3
-"""The largest difference of a probability with which an answer is right."""
+"""An answer is right if no probability differs by more than this."""
 
 STEP = 0.02
-"""The largest difference for quantized networks, in which a value between two 8-bit codes may be
-rounded to either."""
+"""The largest allowed difference for quantized networks. A value between two 8-bit codes may be
+rounded to either code."""
 
 OF_OWN = 2.0
-"""The largest difference divided by the difference between the runtime's two ways to run the file.
-It applies to networks that amplify such steps, like random networks."""
+"""The largest allowed difference, divided by the difference between the two ways in which the
+runtime ran the file. It applies to networks that amplify rounding steps, like random networks."""
 
 RIGHT, PIXELS, STEPS = "right", "right with exact", "right to a step of 8 bits"
 REFUSED, WARNED, WRONG = "refused", "warned", "wrong"
@@ -55,11 +55,11 @@ def check(folder: Path, photographs: Path) -> Iterator[Verdict]:
 
 
 def verdict(model: Path, photographs: Path) -> Verdict:
-    """Return a verdict on the answers of `convoy classify` for one model's folder, without any
-    flag.
+    """Return a verdict on the answers that `convoy classify` gives for one model's folder without
+    any flag.
 
-    If pixels that differ in their last bit may explain a difference, Convoy is also asked with
-    exact pixels.
+    If an answer differs too much, Convoy classifies again with exact pixels. This shows whether
+    pixels that differ in their last bit explain the difference.
     """
     found = _asked(model, photographs)
     if found.difference is not None and found.difference > TOLERANCE:
@@ -72,8 +72,8 @@ def verdict(model: Path, photographs: Path) -> Verdict:
 
 
 def _own(model: Path) -> float:
-    """Return the difference between the runtime's two ways to run the file, or 0 if there is only
-    one way."""
+    """Return the largest difference between the answers in `EXPECTED` and in `OTHERWISE`, or 0
+    without an `OTHERWISE`."""
     if not (model / OTHERWISE).exists():
         return 0.0
     one: dict[str, list[float]] = json.loads((model / EXPECTED).read_text())
@@ -111,7 +111,8 @@ def _asked(model: Path, photographs: Path, *flags: str) -> Verdict:
 
 @contextmanager
 def _heard() -> Iterator[list[str]]:
-    """Collect logged warnings. The command adds no log handler if there is one already."""
+    """Collect the warnings that are logged within this block. Because this adds a log handler, the
+    command adds none."""
     handler, lines = BufferingHandler(_MOST_LINES), list[str]()
     handler.setLevel(logging.WARNING)
     root = logging.getLogger()

@@ -1,1 +1,1 @@
-"""Checks 50 families of classifiers, for docs/models.md and results/families.md."""
+"""Checks many families of classifiers, for docs/models.md and results/families.md."""

@@ -5,13 +5,13 @@ errors.
     python -m benchmarks.families check [FOLDER] [--family NAME]... [--no-plans] [--simulate]
     python -m benchmarks.families table
 
-Exports one small member of each of 65 families of timm and Ultralytics with both exporters of
-PyTorch, for batch size 1 and for any batch size, and checks these files with Convoy. `export` needs
-torch, timm and onnxscript, and ultralytics for YOLO. Rows are added to
-benchmarks/results/families.jsonl; the models stay in FOLDER, outside the repository. Plans and
-their estimates take most of the time. With --no-plans, a file's row says only whether kernels run
-it, or which node prevents that, and the error of its scores. --simulate runs the newest export of
-each named family on Convoy's kernels, simulated on the CPU; each takes minutes.
+Exports 65 small networks from families of timm and Ultralytics with both exporters of PyTorch, for
+batch size 1 and for any batch size, and checks these files with Convoy. `export` needs torch, timm
+and onnxscript, and ultralytics for YOLO. Rows are added to benchmarks/results/families.jsonl; the
+models stay in FOLDER, outside the repository. Plans and their estimates take most of the time. With
+--no-plans, a file's row has the error of its scores, and either says that kernels run it or names
+the node that prevents this. --simulate runs the newest export of each named family on Convoy's
+kernels, simulated on the CPU; each takes minutes.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Exports one small member of each family of timm and Ultralytics from PyTorch, first networks of
-convolutions, then of attention.
+"""Exports one small member of each family of timm and Ultralytics from PyTorch: first convolutional
+networks, then networks with attention.
 
 Weights are random, and normalisations have statistics as if they had seen data. With scales of 1
-and shifts of 0, a network would hide mistakes in both. Filters are scaled up where scores would
-otherwise not depend on the image, as after ConvMixer's 64 layers. Only this module imports PyTorch,
+and shifts of 0, a network would hide mistakes in both. If a network's scores hardly depend on the
+image, as after ConvMixer's 64 layers, its filters are scaled up. Only this module imports PyTorch,
 timm and Ultralytics, and only when needed.
 """
 
@@ -96,8 +96,8 @@ MADE_FOR = {
     "swin_tiny_patch4_window7_224": SIZE,
     "levit_128s": SIZE,
     "coatnet_nano_rw_224": SIZE,
-    "efficientformer_l1": 224,  # timm makes it for no other
-    "vit_small_patch14_dinov2": 112,  # 8 × 8 patches of 14
+    "efficientformer_l1": 224,  # timm creates it for no other size
+    "vit_small_patch14_dinov2": 112,  # 8 × 8 patches of 14×14 pixels
     "vit_base_patch16_siglip_224": SIZE,
     "vit_small_patch16_224": SIZE,
     "swinv2_tiny_window8_256": SIZE,
@@ -218,7 +218,7 @@ def _of_ultralytics(name: str) -> Any:
     from ultralytics.nn.tasks import ClassificationModel  # noqa: PLC0415
 
     network = ClassificationModel(f"{name}.yaml", nc=CLASSES, verbose=False)
-    network.model[-1].export = True  # as its own exporter sets, else it returns logits, too
+    network.model[-1].export = True  # without it, logits are returned too
     return network
 
 

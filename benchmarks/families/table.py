@@ -40,7 +40,7 @@ def table(rows: Iterable[Row]) -> str:
             simulated[row["family"]] = row["simulated_error"]
         else:
             at = row["family"], row["exporter"], row["batch"]
-            newest[at] = {**newest.get(at, {}), **row}  # a row without plans leaves those before
+            newest[at] = {**newest.get(at, {}), **row}  # plans of earlier rows are kept
     lines = []
     for family in FAMILIES:
         found = [row for (name, *_), row in newest.items() if name == family]
@@ -76,8 +76,8 @@ def _line(family: str, rows: Sequence[Row], simulated: Mapping[str, float]) -> s
 
 
 def _estimate(rows: Sequence[Row], at: str) -> str:
-    """Return the time of the slowest file, and the least time that its launches could take, both in
-    µs."""
+    """Return the estimated time of the slowest file, and the least time in which the GPU could run
+    its launches, both in µs."""
     found = [
         (row[f"fp16_us{at}"], row[f"fp16_roofline_us{at}"]) for row in rows if f"fp16_us{at}" in row
     ]

@@ -104,7 +104,7 @@ def autogluon(place: Path, example: torch.Tensor) -> None:
 
 
 def answered(seen: Any, normalised: Any) -> Any:
-    """Return the probabilities of the `Colours` network for pixels, uint8 224×224×3."""
+    """Return the probabilities that the `Colours` network computes for pixels, uint8 224×224×3."""
     mean, deviation = map(np.float32, normalised)
     parts = seen.astype(np.float32) / 255
     pixels = np.ascontiguousarray(((parts - mean) / deviation).transpose(2, 0, 1)[None])
@@ -128,7 +128,7 @@ def main() -> None:
         def answer(image: Image.Image, name: str = name) -> Any:
             if name.startswith("custom-vision"):
                 normalised = ((0, 0, 0), (1, 1, 1)) if name.endswith("0-1") else BYTES
-                # As the program that the service exports beside the model resizes.
+                # The program that the service exports next to the model resizes in this way.
                 return answered(np.asarray(image.resize((224, 224))), normalised)
             return answered(resized(image, 224, 256), IMAGENET)
 

@@ -1,7 +1,7 @@
 """Exports networks of Keras with tf2onnx, or with PyTorch if PyTorch is Keras' backend.
 
-The preprocessing is part of the network, as Keras' documentation recommends for export. It is a
-Rescaling layer, unless the network of `keras.applications` contains one.
+The preprocessing is part of the network, as Keras' documentation recommends for export. A Rescaling
+layer is added unless the network of `keras.applications` already contains one.
 """
 
 import os
@@ -23,7 +23,7 @@ SIZE = 224
 RESCALED_INSIDE = ("MobileNetV3Small", "EfficientNetB0", "EfficientNetV2B0")
 """The applications that rescale bytes themselves. All others get a Rescaling to [-1, 1]."""
 
-# ResNet50V2 pads with zeros before a MaxPool of numbers below 0.
+# ResNet50V2 is included because it pads with zeros before a MaxPool of negative numbers.
 APPLICATIONS = (*RESCALED_INSIDE, "MobileNetV2", "NASNetMobile", "ResNet50V2")
 
 
@@ -45,7 +45,8 @@ def small(kind: str) -> Any:
 
 
 def lively(network: Any, seen: Any) -> None:
-    """Set a network's statistics from images, N×H×W×3, and spread its answers."""
+    """Set a network's statistics from images, N×H×W×3, and scale its last layer so that answers
+    differ."""
     for layer in network._flatten_layers(include_self=False):
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.momentum = 0.0
@@ -54,7 +55,7 @@ def lively(network: Any, seen: Any) -> None:
     network(seen, training=True)
     last = [layer for layer in network.layers if layer.get_weights()][-1]
     before = keras.Model(network.inputs, last.input)
-    kernel = last.get_weights()[0]  # of a Dense, or of a Conv2D of one pixel
+    kernel = last.get_weights()[0]  # of a Dense, or of a 1×1 Conv2D
     behind = keras.ops.convert_to_numpy(before(seen, training=False))
     scores = (behind @ kernel.reshape(kernel.shape[-2:])).reshape(len(seen), -1)
     spread = 2 / scores.std(0).mean()

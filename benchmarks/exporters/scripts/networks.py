@@ -1,9 +1,9 @@
 """Builds PyTorch networks whose answers reveal which pixels they received.
 
 Runs in an exporter's environment. Random networks give nearly the same answers for all images. If
-activations cut off half of the values, a network amplifies a pixel's last bit by hundreds. So these
-networks have statistics as if they had seen data. Their normalisations keep most values where
-activations are nearly linear, and their last layer spreads the answers.
+activations cut off half of the values, a network amplifies a change of a pixel's last bit hundreds
+of times. So these networks have the statistics of trained networks: their normalisations keep most
+values where activations are nearly linear, and their last layer spreads the answers.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ class Colours(nn.Module):
         self.features = nn.Sequential(
             nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 3, 1)
         )
-        with torch.no_grad():  # the pixels, whatever their sign, are what is left in the end
+        with torch.no_grad():  # the features are every second pixel, whatever its sign
             first, last = self.features[0], self.features[3]
             first.weight.zero_()
             first.bias.zero_()
@@ -57,7 +57,7 @@ class Colours(nn.Module):
 
 
 class Then(nn.Module):
-    """Applies a function to a network's output, as people add it to the module that they export."""
+    """Applies a function to a network's output. People often export such a wrapper."""
 
     def __init__(self, network: nn.Module, last: Any) -> None:
         super().__init__()
@@ -69,8 +69,9 @@ class Then(nn.Module):
 
 
 def separable(*normalised: Any) -> nn.Module:
-    """Return a `Colours` network with a depthwise convolution between two normalisations. They give
-    each channel a different range of numbers, which is a common difficulty for quantizers."""
+    """Return a `Colours` network with a depthwise convolution between two normalisations. The
+    normalisations give each channel a different range of numbers, which is a common difficulty for
+    quantizers."""
     network = Colours(*normalised)
     sizes = torch.linspace(0.3, 3, 8)
     ahead, depthwise, behind = (
@@ -101,7 +102,7 @@ def lively(network: nn.Module, pixels: torch.Tensor) -> nn.Module:
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
         if getattr(module, "running_var", None) is not None:
-            module.momentum = None  # the statistics become the plain mean of what was seen
+            module.momentum = None  # the statistics become the plain mean over all batches
             nn.init.constant_(module.weight, 0.4)
             nn.init.constant_(module.bias, 1.0)
     network.train()
@@ -139,10 +140,11 @@ def export(
     beside: Callable[[Path], object] = lambda _: None,
     meaning: Callable[[Any], Sequence[float]] = softmax,
 ) -> None:
-    """Export a network with statistics of the photographs, and record its answers for them.
+    """Export a network with statistics from the photographs, and record its answers for the
+    photographs.
 
-    PyTorch's newer exporter is used for every second `number`. `beside` writes the files that
-    accompany the model; `meaning` converts logits to probabilities.
+    PyTorch's newer exporter is used if `number` is odd. `beside` writes the files that accompany
+    the model; `meaning` converts logits to probabilities.
     """
     images = [Image.open(photograph).convert("RGB") for photograph in photographs]
     pixels = torch.stack([transforms(image) for image in images])

@@ -77,8 +77,8 @@ def main() -> None:
 
 
 def pixels(image: Image.Image) -> Any:
-    """Return the pixels, 1×3×224×224, as PaddleClas computes them from inference.yml: it rounds
-    sides, but not the offset of a crop."""
+    """Return the pixels, 1×3×224×224, as PaddleClas computes them from inference.yml. PaddleClas
+    rounds the sides of the resized image, and truncates the offset of the crop."""
     factor = 256 / min(image.size)
     width, height = (round(side * factor) for side in image.size)
     left, top = (width - 224) // 2, (height - 224) // 2

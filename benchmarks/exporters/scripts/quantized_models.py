@@ -109,12 +109,12 @@ def main() -> None:
                 def answer(image: Image.Image, *, joined: bool = form == "qoperator") -> Any:
                     file = str(folder / name / "model.onnx")
                     options = onnxruntime.SessionOptions()
-                    # Else sums of bytes saturate on processors without VNNI.
+                    # Without this option, sums of bytes saturate on processors without VNNI.
                     options.add_session_config_entry("session.x64quantprecision", "1")
                     if not joined:
                         level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
                         options.graph_optimization_level = level
-                    elif form == "int8":  # it gives Model Optimizer's ResNet other scores
+                    elif form == "int8":  # it changes the scores of Model Optimizer's ResNet
                         key = "optimization.disable_specified_optimizers"
                         options.add_session_config_entry(key, "WeightBiasQuantization")
                     session = onnxruntime.InferenceSession(

@@ -1,11 +1,10 @@
-"""Writes the files that an exporter makes of a model, and the answers of the exporter's own
-pipeline.
+"""Writes a model's files with its exporter, and the answers of the exporter's own pipeline.
 
 Runs in the exporter's environment, without the project, so only Pillow and NumPy are imported here.
 
     FOLDER/MODEL/*                the files as the exporter writes them
-    FOLDER/MODEL/expected.json    {"photograph": [score per class]}, as the pipeline answers
-    FOLDER/MODEL/otherwise.json   the same by the runtime's other way, of quantized models
+    FOLDER/MODEL/expected.json    {"photograph": [score per class]}, the pipeline's answers
+    FOLDER/MODEL/otherwise.json   a quantized model's answers when the runtime runs it another way
 """
 
 import json
@@ -19,7 +18,7 @@ from PIL import Image
 
 EXPECTED, OTHERWISE = "expected.json", "otherwise.json"
 
-# The colours that the small networks tell apart, as 8-bit RGB.
+# The colours between which the small networks distinguish, as 8-bit RGB.
 COLOURS = {
     "black": (0, 0, 0),
     "white": (255, 255, 255),
@@ -45,8 +44,8 @@ def record(
     photographs: Sequence[Path],
     otherwise: Callable[[Image.Image], Sequence[float]] | None = None,
 ) -> None:
-    """Write one model with `write(folder)`, then the scores that `answer(image)` returns, and the
-    scores of `otherwise(image)` if it is given."""
+    """Write one model with `write(folder)`, and then the scores that `answer(image)` returns. If
+    `otherwise` is given, also write the scores that `otherwise(image)` returns."""
     place = folder / name
     place.mkdir(parents=True, exist_ok=True)
     write(place)

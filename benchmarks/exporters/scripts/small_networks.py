@@ -27,7 +27,7 @@ def tensor(image: Image.Image, normalised: Any, channels: str = "rgb") -> torch.
 
 
 def one_minus(scores: Any) -> list[float]:
-    """Return the probabilities of both answers of a yes-or-no model."""
+    """Return the probabilities of "no" and "yes" from a model with one output."""
     (yes,) = sigmoid(np.ravel(scores))
     return [1 - yes, yes]
 
@@ -113,7 +113,7 @@ def main() -> None:
             options,
             names={"input_names": ["pixels"], "output_names": ["scores", "label"]},
         )
-    # Normalisations stay nodes, for quantizers to meet.
+    # Normalisations remain separate nodes, so that quantizers are tested with them.
     kept = {**OLD, "training": torch.onnx.TrainingMode.PRESERVE}
     model("pytorch-old-separable", separable(*IMAGENET), IMAGENET, softmax, kept)
     normalise = Then(Colours(*PLAIN), lambda x: x)

@@ -11,7 +11,8 @@ from recorded import asked, attempt, sigmoid, softmax
 LABELS = {number: f"thing {number}" for number in range(8)}
 SMALL = {"id2label": LABELS, "label2id": {label: number for number, label in LABELS.items()}}
 
-# The class of the network, of its configuration with its arguments, and of its image processor.
+# For each network: its class, the class and the arguments of its configuration, and the class of
+# its image processor.
 NETWORKS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "resnet": (
         "ResNetForImageClassification",
@@ -66,7 +67,7 @@ NETWORKS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         },
         "ViTImageProcessor",
     ),
-    # At an even index: PyTorch's newer exporter fails on it.
+    # This entry has an even index, because PyTorch's newer exporter fails on this network.
     "swin": (
         "SwinForImageClassification",
         "SwinConfig",
@@ -97,7 +98,7 @@ NETWORKS: dict[str, tuple[str, str, dict[str, Any], str]] = {
 }
 
 
-# By default its crop is larger than what it resizes to; hubs have this.
+# By default MobileViT's crop is larger than the resized image. Models on hubs have this size.
 PROCESSORS: dict[str, dict[str, Any]] = {"mobilevit": {"size": {"shortest_edge": 288}}}
 
 VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -105,8 +106,8 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("resnet", "-multi-label", {"problem_type": "multi_label_classification"}),
     ("mobilenet-v2", "-one-score", {"id2label": {0: "cat"}, "label2id": {"cat": 0}}),
 )
-"""The names of networks with labels for softmax, and of two networks with other meanings of
-scores."""
+"""Each network, a suffix for its name, and changes to its configuration. The scores of the last two
+networks are not converted by softmax."""
 
 
 def made(name: str, changes: dict[str, Any]) -> tuple[Any, Any]:
@@ -115,8 +116,9 @@ def made(name: str, changes: dict[str, Any]) -> tuple[Any, Any]:
     config = getattr(transformers, config_class)(**{**SMALL, **arguments, **changes})
     config.architectures = [network_class]
     network = getattr(transformers, network_class)(config)
-    # Since transformers 5 the class of the plain name resizes by torchvision where that is
-    # installed, whose bilinear pixels are not Pillow's; before, it was Pillow's.
+    # Since transformers 5, the class without the suffix "Pil" resizes with torchvision if
+    # torchvision is installed. Its bilinear pixels differ from Pillow's. Earlier releases use
+    # Pillow.
     by_pillow = getattr(transformers, f"{processor_class}Pil", None)
     make = by_pillow or getattr(transformers, processor_class)
     return network, make(**PROCESSORS.get(name, {}))

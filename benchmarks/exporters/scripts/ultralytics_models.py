@@ -22,7 +22,7 @@ def pixels(photographs: Sequence[Path]) -> torch.Tensor:
 
 
 def main() -> None:
-    """Export each network with five classes and weights as if it had been trained."""
+    """Export each network with five classes. Its statistics are those of a trained network."""
     folder, photographs = asked()
     for name, options in (
         ("yolov8n-cls", {}),
