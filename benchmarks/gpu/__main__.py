@@ -1,4 +1,5 @@
-"""Runs the commands of commands.py with the carried packages."""
+"""Runs commands.py in a Python process that finds the packages that `carry` packed, if there are
+any."""
 
 import sys
 

@@ -1,7 +1,7 @@
 """Unpacks the folder that `carry` made, on the GPU machine. Every command uses it.
 
 .gpu/COMMIT            the checkout's commit, since there is no git
-.gpu/PYTHON            the version of Python for which the wheels are; others do not use them
+.gpu/PYTHON            the wheels' version of Python; other versions do not use the wheels
 .gpu/wheels/*.whl      packages of service and tests that the machine may lack
 .gpu/cubins.tar.xz     all compiled kernels, for the cache that all processes share
 .gpu/data/             SqueezeNet, photographs, labels
@@ -31,10 +31,10 @@ _NAMES = ("squeezenet1.1-fp16.onnx", "images", "imagenet_labels.txt")
 def python(
     carried: Path = CARRIED, cache: Path = DEFAULT_CACHE, *, tf32: bool = False
 ) -> list[str]:
-    """Return the command that runs Python with the carried packages. Libraries do not use TF32
-    unless `tf32` is set.
+    """Return the command that runs Python with the carried packages, if there are any for this
+    version. Libraries do not use TF32 unless `tf32` is set.
 
-    The carried files are unpacked at the first call, kernels into `cache`.
+    The first call unpacks the carried files. Kernels are unpacked into `cache`.
     """
     command = ["env", "PYTHONUNBUFFERED=1", *([] if tf32 else ["NVIDIA_TF32_OVERRIDE=0"])]
     made_for, running = carried / "PYTHON", "{}.{}".format(*sys.version_info)
@@ -53,8 +53,8 @@ def python(
 
 
 def enter(arguments: Sequence[str], carried: Path = CARRIED) -> None:
-    """Replace this process by the command that `python` returns, unless it has all carried packages
-    already."""
+    """Replace this process by the command that `python` returns, if there are carried packages that
+    this process cannot import."""
     command = python(carried)
     added = f"PYTHONPATH={carried / SITE}"
     if added in command and str(carried / SITE) not in sys.path:
@@ -62,6 +62,6 @@ def enter(arguments: Sequence[str], carried: Path = CARRIED) -> None:
 
 
 def data(carried: Path = CARRIED) -> Path | None:
-    """Return the folder of SqueezeNet and the photographs, or None if it was not carried."""
+    """Return the folder of SqueezeNet and the photographs, or None if they are missing."""
     folders = (carried / "data", ROOT.resolve().parent / "shared" / "data")
     return next((folder for folder in folders if all((folder / n).exists() for n in _NAMES)), None)

@@ -42,15 +42,16 @@ dependencies. All other packages are carried."""
 
 TESTS = ("pytest", "hypothesis")
 EXTRAS = ("nvidia-cudnn-frontend==1.18.0",)
-"""The extras of the benchmarks that are not installed on this machine."""
+"""Packages that the benchmarks use on the GPU machine and that are not installed on this
+machine."""
 
 
 def carry(folder: Path = CARRIED, *, release: str = NVRTC) -> list[tuple[str, int]]:
     """Replace the folder's contents, and return its files with their sizes in bytes.
 
-    Kernels are compiled with a `release` of NVRTC, which must be the GPU machine's release. `data`
-    and a package index are needed. Raises FileNotFoundError if SqueezeNet or the photographs are
-    missing, and ValueError if the folder and the checkout together are too large.
+    Kernels are compiled with a `release` of NVRTC, which must be the GPU machine's release. Needs
+    the folder that `data` finds, and a package index. Raises FileNotFoundError if SqueezeNet or the
+    photographs are missing, and ValueError if the folder and the checkout together are too large.
     """
     source = data(Path("nowhere"))
     if source is None:
@@ -81,8 +82,8 @@ def checkout_files() -> list[str]:
 
 
 def pins(package: str, *more: str) -> list[str]:
-    """Return `more` and all packages that they and `package` need, pinned to this machine's
-    versions, without packages that the GPU machine has."""
+    """Return the packages that `package` needs, and the packages `more` with all that they need.
+    All are pinned to this machine's versions. Packages that the GPU machine has are left out."""
     found = {name: version(name) for name in more}
     waiting = [package, *more]
     while waiting:
@@ -91,7 +92,7 @@ def pins(package: str, *more: str) -> list[str]:
                 continue
             try:
                 found[name] = version(name)
-            except PackageNotFoundError:  # for another platform or Python
+            except PackageNotFoundError:  # it is for another platform or version of Python
                 continue
             waiting.append(name)
     return [f"{name}=={pinned}" for name, pinned in sorted(found.items())]
@@ -129,7 +130,8 @@ def download(folder: Path, wanted: Iterable[str]) -> None:
 
 
 def photographs(source: Path, folder: Path) -> None:
-    """Copy SqueezeNet, the labels, and PHOTOGRAPHS photographs at even intervals."""
+    """Copy SqueezeNet, the labels, and PHOTOGRAPHS photographs, evenly spaced in the sorted
+    list."""
     (folder / "images").mkdir(parents=True)
     for name in ("squeezenet1.1-fp16.onnx", "imagenet_labels.txt"):
         shutil.copy(source / name, folder / name)

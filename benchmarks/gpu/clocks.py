@@ -14,7 +14,7 @@ _CLOCKS = {
 
 
 def clocks() -> Row:
-    """Return the clocks that nvidia-smi reads now, or nothing if it is missing or cannot read
+    """Return the current clocks from nvidia-smi, or nothing if nvidia-smi is missing or cannot read
     them."""
     program = shutil.which("nvidia-smi")
     if program is None:

@@ -3,7 +3,7 @@
 python -m benchmarks.gpu carry [--nvrtc RELEASE]    pack what the GPU machine needs, into .gpu
 python -m benchmarks.gpu day [PART --out OUT]       run a day's proof, or its measurements
 python -m benchmarks.gpu proof [--seconds S]        test everything, from kernels to the server
-python -m benchmarks.gpu plan [--seconds S]         list missing measurements, and which fit
+python -m benchmarks.gpu plan [--seconds S]         list missing measurements, and those that fit
 python -m benchmarks.gpu run [--seconds S]          measure what fits; continues the last run
 python -m benchmarks.gpu report [--readme]          write RESULTS.md from the measurements
 """

@@ -5,8 +5,8 @@ limit.
     python3 -m benchmarks.gpu day speed --out "$OUT"      # how fast is everything?
 
 The output of all stages is written to day.log. Whenever a stage ends, a line in day.jsonl says when
-it began and how it ended. If the time of a part is over, its last stages are left out. No stage
-changes the GPU's clocks, power limits or partitions.
+it began and how it ended. When the time of a part is over, its remaining stages are left out. No
+stage changes the GPU's clocks, power limits or partitions.
 """
 
 import shutil
@@ -27,8 +27,8 @@ from kernels.layout.strided import StridedTensor
 from kernels.operations.elementwise import fill_launch
 
 SECONDS, START_S = 900, 130
-"""Seconds of the whole day, and the part of them before the first command runs: the machine's start
-and the copy."""
+"""The seconds of a whole day, and the seconds before its first command runs, in which the machine
+starts and the files are copied."""
 
 LOG, STAGES = "day.log", "day.jsonl"
 
@@ -49,8 +49,8 @@ class Stage:
     """Describes one command of a day, with its expected time and its time limit in seconds.
 
     In `arguments`, {out} stands for the results' folder and {seconds} for slightly less than the
-    limit. If there is a `program`, Python runs under it; if it is not installed, the stage is left
-    out.
+    limit. If there is a `program`, such as a profiler, it runs Python. The stage is left out if the
+    program is not installed.
     """
 
     name: str
@@ -118,7 +118,7 @@ PARTS: Mapping[str, Sequence[Stage]] = {
         _run("decoding", "decoding|http JPEG decoded.* N[18] ", 30, 48),
         _run("http", "http JPEG N[18] ", 25, 35),
         _run("micro", "micro", 20, 30),
-        # Its times are not the network's: the profiler runs a kernel several times.
+        # These times are not the network's, because the profiler runs each kernel several times.
         Stage("ncu", _PROFILED, 15, 27, _NCU),
     ),
 }
@@ -185,8 +185,8 @@ def here() -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    """Yield the commands of a day, and their stages with the time at which each has ended at the
-    latest."""
+    """Yield each command of a day, followed by its stages with the latest time at which each stage
+    ends."""
     total = START_S
     for part, stages in PARTS.items():
         limit = sum(stage.limit for stage in stages)

@@ -1,5 +1,5 @@
-"""Times the decoding of JPEG files on a device: the whole decoding, and its first launches up to
-certain kernels."""
+"""Times the decoding of JPEG files on a device: all its launches, and its launches up to each of
+several kernels."""
 
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
@@ -23,13 +23,13 @@ from kernels.tuning.timing import time_launches
 from service.images.prepare import parse_image_file
 
 LAST = ("jpeg_unstuff", "jpeg_resolve", "jpeg_write", "inverse_dct", "jpeg_pixels")
-"""Kernels, each timed together with all kernels before it. The differences are the times of the
-parts."""
+"""Kernels, each timed together with all kernels before it. The difference between two consecutive
+times is the time of one part."""
 
 
 def photographs(sampling: str, folder: Path | None = None) -> list[JpegImage]:
-    """Return the photographs with a chroma sampling, sorted by size. Raises RefusedError if there
-    are none."""
+    """Return the photographs with the given chroma sampling, sorted by size. Raises RefusedError if
+    there are none."""
     folder = folder or carried.data()
     files = sorted(((folder or Path()) / "images").glob("*.JPEG"))
     found = sorted(_suitable(files, sampling), key=lambda image: len(image.file.scan))
@@ -68,7 +68,8 @@ def _all_of(size: tuple[int, int]) -> Resize:
 def measure_decoding(
     device: Device, unit: Unit, effort: Effort | None = None, folder: Path | None = None
 ) -> list[Row]:
-    """Return a row for each of LAST, measured with a batch of photographs of about the median size.
+    """Return a row for each kernel in LAST, measured with a batch of photographs of about the
+    median size.
 
     The files are read from pinned memory. Raises RefusedError if the device flags a file.
     """

@@ -40,7 +40,7 @@ class Check:
 
     layers: int
     rank_correlation: float  # Spearman's
-    median_error: float  # relative to what was measured
+    median_error: float  # relative to the measured time
 
     def __str__(self) -> str:
         return (
@@ -50,9 +50,10 @@ class Check:
 
 
 def pairs(rows: Iterable[Row], constants: Constants = ASSUMED) -> Iterator[Pair]:
-    """Yield pairs of estimate and measurement for the suites' layers, both warm and cold.
+    """Yield a pair for each measured layer of the suites, with a warm or a cold cache.
 
-    Choices that no longer exist are left out, and devices other than an H100 or H200 too.
+    Rows with a choice that no longer exists, and rows from a GPU other than an H100 or H200, are
+    left out.
     """
     problems = _problems()
     for row in rows:
@@ -70,7 +71,7 @@ def pairs(rows: Iterable[Row], constants: Constants = ASSUMED) -> Iterator[Pair]
 
 
 def check(every: Iterable[Pair]) -> Check:
-    """Compare the estimates with the measurements. Raises ValueError with fewer than LEAST
+    """Compare the estimates with the measurements. Raises ValueError if there are fewer than LEAST
     pairs."""
     times = np.array([(pair.estimated_us, pair.measured_us) for pair in every])
     if len(times) < LEAST:
@@ -97,7 +98,7 @@ def _centred_ranks(values: Numbers) -> Numbers:
 
 
 def readings(rows: Iterable[Row]) -> list[Reading]:
-    """Return the readings in the rows from which the cost model's constants follow."""
+    """Return the readings that the rows contain. The cost model's constants are fitted to them."""
     return [
         Reading(row["reading"], row["conditions"], float(row["p50_us"]))
         for row in rows

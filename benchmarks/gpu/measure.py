@@ -1,4 +1,5 @@
-"""Measures units on the GPU with the benchmarks of kernels, networks and serving."""
+"""Measures the units of units.py on the GPU with the benchmarks of kernels, networks and
+serving."""
 
 import ctypes
 import signal
@@ -50,8 +51,8 @@ DIE_WITH_PARENT = f"import ctypes; ctypes.CDLL(None).prctl(1, {int(signal.SIGKIL
 
 
 def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
-    """Return the function that measures a side's units. Raises BaselineError for a missing library
-    or an unknown side."""
+    """Return the function that measures units of one kind and side. Raises BaselineError for a
+    missing library or an unknown side."""
     checked_side(side.removesuffix(WITH_TF32))
     store = TuningStore(out / "tuning.json")
     if kind == MICRO:
@@ -64,8 +65,8 @@ def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
 
 
 def checked_side(side: str) -> str:
-    """Return the name of a side. Raises BaselineError, which lists all sides, for any other
-    text."""
+    """Return `side` if it is the name of a side. Raises BaselineError, which lists all sides, for
+    any other text."""
     if side not in SIDES:
         raise BaselineError(f"{side!r} is not a side; the sides are {', '.join(sorted(SIDES))}")
     return side
@@ -97,7 +98,7 @@ def _layers(name: str, device: Device, store: TuningStore, effort: Effort = _EFF
         outcome = side.measure(problem)
         if not outcome.winners:
             reasons = "; ".join(f"{name}: {why}" for name, why in outcome.refused.items())
-            raise RefusedError(reasons[:1000])  # of a hundred plans, perhaps
+            raise RefusedError(reasons[:1000])  # there may be a hundred reasons
         return rows_of(problem, name, outcome, effort)
 
     return layer
@@ -131,7 +132,7 @@ def _networks(name: str, device: Device, store: TuningStore, runs: int = RUNS) -
     def network(unit: Unit) -> list[Row]:
         subject, precision = AT_PRECISIONS[unit.subject]
         model, n = light.network(subject, precision), unit.n
-        # Beside PyTorch Convoy only says what the scores must be.
+        # If PyTorch is measured, Convoy only computes the expected scores.
         checked_side(unit.side)
         convoy, switch = CONVOYS[unit.side] if runtime is None else (UNTUNED, "")
         tuned = convoy == CONVOY
@@ -188,10 +189,11 @@ def _requests(device: str = "cuda", load_s: float = LOAD_S) -> Measure:
 
 
 def main(kind: str, side: str, out: Path, commit: str) -> None:
-    """Measure on the GPU. If there is no GPU or a library is missing, raises SystemExit, which
-    names it.
+    """Measure on the GPU. Raises SystemExit, which gives the reason, if there is no GPU or a
+    library is missing.
 
-    The process ends with the run that started it, so that the next run has the GPU to itself.
+    When the run that started this process ends, this process is killed too, so that the next run
+    has the GPU to itself.
     """
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     try:

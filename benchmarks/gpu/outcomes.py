@@ -1,8 +1,8 @@
 """Writes the outcome of each test as it ends: `pytest -p benchmarks.gpu.outcomes --outcomes FILE`.
 
-If the process is killed, the file has all tests that had ended before. The running test has a begin
-but no end, and the other tests are still waiting. Tests that have begun before in the same file and
-run are left out, so a second process continues after the test that stopped the first.
+If the process is killed, the file has the outcome of each test that had ended. The running test is
+recorded as begun, and the remaining tests as waiting. A second process with the same file and run
+leaves out all tests that have begun. So it continues after the test that stopped the first process.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.rows import Row, append, read
 from kernels.device.device import FaultError
 
-if TYPE_CHECKING:  # it is read where there may be no pytest
+if TYPE_CHECKING:  # this module is also imported where pytest is not installed
     import pytest
 
 WAITS, BEGAN, PASSED = "waits", "began", "passed"
@@ -75,7 +75,8 @@ class _Writer:
 
 
 def _why(report: "pytest.TestReport | pytest.CollectReport") -> str:
-    """Return the last line that pytest would print: the error, or the reason for a skip."""
+    """Return the last line that pytest would print for a test: the error, or the reason for a
+    skip."""
     text = report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longreprtext
     lines = [line for line in text.splitlines() if line.strip()]
     errors = [line[1:].strip() for line in lines if line.startswith("E ")]
@@ -83,7 +84,8 @@ def _why(report: "pytest.TestReport | pytest.CollectReport") -> str:
 
 
 def ends_of(lines: Iterable[Row], run: str) -> dict[str, str]:
-    """Return how each test of a run ended, by name: WAITS or BEGAN if it has not ended.
+    """Return the outcome of each test of a run, by name. A test that has not ended has the outcome
+    WAITS or BEGAN.
 
     A test counts as failed if it passed but its fixtures then failed.
     """

@@ -1,10 +1,9 @@
 """Runs the tests marked `gpu`, from kernels to server, to prove that Convoy computes correctly on
 this GPU.
 
-It is the first step of docs/gpu-day.md. Each group of tests runs in separate processes, which may
-hang or die. Each outcome is written when its test ends (outcomes.py), and if a test stops a
-process, another process continues after that test. Tests that have not passed in the end are not
-proved.
+This is the first step of docs/gpu-day.md. Each group of tests runs in a separate process, which may
+hang or die. Each outcome is written when its test ends (outcomes.py). If a test stops the process,
+another process continues after that test. The proof fails unless all tests have passed in the end.
 """
 
 import os
@@ -29,7 +28,8 @@ OUTCOMES = "gpu_tests.jsonl"
 """The file in the results' folder with the outcome of each test."""
 
 HANG_S = 30
-"""Seconds after which a test counts as hung. Kernels are compiled beforehand, or carried."""
+"""Seconds after which a test counts as hung. They include no compilation: kernels are compiled
+beforehand, or carried."""
 
 MOST_PROCESSES = 10
 """The most processes of a group. Each process continues after the test that stopped the process
@@ -52,8 +52,8 @@ _LONG = "vgg19 or densenet or 4096"
 
 @dataclass(frozen=True)
 class Group:
-    """Names files and folders of tests. Their tests marked `gpu` run if pytest's -m and -k select
-    them."""
+    """Names files and folders of tests. Of their tests marked `gpu`, those run that pytest's -m
+    (`marks`) and -k (`names`) select."""
 
     tests: tuple[str, ...]
     marks: str = "not slow"
@@ -66,7 +66,7 @@ GROUPS: Mapping[str, Group] = {
         tuple(
             f"{_ENGINES}/test_cuda_engine_{what}.py" for what in ("replays", "decodes", "resizes")
         ),
-        "",  # photographs by a GPU take seconds
+        "",  # slow tests too: they take only seconds on a GPU
     ),
     "engines": Group(
         (_ENGINES,), "", f"not replays and not decodes and not resizes and not ({_LONG})"
@@ -76,8 +76,8 @@ GROUPS: Mapping[str, Group] = {
     "windows": Group((_WHOLE_KERNELS,), "risky", f"conv_tensor_tma and ({_WINDOWS})"),
     "risky": Group((_WHOLE_KERNELS,), "risky", f"not (conv_tensor_tma and ({_WINDOWS}))"),
 }
-"""The groups in the order in which they run. Kernels that may hang the GPU come last. The first of
-them show in which order a driver takes the corners of images."""
+"""The groups in the order in which they run. Kernels that may hang the GPU come last. Of these,
+"windows" comes first: it shows in which order a driver takes the corners of images."""
 
 
 def command(group: Group) -> list[str]:
@@ -102,8 +102,8 @@ def prove(groups: Mapping[str, Sequence[str]], seconds: float, commit: str, out:
     """Run the command of each group, for at most `seconds` in total. Return whether all tests
     passed.
 
-    Adds a row to `out`, and a line for each outcome as soon as it is known. A skipped test is not
-    proved.
+    Adds a row to `out`, and a line for each outcome as soon as it is known. A skipped test counts
+    as not passed.
     """
     deadline, ends, ended = time.monotonic() + seconds, dict[str, str](), dict[str, str]()
     for name, tests in groups.items():
@@ -133,7 +133,7 @@ def prove(groups: Mapping[str, Sequence[str]], seconds: float, commit: str, out:
 def _run(tests: Sequence[str], deadline: float, outcomes: Path, run: str) -> str:
     """Run tests until all have begun or the time is over. Return how the last process ended."""
     plugin = ("-p", "benchmarks.gpu.outcomes", f"--outcomes={outcomes}", f"--outcomes-of={run}")
-    alone = "--continue-on-collection-errors"  # a file that cannot be imported stops no other
+    alone = "--continue-on-collection-errors"  # run the other files if one cannot be imported
     begun, ended = 0, ""
     for _ in range(MOST_PROCESSES):
         status = limited([*tests, *plugin, alone], deadline - time.monotonic())
@@ -149,10 +149,10 @@ def _run(tests: Sequence[str], deadline: float, outcomes: Path, run: str) -> str
 
 
 def limited(command: Sequence[str], seconds: float, **options: Any) -> int | None:
-    """Return a command's exit status, or None if it was killed after that many seconds.
+    """Return a command's exit status, or None if it was killed after `seconds`.
 
-    All processes that it started are killed in any case. Without any seconds left it is not
-    started.
+    All processes that the command started are killed in any case. If `seconds` is not positive, the
+    command is not started.
     """
     if seconds <= 0:
         return None

@@ -70,7 +70,7 @@ def results(lines: Sequence[Row], folder: Path) -> str:
 
 
 def section(lines: Sequence[Row]) -> str:
-    """Return the README's section, with a line for each suite and N, and a line for each
+    """Return the section of the README. It has a line for each suite and N, and a line for each
     network."""
     if not lines:
         return "Nothing has been measured on a GPU yet."
@@ -138,8 +138,8 @@ def _layer_table(rows: Sequence[Row], suite: str, n: int) -> str:
 
 
 def _totals(rows: Sequence[Row], suite: str) -> str:
-    """Return the sums over all layers of a suite by N, each layer as often as it occurs, as in
-    Lavin & Gray's tables 5 and 6."""
+    """Return a table of the times summed over all layers of a suite, with a row for each N, as in
+    Lavin & Gray's tables 5 and 6. A layer that occurs several times is counted as often."""
     layers, cells = MEASURED[suite], []
     for n in PAPERS_BATCHES[suite]:
         found = compare(rows, layers, n, "warm")
@@ -154,8 +154,8 @@ def _totals(rows: Sequence[Row], suite: str) -> str:
 
 
 def _named(rows: Sequence[Row]) -> str:
-    """Return the configurations whose times the papers print, or nothing if no layers were
-    measured."""
+    """Return a table of the configurations whose times the papers print, or nothing if no layers
+    were measured."""
     cells = []
     for named in NAMED:
         found = compare(rows, [named.layer], named.n, "warm")
@@ -223,8 +223,8 @@ def _cost_model(layers: Sequence[Row], rows: Sequence[Row]) -> str:
 
 
 def _known_constants(rows: Sequence[Row]) -> dict[str, Constants]:
-    """Return the constants with which to check the cost model: assumed constants, and measured
-    constants if there are any."""
+    """Return the sets of constants with which to check the cost model: the assumed constants and,
+    if there are measurements, the measured constants."""
     try:
         return {"assumed": ASSUMED, "measured": fitted(readings(rows))}
     except ValueError:

@@ -3,7 +3,7 @@
     units without a line ─ one by one ─> measurer (kind, side) ─ reply ─> a line in OUT/gpu.jsonl
 
 A line is written at once when its unit is done, so a run that is killed loses only its current
-unit. If a measurer dies or hangs, a line is written too, so that the unit is not tried again, and
+unit. If a measurer dies or hangs, a line is written too, so that the unit is not tried again. Then
 another measurer is started.
 """
 
@@ -42,7 +42,7 @@ class Measurer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # so that what it starts can be ended with it
+            start_new_session=True,  # so that the processes that it starts can be killed too
         )
         self._said: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
@@ -83,7 +83,7 @@ class Measurer:
             if line.startswith("{"):
                 reply: dict[str, Any] = json.loads(line)
                 return reply
-            print(line, end="")  # a library's own words
+            print(line, end="")  # a message from a library
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -93,13 +93,13 @@ class Measurer:
 
 
 class Measurers:
-    """Keeps one measurer at a time, the one for the next unit."""
+    """Keeps at most one measurer, and replaces it when the next unit needs another."""
 
     def __init__(self, command: Command) -> None:
         self._command = command
         self._measurer: Measurer | None = None
         self._key = "", ""
-        self._absent: set[tuple[str, str]] = set()  # what could not be started here
+        self._absent: set[tuple[str, str]] = set()  # measurers that could not be started here
         self.machine: Row = {}
 
     def start_s(self, unit: Unit) -> float:
@@ -130,7 +130,7 @@ class Measurers:
 
 
 def run(out: Path, seconds: float, commit: str, units: Sequence[Unit], command: Command) -> None:
-    """Measure the units that have no line for this commit, until the time is over."""
+    """Measure the units that have no line for this commit, for at most `seconds`."""
     deadline = time.monotonic() + seconds
     out.mkdir(parents=True, exist_ok=True)
     file = out / "gpu.jsonl"

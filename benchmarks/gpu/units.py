@@ -1,8 +1,8 @@
 """Lists the units to measure on a GPU, the most valuable first, and selects units that fit into a
 given time.
 
-A unit is the work of one side on one problem. It is measured at once, stored as one line, and never
-repeated.
+A side is Convoy or another library in one of its settings. A unit is the measurement of one side on
+one problem. It is measured without interruption, stored as one line, and never repeated.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,15 +40,15 @@ _SECONDS = {
     **{(NETWORK, side): 2.3 if side.startswith(UNTUNED) else 15.0 for side in CONVOYS},
     (NETWORK, CONVOY): 30.0,
 }
-"""Guesses of a unit's seconds for plans. If there are lines of such units, their median is used
-instead."""
+"""Guesses of the seconds that a unit takes, by kind and side. The median of recorded units replaces
+a guess."""
 
 SIDES = frozenset(side for _, side in _SECONDS)
 """The names of all sides."""
 
 SENT = JPEG, JPEG_TO_GPU, PIXELS = "JPEG", "JPEG decoded by the GPU", "V2 pixels"
-"""The kinds of requests to SqueezeNet: a photograph, for a CPU or a GPU to decode, or UINT8 pixels
-of the model's size."""
+"""The kinds of requests to SqueezeNet: a photograph that a CPU decodes, a photograph that a GPU
+decodes, or UINT8 pixels of the model's size."""
 
 SAMPLINGS = {"4:2:0": (2, 2), "4:4:4": (1, 1)}
 """The samplings of the decoded photographs: luma samples per chroma sample, across and down."""
@@ -87,11 +87,11 @@ def _at(networks: Iterable[str], precisions: Iterable[Precision]) -> tuple[str, 
 _TORCH = ("torch eager", "torch graph")
 _SWITCHED = tuple(map(switched, SWITCHES))
 
-# In this order: kind, groups, N (connections for HTTP), sides.
+# Each row: the kind, the groups, the values of N (for HTTP, of connections), and the sides.
 _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...] = (
     (MICRO, tuple(MEASUREMENTS), (1,), ("convoy",)),
     (NETWORK, _at(_MAIN, _TIMED), (1, 8), _UNTUNED),
-    # TF32 last: PyTorch has a worker of its own for it.
+    # TF32 comes last, because PyTorch has a separate worker for it.
     (NETWORK, _at((*_MAIN, *_VIT), (Precision.FP32, Precision.FP16)), (1, 8), _TORCH[1:]),
     (NETWORK, _at(_MAIN, (Precision.TF32,)), (1, 8), _TORCH[1:]),
     (LAYER, ("named",), (1, 8, 32), ("convoy", "torch")),
@@ -151,7 +151,7 @@ class Unit:
 
 
 def problems() -> Mapping[str, ConvProblem]:
-    """Return the problems of all suites for N = 1, by their texts."""
+    """Return the problems of all suites for N = 1, by their text."""
     return {str(layer.problem): layer.problem for suite in MEASURED.values() for layer in suite}
 
 
@@ -168,7 +168,7 @@ def units() -> list[Unit]:
     found = []
     for kind, groups, batches, sides in _ORDER:
         for group in groups:
-            # One side after another: a worker serves one, and takes long to start.
+            # Sides follow one another, because a worker measures one side and takes long to start.
             found += [
                 Unit(kind, subject, n, side)
                 for side in sides

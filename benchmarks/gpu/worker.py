@@ -1,7 +1,7 @@
 """Runs a worker, which reads units and writes results as lines of JSON.
 
-A unit may crash the worker or lose its device. The run then records that, and starts another
-worker.
+A unit may crash the worker, or the worker may lose its device. The run (run.py) records such a
+unit, and starts another worker.
 """
 
 import json
@@ -18,11 +18,12 @@ Measure = Callable[[Unit], list[Row]]
 
 
 class RefusedError(Exception):
-    """Raised when this side cannot run a unit; says why."""
+    """Raised when a side cannot run a unit; says why."""
 
 
 def serve_units(measurer: Measure, device_row: Row, check: Callable[[], None]) -> None:
-    """Measure the units on standard input until it ends or `check` says that the device is lost.
+    """Measure the units that arrive on standard input, until the input ends or `check` says that
+    the device is lost.
 
     A library reports a lost device like any other refusal, so the device is checked after each
     unit.
@@ -32,7 +33,7 @@ def serve_units(measurer: Measure, device_row: Row, check: Callable[[], None]) -
         unit = Unit(**json.loads(line))
         try:
             reply: dict[str, Any] = {"outcome": "measured", "rows": measurer(unit)}
-        except Exception as error:  # noqa: BLE001  a line says so; the next unit may do better
+        except Exception as error:  # noqa: BLE001  it is written; the next unit may succeed
             reply = {"outcome": "refused", "why": f"{type(error).__name__}: {error}", "rows": []}
         try:
             check()
