@@ -1,5 +1,4 @@
-"""Runs commands.py in a Python process that finds the packages that `carry` packed, if there are
-any."""
+"""Runs commands.py. If `carry` packed Python packages, this process can import them."""
 
 import sys
 

@@ -1,4 +1,5 @@
-"""Counts the costs of each way to compute a convolution and measures errors, for docs/kernels.md.
+"""Counts the costs of several ways to compute a convolution, and measures errors, for
+docs/kernels.md.
 
     python -m benchmarks.kernels --costs      products, workspace and bytes (costs.py)
     python -m benchmarks.kernels --accuracy   errors (accuracy.py); --device cusim needs no GPU

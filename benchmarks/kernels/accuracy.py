@@ -2,14 +2,14 @@
 
     python -m benchmarks.kernels --accuracy [--device cuda|cusim [--whole]] [--out FOLDER]
 
-Data and filters are uniform in [-1, 1]. The error is the largest error of an element compared with
-a convolution in float64 (section 7), at every precision. The kernels themselves run: every
-algorithm with every set of points, in the configuration that the heuristic would choose for the
-layer. On the simulator (`cusim`) the heuristic chooses for an H200, and only squares of pixels from
-all over the image are computed, with all channels and filters. Each number then equals the whole
-layer's to the bit, but the largest error is of fewer elements and so slightly smaller. With
-`--whole` all pixels are computed, which takes minutes per layer. A row for each algorithm is added
-to OUT/accuracy.jsonl. In int8, x, the filters and y are rounded to bytes.
+Data and filters are uniform in [-1, 1]. At every precision, the error is the largest difference of
+an element from a convolution in float64 (section 7). The kernels themselves run: every algorithm
+with every set of points, in the configuration that the heuristic would choose for the layer. On the
+simulator (`cusim`) the heuristic chooses for an H200, and only squares of pixels from all over the
+image are computed, with all channels and filters. These pixels are bit-identical to the same pixels
+of the whole layer. But because there are fewer of them, their largest error is slightly smaller.
+With `--whole` all pixels are computed, which takes minutes per layer. A row for each algorithm is
+added to OUT/accuracy.jsonl. In int8, x, the filters and y are rounded to bytes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,26 +59,26 @@ PAPER_HALF = {
     "conv 4.2": 3.17e-2,
     "conv 5": 2.61e-2,
 }
-"""The errors of table 4 for float16 data and filters. All algorithms have the same errors, because
-they computed in float32."""
+"""The errors of table 4 for float16 data and filters. The paper's algorithms all have the same
+errors, because they compute in float32."""
 
 LAYERS = tuple(layer for layer in VGG_E if layer.name in PAPER)
 
 AT_MOST = {"winograd F(2x2,3x3)": 2.0, "winograd F(4x4,3x3)": 20.0}
-"""The largest allowed ratio to the direct algorithm's error in the same layer, which the project
-promises."""
+"""The largest allowed ratio of an error to the direct algorithm's error in the same layer. The
+project promises these ratios."""
 
 PRECISIONS = tuple(Precision)
 """The precisions of table 4, fp32 and fp16, and then the others."""
 
 DIRECT, ONE_SUM = "direct", "direct, in one part"
-"""The direct sum in the heuristic's configuration, which often splits it, and as one sum like in
-the papers."""
+"""The direct sum in the heuristic's configuration, which often splits the sum, and the direct sum
+without splitting, as in the papers."""
 
 EPS = float(np.finfo(np.float32).eps)
 
 SQUARE = 8
-"""H = W of a sample's squares. They begin where tiles of 2×2 and of 4×4 begin."""
+"""H = W of a sample's squares. A square begins where tiles of 2×2 and of 4×4 begin."""
 
 ELEMENTS = 1 << 17
 """The most elements of y in a sample."""
@@ -115,8 +115,8 @@ class Sample:
 
 
 def sample(layer: ConvProblem, elements: int = ELEMENTS) -> Sample:
-    """Return evenly spread squares with at most `elements` elements of y, including the first and
-    the last corner of the image."""
+    """Return evenly spread squares, the first and the last of which are in opposite corners of the
+    image. Their outputs have at most `elements` elements in total."""
     down, across = (range(0, size, SQUARE) for size in layer.window.output)
     every = [(h, w) for h in down for w in across]
     count = min(len(every), elements // (layer.k * SQUARE**2))
@@ -133,8 +133,8 @@ def sample(layer: ConvProblem, elements: int = ELEMENTS) -> Sample:
 
 
 def variants(problem: ConvProblem, device: DeviceFacts) -> dict[str, ConvChoice]:
-    """Return each algorithm with each of its sets of points, by name; the sets have different
-    rounding errors.
+    """Return the heuristic's choice for each algorithm with each of its sets of points, by name.
+    Different sets of points have different rounding errors.
 
     Split sums have smaller errors than the papers' direct sum, so "direct" also has a variant with
     unsplit sums. At precisions other than fp32, algorithms that multiply in float32 are left out,
@@ -154,11 +154,10 @@ def variants(problem: ConvProblem, device: DeviceFacts) -> dict[str, ConvChoice]
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Holds a variant's largest error, the root mean square of its errors, and their mean in the
-    direction away from 0.
+    """Holds a variant's largest error, the root mean square of its errors (`usual`), and their mean
+    in the direction away from 0 (`bias`).
 
-    The second and the third are in units of a float's epsilon, for results whose root mean square
-    is 1.
+    `usual` and `bias` are in units of float32's epsilon, for results whose root mean square is 1.
     """
 
     largest: float
@@ -186,9 +185,9 @@ def errors(
     sampled: bool = False,
     seed: int = 0,
 ) -> dict[str, tuple[ConvChoice, Error]]:
-    """Return by variant the choice for a layer on a device with these properties, and its errors.
-    The errors are those of the whole layer or of a sample. `only` names the variants; the default
-    is all variants."""
+    """Return the choice of each variant for a layer, on a device with the properties `facts`, and
+    the errors of this choice. The errors are measured on the whole layer or, if `sampled`, on a
+    sample. `only` names the variants to measure; the default is all variants."""
     rng = np.random.default_rng(seed)
     shape = (layer.n, layer.c, *layer.window.input)
     x, weight = (rng.uniform(-1, 1, s).astype(np.float32) for s in (shape, layer.filter_shape))
@@ -217,8 +216,9 @@ def convolve(
 ) -> Array:
     """Return the convolution of x, N×C×H×W, by one choice. Elements that were not written are NaN.
 
-    Operands and result are rounded to the type that the problem's precision stores. As bytes, x
-    ranges from -1 to 1, y from -`most` to `most`, and a filter up to its largest number.
+    Operands and result are rounded to the type that the problem's precision stores. In int8, bytes
+    represent -1 to 1 in x and -`most` to `most` in y. The scale of each filter follows from its
+    largest number.
     """
     algorithm, config, _ = choice
     x_place, y_place = (
@@ -269,7 +269,7 @@ def convolve(
 
 
 def _stored(precision: Precision, most: float) -> Storage:
-    """Return the storage of numbers from -`most` to `most` at a precision."""
+    """Return how numbers from -`most` to `most` are stored at a precision."""
     if precision is not Precision.INT8:
         return precision.stored
     return Storage(BYTE.dtype, 2 * most / 255, 128)
@@ -327,7 +327,7 @@ def measure(
 def show(rows: Sequence[Row], console: Console) -> None:
     """Print a table for each precision, with the paper's numbers next to Convoy's.
 
-    It adds the promised errors of fp32, and compares 3xtf32 with fp32.
+    Also print whether the errors of fp32 keep the promised ratios, and compare 3xtf32 with fp32.
     """
     by_precision = {
         precision: [row for row in rows if row["precision"] == precision]

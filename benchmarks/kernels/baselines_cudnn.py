@@ -1,10 +1,10 @@
-"""Runs cuDNN with all its plans as a side of a contest, through nvidia-cudnn-frontend.
+"""Measures cuDNN with all its plans, to compare it with Convoy, through nvidia-cudnn-frontend.
 
-Plans come from all heuristics of cuDNN (A, B and FALLBACK), in float32 throughout. Because the
-heuristics favour engines that compute in TF32, plans also come from all engines with all values of
-their knobs. Every plan that can be built is run, with N×C×H×W and with N×H×W×C in memory. The error
-reveals plans that compute with less than float32. cuDNN is an optional dependency, imported when a
-side is created.
+Plans come from all heuristics of cuDNN (A, B and FALLBACK), in float32 throughout. The heuristics
+favour engines that compute in TF32. So plans also come from all engines with all values of their
+knobs. Every plan that can be built is run, with N×C×H×W and with N×H×W×C in memory. The error
+reveals plans that compute with less than float32. cuDNN is an optional dependency, which is
+imported only when it is measured.
 """
 
 from collections.abc import Iterator, Mapping
@@ -68,18 +68,18 @@ class Cudnn:
 
 @dataclass(frozen=True)
 class NoPlans:
-    """Replaces a contest.Candidate if cuDNN has no plan for a graph."""
+    """Takes the place of a contest.Candidate if cuDNN has no plan for a graph."""
 
     name: str
     reason: CandidateError
     workspace_bytes: int | None = None
 
     def check(self) -> None:
-        """Raise the reason why there are no plans."""
+        """Raise `reason`."""
         raise self.reason
 
     def time(self, _: Cache, /, **_how_often: int) -> Timing:
-        """Raise the reason why there are no plans."""
+        """Raise `reason`."""
         raise self.reason
 
 
@@ -126,7 +126,8 @@ class PlanGraph:
 
 
 def from_heuristics(cudnn: Any, graph: Any) -> None:
-    """Add all plans that cuDNN's heuristics propose, except engines with a lower precision."""
+    """Add all plans that cuDNN's heuristics propose, except plans that compute with less than
+    float32."""
     modes, notes = cudnn.heur_mode, cudnn.numerical_note
     graph.create_execution_plans([modes.A, modes.B, modes.FALLBACK])
     graph.deselect_numeric_notes(
@@ -139,19 +140,20 @@ def from_heuristics(cudnn: Any, graph: Any) -> None:
 def from_engines(cudnn: Any, graph: Any) -> None:
     """Add plans of every engine, with all combinations of its knobs if there are not too many.
 
-    No notes are deselected, because that would remove all plans that no heuristic proposed.
+    No numerical notes are deselected, because cuDNN would then remove all plans that no heuristic
+    proposed.
     """
     graph.create_execution_plans([cudnn.heur_mode.FALLBACK])
     for engine in range(graph.get_engine_count()):
         try:
             knobs = graph.get_knobs_for_engine(engine)
         except RuntimeError:
-            continue  # how it says that the engine is none for this graph
+            continue  # the engine does not support this graph
         for setting in settings(cudnn, knobs):
             try:
                 graph.create_execution_plan(engine, setting)
             except RuntimeError:
-                continue  # or not with these knobs
+                continue  # nor with these knobs
     graph.deselect_workspace_greater_than(MOST_WORKSPACE_BYTES)
     graph.check_support()
 
@@ -173,8 +175,8 @@ class PlanCandidate:
 
     def __init__(self, device: Device, graph: PlanGraph, index: int) -> None:
         self._device, self._graph, self._index = device, graph, index
-        self._workspace: Any = None  # there once the plan is built
-        self.workspace_bytes: int | None = None  # likewise
+        self._workspace: Any = None  # allocated when the plan is built
+        self.workspace_bytes: int | None = None  # known when the plan is built
         plan = graph.graph.get_plan_name_at_index(index)
         self.name = f"{layout(graph.channels_last)} {plan}"
 
@@ -190,7 +192,7 @@ class PlanCandidate:
             y = graph.empty_y()
             ((x, weight),) = tensors.sets(Cache.WARM, graph.channels_last, 1)
             stream = self._device.stream()
-            tensors.runtime.synchronize()  # until x, the filter and y are there
+            tensors.runtime.synchronize()  # until x, the filter and y are in memory
             self._execute(stream, x, weight, y)
             stream.synchronize()
             tensors.check(y)

@@ -1,10 +1,10 @@
-"""Runs PyTorch as a side of a contest, and computes the float64 reference for PyTorch's and cuDNN's
-sides.
+"""Measures PyTorch, to compare it with Convoy, and computes the float64 reference for PyTorch and
+cuDNN.
 
 `torch` is PyTorch's convolution: it tries all of cuDNN's algorithms (cudnn.benchmark, no limit) and
 keeps the fastest, once for N×C×H×W and once for N×H×W×C in memory. `im2col` is the usual baseline
 of the Winograd literature: `unfold` copies all windows to a matrix, and cuBLAS multiplies. TF32 is
-off everywhere. PyTorch is an optional dependency, imported when a side is created.
+off everywhere. PyTorch is an optional dependency, which is imported only when it is measured.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,14 +25,14 @@ and a tenth of TF32's error. In float16 it is five times the error of rounding y
 
 
 class BaselineError(Exception):
-    """Raised when a side cannot be measured on this machine; says why."""
+    """Raised when a library cannot be measured on this machine; says why."""
 
 
 class Runtime(Protocol):
     """Lists the functions of PyTorch that depend on a GPU. Tests replace them."""
 
     torch: Any
-    where: str  # as PyTorch names the device
+    where: str  # PyTorch's name of the device
 
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
         """Make PyTorch use `stream` within this block."""
@@ -63,7 +63,7 @@ class CudaRuntime:
         torch.backends.cuda.matmul.allow_tf32 = tf32
         torch.backends.cudnn.allow_tf32 = tf32
         torch.backends.cudnn.benchmark = True
-        torch.backends.cudnn.benchmark_limit = 0  # all algorithms, not the ten first
+        torch.backends.cudnn.benchmark_limit = 0  # all algorithms instead of the first ten
         self.torch: Any = torch
 
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
@@ -76,7 +76,7 @@ class CudaRuntime:
         """Capture PyTorch's work on `stream` into a CUDA graph."""
         graph = self.torch.cuda.CUDAGraph()
         with self.on(stream):
-            # Not torch.cuda.graph: that collects garbage for each of many graphs.
+            # torch.cuda.graph would collect garbage for each of many graphs.
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 yield _TorchGraph(self, graph)
@@ -146,11 +146,12 @@ class Tensors:
     def check(self, y: Any) -> None:
         """Raise CandidateError unless y is right at the problem's precision."""
         error = float((y.double() - self._truth).norm() / self._norm)
-        if not error <= MOST_ERROR[self.problem.precision]:  # NaN is none
+        if not error <= MOST_ERROR[self.problem.precision]:  # NaN fails this comparison
             raise CandidateError(f"wrong: relative error {error:.1e}, more than allowed")
 
     def in_memory(self, tensor: Any, channels_last: bool) -> Any:
-        """Return the tensor with channels last in memory, or with channels first."""
+        """Return the tensor with channels last in memory if `channels_last`, or else with channels
+        first."""
         torch = self.runtime.torch
         if not channels_last:
             return tensor.contiguous()
@@ -158,14 +159,14 @@ class Tensors:
         return tensor.contiguous(memory_format=three)
 
     def sets(self, cache: Cache, channels_last: bool, replays: int) -> Sequence[tuple[Any, Any]]:
-        """Return pairs of x and filter: one pair that stays in the cache, or enough pairs to exceed
-        the cache."""
+        """Return pairs of x and filter. With a warm cache, one pair stays in the cache; with a cold
+        cache, there are enough pairs to exceed it."""
         x, weight = (self.in_memory(tensor, channels_last) for tensor in (self.x, self.weight))
         if cache is Cache.WARM:
             return [(x, weight)]
         y_bytes = self.problem.precision.stored.itemsize * self._truth.numel()
         nbytes = x.nbytes + weight.nbytes + y_bytes
-        empty = self.runtime.torch.empty_like  # keeps the layout
+        empty = self.runtime.torch.empty_like  # it keeps the layout
         return [
             (empty(x).uniform_(-1, 1), empty(weight).uniform_(-1, 1))
             for _ in range(sets_needed(nbytes, replays=replays))
@@ -199,7 +200,7 @@ IM2COL = Form("unfold and matmul", False, unfold_and_multiply)
 
 
 class TorchCandidate:
-    """Computes the problem by PyTorch in one form, as a contest.Candidate.
+    """Computes the problem with PyTorch in one form, as a contest.Candidate.
 
     `workspace_bytes` is the memory that the form needs beyond its operands, or None if PyTorch does
     not say.
@@ -223,7 +224,7 @@ class TorchCandidate:
         tensors, runtime = self._tensors, self._tensors.runtime
         with failures(runtime):
             sets = tensors.sets(cache, self._form.channels_last, replays)
-            answers: list[Any] = [None] * len(sets)  # each in memory of its own
+            answers: list[Any] = [None] * len(sets)  # each in separate memory
 
             def run(stream: Stream, index: int) -> None:
                 with runtime.on(stream):

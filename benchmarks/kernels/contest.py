@@ -6,8 +6,8 @@
 A probe is compared only with other probes. It has fewer copies per replay than a screen, so the
 cost of a replay itself weighs more.
 
-Each side of a comparison is such a contest. So the best of a library's algorithms is compared with
-the best of Convoy's choices, and both are found in the same way.
+A contest finds the best of a library's algorithms, like `convoy tune` finds the best of Convoy's
+choices. Then these two are compared.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -42,7 +42,7 @@ class Candidate(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the algorithm and the configuration as text for readers."""
+        """Return the algorithm and its configuration as readable text."""
 
     @property
     def workspace_bytes(self) -> int | None:
@@ -53,7 +53,7 @@ class Candidate(Protocol):
         """Run the candidate once, and compare its result with the reference."""
 
     def time(self, cache: Cache, /, *, copies: int, replays: int) -> Timing:
-        """Time the candidate like kernels.tuning.timing."""
+        """Time the candidate in the same way as kernels.tuning.timing."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Outcome:
 
     winners: Mapping[Cache, Winner]
     tried: int
-    refused: Mapping[str, str]  # name → why
+    refused: Mapping[str, str]  # the reason for each refused candidate, by name
 
 
 def contest(candidates: Iterable[Candidate], effort: Effort = Effort()) -> Outcome:

@@ -1,13 +1,15 @@
-"""Counts the products, workspace and bytes of each way to compute a convolution, and its error.
+"""Counts the products, workspace and bytes of several ways to compute a convolution, and measures
+the errors of Winograd's tiles.
 
     python -m benchmarks.kernels --costs [--suite NAME] [--n N] [--docs]
 
 Costs are counted for float32, not measured. The naive sum reads the image in place. Explicit im2col
 copies all windows of the image to a matrix and multiplies matrices; a 1×1 convolution at stride 1
-needs no copy. For m² outputs F(m×m, 3×3) takes (m + 2)² multiplications, and the sum takes 9 m²
-(Lavin & Gray 2015, section 5). It is fused in one launch, or has three launches, with transformed
-data and products in memory between the launches (section 6). Bytes count each operand once, and
-data between launches twice, because it is written and read. Filters are transformed beforehand.
+needs no copy. For m² outputs F(m×m, 3×3) takes (m + 2)² multiplications, and the naive sum takes 9
+m² (Lavin & Gray 2015, section 5). F(m×m, 3×3) is either fused in one launch, or it has three
+launches, between which transformed data and products are in memory (section 6). Bytes count each
+operand once, and data between launches twice, because it is written and read. Filters are
+transformed beforehand.
 
 The error of a tile is the largest error of an element, with data and filters uniform in [-1, 1] and
 all stages in float32. All sums, including the direct sum, add one fused product after another, like
@@ -51,17 +53,18 @@ class Cost:
     """Holds the counted costs of one way to compute a convolution."""
 
     multiplications: int
-    bytes: int  # moved to and from memory
+    bytes: int  # read from and written to memory
     workspace_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TileError:
-    """Holds the error of F(m×m, 3×3) in float32, and how many products the tile saves."""
+    """Holds the error of F(m×m, 3×3) in float32, and the factor by which the tile reduces the
+    products."""
 
     m: int
     largest: float
-    over_direct: float  # times the error of the direct sum in float32
+    over_direct: float  # as a multiple of the direct sum's error in float32
     saving: float  # products of the direct sum for each product of F(m×m, 3×3)
 
 
@@ -111,11 +114,11 @@ TABLES: Mapping[str, tuple[Callable[[Cost], float], tuple[str, ...]]] = {
     ),
     "bytes moved, MB": (lambda cost: cost.bytes / 1e6, tuple(WAYS)),
 }
-"""The quantity of each table, and the ways that the table compares."""
+"""For each table, the quantity and the names of the WAYS that it compares."""
 
 
 def costs(problem: ConvProblem) -> dict[str, Cost]:
-    """Return by name the cost of each of WAYS that can compute the problem."""
+    """Return the cost of each entry of WAYS that can compute the problem, by its name."""
     window = problem.window
     fits = window.kernel == (3, 3) and window.strides == (1, 1)
     return {name: way(problem) for name, way in WAYS.items() if fits or "F(" not in name}
@@ -126,8 +129,8 @@ TILES = (2, 3, 4, 5, 6, 7, 8)
 
 _HALF, _QUARTER = Fraction(1, 2), Fraction(1, 4)
 POINTS = (*Points.MIXED.value, -_HALF, 2, -_QUARTER, 4)
-"""The points, of which F(m, 3) takes the first m + 1. Each number has its negative reciprocal, so
-that the entries of the transforms differ little in size."""
+"""The points, of which F(m, 3) takes the first m + 1. For each number the list also has its
+negative reciprocal, so that the entries of the transforms differ little in size."""
 
 PROBE = same_padded((24, 24), 3, 256, 16)
 """The layer whose errors are compared. It has the same number of channels as VGG-E's conv 3.2."""
@@ -171,15 +174,15 @@ def winograd_sum(
 
 
 def _add(sums: Array, left: Array, right: Array) -> None:
-    """Add the product of …×K×C and …×C×P to …×K×P, channel after channel. Each addition rounds
-    once, like fmaf."""
+    """Add the product of `left`, …×K×C, and `right`, …×C×P, to `sums`, …×K×P, channel after
+    channel. Each addition rounds once, like fmaf."""
     for c in range(right.shape[-2]):
         product = left[..., :, c, None].astype(np.float64) * right[..., None, c, :]
         sums[...] = sums + product
 
 
 def tile_errors(seed: int = 0) -> list[TileError]:
-    """Return the error of each tile in TILES on PROBE."""
+    """Return the error of each tile in TILES, measured on the layer PROBE."""
     rng = np.random.default_rng(seed)
     shapes = (PROBE.n, PROBE.c, *PROBE.window.input), PROBE.filter_shape
     x, weight = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes)
@@ -243,7 +246,8 @@ def run(suites: Iterable[str], batches: Iterable[int], console: Console, *, docs
 
 
 def plot(errors: Sequence[TileError]) -> None:
-    """Plot error and saving over the tile's size, next to the page. Raises NoMatplotlibError."""
+    """Plot the error and the saved products over the tile's size. Write the plot next to the page.
+    Raises NoMatplotlibError."""
     figure = figure_of((6.4, 3.2))
     axes = figure.subplots()
     sides = [error.m for error in errors]

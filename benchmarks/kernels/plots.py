@@ -13,9 +13,10 @@ def plot_rates(rows: Sequence[Row], folder: Path) -> list[Path]:
     """Write a PNG of vgg-e's effective TFLOPS over N, like Lavin & Gray's figure 1. Return the
     files.
 
-    Each layer has a panel with the direct algorithm's operations divided by the time of Convoy and
-    of the fastest other side. Bars are hatched where Convoy transforms filters and data in separate
-    launches. Each precision with rows has a file. Raises NoMatplotlibError.
+    Each layer has a panel with two bars per N, for Convoy and for the fastest other side. A bar
+    shows the direct algorithm's operations divided by the measured time. Bars are hatched where
+    Convoy transforms data in a separate launch. Each precision with rows has a file. Raises
+    NoMatplotlibError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = []

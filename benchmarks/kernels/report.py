@@ -35,22 +35,23 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Sums up a suite's layers that are `measured`, for one state of the cache."""
+    """Sums up the comparisons of a suite's measured layers, for one state of the cache."""
 
     measured: int
     layers: int
     geometric_mean: float  # of the speed-ups
     least: float
     greatest: float
-    won: float  # share of the layers that Convoy is faster in
-    mean_of_won: float  # of the speed-ups in these; 1 where there is none
-    of_peak: float  # of all operations over the time of all, each layer as often as it occurs
-    seconds: float  # the time of all
-    best_seconds: float  # and that of the fastest others
+    won: float  # share of the layers in which Convoy is faster
+    mean_of_won: float  # of the speed-ups in these layers; 1 without such layers
+    of_peak: float  # all operations by the time of all layers, relative to the peak
+    seconds: float  # Convoy's time for all layers
+    best_seconds: float  # the time of the fastest other sides
 
 
 def compare(rows: Iterable[Row], layers: Sequence[Layer], n: int, cache: str) -> list[Comparison]:
-    """Return comparisons for layers measured for Convoy and another side, by the latest rows."""
+    """Return a comparison for each layer that was measured for both Convoy and another side, from
+    the latest rows."""
     sides: dict[str, dict[str, Row]] = {}
     for row in rows:
         if row["kind"] == "measurement" and row["cache"] == cache:
@@ -66,7 +67,7 @@ def compare(rows: Iterable[Row], layers: Sequence[Layer], n: int, cache: str) ->
 
 
 def summarise(comparisons: Sequence[Comparison], layers: int) -> Summary:
-    """Sum up at least one comparison of a suite that has `layers` layers."""
+    """Sum up one or more comparisons of a suite that has `layers` layers."""
     speedups = [comparison.speedup for comparison in comparisons]
     won = [speedup for speedup in speedups if speedup > 1]
     us, best_us = (
@@ -115,7 +116,7 @@ class Goal:
     """Sets a limit on a figure of a suite, of its layers with one kernel size, or of one layer."""
 
     suite: str
-    batches: tuple[int, ...]  # every N
+    batches: tuple[int, ...]  # values of N
     measure: str  # one of MEASURES
     at_least: float
     kernel: int | None = None  # R = S
@@ -138,13 +139,13 @@ class Goal:
 
 
 GOALS = (
-    # 1.01 and 1.36 in Lavin & Gray's table 5, over their Titan X's 6.96 TFLOPS.
+    # Lavin & Gray's table 5 has 1.01 and 1.36 times the peak of their Titan X, 6.96 TFLOPS.
     Goal("vgg-e", (1,), "of_peak", 1.0),
     Goal("vgg-e", (8,), "of_peak", 1.5),
     Goal("cuconv", (1,), "geometric_mean", 1.5),
     Goal("cuconv", (8,), "geometric_mean", 1.3),
     Goal("cuconv", (1,), "won", 0.9),
-    # cuConv's own, on a V100.
+    # The speed-ups that cuConv reached on a V100.
     Goal("cuconv", (1,), "geometric_mean", 1.23, kernel=1),
     Goal("cuconv", (1,), "geometric_mean", 1.36, kernel=5),
     Goal("cuconv", (1,), "greatest", 2.29, kernel=1),

@@ -1,4 +1,4 @@
-"""Measures problems on each side: Convoy's choice, PyTorch, and the best of cuDNN's plans."""
+"""Measures a problem with each side: Convoy's choice, PyTorch, and the best of cuDNN's plans."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -34,8 +34,9 @@ from kernels.tuning.timing import time_launches
 class ConvoySide:
     """Measures Convoy's choice, which is the same for both states of the cache, like in an engine.
 
-    With a store the choice is the winner of the same tuning as in `convoy tune`, which adds to the
-    store. Without a store it is the heuristic's choice. A bias is added, as in a network.
+    With a store, the choice is the winner of the same tuning as in `convoy tune`, and the tuning's
+    measurements are added to the store. Without a store, the heuristic chooses. A bias is added, as
+    in a network.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class ConvoySide:
         self._timer, self._bench = timer, Bench(device, timer)
 
     def measure(self, problem: ConvProblem) -> Outcome:
-        """Return the choice's times. Raises DeviceError, TuningStoreError."""
+        """Return the times of Convoy's choice. Raises DeviceError, TuningStoreError."""
         if self._store is None:
             return self._timed(problem, heuristic(self._device)(problem), 1, {})
         (outcomes,) = autotune(
@@ -94,7 +95,7 @@ class ConvoySide:
 
 @dataclass(frozen=True, slots=True)
 class ContestSide:
-    """Measures the fastest candidate of a library, one for each state of the cache."""
+    """Measures the fastest candidate of a library for each state of the cache."""
 
     name: str
     candidates: Callable[[ConvProblem], Iterable[Candidate]]
@@ -109,14 +110,15 @@ class ContestSide:
         return contest(candidates, self.effort)
 
 
-BASELINES = ("torch", "im2col", "cudnn")  # the last: one of its plans may fault
+BASELINES = ("torch", "im2col", "cudnn")  # cuDNN is last, because one of its plans may fault
 
 
 def baseline(name: str, device: Device, effort: Effort) -> ContestSide:
-    """Return one of BASELINES as a side of the contest. Raises BaselineError if it is missing.
+    """Return the side that measures one of BASELINES. Raises BaselineError if the library is
+    missing.
 
-    They are PyTorch's convolution, explicit im2col with PyTorch's unfold and cuBLAS, and cuDNN on
-    PyTorch's tensors.
+    The baselines are PyTorch's convolution, explicit im2col with PyTorch's unfold and cuBLAS, and
+    cuDNN on PyTorch's tensors.
     """
     runtime = CudaRuntime()
     candidates_of: dict[str, Callable[[Device, Tensors], Iterable[Candidate]]] = {

@@ -36,7 +36,7 @@ def _square(label: str) -> Layer:
     return Layer(label, same_padded((size, size), kernel, c, k))
 
 
-# Depth, as the table calls it, is how often a layer occurs.
+# The first number of a row is the table's "depth", which is how often the layer occurs.
 VGG_E = tuple(
     Layer(name, same_padded((size, size), 3, c, k), depth)
     for name, depth, c, size, k in (
@@ -52,10 +52,10 @@ VGG_E = tuple(
     )
 )
 
-# Groups are left out, as in the paper; sizes are the paper's, where pooling windows may end outside
-# the image: 56, 28, 14 and 7 in GoogLeNet. The paper counts 42 configurations of GoogLeNet: it has
-# all but the six 1×1 layers that follow a pooling. Of ResNet-50 it counts 12, and names none but
-# those with which the 16 here agree.
+# As in the paper, groups are ignored. The sizes are the paper's, whose pooling windows may end
+# outside the image: 56, 28, 14 and 7 in GoogLeNet. The paper counts 42 configurations of GoogLeNet,
+# because it leaves out the six 1×1 layers that follow a pooling. It counts 12 configurations of
+# ResNet-50; those that it names are among the 16 here.
 _CUCONV_LABELS = {
     "AlexNet": "27-5-256-96 13-3-384-256 13-3-384-384 13-3-256-384",
     "GoogLeNet": """
@@ -129,7 +129,7 @@ PAPERS_BATCHES: Mapping[str, tuple[int, ...]] = {
 
 
 def batches_of(suite: str) -> tuple[int, ...]:
-    """Return every N for which a suite is measured: the papers' and BATCHES."""
+    """Return every N for which a suite is measured: the values in the papers, and BATCHES."""
     return tuple(sorted({*PAPERS_BATCHES[suite], *BATCHES}))
 
 
@@ -141,8 +141,8 @@ class Named:
     suite: str
     name: str  # of the layer
     n: int
-    speedup: float  # of the paper's kernels over the fastest of cuDNN's beside them
-    took: str  # the paper's time and cuDNN's
+    speedup: float  # of the paper's kernels over the fastest kernels of cuDNN
+    took: str  # the times of the paper's kernels and of cuDNN
 
     @property
     def layer(self) -> Layer:
@@ -175,4 +175,5 @@ NAMED = (
     _by_rate("conv4", 4.72, 2.4, 1.96),
     _by_rate("conv5", 2.1, 1.46, 1.44),
 )
-"""The configurations in the papers' order, measured on a V100 with cuDNN 7.1 and on a GTX 1080."""
+"""The configurations in the papers' order. cuConv measured on a V100 with cuDNN 7.1, and Lan et al.
+on a GTX 1080."""
