@@ -105,12 +105,12 @@ def create_app(
     metrics_port: int | None = None,
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
 ) -> App:
-    """Return the application for the repository's models, which the caller warms up, drains and
-    closes.
+    """Return the application for the repository's models. The caller warms up, drains and closes
+    the models.
 
-    If `metrics` is False, or metrics have a separate port, /metrics answers 404; with a separate
-    port, the answer and the page's traffic name it. `lifespan` is the context in which an ASGI
-    server other than Convoy's runs the application.
+    /metrics answers 404 if `metrics` is False or if metrics have a separate port. That port is then
+    named in the 404 answer, and in the traffic that the page reads. `lifespan` is the context in
+    which an ASGI server other than Convoy's runs the application.
     """
     app = App(
         title="Convoy",
@@ -189,8 +189,8 @@ def create_app(
 
 
 def _endpoints(repository: Repository) -> Mapping[str, AnyEndpoint]:
-    """Return the endpoints of the models' current versions by path. The mapping follows every
-    change."""
+    """Return a mapping from each path to the endpoint of a model's current version. The mapping is
+    updated whenever the models change."""
     endpoints: dict[str, AnyEndpoint] = {}
 
     def change(old: Pipeline | None, new: Pipeline | None) -> None:
@@ -251,7 +251,7 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
 
 
 def _paths(app: App) -> Iterator[str]:
-    """Yield the paths that are answered. Only paths of POST contain the names of models."""
+    """Yield the paths of all routes without parameters, and the paths of all models' endpoints."""
     yield from (
         path for route in app.routes if "{" not in (path := str(getattr(route, "path", "")))
     )

@@ -51,8 +51,8 @@ def content_of(kind: type[ImagesJson]) -> dict[str, Any]:
 def read_json(
     body: bytes, kind: type[_Json], info: ModelInfo, path: str, max_images: int
 ) -> tuple[_Json, Sequence[bytes]]:
-    """Return a body's fields and the files in it. `path` is for an error message: the path of other
-    models.
+    """Return a body's fields, and the files in it. An error message names `path`, the path of
+    requests to other models.
 
     Raises BadRequestError, TooManyImagesError, and ModelNotFoundError if the body names another
     model.
@@ -97,7 +97,8 @@ def read_json(
 
 
 def _cut(body: bytes) -> tuple[bytes, Mapping[str, Span]]:
-    """Return the JSON with long strings replaced by marks, and the long strings by mark.
+    """Return the JSON with a mark in place of each long string, and a mapping from mark to long
+    string.
 
     A parser in C would block every other thread while it reads the long strings.
     """

@@ -114,9 +114,8 @@ def pixels_path(name: str) -> str:
 
 
 def body_of(*models: Pipeline) -> dict[str, Any]:
-    """Return OpenAPI's description of the body of a request to one of these models: an image, or
-    also a clip if one of the models takes clips.
-    """
+    """Return OpenAPI's description of a request body for these models. The body is an image; it may
+    also be a clip if one of the models takes clips."""
     clips = CLIP_TYPES if any(model.info.of_clips for model in models) else ()
     content: dict[str, Any] = {kind: {"schema": _IMAGE} for kind in (*IMAGE_TYPES, *clips)}
     content[FORM_TYPE] = {"schema": _FORM}
@@ -357,7 +356,8 @@ class ShowPixels(Classify):
 
 
 def _lines(found: Ranking, labels: Sequence[str]) -> list[bytes]:
-    """Return predictions as JSON, in pieces of several; other threads may run between pieces."""
+    """Return predictions as JSON, in pieces of several predictions; other threads may run between
+    pieces."""
     indices, probabilities = found
     pieces = []
     for at in range(0, len(indices), _MANY_LINES):
@@ -370,8 +370,8 @@ def _lines(found: Ranking, labels: Sequence[str]) -> list[bytes]:
 def files_of(body: bytes, boundary: bytes | None, pipeline: Pipeline) -> Sequence[bytes | Frames]:
     """Return a body's images, or its clips if the model takes clips. Several images form one clip.
 
-    The body is a form; an image if `boundary` is empty; or JSON if it is None. Raises the errors of
-    `images_of`, `read_json` and `clips_of`.
+    `boundary` separates the parts of a form. It is empty if the body is an image, and None if the
+    body is JSON. Raises the errors of `images_of`, `read_json` and `clips_of`.
     """
     info, of_clips = pipeline.info, pipeline.info.of_clips
     most = MOST_FRAMES if of_clips else pipeline.admission.max_images_a_request
@@ -392,7 +392,7 @@ def takes_long(headers: Headers, pieces: Pieces, length: int) -> bool:
 
 
 def query_parser(info: ModelInfo, classes: int) -> Callable[[bytes], _Form]:
-    """Return a function that parses queries for a model with `classes` classes; it raises
+    """Return a function that parses queries for a model with `classes` classes. The function raises
     ServiceError."""
     validate: Callable[[bytes | str], int] = _top_k(classes).validator.validate_python
     rule = f"top_k must be a whole number from 1 to {classes}"
@@ -421,7 +421,8 @@ def _why_no_maps(info: ModelInfo) -> str:
 
 
 def _top_k(classes: int | None) -> TypeAdapter[int]:
-    """Return the type of `?top_k=` for a model with `classes` classes, or for any model if None."""
+    """Return the type of `?top_k=` for a model with `classes` classes, or for any model if
+    `classes` is None."""
     described = (
         "the most classes in the answer, likeliest first; the default for a multi-label model is"
         " all that reach the threshold"
@@ -439,8 +440,8 @@ def _parameters(classes: int | None) -> list[dict[str, Any]]:
 
 
 def parameters_of(query: Mapping[str, tuple[dict[str, Any], Any]]) -> list[dict[str, Any]]:
-    """Return OpenAPI's description of parameters: those of the query, given as schemas and
-    defaults, and the headers that `urgency_from` reads."""
+    """Return OpenAPI's description of the query parameters, given as schemas and defaults, and of
+    the headers that `urgency_from` reads."""
     described = [
         ("query", name, schema | {"default": default}) for name, (schema, default) in query.items()
     ]

@@ -90,8 +90,8 @@ def add_pages(app: FastAPI, max_pixels: int) -> None:
 
 
 def page_headers(images: str) -> dict[str, str]:
-    """Return the headers of a page that may show images from this source in addition to Convoy's
-    files.
+    """Return the headers of a page that may show Convoy's files, and images from the source
+    `images`.
 
     A page contains the versions of its files, so browsers must check whether the page has changed.
     """

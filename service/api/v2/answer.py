@@ -57,10 +57,11 @@ def bytes_of(asked: InferRequest, rows: Sequence[ScoreRow], pipeline: Pipeline) 
 def outputs_of(asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> Sequence[Output]:
     """Return the outputs that a request asks for. Outputs for shared memory are also written there.
 
-    For a client's own tensor, binary scores may be NaN or infinite, as in Triton. Scores in JSON
-    may be so only if the client's tensor has such numbers. Other scores that are not finite raise
-    InvalidTensorError for a tensor, and EngineFailedError for an image. Also raises the errors of
-    `embeddings_of` and `RegionPart.write`.
+    If a client sent its own tensor, binary scores may be NaN or infinite, as in Triton. Scores in
+    JSON may be NaN or infinite only if the client's tensor contains such numbers. In all other
+    cases, a score that is not finite raises an error: InvalidTensorError for a tensor,
+    EngineFailedError for an image. Also raises the errors of `embeddings_of` and
+    `RegionPart.write`.
     """
     unsure = [(number, row) for number, row in enumerate(rows, 1) if not row.is_known_finite]
     if unsure and not _may_be_any(asked, info):
@@ -98,8 +99,8 @@ def _output(wanted: WantedOutput, rows: Sequence[ScoreRow], info: ModelInfo) -> 
 
 
 def _may_be_any(asked: InferRequest, info: ModelInfo) -> bool:
-    """Return whether scores may be NaN or infinite: scores of a client's own tensor may, if they
-    are sent in binary, or in JSON to a client that sent such numbers itself."""
+    """Return whether scores may be NaN or infinite. Only scores of a client's own tensor may:
+    binary scores always, and scores in JSON if the client's tensor contains such numbers."""
     own = asked.images
     if own is None or own.dtype != np.float32:
         return False

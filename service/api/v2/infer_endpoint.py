@@ -52,7 +52,7 @@ class Infer:
         self.pipeline = pipeline
 
     def check(self, record: RequestRecord) -> RequestRecord:
-        """Return the record unchanged. Raises ServiceError if its headers are invalid."""
+        """Return the record unchanged. Raises ServiceError if the request's headers are invalid."""
         _json_length(record.headers)
         content_coding(record.headers)
         return record
@@ -147,8 +147,8 @@ def format_answer(
 
 
 def _tensor(output: Output, binary: list[bytes], lists: list[list[bytes]]) -> InferTensor:
-    """Return an output as JSON. Add its elements to `binary` if they follow the JSON, otherwise to
-    `lists`."""
+    """Return an output's JSON without its elements. Add the elements to `binary` if they follow the
+    JSON, otherwise to `lists`."""
     tensor = InferTensor(name=output.name, datatype=output.datatype, shape=output.shape)
     if output.written:
         tensor["parameters"] = dict(output.written)

@@ -7,7 +7,7 @@ read in pieces:
     text ── objects and strings counted ── cut ─┬─ short JSON with [0], [1], ... for `data`: parsed
                                                 └─ lists: spans of the text, read by `tensors`
 
-Searching for a byte is not parsing: a search takes less than a millisecond for 8 MB.
+Searches for a byte may hold the lock: a search takes less than a millisecond for 8 MB.
 """
 
 import re
@@ -71,7 +71,8 @@ def has_more(text: bytes, byte: bytes, end: int, limit: int) -> bool:
 
 
 def cut(text: bytes, end: int) -> tuple[bytes, Sequence[Span]]:
-    """Return the JSON with each list `data` replaced by `[0]`, `[1]` and so on, and the lists.
+    """Replace each list `data` in the JSON by `[0]`, `[1]` and so on. Return the shortened JSON,
+    and the lists.
 
     The contents of the lists are not checked. Raises BadRequestError if the text is not JSON, and
     PayloadTooLargeError if the rest is too long.

@@ -154,7 +154,7 @@ def parse_request(
 
 
 def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
-    """Return the request for a body that is one image without JSON. Its answer is binary, as in
+    """Return the request for a body that is one image without JSON. The answer is binary, as in
     Triton.
 
     A file is recognised by its first bytes. Other bodies are recognised by their length: as the
@@ -185,8 +185,8 @@ def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
 def _read_head(
     body: bytes, end: int, max_images: int
 ) -> tuple[InferenceJson, Sequence[Span] | None]:
-    """Return the JSON up to `end`. If it is too long to parse whole, or has NaN, which is not JSON,
-    its `data` lists are returned separately."""
+    """Return the JSON up to `end`. The `data` lists are returned separately if the JSON is too long
+    to parse whole, or if it contains NaN, which a JSON parser refuses."""
     check_counts(body, end, max_images)
     if end <= PIECE and NAN not in body[:end]:
         return read_json(_decode, body[:end]), None

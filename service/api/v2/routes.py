@@ -71,10 +71,10 @@ async def index(request: Request, models: Models) -> list[IndexEntry]:
 async def infer(request: Request, pipeline: Asked) -> Response:
     """Score n images.
 
-    The input `image` is UINT8 pixels, RGB for every model, or BYTES: image files. The model's own
-    input, under its name in the model's file, is normalised FP32; also FP16 or UINT8 pixels, if the
-    file has that type. Triton's extensions for binary tensor data, classification and schedule
-    policy are supported.
+    The input `image` is either UINT8 pixels, RGB for every model, or image files as BYTES. The
+    model's own input, under its name in the model's file, is normalised FP32. It may also be FP16,
+    or UINT8 pixels, if the file has that type. Triton's extensions for binary tensor data,
+    classification and schedule policy are supported.
     """
     path = _infer_paths(pipeline)[0]
     return await answer_to(request, request.app.endpoints[path])
@@ -118,7 +118,7 @@ for _path in _PATHS:
 
 
 def endpoints_of(pipeline: Pipeline) -> dict[str, AnyEndpoint]:
-    """Return a mapping from each of its paths to a model's endpoint."""
+    """Return a mapping from each path of a model to the model's endpoint."""
     return dict.fromkeys(_infer_paths(pipeline), Infer(pipeline))
 
 

@@ -1,9 +1,9 @@
 """Reads the elements of tensors, which are numbers or files, from JSON or from bytes.
 
-Nested lists of numbers never become Python lists. Without its digits, a JSON array is a skeleton of
-brackets and commas, which is compared with the skeleton for the shape. Without its brackets, it is
-one flat list. Arrays are read piece by piece, so that no call holds the interpreter's lock for
-long.
+Nested lists of numbers never become Python lists. A JSON array without its digits is a skeleton of
+brackets and commas, which is compared with the skeleton for the shape. A JSON array without its
+brackets is one flat list. Arrays are read piece by piece, so that no call holds the interpreter's
+lock for long.
 """
 
 import json
@@ -188,7 +188,8 @@ def files_in_json(data: Span, n: int) -> list[bytes]:
 
 
 def _is_list_of(strings: int, outside: Sequence[Span]) -> bool:
-    """Return whether JSON is a list of `strings` strings, or a list of that many one-string lists.
+    """Return whether the JSON is a list of `strings` strings, or of `strings` lists with one string
+    each.
 
     `outside` is the text before, between and after the strings.
     """
@@ -264,13 +265,13 @@ def copied(data: memoryview) -> bytes:
 
 
 def check_size(got: int, expected: int) -> None:
-    """Raise BadRequestError unless the number of elements is that of the shape."""
+    """Raise BadRequestError if the number of elements does not match the shape."""
     if got != expected:
         raise BadRequestError(f"unexpected total size: got {got} elements, expecting {expected}")
 
 
 def _is_nested_as(skeleton: bytearray, shape: Sequence[int]) -> bool:
-    """Return whether the brackets and commas are those of lists nested like `shape`."""
+    """Return whether the brackets and commas form lists that are nested like `shape`."""
     first = skeleton[: len(shape) + 1]
     depth = len(first) - len(first.lstrip(b"["))
     if depth > len(shape):
