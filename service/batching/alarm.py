@@ -21,8 +21,8 @@ class Alarm:
         self.timer: asyncio.Handle | None = None  # while it is set
 
     def set(self, moment: float, *, exact: bool) -> None:
-        """Ring at about `moment`. If `exact`, shortly before that moment poll the clock in each
-        iteration of the loop."""
+        """Ring at about `moment`. If `exact`, poll the clock in each iteration of the loop shortly
+        before that moment."""
         loop = asyncio.get_running_loop()
         delay = moment - self._clock()
         delay = delay - self._error_s if exact else max(delay, self._error_s)

@@ -5,9 +5,9 @@
                                       again └─ run on engine k ─┘
 
 Each engine has a consumer, a task that runs one batch at a time. An idle consumer asks the policy
-(`service/batching/policy.py`) when to dispatch how many items, and which requests cannot meet their
-deadlines. It then does as the policy decides. An arrival wakes the consumer that has been idle
-longest.
+(`service/batching/policy.py`) how many items to dispatch and when, and which requests cannot meet
+their deadlines. The consumer then follows the policy's decision. An arrival wakes the consumer that
+has been idle longest.
 
 Each posted request gets exactly one outcome: its results; EngineFailedError if a batch with one of
 its items failed; DeadlineError once it cannot meet its deadline; or ShuttingDownError if `close`
@@ -98,10 +98,11 @@ class Batcher(Generic[T, R]):
 
     Each of `runs` is an engine, called with one batch at a time: it takes items in the order in
     which they are due, and returns one result per item, in the same order. The caller bounds how
-    many items wait. `latency` is each engine's known L(n); `learn` replaces it, and the new table
-    may have another largest n. `turns` has the turns of each engine's device, which the batchers of
-    several models share in proportion to `weight`. `on_batch` is called with every batch that has
-    ended. `clock` returns seconds. Used from one event loop.
+    many items wait. `latency` is each engine's known L(n), the time of a batch of n items; `learn`
+    replaces it with a table that may have another largest n. `turns` has one object per engine,
+    which divides the engine's device among the batchers of several models in proportion to
+    `weight`. `on_batch` is called with every batch that has ended. `clock` returns seconds. Used
+    from one event loop.
     """
 
     def __init__(
@@ -142,8 +143,8 @@ class Batcher(Generic[T, R]):
 
     @property
     def busy_until(self) -> float:
-        """Return when an engine is expected to be free, in clock seconds, or 0 if one is free
-        now."""
+        """Return the time, in clock seconds, at which the first engine is expected to be free, or 0
+        if an engine is free now."""
         if self._any_free():
             return 0.0
         return self._dispatcher.ends(self._dispatcher.first_free(self._clock()))
@@ -163,12 +164,12 @@ class Batcher(Generic[T, R]):
         self._dispatcher.learn(latency, engine)
 
     def spread(self, turns: Sequence[DeviceTurns]) -> None:
-        """Let the only engine run one more batch at a time for each of `turns`, in other processes.
-        The last of these batches is a reserve, which is used from the moment two full batches wait
-        until no item waits.
+        """Let the only engine run additional batches at the same time, in other processes: one for
+        each of `turns`. The last of them is a reserve, which runs batches from the moment when two
+        full batches wait until no item waits.
 
-        Must be called before the first item arrives. Each additional batch has a number, as if it
-        ran on another engine.
+        Must be called before the first item arrives. Each additional batch has its own engine
+        number, as if it ran on another engine.
         """
         if self._working or len(self._consumers) > 1:
             raise RuntimeError("call `spread` once, with one engine, before the first item arrives")
@@ -202,7 +203,7 @@ class Batcher(Generic[T, R]):
         cost: float = 1.0,
     ) -> Posted[T, R]:
         """Queue `items`, all or none. `then` is called once with the outcome, after `post` has
-        returned. In the client's turns each item counts as `cost` usual items.
+        returned. When clients take turns, each item counts as `cost` usual items.
 
         Raises DeadlineError if the items are not expected to meet their deadline, and
         ShuttingDownError after `close`. If a batch with some of the items fails, the other items
@@ -340,9 +341,9 @@ class Batcher(Generic[T, R]):
         is not full.
 
         During the batch the event loop would compete with the engine's thread for the GIL, and
-        reading requests would cost several times as much. The event loop gets at least one turn,
-        because short batches may otherwise leave it none. If requests arrive in several steps, it
-        gets turns until no new request has arrived for a few turns.
+        reading requests would cost several times as much. The event loop runs at least one
+        iteration, because short batches may otherwise leave it no time. If requests arrive in
+        several steps, the loop runs until a few iterations have passed without a new request.
         """
         most = self.latency(engine).max_batch
         depth, expected = 0, most if self._company.inside and self._company.look() else 0
@@ -472,7 +473,7 @@ class Batcher(Generic[T, R]):
         return ahead
 
     def _call(self, reserve: _Consumer[T, R]) -> None:
-        """Let the reserve take batches from the moment two full batches wait until no item
+        """Let the reserve take batches from the moment when two full batches wait until no item
         waits."""
         enough = 1 if reserve.serves else 2 * self.latency().max_batch
         serves = self._consumers[0].serves and self.depth >= enough
@@ -495,7 +496,7 @@ class Batcher(Generic[T, R]):
             request.fail(failure)
 
     def _running(self) -> Iterator[Part[T, R]]:
-        """Return the parts of requests that the running batches consist of."""
+        """Return the parts of requests that are in running batches."""
         return chain.from_iterable(
             consumer.batch.parts for consumer in self._consumers if consumer.batch
         )
@@ -514,7 +515,8 @@ class Batcher(Generic[T, R]):
     def _end(self, consumer: _Consumer[T, R], _: asyncio.Task[None]) -> None:
         """Note that a consumer and its last `run` have ended, which frees the engine's device.
 
-        The batcher ends with its last consumer, or with any consumer that `close` did not end.
+        The batcher ends when its last consumer ends, or when a consumer ends for a reason other
+        than `close`.
         """
         self._working -= 1
         if not self._working or self._waiting or not self._closing:

@@ -1,9 +1,9 @@
 """Counts concurrent requests of a transport that receives each request in several steps.
 
-With HTTP, one read of a connection usually returns a whole request, and one turn of the event loop
-reads all connections. With gRPC, receiving a request takes several turns, and other requests arrive
-meanwhile. A short batch that begins at once would take only the first request, and delay the others
-because it blocks the event loop.
+With HTTP, one read of a connection usually returns a whole request, and one iteration of the event
+loop reads all connections. With gRPC, receiving a request takes several iterations, and other
+requests arrive meanwhile. A short batch that begins at once would take only the first request, and
+would delay the other requests because it blocks the event loop.
 """
 
 
@@ -25,8 +25,8 @@ class Company:
         self.inside -= 1
 
     def look(self) -> bool:
-        """Return whether two requests were in progress at once since the call before the last
-        one."""
+        """Return whether at least two requests were in progress at the same time since the
+        second-to-last call of this method."""
         most = max(self._before, self._most)
         self._before, self._most = self._most, self.inside
         return most > 1

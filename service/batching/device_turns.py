@@ -1,12 +1,13 @@
 """Decides which model may run next on a shared device, by start-time fair queueing.
 
-All models share one virtual clock. A model's finish tag is its service divided by its weight. A
-model that wants the device gets a start tag: its finish tag or the clock, whichever is later. The
-model with the earliest start tag gets the device, and the clock advances to that tag (Goyal, Vin
-and Cheng 1996, section 2).
+All models share one virtual clock. A model's service is the time for which it has used the device.
+A model's finish tag is its service divided by its weight. A model that wants the device gets a
+start tag: its finish tag or the clock, whichever is later. The model with the earliest start tag
+gets the device, and the clock advances to that tag (Goyal, Vin and Cheng 1996, section 2).
 
-- While two models want the device all the time, their service divided by their weight differs by at
-  most one batch of each model, divided by its weight.
+- While two models want the device all the time, they get service in proportion to their weights.
+  Their finish tags differ by at most b₁/w₁ + b₂/w₂, where b is the time of a model's longest batch
+  and w is the model's weight.
 - A model that pauses accumulates no claim to the device.
 """
 

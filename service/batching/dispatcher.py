@@ -60,9 +60,10 @@ class _Engine:
         return now if ends is None else max(ends, 2 * now - ends)
 
     def learn(self, latency: Latency, short_s: float) -> bool:
-        """Replace L(n), and return whether this changes if batches count as short.
+        """Replace L(n), and return whether `short` has changed.
 
-        The shortest time decides, because a busy event loop lengthens most batches.
+        Batches are short if L(1) or the shortest recent batch is below `short_s`: a busy event loop
+        lengthens most batches.
         """
         before, self.latency = self.short, latency
         self.short = latency.known and min(latency.seconds[0], self.least) < short_s
@@ -89,11 +90,12 @@ class Dispatcher:
 
     @property
     def spare(self) -> int:
-        """Return how many items with deadlines may be admitted in addition to those that can be in
+        """Return how many items with deadlines may be admitted beyond the items that can be in
         time.
 
-        The number is a full batch, so that a plan can choose among items. It is 0 if batches are
-        short: arrivals are not tracked then, and a plan would choose worse.
+        The number is a full batch, so that the policy can choose which items to serve. The number
+        is 0 if batches are short, because arrivals are not tracked then and the choice would be
+        bad.
         """
         return 0 if self.short else self._engines[0].latency.max_batch
 
@@ -117,8 +119,8 @@ class Dispatcher:
         self.learn(latency, len(self._engines) - 1)
 
     def share(self, inside: int, engine: int) -> int:
-        """Return the most items that this engine's next batch may have if batches are short;
-        `inside` counts the items that no other engine runs."""
+        """Return the most items that this engine's next batch may have if batches are short.
+        `inside` is the number of items that wait or that this engine runs."""
         state, most = self._engines[engine], self._engines[engine].latency.max_batch
         others = [other for _, other in self._counted() if other is not state]
         return min(most, share(inside + sum(other.items for other in others), 1 + len(others)))
@@ -214,8 +216,8 @@ class Dispatcher:
     def wait_s(self, now: float, depth: int) -> float:
         """Return the estimated seconds until running batches and `depth` waiting items are done.
 
-        An overdue batch is assumed to take as long again as it has taken. The next batches on its
-        engine are assumed to take at least as long as it has taken.
+        An overdue batch is assumed to take as long again as it has taken. Each next batch on the
+        same engine is assumed to take at least as long as the overdue batch has taken.
         """
         slots = []
         for _, engine in self._counted():

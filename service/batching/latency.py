@@ -167,8 +167,8 @@ def _around(seconds: Sequence[float], n: int) -> tuple[float, ...]:
 
 
 def _rising(seconds: Sequence[float]) -> tuple[float, ...]:
-    """Return a non-decreasing version of `seconds`: each entry is the mean of the maximum up to it
-    and the minimum from it on."""
+    """Return a non-decreasing version of `seconds`: each entry becomes the mean of the maximum of
+    all entries up to it and the minimum of all entries from it on."""
     most = accumulate(seconds, max)
     least = reversed(list(accumulate(reversed(seconds), min)))
     return tuple((high + low) / 2 for high, low in zip(most, least, strict=True))

@@ -9,29 +9,30 @@ L(n) is the measured latency of a batch of n items.
   first. An item is due at its arrival plus `PATIENCE_S`, or at its deadline if that is sooner, plus
   `PATIENCE_S` for each priority below the default. So a client's higher priorities go first, then
   near deadlines, then earlier arrivals, and an item is never overtaken by a much later one.
-- **Size.** A batch takes all waiting items that fit, or fewer if that pays (`_size`). A smaller
-  batch pays if the time that it saves the items, while the engine has time to spare, exceeds the
-  time that the engine's lower throughput costs all waiting items. This lowers latency where L jumps
-  or is linear.
+- **Size.** A batch takes all waiting items that fit, or fewer if that pays (`_size`). The items of
+  a smaller batch are done sooner, but the engine's throughput is lower, which delays all waiting
+  items. A smaller batch pays if the saved time, multiplied by the share of time in which the engine
+  is idle, exceeds this delay. This lowers latency where L jumps or is linear.
 - **Company.** A request that arrives while a batch runs waits for that batch and for the next one.
-  So if m clients share the engines, two batches last at most m times as long as the lightest
-  client's items take alone, which multiplies that client's latency by at most m. Batches are larger
-  if the engines would otherwise reach less than 1/m of their highest throughput: a client with one
-  image per second would otherwise cost the others more than its share.
+  So if m clients share the engines, two batches last at most m times as long as the items of the
+  client with the fewest items would take alone. That client's latency is then at most m times as
+  long as alone. There is one exception: batches are large enough for 1/m of the engines' highest
+  throughput. Without it, a client with one image per second would cost the other clients more than
+  its share.
 - **Time.** A batch is dispatched at once, unless expected arrivals (`service/batching/traffic.py`)
   make waiting pay. The throughput in items per second must be higher with the arrivals than
-  without, both for this batch alone and for this batch and the next together. This merges cohorts:
-  if eight steady clients form two batches of four, four clients are about to send while the other
-  four wait, and L(8) is less than 2 L(4). Batches with L(1) under `SHORT_S` never wait here: the
-  batcher only lets the event loop read requests that have arrived.
+  without, both for this batch alone and for this batch and the next together. This merges groups of
+  clients: if eight steady clients form two batches of four, four clients are about to send while
+  the other four wait, and L(8) is less than 2 L(4). Batches with L(1) under `SHORT_S` never wait
+  here: the batcher only lets the event loop read requests that have arrived.
 - **Deadlines.** An item that cannot meet its deadline is refused as soon as that is known. Batches
   are no larger than their deadlines allow. If the nearest deadline is closer than a full batch
-  takes, a plan decides (`_plan`): the one that serves the most items in time, counting the waiting
-  items and the arrivals expected at the recent rate. A plan may drop items at the front, like the
-  early drop of Nexus (Shen et al. 2019, section 6.3). An item has less weight if its client has
-  more items waiting, and more weight if its priority is higher (`Claim.weight`). A client that is
-  alone may have a full batch of items waiting in addition to those that can be in time, so that a
-  plan can choose.
+  takes, several plans are compared (`_plan`). The plan that serves the most items in time decides,
+  where the items are the waiting ones and the arrivals expected at the recent rate. A plan may drop
+  items at the front, like the early drop of Nexus (Shen et al. 2019, section 6.3). An item has less
+  weight if its client has more items waiting, and more weight if its priority is higher
+  (`Claim.weight`). The queue of a client that is alone may hold a full batch of items more than can
+  be in time, so that a plan can choose among items.
 """
 
 from collections.abc import Sequence, Set
@@ -224,8 +225,8 @@ def _free(view: View) -> float:
 
 
 def _bearable(view: View) -> int:
-    """Return the size of the largest batch, limited by the wait of the client with the fewest
-    images."""
+    """Return the largest size of a batch for which the client with the fewest images does not wait
+    too long."""
     latency, (clients, lightest) = view.latency, view.rivals
     seconds = latency.seconds
     if clients == 1 or latency.most_rivals <= clients:
@@ -242,7 +243,8 @@ def _bearable(view: View) -> int:
 def _size(view: View, most: int) -> int:
     """Return the best size of a batch of at most `most` items.
 
-    Each smaller first batch is compared with the largest by the time that it saves and loses.
+    For each smaller batch, the time that it saves is compared with the time that it costs, relative
+    to the largest batch.
     """
     seconds = view.latency.seconds
     most = min(most, _bearable(view))
@@ -273,8 +275,8 @@ def _size(view: View, most: int) -> int:
 
 
 def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
-    """Return the moment until which waiting pays, or None if it does not pay, and how many items
-    should wait by then."""
+    """Return the moment until which waiting pays, and how many items should be waiting by then. The
+    moment is None if waiting does not pay."""
     latency = view.latency
     most = _bearable(view)
     best, moment, enough = _GAIN, None, 0
@@ -339,9 +341,10 @@ def _indices_of(requests: Set[int], claims: Sequence[Claim]) -> tuple[int, ...]:
 def _plan(view: View, claims: Sequence[Claim]) -> tuple[Set[int], int]:
     """Return which of the first requests to refuse, and the size of the batch to dispatch then.
 
-    The batch is the first of the plan that serves the most items in time, by weight, counting the
-    waiting items and the arrivals expected at the recent rate. An expected item has the lowest
-    weight of all waiting items, and as much time as the waiting item with the most time left.
+    The batch is the first batch of the best plan: the plan with the highest total weight of items
+    that are served in time. The items are the waiting ones and the arrivals expected at the recent
+    rate. An expected item has the lowest weight of all waiting items, and as much time as the
+    waiting item with the most time left.
     """
     now, latency = view.now, view.latency
     part = -(-latency.max_batch // _PARTS)  # items that are planned as one
@@ -385,13 +388,14 @@ def _first_batch(
     deadlines: Sequence[float],
     weights: Sequence[float],
 ) -> tuple[int, int]:
-    """Return how many of the first parts to drop, and how many make the first batch.
+    """Return how many of the first parts to drop, and how many of the next parts form the first
+    batch.
 
-    A part is a group of `part` items. `comes` has the moment the last of them arrives, `deadlines`
-    their nearest deadline, and `weights` their total weight. A plan serves the parts in order, each
-    batch on the engine that is free first, in the time of the fastest engine. The best plan serves
-    the most weight in time; among equal plans it is the one that keeps the engines busy the
-    shortest.
+    A part is a group of `part` items. For each part, `comes` has the moment at which its last item
+    arrives, `deadlines` its nearest deadline, and `weights` its total weight. A plan serves the
+    parts in order, each batch on the engine that is free first, in the time of the fastest engine.
+    The best plan serves the most weight in time. Among equal plans, the best is the plan that keeps
+    the engines busy for the shortest time.
     """
     largest = slots[0].latency.max_batch
     seconds = [

@@ -4,7 +4,8 @@ due.
 Among clients whose next requests have the same priority, the client with the least service is next;
 service is the total cost of its items (`service/fair_queue.py`). Among different priorities, the
 request that is due first is next. A request is treated as if it had arrived no earlier than its
-client's last turn, so that old requests do not put a client that is being served before others.
+client's last turn. Otherwise a client with old requests would go before other clients again and
+again.
 """
 
 import asyncio
@@ -137,13 +138,13 @@ class Backlog(Generic[T, R]):
         return self.depth > 0
 
     def all(self) -> Sequence[Posted[T, R]]:
-        """Return all requests, with each client's in order."""
+        """Return all requests; the requests of each client are in order."""
         self._join()
         return [request for line in self._queue.lines() for request in line.entries]
 
     def ahead_of(self, items: int, client: Client, due: float, urgency: Urgency, spare: int) -> int:
-        """Return how many items would be served before the last of `items` that arrive now and are
-        due at `due`.
+        """Return how many items would be served before the last of `items` new items, which are due
+        at `due`.
 
         If no other client waits, up to `spare` of the client's own items with a deadline are not
         counted.
@@ -171,7 +172,7 @@ class Backlog(Generic[T, R]):
         return int(own + better + alike)
 
     def enter(self, request: Posted[T, R]) -> int:
-        """Insert a request after those of its client's requests that are due no later.
+        """Insert a request behind the requests of the same client that are due no later.
 
         Returns how many items of the client now wait.
         """
@@ -292,7 +293,7 @@ def call_safely(then: Callable[[Any], None], outcome: Any) -> None:
 
 def _goes_behind(last: Posted[T, R], request: Posted[T, R]) -> bool:
     """Return whether a request has no urgency, comes from the client of `last`, and is due no
-    earlier."""
+    earlier than `last`."""
     return (
         request.urgency is NO_HURRY
         and request.client.name == last.client.name

@@ -71,8 +71,8 @@ class Echo:
         return now < self._opened + self._window
 
     def happened(self, now: float, weight: int, window_s: float) -> None:
-        """Begin a window of `window_s` seconds after an event. `weight` arrivals would follow if
-        each answer of the event caused one."""
+        """Begin a window of `window_s` seconds after an event. `weight` is the number of arrivals
+        that would follow if each answer of the event caused one arrival."""
         self._learn()
         self._opened, self._weight, self._window = now, weight, window_s
 
