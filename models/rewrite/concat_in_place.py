@@ -2,11 +2,11 @@
 
     y = concat(x1, ..., xn):   x_i lives inside y, at channel offset_i = Σ_{j<i} C_j
 
-A part that cannot be stored there is copied by an additional node, and a caveat gives the reason.
-This is the case if the part is an input or output of the network, lies inside another value, is
-listed twice, is at an offset that the kernels' vectors cannot address, is a view of another value,
-or is itself viewed as contiguous memory. If x1 is the last of merged siblings (m[c:]), all of m is
-stored there:
+A part that cannot be stored there is copied by an additional node, and the Rewrite's `caveats` give
+the reason. This is the case if the part is an input or output of the network, lies inside another
+value, is listed twice, is at an offset that the kernels' vectors cannot address, is a view of
+another value, or is itself viewed as contiguous memory. `merge_siblings` makes values slices of a
+larger value m. If x1 is the last slice, m[c:], all of m is stored in the output's buffer:
 
     y = z[c:],  z = concat(m, x2, ..., xn)
 

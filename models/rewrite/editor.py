@@ -108,7 +108,7 @@ class Editor(GraphView):
             outputs[outputs.index(name)] = new_name
 
     def _drop_unread(self, names: Iterable[str]) -> list[Node]:
-        """Remove the nodes that write values in `names` without readers, and return the removed
+        """Remove the nodes whose outputs are in `names` and have no readers, and return the removed
         nodes.
 
         This is repeated for the inputs of removed nodes.

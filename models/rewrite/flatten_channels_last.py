@@ -4,8 +4,8 @@ columns.
     Σ_j W[k,j] · flat_CHW(x)[j] = Σ_i W'[k,i] · flat_HWC(x)[i],   W'[k, (h,w,c)] = W[k, (c,h,w)]
 
 Activations may lie in between. If both orders are equal (C = 1 or H·W = 1), no Gemm is needed. The
-rule is refused if a node other than such a Gemm reads the vector, because its order changes, and if
-x lies inside another value, with gaps between its pixels.
+rule is refused if a node other than such a Gemm reads the vector, because the order of its elements
+changes. It is also refused if x lies inside another value, with gaps between the pixels of x.
 """
 
 from dataclasses import replace

@@ -3,9 +3,9 @@
     f(conv(x) + r) = conv(x) with residual r and activation f
 
 The Conv takes the position of the sum, where r is already computed. If both operands come from such
-Convs, the later Conv takes the sum, so that no value lives longer. The rule is refused if neither
-Conv can take it, because it already has an activation or a residual, other nodes read its value, or
-the sum broadcasts.
+Convs, the later Conv computes the sum, so that no value lives longer. A Conv cannot compute the sum
+if it already has an activation or a residual, if other nodes read its value, or if the sum
+broadcasts. If neither Conv can compute the sum, the rule is refused.
 """
 
 from dataclasses import replace

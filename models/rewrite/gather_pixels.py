@@ -4,9 +4,9 @@
 
 Swin and MobileViT roll an image, cut it into windows or patches, and join these again. They use
 Slices, Concats, Transposes and Reshapes, which are several copies. A Resample with one tap and the
-factor 1 is a single copy; if p(q) = q, no copy is needed. An inner value with other readers is kept
-for them. The rule is refused for bytes, and for images with so many pixels that their tables and
-proofs would take long.
+factor 1 is a single copy; if p(q) = q, no copy is needed. If other nodes read a value in between,
+it is kept for them. The rule is refused for bytes, and for images with too many pixels, whose
+tables and proofs would take long.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -116,15 +116,15 @@ def _seen_last(view: GraphView, node: Transpose) -> Rewrite | None:
 
 
 def source_of_pixels(view: GraphView, name: str) -> str | None:
-    """Return the value that a value's pixels probably come from, or None. `moved_pixels` proves
-    it."""
+    """Return the value from which the pixels of the value `name` probably come, or None.
+    `moved_pixels` proves whether they do."""
     steps = _steps(view, view.shape(name), name)
     return steps[-1].x if steps else None
 
 
 def moved_pixels(view: GraphView, name: str) -> Moved | None:
-    """Return the earliest value from which all pixels of a value come, and their places, or
-    None."""
+    """Return the earliest value that contains all pixels of the value `name`, and the place of each
+    pixel in it, or None."""
     shape = view.shape(name)
     return _moved(shape, _steps(view, shape, name))
 
@@ -147,8 +147,9 @@ def _moved(shape: Shape, steps: Sequence["_Step"]) -> Moved | None:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Describes one move: the value `x` that it reads, and the index in x of each of its elements.
+    """Describes one move: the value `x` that it reads, and the function `source`.
 
+    The function converts the index of an element of the result to the index of that element in x.
     Indices count elements in the order of the axes.
     """
 
@@ -159,11 +160,11 @@ class _Step:
 
 
 def _steps(view: GraphView, shape: Shape, x: str, *steps: _Step) -> list[_Step]:
-    """Return the moves that probably make whole pixels of `x` from another value, the last move
+    """Return the moves that probably make `x` from whole pixels of another value, the last move
     first.
 
-    `steps` are further moves after `x` that are not in the graph. Only some of the pixels are
-    followed.
+    `steps` are moves after `x` that are not in the graph. The function follows only a sample of the
+    pixels.
     """
     if not _is_of_pixels(shape):
         return []
@@ -248,7 +249,7 @@ def _is_small(shape: Shape) -> bool:
 
 
 def _are_whole(at: Places, area: int) -> bool:
-    """Return whether the indices (C × some pixels) are those of whole pixels with `area` per
-    channel."""
+    """Return whether each column of `at` (C × some pixels) has the indices of all channels of one
+    pixel. A channel has `area` pixels."""
     whole = at[0] + area * np.arange(len(at))[:, None]
     return bool((at[0] < area).all()) and np.array_equal(at, whole)

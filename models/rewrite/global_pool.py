@@ -1,7 +1,7 @@
 """Replaces a Pool with one window over the whole image, or a Reduce of all of it, by a GlobalPool.
 
 Padding does not count in a maximum or in an average over positions inside the image. An average
-that counts padding must have none.
+that counts padding must have no padding.
 """
 
 from kernels.problems.pool import PoolKind

@@ -1,7 +1,7 @@
 """Lets a convolution of quantized values multiply bytes if its result is quantized directly.
 
     quantize(f(conv(dequantize(x), w) + b + dequantize(r)))  →  conv of the bytes of x and w,
-                                                                to which those of r are added
+                                                                to which the bytes of r are added
 
 The rule applies to a Gemm, too. The filter must consist of integers, and f may only clamp. A filter
 that was quantized with a zero point may have 9-bit integers. Each of these is the sum of two signed

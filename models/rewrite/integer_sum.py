@@ -3,9 +3,9 @@
     quantize(f(dequantize(a) + dequantize(b)))  →  a + b, of bytes
     if a = conv(x) has no other reader          →  conv(x), rounded to a's scale, with residual b
 
-f may only clamp. If both operands come from such a convolution, the later one takes the sum. The
-rule is refused if a sum broadcasts, if an operand is not quantized, or if another node reads the
-value before the Quantize.
+f may only clamp. If both operands come from such a convolution, the later convolution computes the
+sum. The rule is refused if a sum broadcasts, if an operand is not quantized, or if another node
+reads the value before the Quantize.
 """
 
 from dataclasses import replace

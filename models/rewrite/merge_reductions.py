@@ -48,6 +48,6 @@ def _long(shape: Shape) -> Shape:
 
 
 def _place(shape: Shape, before: Shape) -> int:
-    """Return the axis of `shape` that is longer than 1 and has `len(before)` such axes before
-    it."""
+    """Return the axis of `shape` that is longer than 1 and follows `len(before)` other axes longer
+    than 1."""
     return [axis for axis, size in enumerate(shape) if size > 1][len(before)]

@@ -4,9 +4,9 @@
 
 These are ResNet's shortcuts between layers of different sizes. The rule applies only on tensor
 cores, whose kernel reads the channels of both inputs in place. It is refused if the Conv that adds
-the residual is not 1×1, because other algorithms can run such a Conv. It is also refused if the
-Conv that computes the residual has an activation, a residual, padding or groups, or if other nodes
-read its value.
+the residual is not 1×1, because some algorithms for such a Conv cannot compute a projection. It is
+also refused if the Conv that computes the residual has an activation, a residual, padding or
+groups, or if other nodes read its value.
 """
 
 from dataclasses import replace

@@ -9,7 +9,7 @@
     x · Tanh(Softplus(x))                 = Mish(x)
 
 The factors may be in any order and in any number of Mul and Div nodes. Constants are compared at
-float32's precision. An inner value with other readers is kept for them.
+float32's precision. If other nodes read a value in between, it is kept for them.
 """
 
 from dataclasses import dataclass

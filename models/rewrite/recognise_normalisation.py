@@ -3,7 +3,7 @@
     c / Sqrt(mean(c·c) + epsilon), c = x - mean(x)  =  Normalise(x), scale 1 and shift 0
 
 Both means are over the same axes, which are kept with size 1. Another rule folds a scale and a
-shift of the result. An inner value with other readers is kept for them.
+shift of the result. If other nodes read a value in between, it is kept for them.
 """
 
 import numpy as np

@@ -19,9 +19,9 @@ class Rewrite:
     """Describes the replacement of a node. Nodes that then have no readers are removed.
 
     A node in `nodes` replaces the current writer of its output, or takes the position of the
-    rewritten node if there is none. `rename` maps old names of values to new names, in all nodes
-    that read or write them. `values`, `weights` and `grids` (quantized weights) are added, and
-    replace entries of the same name. `caveats` give the reasons for inserted nodes.
+    rewritten node if its output has no writer. `rename` maps old names of values to new names, in
+    all nodes that read or write them. `values`, `weights` and `grids` (quantized weights) are
+    added, and replace entries of the same name. `caveats` give the reasons for inserted nodes.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -34,7 +34,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Gives the reason why a rule left a matching node unchanged. It names the tensors."""
+    """Gives the reason why a rule left a matching node unchanged. The reason names the tensors."""
 
     reason: str
 

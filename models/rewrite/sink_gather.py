@@ -96,7 +96,8 @@ def _computes_pixels(view: GraphView, node: Node, known: set[str]) -> bool:
 
 
 def _ends(view: GraphView, name: str, nodes: list[Node]) -> list[str] | None:
-    """Return the values that other nodes read, or None unless all these nodes gather pixels."""
+    """Return the values that nodes outside `nodes` read, or None if one of these readers does not
+    gather pixels."""
     inner = {node.output for node in nodes}
     ends = []
     for value in (name, *(node.output for node in nodes)):

@@ -2,16 +2,17 @@
 
     f(transpose(x)) = transpose(f'(x))   f' is f with its axes and constants permuted
 
-f is an activation, Normalise, Reduce, Softmax, Slice, Concat, an operation of two such values or of
-one and a constant, a Reshape that keeps the channels last, or a Gemm over several rows. The Gemm
-becomes a 1×1 Conv with its rows as pixels. As a result, networks that compute on H×W×C between
-convolutions (ConvNeXt) or on tokens T×C (ViT) compute on C×H×W and C×1×T. The kernels store the
-channels of a pixel contiguously in any case, and a sum can become a residual. For this purpose, a
-Transpose may also be added before a Gemm, and before a value that is added to a transposed one.
+f is an activation, Normalise, Reduce, Softmax, Slice or Concat, a Reshape that keeps the channels
+last, or a Gemm over several rows. It may also be an operation of two transposed values, or of a
+transposed value and a constant. The Gemm becomes a 1×1 Conv with its rows as pixels. As a result,
+networks that compute on H×W×C between convolutions (ConvNeXt) or on tokens T×C (ViT) compute on
+C×H×W and C×1×T. The kernels store the channels of a pixel contiguously in any case, and a sum can
+become a residual. For this purpose, a Transpose may also be added before a Gemm, and before a value
+that is added to a transposed one.
 
-Two Transposes become one, and a Transpose that moves only axes of size 1 becomes a Reshape. A
-Reshape after a Transpose that only removes axes of size 1 moves along with it. The rule is never
-refused. If other nodes read the transposed value, it is kept for them.
+Two Transposes become one, and a Transpose that moves only axes of size 1 becomes a Reshape. If a
+Reshape after a Transpose only removes axes of size 1, it moves along with the Transpose. The rule
+is never refused. If other nodes read the transposed value, it is kept for them.
 """
 
 from collections.abc import Callable

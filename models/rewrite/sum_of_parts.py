@@ -82,8 +82,8 @@ def _parts(made: _Made, name: str, reader: Node) -> list[str] | None:
 
 
 def _factors(made: _Made, name: str, product: Node) -> list[str] | None:
-    """Return the parts of a factor like `_parts`, or copies of them if it has one number per
-    channel."""
+    """Return the parts of a factor, as `_parts` does. A factor with one number per channel is cut
+    by Slices."""
     view, shape = made.view, made.view.shape(product.output)
     mine = view.shape(name)
     if view.weight(name) is not None or len(mine) != len(shape) or mine[0] != shape[0]:
