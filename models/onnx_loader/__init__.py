@@ -101,14 +101,14 @@ def load_proto(
     beside: str | None = None,
     keep: Path | None = None,
 ) -> LoadedModel:
-    """Return a checked ModelProto in both forms.
+    """Return a LoadedModel, which holds the checked ModelProto in both forms.
 
     With `opaque`, a model that typed nodes cannot express is loaded unchanged, for ONNX Runtime.
-    `outputs` is the result of `take_outputs`: of these outputs only the classifier's scores are
-    kept, which have `labels` classes (0 if unknown). If `outputs` is None, all outputs are kept.
-    The nodes that compute the output `beside` are kept, too. If `keep` is given, the result is
-    stored in that folder and reused the next time. Raises NoKernelsError, which lists all
-    unsupported nodes.
+    `outputs` is the result of `take_outputs`. Only one of these outputs is kept, the classifier's
+    scores; `labels` is the number of its classes, or 0 if that is unknown. If `outputs` is None,
+    all outputs are kept. The nodes that compute the output `beside` are kept, too. If `keep` is
+    given, the result is stored in that folder and reused the next time. Raises NoKernelsError,
+    which lists all unsupported nodes.
     """
 
     def translate() -> tuple[Graph, ModelProto, bool, Meaning]:

@@ -86,11 +86,11 @@ def _runnable(proto: ModelProto, model: ir.Model, scores: str) -> ModelProto:
 
 
 def _terms(node: ir.Node) -> int:
-    """Return an upper bound on the terms that the node sums for one number of its result.
+    """Return an upper bound on the number of terms that the node sums for one number of its result.
 
     The bound holds for most operators. It is the size of a filter (Conv), the size of the last axis
-    (MatMul, Gemm, Softmax, LayerNormalization), or the numbers read per number written (reductions,
-    pooling).
+    (MatMul, Gemm, Softmax, LayerNormalization), or the count of numbers read divided by the count
+    of numbers written (reductions, pooling).
     """
     shapes = [known_shape(value) or () for value in (*node.inputs[:2], node.outputs[0])]
     read, *filters, written = shapes

@@ -93,7 +93,7 @@ def _unfit(value: ir.Value) -> str:
 
 
 def _distinct(values: Iterable[ir.Value]) -> list[ir.Value]:
-    """Return the values without those that only rearrange the numbers of an earlier one."""
+    """Return the values, except each value that only rearranges the numbers of an earlier value."""
     roots: dict[ir.Value, ir.Value] = {}
     for value in values:
         roots.setdefault(_moved_from(value), value)
@@ -125,7 +125,7 @@ def _leads_to(value: ir.Value, other: ir.Value) -> bool:
 def _ancestors(value: ir.Value, without: ir.Value | None = None) -> set[ir.Value] | None:
     """Return all values from which `value` is computed. The search stops at `without`.
 
-    The result is None if `without` is given and is not among them.
+    The result is None if `without` is given and `value` is not computed from it.
     """
     seen, waiting, met = {value}, [value], without is None
     while waiting:

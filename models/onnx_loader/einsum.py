@@ -1,11 +1,11 @@
 """Imports Einsum, with which exporters write matrix products over axes in any order.
 
-    y[B, L, R] = Σ_K a[B, L, K] · b[B, K, R]      of images: each letter stands for several axes
+    y[B, L, R] = Σ_K a[B, L, K] · b[B, K, R]      per image; B, L, R and K may be several letters
 
 B denotes the letters in both operands and the output, K the letters in both operands only, and L
 and R the letters in one operand and the output. An equation therefore becomes Transposes and
-Reshapes around a Product. If b is a constant without B it becomes a Gemm, and if K is empty an
-elementwise product. The first letter of the output is the batch.
+Reshapes around a Product. The Product becomes a Gemm if b is a constant without B, and an
+elementwise product if K is empty. The first letter of the output is the batch.
 """
 
 from collections.abc import Iterable

@@ -8,7 +8,7 @@ before the MaxPool writes them. Neither rule changes a number, because quantizat
 of numbers. A Pad with zeros is moved to the convolution that reads it, which then pads with the
 zero point:
 
-    dequantize(pad(q, code))         →  pad(dequantize(q), its number)
+    dequantize(pad(q, code))         →  pad(dequantize(q), number)       code represents number
     dequantize(quantize(pad(x, 0)))  →  pad(dequantize(quantize(x)), 0)
 
 Other Pads pad integers, by the first rule. The rules do not apply if operands are quantized

@@ -7,15 +7,16 @@ Two rules follow. First, a BatchNormalization after the convolution has this for
 
     a = gamma / sqrt(variance + epsilon),   c = beta - mean · a
 
-Second, scales per channel between a convolution and a depthwise one become a single scale S:
+Second, scales per channel between a convolution and a depthwise convolution become a single scale
+S:
 
     conv(quantized(relu(y), s), w) = conv(quantized(relu(y S/s), S), w s/S)
 
 The rule holds because relu(r y) = r relu(y). relu may be absent, or may be clip(y, 0, c) if c has
 the highest code. If the zero point of a channel is not the lowest code, the channel has only n of
 the N codes that other channels have. NNCF chooses the zero point 0 of int8 for a channel that was
-always 0. If all numbers of such a channel are less than S, it gets N codes at distances of s n/N,
-which cover the same range.
+always 0. If all numbers of such a channel are less than S, the channel gets N codes at distances of
+s n/N, which cover the same range.
 
 If scales per channel must remain, they are replaced by factors and shifts around a single scale:
 
@@ -24,7 +25,7 @@ If scales per channel must remain, they are replaced by factors and shifts aroun
 Scales of filters stay above 0, and become one per output channel. If a channel contributes little
 compared with its bias, its scale is enlarged to s' = max(|a| s, |bias| / (2^30 scale of x)). Then
 the bias fits into 32 bits in units of x's scale times the filter's scale, and q' - z is rounded, by
-at most half. The total error of a 3×3×512 filter is at most 1/1,800 of the bias.
+at most 1/2. The total error of a 3×3×512 filter is at most 1/1,800 of the bias.
 
 The rules do not apply if other nodes read the scaled values, if BatchNormalization is in training
 mode, if 2z - q needs a ninth bit, or if channels have several zero points.

@@ -230,7 +230,8 @@ class _Ranges:
     def _linear(self, node: OnnxNode) -> Range:
         """Return the range of a linear layer's result.
 
-        It is unbounded, or unknown if the layer mixes the probabilities of a softmax.
+        If the layer mixes the probabilities of a softmax, the range is unknown. Otherwise it is
+        unbounded.
         """
         for each in node.node.inputs[:2]:
             if each is not None and each.const_value is None:
@@ -244,7 +245,7 @@ class _Ranges:
     def _normalised(self, node: OnnxNode, value: ir.Value) -> Range:
         """Return the range of a node that divides x by the sum of x.
 
-        It is unbounded unless x is never negative.
+        If x may be negative, the range is unbounded.
         """
         x, kind = node.node.inputs[0], node.node.op_type
         by_sum = node.text("norm", "MAX") == "L1" or node.integer("p", 2) == 1
@@ -329,7 +330,7 @@ def _softmax(node: OnnxNode, *, is_log: bool) -> Range:
 def _moved(seen: Range, value: ir.Value) -> Range:
     """Return the range of values that are moved or averaged.
 
-    If their axis no longer exists in the result, their sum becomes unknown.
+    The sum along an axis becomes unknown if the result has no axis of that size.
     """
     if seen.total is None:
         return seen
@@ -574,9 +575,9 @@ def _min(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
 
 
 def _kept_sum(made: Range, inputs: list[Range]) -> Range:
-    """Return the range with the sum of one input, if all others are bounds that hardly change it.
+    """Return the range `made`, with the sum of one input if the other inputs hardly change it.
 
-    Such a bound is a tiny number, or one near 1.
+    This is the case if each other input is a bound near or below 0, or near or above 1.
     """
     for seen in inputs:
         others = [each for each in inputs if each is not seen]

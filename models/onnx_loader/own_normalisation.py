@@ -4,8 +4,8 @@ A network that multiplies its input by 1 / 255 or subtracts means of about 120 n
 from 0 to 255 itself, like Keras' Rescaling. A network that subtracts 0.485 and divides by 0.229
 expects pixels from 0 to 1. A BatchNormalization, or a convolution of each channel by itself with a
 1×1 window, has the same effect. ImageNet's means also show the order of the channels; an operation
-that reverses the channels first is taken into account. Anything that the first operations do not
-show is not guessed here.
+that reverses the channels first is taken into account. This module reports only what the first
+operations show, and guesses nothing.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -44,8 +44,8 @@ class OwnNormalisation:
 
 
 def own_normalisation(proto: ModelProto, name: str) -> OwnNormalisation | None:
-    """Return the pixels that the first operations on input `name` expect, or None if they do not
-    show it.
+    """Return the pixels that the first operations on input `name` expect, or None if the operations
+    do not show this.
 
     For example, a network that begins with an ordinary convolution may have been trained on any
     range.

@@ -1,8 +1,8 @@
 """Limits a typed graph so that rewrite rules take little time on it.
 
-A rule examines all readers of a value, and follows nodes that only move, pool, activate or scale
-backwards. Real networks have few readers per value and few such nodes in a row. Other graphs are
-refused here.
+A rule examines all readers of a value. It searches backwards through nodes that only move, pool,
+activate or scale. Real networks have few readers per value and few such nodes in a row. Other
+graphs are refused here.
 """
 
 from collections import Counter
