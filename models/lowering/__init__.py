@@ -46,7 +46,7 @@ __all__ = [
 def lower(
     graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose, kind: Kind = Kind.PIXELS
 ) -> Tape:
-    """Return the launches, from INPUT to OUTPUT, for n images of all kinds up to this kind.
+    """Return the launches, from INPUT to OUTPUT, for n images of all kinds up to `kind`.
 
     The graph's first output holds the scores. Its other outputs remain in the buffers where they
     are computed.

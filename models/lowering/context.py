@@ -99,7 +99,7 @@ class Context:
         other.
 
         The heads are the last axis before the two axes of the matrices. In this order, all channels
-        of a token are contiguous for the layer that reads them, and windows follow one another.
+        of a token are contiguous for the layer that reads them, and so are all tokens of a window.
         """
         settled = self.graph.values[value]
         if settled.inside is not None or len(settled.shape) < 3:
@@ -131,10 +131,9 @@ class Context:
         return self.settle(node.output, buffer_view.transposed(pixels, back))
 
     def is_near_tokens(self, node: Node) -> bool:
-        """Return whether a node only moves elements that a product of computed matrices reads or
-        wrote.
+        """Return whether only nodes that move elements lie between the node's output and a product.
 
-        Such products accept any strides, so the value need not be copied.
+        An Attention or Product accepts any strides, so the value need not be copied.
         """
         return node.output in self.of_tokens
 

@@ -95,8 +95,8 @@ class Tape:
     def emit(self, launch: Launch, **operands: Operand) -> None:
         """Add a step. Operands that the launch does not use are ignored.
 
-        Raises KeyError if an operand of the launch is missing. Raises TypeError if the kernel takes
-        an operand as another type than the stored one, or if it might read a stale copy of a buffer
+        Raises KeyError if an operand of the launch is missing. Raises TypeError if the kernel
+        expects another type than an operand has, or if it might read a stale copy of a buffer
         because of `__restrict__`.
         """
         if missing := set(launch.operands) - operands.keys():
@@ -134,7 +134,8 @@ class Tape:
     def scratch(self, workspace: Mapping[str, int], counter_bytes: int) -> dict[str, Operand]:
         """Add the workspace that the launches of a node share, and return its operands by name.
 
-        `workspace` maps operands to bytes. `counter_bytes` is the size of the counters of blocks.
+        `workspace` maps operands to bytes. `counter_bytes` is the size of the counters that blocks
+        share.
         """
         index = len(self.steps)
         operands: dict[str, Operand] = {
