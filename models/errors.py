@@ -2,9 +2,9 @@
 
 ModelError
 ├── ModelFileError          missing, too large, truncated, not ONNX, external data, invalid
-├── UnsupportedModelError   valid ONNX that Convoy cannot run, with everything that is missing
+├── UnsupportedModelError   valid ONNX that Convoy cannot run; the message lists the reasons
 │   ├── NoKernelsError      valid ONNX that Convoy's kernels cannot run; ONNX Runtime may
-│   └── NotScoresError      valid ONNX of which no output, or more than one, may be scores
+│   └── NotScoresError      valid ONNX; no output can be scores, or several can
 ├── QuantizationError       a quantized model would change too many labels
 ├── PreprocessingError      model.toml, a preset or a flag that is invalid
 └── EngineError             a device that is missing, or a run that failed

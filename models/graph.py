@@ -418,8 +418,8 @@ class Graph:
 
 
 def last_nodes(graph: Graph) -> list[Node]:
-    """Return the nodes from the output back to the first that is no Reshape or Identity,
-    inclusive."""
+    """Return the nodes from the output back to the first node that is neither a Reshape nor an
+    Identity, inclusive."""
     writers = {node.output: node for node in graph.nodes}
     value, found = graph.outputs[0], list[Node]()
     while (node := writers.get(value)) is not None:
@@ -438,8 +438,8 @@ class GraphError(ValueError):
 def check_graph(graph: Graph) -> None:
     """Raise GraphError unless every operand is known, written once, and written before it is read.
 
-    A value that consists of slices counts as written once all slices are. They must cover it
-    exactly.
+    A value that consists of slices counts as written when all its slices are written. The slices
+    must cover the value exactly.
     """
     pieces: dict[str, list[Value]] = {}
     for value in graph.values.values():

@@ -4,7 +4,7 @@ One of them is the embedding, which is the input of the last linear layer. It is
 scores backwards:
 
     ... ─ pool ─ flatten ─ [embedding] ─ Gemm ─ softmax ─ scores          ResNet and most others
-    ... ─ [positions of it] ─ Conv 1×1 ─ pool ─ softmax ─ scores          SqueezeNet
+    ... ─ [embedding per position] ─ Conv 1×1 ─ pool ─ softmax ─ scores   SqueezeNet
 """
 
 from collections.abc import Iterator

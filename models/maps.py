@@ -2,7 +2,7 @@
 
 A map gives the contribution of each position to the score of a class (Zhou et al. 2016):
 
-    features C×H×W ─ mean over H×W ─ Gemm ─ scores       map = weight · features; a bias remains
+    features C×H×W ─ mean over H×W ─ Gemm ─ scores       map = weight · features, without bias
     features C×H×W ─ Conv 1×1 ─ mean over H×W ─ scores   map = weight · features + bias, or its ReLU
 
 In both cases the score, before any softmax, is the mean of the map plus a constant per class.
@@ -51,8 +51,8 @@ _NEEDS = (
 def find_maps(network: LoadedModel) -> Maps | Absent:
     """Return the `Maps` of a network, or the reason why it has none.
 
-    If a network has a single score, this is the score of the class yes. The map of no is the
-    negative of the map of yes.
+    If a network has a single score, it is the score of the class "yes". The map of the class "no"
+    is the negative of that class's map.
     """
     found = _found(network)
     if isinstance(found, Absent) or len(found.weight) > 1:

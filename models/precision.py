@@ -194,9 +194,9 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
 def _scores(graph: Graph) -> set[str]:
     """Return the nodes that compute the scores in float32.
 
-    These are the nodes from the last Gemm or Dequantize to the output. Without such a node, they
-    begin with the first Softmax or activation of the chain that leads to the output, in which each
-    value has one reader.
+    These are the nodes from the last Gemm or Dequantize to the output. If there is no such node,
+    they are the last nodes of the chain that leads to the output, in which each value has one
+    reader. They begin with the first Softmax or activation of the chain.
     """
     writers = {node.output: node for node in graph.nodes}
     readers = Counter(name for node in graph.nodes for name in node.operands())
@@ -215,10 +215,11 @@ def _scores(graph: Graph) -> set[str]:
 
 
 def _between_bytes(graph: Graph) -> dict[str, str]:
-    """Return the nodes whose result is only quantized, each with the reason to keep it in float32.
+    """Return the nodes whose results only Quantize nodes read, each with the reason to keep it in
+    float32.
 
-    More nodes of this kind may lie between such a node and the Quantize. In float16, their results
-    would be rounded twice. Products are excluded, because they use tensor cores.
+    Other nodes of this kind may lie between a node and the Quantize. In float16, the results would
+    be rounded twice. Products are excluded, because they use tensor cores.
     """
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:

@@ -291,7 +291,7 @@ def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:
 def checked_labels(labels: tuple[str, ...], scores: int, source: str = "") -> tuple[str, ...]:
     """Return one label per class for a model with `scores` scores, or an empty tuple.
 
-    A model with a single score may have a single label, which names the class yes. Raises
+    A model with a single score may have a single label, which names the class "yes". Raises
     PreprocessingError if there are too many or too few labels.
     """
     count, classes = len(labels), classes_of(scores)

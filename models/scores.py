@@ -5,7 +5,7 @@
     probabilities              s                              yes
     log-probabilities          e^s, made to add up to 1       yes
     percent                    s / 100                        yes
-    shares                     s / their sum                  yes
+    shares                     s / the sum of all s           yes
     sigmoid                    1 / (1 + e^-s)                 no: an image may have several labels
     independent-probabilities  s                              no
     independent-percent        s / 100                        no

@@ -18,7 +18,8 @@ _SHOWN = 8  # layers
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Holds serving options of one model, which its files set differently from the settings."""
+    """Holds the serving options that a model's own files set. They limit or replace the server's
+    settings for this model."""
 
     max_batch: int | None = None  # beside --max-batch
     timeout_ms: float | None = None  # deadline of requests that set none, or a later one
@@ -43,7 +44,7 @@ class Inner:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Gives the reason why a network has no such value."""
+    """Gives the reason why a network has no embedding, no maps, or no value of a given name."""
 
     reason: str
 
@@ -93,7 +94,7 @@ class Maps:
 class Layers:
     """Holds the number of convolutions and fully connected layers that run on integers.
 
-    `in_float` has the names of those that do not.
+    `in_float` has the names of the layers that run in float.
     """
 
     on_integers: int

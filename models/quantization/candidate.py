@@ -112,7 +112,8 @@ def _reader(proto: ModelProto, images: Tensors) -> Any:
 def quantized(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -> ModelProto:
     """Return the model with uint8 activations and int8 weights, with one scale per output channel.
 
-    Nodes named in `in_float` stay in float, and so do those of attention (`products_of_values`).
+    Nodes named in `in_float` stay in float. The nodes of attention (`products_of_values`) stay in
+    float, too.
     """
     in_float = (*in_float, *products_of_values(proto))
     from onnxruntime.quantization import QuantType  # noqa: PLC0415  as above

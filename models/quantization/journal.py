@@ -9,7 +9,8 @@ from typing import Any
 
 
 class Journal:
-    """Records results by name in a JSON file. The file belongs to one `question`."""
+    """Records results by name in a JSON file. A file holds the results for one `question`, a hash
+    of all inputs."""
 
     def __init__(self, path: Path, question: str) -> None:
         """Read the results of earlier runs for the same `question`. A file with another question is

@@ -5,10 +5,11 @@ The numbers themselves show to which range of pixels they apply:
     mean and std                              pixels
     0.485 and 0.229: nothing above 1          0 to 1
     123.675 and 58.395, 0 and 255             0 to 255
-    0 and 1                                   0 to 1, or by OpenVINO's keys 0 to 255
+    0 and 1                                   0 to 1; from OpenVINO's keys, 0 to 255
     123.675 and 0.229                         not known, and not used
 
-A key such as `rescale_factor` takes precedence, unless no pixel times this factor reaches the mean.
+A key such as `rescale_factor` takes precedence. If the mean is below 2% of the largest pixel times
+this factor, the keys contradict each other, and none is used.
 """
 
 import re

@@ -26,7 +26,8 @@ from models.tuning.measured import conv_problems, find_on
 class CodeReport:
     """Reports limits on a kernel's speed, which are counted in its machine code and not measured.
 
-    Shares refer to the kernel's main loop, and are None for a kernel without one.
+    `products` and the ceilings refer to the kernel's main loop. They are None for a kernel without
+    a main loop.
     """
 
     registers: int
@@ -155,7 +156,7 @@ def _losers(
 ) -> Iterator[tuple[str, str]]:
     """Yield the other algorithms that can compute the problem, each with the reason why it lost.
 
-    The time of an algorithm is that of the configuration that the heuristic would choose for it.
+    Each algorithm is timed in the configuration that the heuristic would choose for it.
     """
     offered = choices(problem, gpu.max_shared_bytes, gpu.architecture)
 

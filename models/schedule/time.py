@@ -3,10 +3,10 @@
 The cost model (kernels/tuning/heuristic.py) gives the time of a convolution, which is divided
 equally among its launches. Any other step takes OTHER_US plus the longest of these times: its
 operations on the busiest multiprocessor, its memory traffic, the traffic between its blocks and the
-second-level cache, and the latency of its reads. Exponentials of a softmax run on slower units. A
-step starts a gap after the last step on which it depends. Steps that run in parallel share the GPU:
-each occupies one multiprocessor per block, and if there are too few multiprocessors, all steps slow
-down equally.
+second-level cache, and the latency of its reads. Exponentials of a softmax run on slower units.
+After the last step on which a step depends, a gap passes before the step starts. Steps that run in
+parallel share the GPU: each occupies one multiprocessor per block, and if there are too few
+multiprocessors, all steps slow down equally.
 """
 
 from collections.abc import Sequence
@@ -183,7 +183,8 @@ def gaps(after: After, *, overlaps: bool, constants: Constants = ASSUMED) -> lis
 def spans(
     estimates: Sequence[Estimate], after: After, gaps_us: Sequence[float] | None = None
 ) -> list[Span]:
-    """Return the start and end of each step. A gap follows the last step on which it depends.
+    """Return the start and end of each step. Before a step starts, a gap passes after the last step
+    on which it depends.
 
     The gap is GAP_US, unless `gaps_us` has one gap per step.
     """
@@ -218,7 +219,8 @@ def spans(
 
 
 def pays(steps: Sequence[TimedStep], after: After, machine: Machine) -> bool:
-    """Return whether this order is clearly faster than running the steps one after another."""
+    """Return whether the order `after` is clearly faster than running the steps one after
+    another."""
     estimates = [estimate(step, machine) for step in steps]
 
     def us(order: After) -> float:

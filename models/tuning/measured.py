@@ -49,7 +49,7 @@ def find_on(gpu: str, tuning: Path) -> Find:
     """Return a function that finds measured winners for a GPU, given by its short name ("H200").
 
     If there are measurements under several conditions, the latest ones are used. Raises EngineError
-    if the file has no measurements for that GPU, and like `read_measurements`.
+    if the file has no measurements for that GPU, or if `read_measurements` raises it.
     """
     measurements = read_measurements(tuning)
     known = dict.fromkeys(key.conditions for key in measurements)
@@ -66,8 +66,8 @@ def choose_for(device: Device, graph: Graph, max_batch: int, tuning: Path | None
     """Return a function that chooses the algorithm that was measured to be fastest on this device.
 
     Without measurements, the algorithm is chosen by the estimate. This function measures nothing;
-    it logs how many choices are measured. Raises EngineError if the device has no compiler, and
-    like `read_measurements`.
+    it logs how many choices are measured. Raises EngineError if the device has no compiler, or if
+    `read_measurements` raises it.
     """
     try:
         conditions = conditions_of(device)
