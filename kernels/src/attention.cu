@@ -1,25 +1,25 @@
 // Attention over few keys in one launch: y = softmax(scale * q · kᵀ + bias) · v.
 //
-// Algorithm: a block of 128 threads computes QUERIES rows of one head of one image, for all keys,
-//   at most MOST_KEYS. First products of queries and keys; then each row's largest score is
-//   subtracted and the exponentials, the shares, are summed; then products of shares and v, divided
-//   by the sum. Scores are floats, whatever q, k and v are. The order of all sums is fixed. Small
-//   blocks, so that one image fills a GPU with them.
+// Algorithm: a block of 128 threads computes QUERIES rows of one head of one image for all keys, at
+//   most MOST_KEYS. It multiplies queries by keys, which gives the scores. It subtracts each row's
+//   largest score and takes exponentials, the shares of the keys. It multiplies the shares by v and
+//   divides by their sum. Scores are floats at every precision, and the order of all sums is fixed.
+//   Blocks are small, so that one image has enough of them to fill a GPU.
 //
-//   attention, in strict float32: the scores lie in shared memory. Products of queries and keys are
-//   in tiles of KEYS keys and DEPTH channels, those with v in tiles of FEW keys and WIDTH channels;
-//   a warp has 4 rows, a thread of these 2 keys or 2 channels: 3 loads from shared memory for 8
-//   products.
+//   attention, in strict float32: the scores lie in shared memory. A step of the first product has
+//   KEYS keys and DEPTH channels, and a step of the second has FEW keys and WIDTH channels. A warp
+//   computes 4 rows, and each of its threads 2 keys or 2 channels of these rows. So a thread loads
+//   3 times from shared memory for 8 multiplications.
 //
-//   attention_tensor, on tensor cores, at the precisions of tensor_gemm.cu: k, then v, come in
-//   chunks of KEYS keys x 128 bytes of channels, of which STAGES are in shared memory. Of a chunk
-//   of k a warp multiplies 16 keys with all queries, and keeps the scores in registers; what it
-//   knows of a row goes to the other warps through shared memory. The shares are then stored where
-//   the queries lay, as the next products' factors; of a chunk of v a warp multiplies a quarter of
-//   the channels with all of them. All rows are of 128 bytes, swizzled as tensor_gemm.cu's.
-// Layouts: any strides, so that heads, slices and transposed factors need no copies; fastest where
-//   the channels of a token lie side by side, and on tensor cores at multiples of 16 bytes
-//   (`vectors`). `heads` walks over y, q, k, v and bias.
+//   attention_tensor, on tensor cores, at the precisions of tensor_gemm.cu: k and then v are copied
+//   in chunks of KEYS keys x 128 bytes of channels; shared memory holds STAGES chunks. A warp
+//   multiplies 16 keys of each chunk of k by all queries, and keeps the scores in registers. Warps
+//   exchange each row's largest score and sum through shared memory. The shares then overwrite the
+//   queries. A warp multiplies all shares by a quarter of the channels in each chunk of v. Rows in
+//   shared memory have 128 bytes and are swizzled as in tensor_gemm.cu.
+// Layouts: any strides, so heads, slices and transposed factors need no copies. Reads are fastest
+//   where a token's channels are contiguous, and on tensor cores where they also begin at multiples
+//   of 16 bytes (`vectors`). `heads` is the walk (common.cuh) over the heads in all operands.
 // Launch: (heads of all images, ceil(queries / QUERIES)) blocks.
 #include "fragments.cuh"
 

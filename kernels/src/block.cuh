@@ -1,5 +1,5 @@
-// Reductions over the threads of a block, in a fixed order: over the lanes of a warp by shuffles,
-// over the warps in turn.
+// Reductions over the threads of a block, in a fixed order: shuffles reduce each warp's lanes, and
+// then the results of the warps are combined one after another.
 #pragma once
 #include "common.cuh"
 

@@ -1,7 +1,7 @@
-// Hopper's bulk copies (sm_90 and newer): one thread begins a copy of many bytes, and a barrier in
-// shared memory (mbarrier) counts them as they arrive.
+// Hopper's bulk copies (sm_90 and newer): one thread starts a copy of many bytes, and a barrier in
+// shared memory (mbarrier) counts the bytes as they arrive.
 //
-// As ptx.cuh: outside CUDA the simulator defines the same names.
+// Outside CUDA the simulator defines the same names, as it does for ptx.cuh.
 #pragma once
 #include "ptx.cuh"
 

@@ -1,7 +1,7 @@
-// Bytes that stand for numbers: scale * (byte - zero point). In registers bytes are floats, which
-// hold them, and the sums of products of a few thousand of them are ints.
+// Bytes that stand for numbers: scale * (byte - zero point). In registers, a byte is held as a
+// float, and a sum of thousands of products of bytes as an int.
 //
-// The PTX that multiplies them is here and not in ptx.cuh, which all kernels include.
+// The PTX that multiplies bytes is here and not in ptx.cuh, because all kernels include ptx.cuh.
 #pragma once
 
 #include "common.cuh"

@@ -1,4 +1,4 @@
-// Channels of a pixel on their way to registers or shared memory, 4 at a time.
+// Loads and copies a pixel's channels, 4 at a time, into registers or shared memory.
 #pragma once
 
 #include "common.cuh"

@@ -1,12 +1,12 @@
-// Clusters (sm_90 and newer): blocks that run at the same time, with a barrier of all their
-// threads, and that reach each other's shared memory. How many blocks are one is a property of the
-// launch.
+// Clusters (sm_90 and newer): blocks that run at the same time, share a barrier of all their
+// threads, and can access each other's shared memory. The launch sets how many blocks form a
+// cluster.
 //
-// The rule: a block touches another's shared memory only between two barriers of the cluster that
-// the other also passes: the first says that it has begun, the last that it may end.
+// The rule: a block accesses another block's shared memory only between two barriers of the cluster
+// that both blocks pass. After the first, the other block has begun; after the last, it may end.
 //
-// As ptx.cuh: outside CUDA the simulator defines the same names. A kernel that calls one of these
-// functions compiles for sm_90 and newer alone, but may name them anywhere.
+// Outside CUDA the simulator defines the same names, as it does for ptx.cuh. A kernel for any
+// architecture may name these functions, but a kernel that calls one compiles only for sm_90 on.
 #pragma once
 #include "ptx.cuh"
 

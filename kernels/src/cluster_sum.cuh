@@ -1,6 +1,7 @@
-// A sum over the blocks of a cluster, without a workspace and without a counter: each block has its
-// part of a tile in shared memory, at the same place, and adds up a share of the tile's rows where
-// they lie. Parts are added in the order of split.cuh, so that the sums are the same.
+// A sum over the blocks of a cluster, without a workspace or a counter. Each block has its part of
+// a tile at the same place in its shared memory. Each block adds all parts of some rows of the
+// tile, and reads them from the other blocks' shared memory. The order is that of split.cuh, so the
+// sums are the same to the bit.
 #pragma once
 
 #include "cluster.cuh"

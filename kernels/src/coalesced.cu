@@ -1,32 +1,35 @@
 // Coalesced direct convolution: y = activation(conv(x, weight) + bias + residual), 2-D, stride 1.
 //
-// Algorithm: Jordà et al. 2021 (cuConv), section 3, for pixels whose channels lie side by side.
+// Algorithm: Jordà et al. 2021 (cuConv), section 3, for pixels whose channels are contiguous.
 //   First stage: dot products of filter rows (a filter's C numbers at a tap) with input rows (a
 //   pixel's C numbers); shared memory holds the filter rows for all positions. Second stage: the
 //   sums over the taps. A block computes ROWS × COLUMNS output pixels of an image for some filters,
-//   over TAPS_R × TAPS_S of the taps and one of `strips` parts of the channels. These partial sums
-//   are one plane, of R / TAPS_R · S / TAPS_S · strips planes in all. With TAPS_R = TAPS_S =
-//   strips = 1 they are the paper's R·S. A single plane is the output, as in the paper at 1×1.
-//   Several are added in order, by the last block of a tile (found by a counter, one launch) or,
-//   where there are no counters, by `sum_planes` (the paper's two stages).
-//   Shared memory also holds the input rows with their halo, so that a block reads each from global
-//   memory once for all its taps; CHUNK channels at a time, with STAGES - 1 chunks of both being
-//   copied (cp.async) while one is multiplied. A warp computes the COLUMNS pixels of a row. Its
-//   lanes are FILTER_LANES groups of filters × 32 / FILTER_LANES slices of the channels: a lane
-//   sums, for all COLUMNS pixels and 4 filters, 4 channels of each step of 4 · slices. The row's
-//   input slides through registers: COLUMNS + TAPS_S - 1 vectors serve TAPS_S taps. Shuffles add
-//   the slices and divide the outputs among the lanes, so that each step has half as many shuffles
-//   as the previous one.
-//   Rejected by ptxas's report and the cost model, without a measurement: 8 filters per lane save a
-//   fifth of the loads or more, but spill at the 128 registers that let two blocks be resident.
-//   Tiles of 7 rows leave one of a multiprocessor's four schedulers a warp short, and an image
-//   never needs fewer of them than of 8. Two stages are the best choice for no layer of the paper.
-// Layouts: x, residual, y are N·H·W pixels with any pitch. weight is R·S × C × K, both padded to a
-//   multiple of 4 with zeros: conv_direct's. In shared memory a step's filter rows lie in the order
-//   in which lanes read them, 128 contiguous floats per load of a warp: taps × steps × 4 channels ×
-//   filter warps × lanes × 4 filters. Planes are N·P·Q × K, K padded likewise.
-// Launch: (tiles, planes) blocks, tiles of filters fastest, of ROWS · FILTER_WARPS warps. 1×1
-//   without padding: the pixels of all images are one image COLUMNS wide; its last row is partial.
+//   and sums TAPS_R × TAPS_S of the taps over one of `strips` parts of the channels. Its partial
+//   sums belong to one plane, of R / TAPS_R · S / TAPS_S · strips planes in all. With TAPS_R =
+//   TAPS_S = strips = 1, these are the paper's R·S planes. A single plane is the output, as for the
+//   paper's 1×1 filters. Several planes are added in order. With counters, the last block of each
+//   tile adds them in the same launch; otherwise `sum_planes` adds them (the paper's two stages).
+//   Shared memory also holds the input rows and their halo, so a block reads each input row from
+//   global memory once for all its taps. One chunk of CHUNK channels is multiplied while STAGES - 1
+//   chunks of filter and input rows are copied (cp.async). A warp computes one row of COLUMNS
+//   pixels. Its lanes form FILTER_LANES groups of filters × 32 / FILTER_LANES slices of channels.
+//   In each step of 4 · slices channels, a lane multiplies 4 channels for 4 filters and all COLUMNS
+//   pixels. The row's input slides through registers: COLUMNS + TAPS_S - 1 vectors serve TAPS_S
+//   taps. At the end shuffles add the slices and divide the outputs among the lanes, so that each
+//   round of shuffles has half as many as the previous one.
+//   Rejected because of ptxas's report and the cost model, without a measurement: 8 filters per
+//   lane save a fifth of the loads or more, but with the 128 registers that two resident blocks
+//   allow, ptxas spills. Tiles of 7 rows give one of a multiprocessor's four schedulers a warp
+//   less, and no image needs fewer of them than tiles of 8 rows. Two stages are the best choice for
+//   no layer of the paper.
+// Layouts: x, residual, y are N·H·W pixels with any pitch. weight is R·S × C × K as for
+//   conv_direct, with C and K padded with zeros to a multiple of 4. In shared memory a step's
+//   filter rows lie in the order in which lanes read them, 128 contiguous floats per load of a
+//   warp: taps × steps × 4 channels × filter warps × lanes × 4 filters. Planes are N·P·Q × K, with
+//   K padded likewise.
+// Launch: (tiles, planes) blocks of ROWS · FILTER_WARPS warps; tiles along filters vary fastest.
+//   For 1×1 without padding, the pixels of all images form one image that is COLUMNS wide; its last
+//   row may be partial.
 #include "channels.cuh"
 #include "common.cuh"
 #include "epilogue.cuh"

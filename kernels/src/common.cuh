@@ -1,9 +1,9 @@
 // Shared by all kernels: vectors of channels, indices along axes, activations.
 //
 // Activations lie in memory as N·H·W pixels (N·D·H·W in 3-D) of C channels each, float or half
-// (half.cuh). A pixel starts `pitch` channels after the one before it: more than C where channels
-// are padded, or where the pixel is a part of a wider one. A kernel on vectors of V channels
-// requires that C, every pitch and every address be multiples of V channels
+// (half.cuh). A pixel starts `pitch` channels after the previous pixel. `pitch` exceeds C where
+// channels are padded, or where the pixel is a part of a wider pixel. A kernel on vectors of V
+// channels requires that C, every pitch and every address are multiples of V channels
 // (kernels/layout/pixels.py, strided.py).
 #pragma once
 #include "dependent.cuh"

@@ -1,22 +1,23 @@
-// Launches that overlap (programmatic dependent launch, sm_90 and newer): a kernel that is launched
-// as the dependent of the one before may begin when all blocks of that one have been placed.
+// Launches that overlap (programmatic dependent launch, sm_90 and newer): a dependent launch may
+// begin once every block of the previous launch has called let_next_begin or has ended.
 //
-// The rule: until it has waited, a thread reads nothing but its arguments and weights, which no
-// kernel writes, and writes nothing to global memory. Every kernel waits, or a third one might
-// begin before the first has ended. The simulator holds kernels to it. On older architectures, and
-// where a kernel is launched otherwise, these calls do nothing.
+// The rule: before a thread has waited, it reads only its arguments and weights, which no kernel
+// writes, and it does not write to global memory. Every kernel waits: if the second of three
+// launches did not, the third might begin before the first has ended. The simulator enforces the
+// rule. On older architectures, and for launches that are not dependent, these calls do nothing.
 //
-// When a kernel lets the next one begin is a property of its launch
-// (kernels.device.device.Trigger): at its start the next kernel's blocks take the multiprocessors
-// that are idle, and may stay there two to four on one; later they find more multiprocessors free,
-// and hide less.
+// The launch decides when a kernel lets the next one begin (kernels.device.device.Trigger). If it
+// does so at its start, the next kernel's blocks take the multiprocessors that are idle then, and
+// two to four of them may share one until they end. If it does so later, more multiprocessors are
+// free, but less of the next kernel's start is hidden.
 //
-// Pointers to anything but weights have no `__restrict__`: what a kernel loads through
-// `const T* __restrict__` comes by ld.global.nc, which PTX allows only for data that no one writes
-// while the kernel runs, and leaves out of its memory model. The wait orders nothing for it: it may
-// find a line that a launch before the last brought to the L1 cache.
+// Only pointers to weights have `__restrict__`. The compiler loads `const T* __restrict__` with
+// ld.global.nc. PTX allows this load only for data that nobody writes while the kernel runs, and
+// leaves it out of its memory model. The wait does not order such a load, so it may return a line
+// that an earlier launch brought to the L1 cache.
 //
-// What a kernel does before it waits has switches, to be measured (kernels.device.device.Variant).
+// Macros change the work that a kernel does before it waits, so that variants can be measured
+// (kernels.device.device.Variant).
 #pragma once
 
 #ifndef TRIGGER

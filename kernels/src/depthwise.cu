@@ -1,19 +1,19 @@
 // Depthwise convolution: y = activation(conv(x, weight) + bias + residual), each channel by itself.
 //
-// Algorithm: bound by memory, so each element is loaded as few times as possible, 16 bytes at a
+// Algorithm: memory is the limit, so each element is loaded as few times as possible, 16 bytes at a
 //   time. A thread computes 4 neighbouring filters of RUN neighbouring outputs in a row. For each
 //   row of the window it loads S filter taps and the (RUN - 1) · STRIDE + S inputs of the run into
-//   registers, each once. Consecutive threads take consecutive channels. Inputs that windows one
-//   above the other share come from the caches.
+//   registers, each once. Consecutive threads take consecutive channels. Inputs that windows in
+//   neighbouring rows share come from the caches.
 //   S = 0: any width, stride, dilation and number of filters per channel; one output per thread,
 //   whose taps are loaded one by one.
-//   Bytes: sums of their products with whole weights are whole, and exact in floats below 2^24.
-//   What lies outside an image is the zero point of x; requantize.cuh makes bytes of sums.
-//   4 blocks per multiprocessor: without a bound ptxas spilled 8 bytes of <5, 1, 4> on sm_80, and
-//   with 7 blocks 40 bytes of <5, 2, 4>. Where RUN = 1 there is room for 7.
-// Layouts: 2-D; x, residual, y are N·H·W pixels with any pitch; weight is R·S × K, K padded to a
-//   multiple of 4, of floats for bytes. Channels beyond the last are computed but not written; they
-//   affect no other channel.
+//   Bytes: the products with whole weights and their sums are whole numbers, which floats hold
+//   exactly below 2^24. Outside an image x is its zero point; requantize.cuh converts sums to
+//   bytes. 4 blocks per multiprocessor: without a bound ptxas spilled 8 bytes of <5, 1, 4> on
+//   sm_80, and with 7 blocks 40 bytes of <5, 2, 4>. With RUN = 1, registers suffice for 7 blocks.
+// Layouts: 2-D; x, residual, y are N·H·W pixels with any pitch. weight is R·S × K, with K padded to
+//   a multiple of 4; for bytes the weights are floats. Channels beyond the last are computed but
+//   not written; they affect no other channel.
 // Launch: one dimension, one thread per run and 4 filters, the last block partial. Runs are short
 //   where images are small, so that there are enough threads.
 #include "common.cuh"

@@ -1,11 +1,12 @@
 // Elementwise operations on tensors with strides: maps, copies, binary operations, scale and shift.
 //
-// Algorithm: each thread computes one step of a walk (common.cuh): V neighbouring elements of the
-//   output. Consecutive threads write consecutive addresses.
-// Layouts: any strides; kernels/layout/strided.py merges axes: whole tensors have one, a channel
-//   slice of NHWC has two. A transposition reads with a stride and relies on the caches.
-// Launch: one dimension, one thread per step, the last block partial. The output may be an operand
-//   with the same strides (in place): the thread that writes an element reads it before.
+// Algorithm: each thread computes one step of a walk (common.cuh), which is V neighbouring elements
+//   of the output. Consecutive threads write consecutive addresses.
+// Layouts: any strides. kernels/layout/strided.py merges axes: one axis remains for contiguous
+//   tensors, two for a slice of NHWC's channels. A transposition reads with a stride and relies on
+//   the caches.
+// Launch: one dimension, one thread per step, the last block partial. The output may overwrite an
+//   operand with the same strides: the thread that writes an element has read it before.
 #include "bytes.cuh"
 #include "half.cuh"
 

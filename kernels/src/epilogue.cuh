@@ -1,11 +1,12 @@
 // The end of a kernel, before it writes its sums: y = activation(sum + bias + residual).
 //
-// No activation, ReLU and Clip are one, min(max(x, a), b), where a and b may be infinite. A kernel
-// that ends in one of them has code for nothing else, two vectors at once. All others share a
-// second instantiation, which chooses among them when it runs, one vector after another.
-//   Rejected: a kernel for each of the three. That saves 16 instructions for 4 outputs without an
-//   activation and 8 with ReLU, of about 34, and 2% to 6% of conv_direct's code, but there would be
-//   twice as many kernels to compile, or more.
+// One instantiation serves ReLU, Clip and no activation: all three are min(max(x, a), b), where a
+// and b may be infinite. It has no code for other activations and computes two vectors at once. All
+// other activations share a second instantiation, which chooses one at run time and computes one
+// vector after another.
+//   Rejected: an instantiation for each of the three. Of about 34 instructions for 4 outputs it
+//   saves 16 without an activation and 8 with ReLU, and 2% to 6% of conv_direct's code. But at
+//   least twice as many kernels would have to be compiled.
 #pragma once
 
 #include "common.cuh"

@@ -1,4 +1,4 @@
-// Products of a warp's fragments by mma.sync, at the precisions that tensor_gemm.cu describes.
+// Multiplies a warp's fragments with mma.sync, at the precisions that tensor_gemm.cu describes.
 #pragma once
 
 #include "tensor_gemm.cuh"

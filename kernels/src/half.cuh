@@ -1,5 +1,5 @@
-// Numbers of 16 bits in memory, of 32 in registers: a kernel's storage may be half, its arithmetic
-// is float.
+// Numbers that have 16 bits in memory and 32 in registers: kernels store halves and compute with
+// floats.
 #pragma once
 
 #include "common.cuh"

@@ -1,24 +1,26 @@
-// The coefficients of JPEG files, of their scans' bits: Huffman decoding by many threads.
+// Decodes the coefficients of JPEG files from the bits of their scans: Huffman decoding by many
+// threads.
 //
 // Algorithm: self-synchronising decoding in subsequences (Weissenberger & Schmidt 2018, "Massively
-//   parallel Huffman decoding on GPUs"), with a guess for each block of an MCU. A walker guesses
-//   that its subsequence begins with a certain block, and decodes it. In each round it decodes the
-//   next one, until it stands where a walker that began there stood after its own: from there on
-//   they are one, so it links to that one and stops. The walker at a segment's begin guesses
-//   nothing: the links from it on lead through the walkers that were right, and so do those of the
-//   segments behind. Sums over these say at which block each subsequence begins and by which DC
-//   values; then all are decoded again, and the coefficients stored.
-//   What is wrong with a scan sets a flag, and never stops a kernel: every loop ends at a bit, at a
-//   block, or after a number of rounds.
-// Layouts: kernels/src/jpeg.cuh. The scan without stuffing lies in words whose highest byte is the
-//   first. A link is hops << 3 | block of the MCU: the walker that many subsequences further; 128
-//   more if that is the first behind a segment's end.
-// Launch: y is the place in the batch, and what is no JPEG file is left alone.
-//   `jpeg_count`: a block for every CHUNK of the longest scan, and a last one for the tables.
-//   `jpeg_unstuff`: the same without that; a thread has 16 bytes of the scan.
-//   `jpeg_walk`: a walker a thread at a time, in a launch for each round.
-//   `jpeg_resolve`: one block, which does nothing once it found all links.
-//   `jpeg_write`: a subsequence a thread at a time.
+//   parallel Huffman decoding on GPUs"), with one guess for each block of an MCU (minimum coded
+//   unit). A walker guesses that its subsequence begins with a certain block of an MCU, and decodes
+//   the subsequence. In each further round it decodes the next subsequence. It stops once it ends a
+//   subsequence in the same state as a walker that began with that subsequence. From then on both
+//   would decode the same, so it links to the other walker. The walker at the start of a restart
+//   segment need not guess: a segment begins with the first block. The links from this walker lead
+//   through the walkers that guessed right, and on to the next segment. Sums over these walkers
+//   give the first block and the DC values of each subsequence. Then all subsequences are decoded
+//   again, and their coefficients are stored. An error in a scan sets a flag and never stops a
+//   kernel: every loop ends at a bit, at a block, or after a number of rounds.
+// Layouts: see kernels/src/jpeg.cuh. The scan without stuffing consists of words whose highest byte
+//   is the first. A link is hops << 3 | block: it leads to the walker of that block of the MCU in
+//   the subsequence `hops` further on. 128 is added if that subsequence begins the next segment.
+// Launch: the grid's y is the place in the batch; places without a JPEG file are left alone.
+//   `jpeg_count`: a block for every CHUNK of the longest scan, and one more for the tables.
+//   `jpeg_unstuff`: a block for every CHUNK of the longest scan; a thread has 16 bytes of the scan.
+//   `jpeg_walk`: one launch per round; each thread runs one walker after another.
+//   `jpeg_resolve`: one block, which does nothing once all links are known.
+//   `jpeg_write`: each thread decodes one subsequence after another.
 #include "jpeg.cuh"
 
 constexpr unsigned ALL_LANES = 0xffffffffu;

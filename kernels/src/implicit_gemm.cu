@@ -3,28 +3,31 @@
 //
 //   y (pixels × K) = columns (pixels × T·R·S·C) · weight (T·R·S·C × K),  for each group
 //
-// Algorithm: a block computes BM output pixels (of all images, one after another, so that N = 1
-//   fills tiles too) × BN filters. It loops over the inner dimension, taps outside, channels
-//   inside, in chunks of BK: STAGES - 1 chunks of both factors are being copied to shared memory
-//   (cp.async) while one is multiplied. The left factor is never stored: a chunk's elements are
-//   copied from where the window's taps fall, or are 0. Each thread sums TM × TN products in
-//   registers. Where the tiles do not fill the machine, the inner dimension is split over gridDim.y
-//   blocks. Each writes its sums to the workspace, and the last of a tile adds them up (split.cuh).
-//   A chunk is multiplied in steps of 256 products a thread: unrolled whole, the code was half as
-//   long again, for 1% fewer instructions.
-//   A tile is finished from shared memory, not from registers, in loops that are hardly unrolled:
-//   the epilogue's code would be repeated TM · TN / 4 times. A split tile's sums are added up
-//   there.
-//   POINTWISE (1×1 at stride 1, unpadded): the left factor is x itself. It may be normalised, or
-//   scaled and shifted, and activated first (prologue.cuh): every block does so anew.
-// Layouts: x, residual, y are N·D·H·W pixels with any pitch. weight is G × T·R·S × C/G × K/G, both
-//   channel axes padded to a multiple of 4 with zeros (kernels/convolution/implicit_gemm.py,
-//   prepare_filter). Shared memory holds pixels × BK, 4 more floats per row where rows would start
-//   in one bank, and BK × BN. A thread's rows lie BM / TM apart and its columns in runs of 4, so
-//   that neighbouring threads write neighbouring addresses. Rows of threads one after another,
-//   instead of squares of four, took twice the wavefronts for the weights. The workspace is
-//   tiles × splits × BM × BN. scale and shift are C floats, padded to a multiple of 4 with zeros.
-// Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / TM · BN / TN threads.
+// Algorithm: a block computes BM output pixels × BN filters. The pixels of all images follow each
+//   other, so N = 1 fills tiles too. The block loops over the inner dimension in chunks of BK, over
+//   the taps and within a tap over the channels. STAGES - 1 chunks of both factors are copied to
+//   shared memory (cp.async) while one is multiplied. The left factor is never stored: a chunk's
+//   elements are copied from the inputs of the window's taps, or are 0. Each thread sums TM × TN
+//   products in registers. If the tiles do not fill the GPU, the inner dimension is split over
+//   gridDim.y blocks. Each writes its sums to the workspace, and the tile's last block adds them
+//   (split.cuh).
+//   A thread multiplies a chunk in steps of 256 products: with whole chunks unrolled, the code was
+//   half as long again, for 1% fewer instructions.
+//   A tile is finished from shared memory and not from registers, in loops that are hardly
+//   unrolled; otherwise the epilogue's code would be repeated TM · TN / 4 times. The sums of a
+//   split tile are added there.
+//   POINTWISE (1×1 at stride 1, unpadded): the left factor is x itself. A prologue (prologue.cuh)
+//   may first normalise, or scale and shift, and activate x; every block computes it again.
+// Layouts: x, residual, y are N·D·H·W pixels with any pitch. weight is G × T·R·S × C/G × K/G, with
+//   both channel axes padded with zeros to a multiple of 4 (kernels/convolution/implicit_gemm.py,
+//   prepare_filter). Shared memory holds pixels × BK and BK × BN; a pixel's row is padded with 4
+//   floats if all rows would start in the same bank. A thread's rows are BM / TM apart and its
+//   columns come in runs of 4, so that neighbouring threads write neighbouring addresses. Lanes
+//   form squares of four; in rows they took twice as many wavefronts to load the weights. The
+//   workspace is tiles × splits × BM × BN. scale and shift are C floats, padded with
+//   zeros to a multiple of 4.
+// Launch: (tiles, splits, groups) blocks of BM / TM · BN / TN threads; tiles along filters vary
+//   fastest.
 #include "channels.cuh"
 #include "implicit_gemm.cuh"
 #include "prologue.cuh"

@@ -1,4 +1,4 @@
-// What the implicit matrix products share: where a window's elements lie, and how a tile ends.
+// Shared by the implicit matrix products: the addresses of a window's elements, and a tile's end.
 #pragma once
 
 #include "epilogue.cuh"

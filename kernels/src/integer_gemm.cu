@@ -1,21 +1,22 @@
-// Convolution of quantized numbers as an implicit matrix product on tensor cores: bytes in, bytes
-// out, and sums of whole numbers in between, which are exact in any order.
+// Convolution of quantized numbers as an implicit matrix product on tensor cores. x, weight and y
+// are bytes; the sums are whole numbers, which are exact in any order.
 //
-//   sum = Σ x · weight, and what requantize.cuh makes of it
+//   sum = Σ x · weight, which requantize.cuh converts to a byte of y
 //
-// Algorithm: as tensor_gemm.cu, of rows of 128 bytes; ldmatrix gives the fragments of mma.m16n8k32.
-//   On sm_90a, with WARPGROUPS, wgmma reads the same rows, both factors from shared memory.
-//   Where a window lies outside the image it reads the zero point of x. Channels that are only
-//   there to fill vectors up meet weights of 0.
-//   Rejected: to store zero points where a copy would bring zeros, which branches in every row.
-//   They are copied from memory, the first 16 bytes of offset, instead.
+// Algorithm: as in tensor_gemm.cu, with rows of 128 bytes; ldmatrix loads the fragments of
+//   mma.m16n8k32. On sm_90a, with WARPGROUPS, wgmma reads both factors' rows from shared memory.
+//   Outside the image a window reads the zero point of x. Channels that only fill vectors are
+//   multiplied by weights of 0.
+//   Rejected: storing zero points where a copy would write zeros, which branches in every row.
+//   Instead, they are copied from memory: they are the first 16 bytes of the operand offset.
 // Layouts: x, residual, y are N·D·H·W pixels of unsigned bytes, with any pitch. weight is G x K/G x
-//   T·R·S x channels, of signed bytes, the channels padded to 16 with zeros
-//   (kernels/convolution/integer_gemm.py, prepare_filter). offset is 16 bytes of x's zero point,
-//   then an int a filter. A tile's sums are BM x (BN + 8) ints; the workspace is tiles x splits of
-//   them.
-// Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / WM · BN / WN warps.
-//   Dynamic shared memory: STAGES chunks of both factors, or a tile's sums; 16 bytes a pixel.
+//   T·R·S x channels of signed bytes, with channels padded with zeros to a multiple of 16
+//   (kernels/convolution/integer_gemm.py, prepare_filter). offset is 16 bytes that repeat x's zero
+//   point, then one int per filter. A tile's sums are BM x (BN + 8) ints; the workspace is tiles x
+//   splits of such tiles.
+// Launch: (tiles, splits, groups) blocks of BM / WM · BN / WN warps; tiles along filters vary
+//   fastest. Dynamic shared memory: STAGES chunks of both factors, or a tile's sums; and 16 bytes
+//   per pixel.
 #include "channels.cuh"
 #include "implicit_gemm.cuh"
 #include "requantize.cuh"

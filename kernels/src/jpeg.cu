@@ -1,17 +1,16 @@
-// Pixels of JPEG files, made of their coefficients as libjpeg-turbo makes them, to the bit.
+// Computes the pixels of JPEG files from their coefficients, with the same bits as libjpeg-turbo.
 //
-// Algorithm: an inverse DCT of whole numbers, along columns and then along rows, to 8, 4, 2 or 1
-//   samples a side (Loeffler, Ligtenberg & Moschytz 1989, "Practical fast 1-D DCT algorithms with
-//   11 multiplications"; the smaller ones leave out what is not seen). Then samples that are fewer
-//   than the pixels are interpolated, 3/4 of the nearer and 1/4 of the further one, and YCbCr
-//   becomes RGB. libjpeg-turbo holds numbers in 16 bits between its passes; where they would not
-//   fit, a flag is set.
-// Layouts: kernels/src/jpeg.cuh; a component's samples lie row by row. The pixels take the place of
-//   the scan in the entry: kernels/src/resize.cu goes on with them as with those of an image that
-//   was decoded elsewhere.
-// Launch: y is the place in the batch, and what is no JPEG file is left alone.
-//   `inverse_dct`: 8 threads a block of samples, of which each has a column and then a row.
-//   `jpeg_pixels`: a pixel a thread at a time, of those that are resized.
+// Algorithm: an inverse DCT in integers, along columns and then along rows, gives blocks of 8, 4, 2
+//   or 1 samples a side (Loeffler, Ligtenberg & Moschytz 1989, "Practical fast 1-D DCT algorithms
+//   with 11 multiplications"; the smaller transforms skip some coefficients). If a component has
+//   fewer samples than the image has pixels, they are interpolated: 3/4 of the nearer sample and
+//   1/4 of the further one. Then YCbCr becomes RGB. libjpeg-turbo keeps 16 bits between its passes;
+//   numbers that would not fit set a flag.
+// Layouts: see kernels/src/jpeg.cuh; a component's samples are in row order. The pixels overwrite
+//   the scan in the entry. kernels/src/resize.cu then treats them like any other decoded image.
+// Launch: the grid's y is the place in the batch; places without a JPEG file are left alone.
+//   `inverse_dct`: 8 threads per block of samples; each has a column and then a row.
+//   `jpeg_pixels`: each thread computes one pixel after another of the part that is resized.
 #include "jpeg.cuh"
 
 // Numbers of 32 bits that wrap, as those of vector instructions do.

@@ -1,10 +1,10 @@
-// What kernels know of a JPEG file: the part of a place's entry that describes it, and the layout
-// of the memory that they share.
+// Describes a JPEG file for kernels: the part of a place's entry that belongs to the file, and the
+// layout of the scratch memory that the kernels share.
 //
-// A scan is decoded in subsequences of SUBSEQUENCE bytes of a restart segment, without stuffing.
-// Those of segment s have the slots from start / SUBSEQUENCE + s on, where `start` is the byte at
-// which it begins: that leaves at most one slot empty between two segments, and needs no sum over
-// them.
+// The scan of each restart segment is decoded, without stuffing, in subsequences of SUBSEQUENCE
+// bytes. The subsequences of segment s are numbered from slot start / SUBSEQUENCE + s on, where
+// `start` is the segment's first byte. Thus no sum over the segments is needed, and at most one
+// slot between two segments is empty.
 #pragma once
 #include "place.cuh"
 

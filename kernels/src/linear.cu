@@ -1,18 +1,18 @@
 // Fully connected layers for few rows: y = activation(x · weightᵀ + bias).
 //
-// Algorithm: a block multiplies OUTPUTS rows of the weights by ROWS rows of x, its threads side by
-//   side along the channels, 16 bytes each: the weights, which are most of the data, are read once
-//   for all ROWS, with OUTPUTS loads per thread in flight. Every thread sums ROWS × OUTPUTS
-//   products in registers. The lanes of a warp then exchange halves of their sums until each has
-//   its share of the warp's sums, and one thread per 4 outputs adds those of the warps. The order
-//   of all sums is fixed. Every block reads x again, from the caches: as much as the weights where
-//   ROWS = OUTPUTS.
+// Algorithm: a block multiplies OUTPUTS rows of the weights by ROWS rows of x. Its threads divide
+//   the channels: each loads 4 neighbouring channels at a time. The weights, which are most of the
+//   data, are read once for ROWS rows, with OUTPUTS loads per thread in flight. Every thread sums
+//   ROWS × OUTPUTS products in registers. The lanes of a warp then exchange halves of their sums
+//   until each lane has a share of the warp's sums. One thread per 4 outputs adds the warps' sums.
+//   The order of all sums is fixed. Every block reads x again, from the caches; with ROWS = OUTPUTS
+//   it reads as much of x as of the weights.
 //   For 8 rows, two blocks of 256 threads per multiprocessor spilled 160 bytes per thread on sm_80;
-//   three of 128 spill none.
-// Layouts: x and y are rows with any pitch; weight is stored as x is, K × C, rows padded with zeros
-//   to 4 channels.
-// Launch: (ceil(K / OUTPUTS), ceil(rows / ROWS)) blocks of one to MAX_WARPS whole warps:
-//   fewer warps where many sums need many registers.
+//   three blocks of 128 threads spill none.
+// Layouts: x and y are rows with any pitch. weight is K × C in x's type, with rows padded with
+//   zeros to a multiple of 4 channels.
+// Launch: (ceil(K / OUTPUTS), ceil(rows / ROWS)) blocks of one to MAX_WARPS warps; where many sums
+//   need many registers, there are fewer warps.
 #include "channels.cuh"
 #include "epilogue.cuh"
 

@@ -3,10 +3,10 @@
 //   y[c] = x[c] / (bias + scale * sum of x[i]^2)^beta,  c - before <= i <= c + after
 //   scale = alpha / size
 //
-// Algorithm: one thread per element, which also reads the neighbouring channels: its neighbouring
+// Algorithm: one thread per element, which also reads the neighbouring channels. Neighbouring
 //   threads read them too, so they come from the L1 cache. Windows of channels are not aligned to
-//   vectors, and one power per element costs more than wider loads would save.
-// Layouts: pixels with any pitch in and out.
+//   vectors, and the power of each element costs more than wider loads would save.
+// Layouts: x and y are pixels with any pitch.
 // Launch: one dimension, one thread per element, the last block partial.
 #include "common.cuh"
 #include "half.cuh"

@@ -1,13 +1,15 @@
-// Kernels that measure what the model of time assumes of a GPU (kernels/tuning/micro.py).
+// Kernels that measure the numbers that the cost model assumes about a GPU
+// (kernels/tuning/micro.py).
 //
-// read_cache   every block reads the same vectors, from a place of its own on, past the first-level
-//              cache: the second-level cache's rate by the number of blocks
-// chain        each thread's additions depend on each other: a kernel of a length that an argument
-//              sets, for the gaps between launches
-// wide         as chain, its code unrolled: as long as a large convolution's, for cold code
-// late         stores long after it let the next launch begin: does the next one wait?
-// issue        a multiplication of small tiles from shared memory, as in a convolution's loop, by
-//              so many warps: what few warps do not hide of each other's latencies
+// read_cache   every block reads the same vectors, each block from another start, past the L1
+//              cache: measures the L2 cache's rate for a number of blocks
+// chain        each thread's additions depend on each other, and an argument sets their number:
+//              measures the gaps between launches
+// wide         as chain, but unrolled to code as long as a large convolution's: measures the cost
+//              of code that is not in the instruction cache
+// late         stores long after it lets the next launch begin: shows whether that launch waits
+// issue        multiplies small tiles from shared memory like the loop of a convolution: measures
+//              the latency that a given number of warps cannot hide
 #include "common.cuh"
 
 // y[block] = the sum of x, whose parts the threads of a block add up and exchange.

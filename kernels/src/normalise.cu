@@ -2,12 +2,12 @@
 //
 //   y = activation((x - mean) / sqrt(variance + epsilon) * scale + shift)
 //
-// Algorithm: a block of THREADS computes one row, the elements along the normalised axes, in three
-//   passes: mean, variance, result; the second and third read it from the caches. The variance is
-//   that of the differences from the mean, which keeps its digits where the mean is large. The
-//   order of the sums is fixed, as in block.cuh.
-// Layouts: any strides. `rows` walks over the rows' first elements, `along` over the elements of a
-//   row; scale and shift repeat along axes that they do not have.
+// Algorithm: a block of THREADS computes one row, which is the elements along the normalised axes,
+//   in three passes: mean, variance, result. The second and third pass read the row from the
+//   caches. The variance is computed from the differences to the mean, so it stays precise if the
+//   mean is large. The order of the sums is fixed, as in block.cuh.
+// Layouts: any strides. `rows` walks over the rows' first elements, and `along` over the elements
+//   of a row. scale and shift repeat along the axes that they lack.
 // Launch: one block per row.
 #include "block.cuh"
 #include "common.cuh"

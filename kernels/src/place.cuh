@@ -1,7 +1,7 @@
-// Places of a batch, each with one image of any kind: kernels/image/place.py.
+// The places of a batch, each with one image of any kind: kernels/image/place.py.
 //
-// A place begins with its entry, in which is all that differs from image to image. So one captured
-// graph, with the grids of the largest image, serves images of all kinds and sizes.
+// A place begins with its entry, which holds every parameter that differs from image to image. So
+// one captured graph, whose grids fit the largest image, serves images of all kinds and sizes.
 #pragma once
 #include "common.cuh"
 

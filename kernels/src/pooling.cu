@@ -1,15 +1,15 @@
-// Pooling over windows and over whole images, in every variant of ONNX's.
+// Pooling over windows and over whole images, in every variant that ONNX has.
 //
-// `pool`: each thread computes V neighbouring channels of one output pixel and loops over the
-//   window's taps inside the image: consecutive threads read consecutive channels. Neighbouring
+// `pool`: each thread computes V neighbouring channels of one output pixel, and loops over the
+//   window's taps inside the image. Consecutive threads read consecutive channels. Neighbouring
 //   windows overlap; their common inputs come from the caches.
-//   A row of three taps, the usual window, is loaded at once; without the bound of 4 blocks per
-//   multiprocessor ptxas spilled registers to fit more (up to 20 bytes per thread on sm_100).
+//   A row of three taps, the usual window, is loaded at once. Without the bound of 4 blocks per
+//   multiprocessor, ptxas spilled up to 20 bytes per thread on sm_100, so that more blocks fit.
 //   Launch: one dimension, one thread per output pixel and channel vector, the last block partial.
 // `global_pool`: a block computes 32 channels of one image. Each of its ROWS warps loops over every
 //   ROWS-th pixel, then the first warp adds the others' results in order.
-//   Launch: (ceil(C / 32), N) blocks of 32 × ROWS threads. Not on vectors of channels: at N = 1
-//   there would be too few blocks, and a warp already reads 128 contiguous bytes.
+//   Launch: (ceil(C / 32), N) blocks of 32 × ROWS threads. A thread has one channel and no vector:
+//   with vectors N = 1 would have too few blocks, and a warp already reads 128 contiguous bytes.
 // Layouts: N·D·H·W pixels with any pitch in, N·O·P·Q out. 2-D images have depth 1.
 #include "bytes.cuh"
 #include "half.cuh"

@@ -1,15 +1,15 @@
-// A network's input as NHWC floats with padded channels.
+// Writes a network's input as NHWC floats or bytes with padded channels.
 //
 // `pixels_to_floats`: uint8 N·H·W·C images, y = pixel * multiplier[c] + offset[c].
-// `pixels_to_bytes`: the same, quantized as by quantize.cu; block x block pixels of 4 channels each
-//   are one pixel of y.
-// `places_to_floats`, `places_to_bytes`: the same of places (place.cuh) of all kinds; a tensor's
-//   numbers are taken as they are, and those of decoded images from what resize.cu made.
-// Channels from C up to those of the output are written as 0.
+// `pixels_to_bytes`: the same, then quantized as in quantize.cu. A pixel of y holds block x block
+//   pixels of the image, with 4 channels each.
+// `places_to_floats`, `places_to_bytes`: the same for places (place.cuh) of all kinds. A tensor's
+//   numbers are used unchanged. The pixels of decoded images are read from resize.cu's output.
+// The channels of y from C on are 0.
 //
 // Layouts: contiguous in; N·H·W pixels with any pitch out. A tensor is C·H·W or H·W·C, by strides.
-// Launch: one dimension, the last block partial, one thread per pixel of an image; of places, y is
-//   the place.
+// Launch: one dimension, the last block partial, one thread per pixel of an image; for places, the
+//   grid's y is the place.
 #include "bytes.cuh"
 #include "half.cuh"
 #include "place.cuh"

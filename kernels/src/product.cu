@@ -1,16 +1,15 @@
-// Products of two computed matrices, many at once: y = a · b.
+// Multiplies many pairs of computed matrices at once: y = a · b.
 //
-// Algorithm: a block of 64 threads computes TILE × TILE numbers of one product in steps of TERMS
-//   products: it copies a tile of either factor to shared memory. Beyond the factors' ends it
-//   multiplies zeros. The order of the sums is fixed: along the terms. Sums are floats, whatever
-//   the factors are.
-//   product, in strict float32: a thread has 4 × 4 numbers, and reads 4 of each factor for 16
-//   products. product_tensor, on tensor cores, at the precisions of tensor_gemm.cu: a warp has 16
-//   rows. A lane reads two neighbours along the terms, which are its part of a fragment of halves;
-//   of TF32 numbers an mma multiplies 8 terms, in another order, so that it reads the same.
-// Layouts: any strides, so that transposed factors, heads and slices need no copies. Neighbouring
-//   threads copy neighbours along the terms, or along the rows of a and the columns of b: along
-//   whichever axis is contiguous (A_TERMS, B_COLUMNS). `matrices` walks over the products.
+// Algorithm: a block of 64 threads computes TILE × TILE numbers of one product. In each step it
+//   copies TERMS terms of both factors to shared memory, with zeros beyond the factors' ends. The
+//   order of the sums is fixed: along the terms. Sums are floats at every precision.
+//   product, in strict float32: a thread computes 4 × 4 numbers, and loads 4 numbers of each factor
+//   for 16 multiplications. product_tensor, on tensor cores, at the precisions of tensor_gemm.cu: a
+//   warp computes 16 rows. A lane reads two neighbouring terms, its part of a fragment of halves.
+//   An mma of TF32 multiplies 8 terms in an order in which a lane reads the same two terms.
+// Layouts: any strides, so transposed factors, heads and slices need no copies. Neighbouring
+//   threads copy along the axis that is contiguous: the terms, or a's rows and b's columns
+//   (A_TERMS, B_COLUMNS). `matrices` walks over the products.
 // Launch: (products, ceil(rows / TILE), ceil(columns / TILE)) blocks.
 #include "fragments.cuh"
 

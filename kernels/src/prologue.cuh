@@ -1,9 +1,9 @@
-// The start of a product of pixels and filters, on x as it lies in shared memory:
+// The start of a product of pixels and filters, applied to x in shared memory:
 // x' = activation((x - mean) / sqrt(variance + epsilon) * scale + shift).
 //
-// A thread applies it to what it copied itself, before the barrier after which others read it: no
-// barrier is added. Channels beyond the last become activation(0), or NaN where all of the pixel
-// is: the weights there are zeros.
+// A thread applies it to the numbers that it copied itself, before the barrier after which others
+// read them, so no barrier is added. Channels beyond the last become activation(0), or NaN if the
+// whole pixel is NaN; their weights are zeros.
 #pragma once
 
 #include "channels.cuh"

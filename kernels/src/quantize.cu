@@ -1,12 +1,12 @@
-// What networks of bytes do between convolutions: from numbers to bytes and back, sums, averages.
+// The operations between convolutions of bytes: quantization, its inverse, sums, averages.
 //
 // `quantize`, `requantize`, `dequantize`, `add`: each thread computes one step of a walk
 //   (common.cuh), as in elementwise.cu. A byte stands for scale * (byte - zero). Products and sums
-//   are rounded one by one, as NumPy rounds them, and `add` computes what integer_gemm.cu does of a
-//   residual. `requantize` computes what `dequantize` and `quantize` do in turn, to the bit.
+//   are rounded one by one, as NumPy rounds them. `add` computes the same as integer_gemm.cu with a
+//   residual, and `requantize` the same bits as `dequantize` followed by `quantize`.
 //   Launch: one dimension, one thread per step, the last block partial.
-// `global_average`: a block computes 32 channels of one image, each of its ROWS warps the sum of
-//   every ROWS-th pixel; sums are whole numbers, exact in any order.
+// `global_average`: a block computes 32 channels of one image. Each of its ROWS warps sums every
+//   ROWS-th pixel; the sums are whole numbers, which are exact in any order.
 //   Launch: (ceil(C / 32), N) blocks of 32 x ROWS threads.
 #include "bytes.cuh"
 #include "half.cuh"

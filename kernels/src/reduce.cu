@@ -1,12 +1,12 @@
 // Reductions along any axes: sum, mean, maximum, minimum, L2 norm.
 //
-// Algorithm: LANES threads reduce one row, the elements along the reduced axes. One thread takes a
-//   short row, so that neighbouring threads read neighbouring rows; a warp or a block takes a long
-//   one, its threads side by side along the fastest of the reduced axes. The order of the sums is
+// Algorithm: LANES threads reduce one row, which is the elements along the reduced axes. A short
+//   row has one thread, so that neighbouring threads read neighbouring rows. A long row has a warp
+//   or a block, whose threads divide the fastest of the reduced axes. The order of the sums is
 //   fixed: along each thread's elements, then as in block.cuh.
-// Layouts: any strides. `rows` walks over the output and the rows' first elements, `along` over the
-//   elements of a row.
-// Launch: one block of LANES threads per row; of 256, a row each, where LANES is 1.
+// Layouts: any strides. `rows` walks over the output and the rows' first elements, and `along` over
+//   the elements of a row.
+// Launch: one block of LANES threads per row. If LANES is 1, a block has 256 threads and 256 rows.
 #include "block.cuh"
 #include "common.cuh"
 #include "half.cuh"

@@ -1,14 +1,14 @@
-// The end of a convolution of bytes: sums of whole numbers become bytes.
+// The end of a convolution of bytes: converts sums, which are whole numbers, to bytes.
 //
-//   v = (sum + offset[k]) · scale[k]    the zero point of x and the bias are parts of offset
-//   v = round(v), within bounds, · step   where the sum is rounded ahead of a residual
+//   v = (sum + offset[k]) · scale[k]    offset includes the zero point of x and the bias
+//   v = round(v), within bounds, · step   if the sum is rounded before a residual is added
 //   v = v + (residual - its zero point) · its step
 //   y = round(v), within bounds, + zero point of y
 //
-// Steps are in units of y's scale, so that y takes no division; products and sums are rounded one
-// by one, as NumPy rounds them. Rounding is to the nearest, ties to even.
-// Layouts: offset is 16 bytes of x's zero point, then an int a filter. A tile's sums lie in rows of
-//   PITCH ints; the workspace is tiles x splits of them.
+// Steps are in units of y's scale, so y needs no division. Products and sums are rounded one by
+// one, as NumPy rounds them. Rounding is to the nearest, ties to even.
+// Layouts: offset is 16 bytes that repeat x's zero point, then one int per filter. A tile's sums
+//   lie in rows of PITCH ints; the workspace is tiles x splits of such tiles.
 #pragma once
 
 #include "bytes.cuh"

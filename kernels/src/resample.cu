@@ -1,13 +1,13 @@
-// Resampling of images: resizing, and padding by what is inside them.
+// Resamples images: resizes them, or pads them with pixels of the image itself.
 //
 //   y[p, q] = sum over i, j of h[p, i] * w[q, j] * x[h'[p, i], w'[q, j]], for every channel
 //
-// Algorithm: each thread computes V neighbouring channels of one output pixel. For each axis a
-//   table says which positions it reads, and by what each is multiplied: one for nearest
+// Algorithm: each thread computes V neighbouring channels of one output pixel. A table for each
+//   axis gives the positions that an output reads, and a factor for each: one position for nearest
 //   neighbours and reflected padding, two for linear interpolation. The tables are short and stay
 //   in the caches.
-// Layouts: N·D·H·W pixels with any pitch in, N·O·P·Q out; 2-D images have depth 1 and no table for
-//   it. A table is P × T pairs: position, factor.
+// Layouts: N·D·H·W pixels with any pitch in, N·O·P·Q out. 2-D images have depth 1 and no table for
+//   the depth. A table is P × T pairs of a position and a factor.
 // Launch: one dimension, one thread per output pixel and channel vector, the last block partial.
 #include "common.cuh"
 #include "half.cuh"

@@ -1,14 +1,17 @@
-// Pixels of the network's size, made of decoded images as Pillow makes them, to the bit.
+// Resizes decoded images to the network's size, with the same bits as Pillow.
 //
-// Algorithm: an image is resampled along one axis, which its entry names, and then along the other.
-//   Each output byte is a sum of `taps` bytes along the axis, by weights of 22 bits behind the
-//   point, rounded to a byte after either pass. The second pass computes only what the crop shows,
-//   turns it upright, and puts the paper's colour around it. The weights come from the host
-//   (kernels/image/taps.py). Places of other kinds are only copied.
-// Launch: y is the place in the batch.
-//   `fetch`: copies each entry from the host's memory by its own length, 16 bytes a thread at a
-//     time, each byte once; the grid is for many bytes under way, not for the longest entry.
-//   `first_axis`: a byte of the result a thread at a time, as many as the entry says.
+// Algorithm: an image is resampled along one axis and then along the other; its entry says which
+//   axis is the first. In either pass an output byte is a sum of `taps` bytes along the axis,
+//   multiplied by weights with 22 fractional bits, and rounded. The second pass computes only the
+//   pixels in the crop, turns them upright, and fills the rest of the frame with the paper's
+//   colour. The weights come from the host (kernels/image/taps.py). Places of other kinds are only
+//   copied.
+// Launch: the grid's y is the place in the batch.
+//   `fetch`: copies each entry, by its own length, from the host's memory. A thread copies 16 bytes
+//     at a time. The size of the grid keeps many bytes in flight and does not depend on the
+//     longest entry.
+//   `first_axis`: each thread computes one byte of the result after another; the entry says how
+//     many.
 //   `second_axis`: one thread per byte of the network's pixels, the last block partial.
 #include "place.cuh"
 

@@ -2,10 +2,10 @@
 //
 //   y = exp(x - m) / sum of exp(x - m), or x - m - log(sum of exp(x - m)), m the largest x
 //
-// Algorithm: a block of THREADS computes one row in three passes: largest, sum, result; the second
-//   and third read it from the caches. The order of the sums is fixed: along each thread's
-//   elements, over the lanes of a warp by shuffles, over the warps in turn.
-// Layouts: any strides; the row's own stride is 1 along the channels of NHWC.
+// Algorithm: a block of THREADS computes one row in three passes: largest, sum, result. The second
+//   and third pass read the row from the caches. The order of the sums is fixed: along each
+//   thread's elements, then as in block.cuh.
+// Layouts: any strides; along the channels of NHWC, a row's own stride is 1.
 // Launch: one block per row.
 #include "block.cuh"
 #include "common.cuh"

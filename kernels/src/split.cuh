@@ -1,6 +1,6 @@
-// A sum over several blocks: each writes its part to the workspace, and the last one, found by a
-// counter, adds the parts in a fixed order, so that the result does not depend on which block was
-// last. It resets the counter to 0 for the next launch.
+// A sum over several blocks. Each block writes its part to the workspace. The last block, found by
+// a counter, adds the parts in a fixed order, so the result does not depend on which block is last.
+// It resets the counter to 0 for the next launch.
 #pragma once
 
 #include "common.cuh"

@@ -1,41 +1,41 @@
 // Convolution as an implicit matrix product on tensor cores, at three precisions:
 // y = activation(conv(x, weight) + bias + residual).
 //
-//   FP16    x, weight, residual and y are half; products are exact, their sums float.
-//   TF32    All are float; 11 bits of each factor are multiplied.
-//   TF32X3  All are float, and y has a float's accuracy: each factor is the sum of two TF32
-//           numbers, big + small. Of the four products the smallest is left out, 2^-22 of the
-//           whole; the others are summed smallest first. Tensor cores truncate sums, which errs in
-//           one direction, and in a network that adds up: they sum 8 products only, and these sums
-//           are added in float, rounded (Ootomo & Yokota 2022). Infinity stays infinity.
+//   FP16    x, weight, residual and y are halves; products are exact, and their sums are floats.
+//   TF32    All are floats; 11 bits of each factor are multiplied.
+//   TF32X3  All are floats, and y has a float's accuracy. Each factor is the sum of two TF32
+//           numbers, big + small. Of their four products, the smallest (2^-22 of the whole) is left
+//           out; the others are summed, the smallest first. Tensor cores truncate sums, and such
+//           errors have one direction and add up in a network. So tensor cores sum only 8 products,
+//           and floats add these sums, with rounding (Ootomo & Yokota 2022). Infinity is preserved.
 //
-// Algorithm: as implicit_gemm.cu, with tiles of BM pixels x BN filters, of which a warp multiplies
-//   WM x WN by mma.sync. Both factors lie in shared memory as rows of 128 bytes of the inner
-//   dimension, a row for each pixel or filter. ldmatrix then gives the registers of a fragment at
+// Algorithm: as in implicit_gemm.cu, with tiles of BM pixels x BN filters, of which a warp
+//   multiplies WM x WN with mma.sync. In shared memory both factors have a row of 128 bytes of the
+//   inner dimension for each pixel or filter. ldmatrix then loads the registers of a fragment at
 //   every precision: 8 rows x 16 bytes are 8 x 8 halves, or 8 x 4 floats.
-//   Row r has its 16-byte vector v at v ^ r % 8: the 8 rows of a matrix, and the 8 vectors that
-//   neighbouring threads copy, lie in different banks.
-//   On sm_90a, with WARPGROUPS, wgmma reads the same rows itself: a warpgroup multiplies 64 pixels
-//   x BN filters, a warp 16 of them, and the sums lie as those of mma.sync. It would truncate TF32
-//   factors, so pixels pass through registers, where they are rounded; weights are already. In
-//   TF32X3 pixels are split there; weights, by the thread that copied them, into `big` where they
-//   lie and `small` beside the chunks.
-//   A projection, of the residual's channels at a stride, is more of the inner dimension: a unit of
-//   a chunk is copied from x or from the residual, by what `rows` says of either.
+//   Row r has its 16-byte vector v at place v ^ r % 8. So the 8 rows of a matrix lie in different
+//   banks, and so do the 8 vectors that neighbouring threads copy.
+//   On sm_90a, with WARPGROUPS, wgmma reads these rows itself: a warpgroup multiplies 64 pixels x
+//   BN filters, a warp 16 of the pixels, and the sums have the layout of mma.sync's. wgmma would
+//   truncate TF32 factors. So pixels pass through registers, where they are rounded; weights were
+//   rounded on the host. In TF32X3, pixels are split in these registers. The thread that copied a
+//   weight splits it: `big` overwrites the weight, and `small` has its own place after the chunks.
+//   A projection (of the residual's channels at a stride) extends the inner dimension. A chunk's
+//   unit is copied from x or from the residual; `rows` says where each pixel's window lies in both.
 // Layouts: x, residual, y are N·D·H·W pixels with any pitch. The inner dimension is T·R·S taps x
-//   channels, padded to UNIT: what is copied at once, 16 bytes, or 8 of images with 3 channels;
-//   then the projected channels, padded likewise. weight is G x K/G x inner, padded to 16 bytes
-//   with zeros (kernels/convolution/tensor_gemm.py, prepare_filter). A tile's sums are BM x (BN +
-//   8) floats, so that the rows that half a warp writes at once lie in different banks; the
-//   workspace is tiles x splits of them.
-// Launch: (tiles, splits, groups) blocks, tiles of filters fastest, of BM / WM · BN / WN warps.
-// With
-//   WARPGROUPS the blocks of a split may be clusters, (1, splits, 1), and there is no workspace.
-//   Dynamic shared memory: STAGES chunks of both factors, or a tile's sums; 16 bytes a pixel,
-//   32 with a projection.
-//   At least 4 blocks per multiprocessor, where 3xTF32 has a small tile: with a bound of 1 it took
-//   118 registers, too many for a third block of 32 x 64; without one, 55 instructions more a turn.
-//   At least 2 of the largest tile with WARPGROUPS, which took 134 without that bound.
+//   channels, padded to UNIT, then the projected channels, also padded to UNIT. A UNIT is copied at
+//   once: 16 bytes, or 8 if images have few channels. weight is G x K/G x inner, padded with zeros
+//   to 16 bytes (kernels/convolution/tensor_gemm.py, prepare_filter). A tile's sums are BM x (BN +
+//   8) floats, so that the rows that half a warp writes at once lie in different banks. The
+//   workspace is tiles x splits of such tiles.
+// Launch: (tiles, splits, groups) blocks of BM / WM · BN / WN warps; tiles along filters vary
+//   fastest. With WARPGROUPS, the blocks of a split may form a cluster of (1, splits, 1) blocks,
+//   and there is no workspace. Dynamic shared memory: STAGES chunks of both factors, or a tile's
+//   sums; and 16 bytes per pixel, or 32 with a projection.
+//   At least 4 blocks per multiprocessor for TF32X3 with a small tile: with a bound of 1 ptxas took
+//   118 registers, too many for a third block of 32 x 64; without a bound, an iteration had 55 more
+//   instructions. At least 2 blocks of the largest tile with WARPGROUPS, which took 134 registers
+//   without a bound.
 #include "cluster_sum.cuh"
 #include "fragments.cuh"
 #include "implicit_gemm.cuh"

@@ -1,4 +1,4 @@
-// What the matrix products on tensor cores share: precisions, sums, and products of warpgroups.
+// Shared by the matrix products on tensor cores: precisions, sums, and products of warpgroups.
 #pragma once
 
 #include "channels.cuh"

@@ -1,34 +1,39 @@
 // Direct convolution on tensor cores, of halves or of bytes:
 // y = activation(conv(x, weight) + bias + residual).
 //
-// Algorithm: a block computes BM output pixels x BN filters, its sums as conv_tensor's
-//   (tensor_gemm.cu). conv_tensor reads each input pixel from the cache once for every tap; here a
-//   block copies its patch, all input pixels that its outputs see, to shared memory once, and every
-//   tap reads it there. The channels are taken in slices of at most 128 bytes; the patch of the
-//   next slice is on its way while this one is multiplied. Weights come in chunks of 128 bytes.
-//   ldmatrix takes 8 rows of 16 bytes from any 8 places, so a fragment of x is 16 output pixels at
-//   one tap, or at two: the address of a row is its pixel's place in the patch plus the offset of
-//   a tap and 16 bytes of channels. The offsets are the same for all pixels, and lie in a table.
+// Algorithm: a block computes BM output pixels x BN filters, with sums as in conv_tensor
+//   (tensor_gemm.cu). conv_tensor reads an input pixel from the L2 cache once per tap. Here a block
+//   copies its patch, all input pixels that its outputs read, to shared memory once, and every tap
+//   reads it there. The channels are divided into slices of at most 128 bytes; the patch of the
+//   next slice is copied while this slice is multiplied. Weights are copied in chunks of 128 bytes.
+//   ldmatrix takes 8 rows of 16 bytes from any 8 places. So a fragment of x is 16 output pixels at
+//   one tap or at two. A row's address is the place of its pixel in the patch plus an offset, which
+//   depends on the tap and the 16 bytes of channels. The offsets are the same for all pixels, and
+//   lie in a table.
 //
-//   Halves of 3 or 4 channels: a vector of 16 bytes is a pair of pixels, two taps. Where the row of
-//   taps is odd, the last vector's second pixel is masked: a weight of 0 does not cancel a NaN.
+//   Halves of few channels: a vector of 16 bytes may hold a pair of pixels, and so two taps. If the
+//   window's width is odd, the last vector's second pixel is masked, because a weight of 0 would
+//   not cancel a NaN.
 //
-//   Bytes: what lies outside an image is the zero point of x, copied from memory. Sums are whole,
-//   and become bytes by requantize.cuh.
+//   Bytes: outside an image x is its zero point, copied from memory. Sums are whole numbers, which
+//   requantize.cuh converts to bytes.
 //
-// Versions: with the table computed by each block, and the loops ahead of the first copy of x
-//   unrolled, 639 instructions lay between the first copy and the loop of 64 x 32; now 257 do.
+// Versions: when each block computed the table, and the loops before the first copy of x were
+//   unrolled, the kernel of 64 x 32 had 639 instructions between that copy and its main loop. Now
+//   it has 257.
 // Layouts: x, residual, y are N·H·W pixels with any pitch. weight is K x slices x chunks x 128
-//   bytes (kernels/convolution/tensor_patch.py, prepare_filter). In shared memory filters lie an
-//   odd number of vectors apart, so 8 neighbours are in different banks; so do the patch's places,
-//   one for each pixel or pair. Two outputs side by side read pixels a stride apart: those have
-//   places side by side (kernels/layout/patches.py, Patch). From one row of outputs to the next the
-//   place advances by as many as a row has outputs, modulo 8: the 8 rows of a matrix may be of
-//   several rows of outputs. Where a slice is no whole number of chunks, each place ends with a
-//   vector of zeros, which the table's last offsets lead to.
-// Launch: (tiles, splits) blocks, tiles of filters fastest; a split has some of the slices. Dynamic
-//   shared memory: STAGES chunks of weights and the patches, or a tile's sums; then the tables.
-//   At least 4 blocks per multiprocessor of a small tile: without a bound ptxas spilled on sm_90.
+//   bytes (kernels/convolution/tensor_patch.py, prepare_filter). In shared memory, filters lie an
+//   odd number of vectors apart, so that 8 neighbours are in different banks. So do the patch's
+//   places, each of which holds one pixel or pair. Two neighbouring outputs in a row read pixels
+//   that are a stride apart; these pixels have neighbouring places (kernels/layout/patches.py,
+//   Patch). From one row of outputs to the next, the place advances by the number of outputs in a
+//   row, modulo 8, because the 8 rows of a matrix may belong to several rows of outputs. If a slice
+//   does not fill its last chunk, each place ends with a vector of zeros, to which the table's last
+//   offsets point.
+// Launch: (tiles, splits) blocks; tiles along filters vary fastest, and a split has some of the
+//   slices. Dynamic shared memory: STAGES chunks of weights and the patches, or a tile's sums; then
+//   the tables. For a small tile at least 4 blocks per multiprocessor: without this bound ptxas
+//   spilled on sm_90.
 #include "channels.cuh"
 #include "epilogue.cuh"
 #include "requantize.cuh"

@@ -1,36 +1,37 @@
-// Fused Winograd convolution of halves, its products on tensor cores:
+// Fused Winograd convolution of halves, with its products on tensor cores:
 // y = activation(conv(x, weight) + bias + residual), F(M, R) along two axes.
 //
 //   x ── tiles d ── V = Bᵀ d B / 4, as halves ─┐
 //                                              ├─ products, summed over C ── Y = Aᵀ products A ── y
 //   weight, transformed ── U · 4, as halves ───┘
 //
-// Algorithm: Lavin & Gray, algorithm 1, all of it in one kernel, as winograd.cu; transforms and
-//   sums are float. A position of Bᵀ d B is a sum of 4 numbers of d: a quarter of it is no larger
-//   than the largest of them, and so a half. A block computes BM tiles x BN filters, the channels
-//   in chunks of 16, an mma's inner dimension. Its tiles are a region of one image, or some whole
-//   images, of which it copies every pixel once. Each warp has some of a tile's positions, and
-//   multiplies all of the block's tiles and filters at them. In a turn each thread transforms 2
-//   channels of one tile of the next chunk and multiplies this chunk, while copies of U for the
-//   next and of d for the one after are under way. All have two stages, so a chunk takes one
-//   barrier.
-//   The products then pass through shared memory, 32 tiles at a time, to threads that transform
-//   those of a tile; the outputs through shared memory too, or through the workspace where the
+// Algorithm: Lavin & Gray, algorithm 1, in one kernel, as in winograd.cu; transforms and sums are
+//   floats. Each element of Bᵀ d B is a sum of 4 numbers of d, so a quarter of it is no larger than
+//   the largest of them, and fits a half. A block computes BM tiles x BN filters, with the channels
+//   in chunks of 16, the inner dimension of an mma. Its tiles are a region of one image, or several
+//   whole images; it copies every pixel of the region once. Each warp has some of a tile's
+//   positions, and multiplies all of the block's tiles and filters at them. In each iteration, a
+//   thread transforms 2 channels of one tile of the next chunk and multiplies this chunk. Meanwhile
+//   the next chunk of U and the chunk of d after it are copied. V, U and d have two stages each, so
+//   a chunk takes one barrier.
+//   The products then pass through shared memory, 32 tiles at a time, to threads that compute the
+//   inverse transforms. The outputs pass through shared memory too, or through the workspace if the
 //   channels are split over gridDim.y blocks (split.cuh).
-// Versions: with each thread loading its tile to registers, which relied on the L1 cache for what
-//   neighbours share, a turn took 291 instructions a warp, then 255: fewer addresses and bounds.
-//   With V as it is, x beyond 16376 became infinite; a quarter takes 16 instructions more.
-// Layouts: x, residual, y are N·H·W pixels of halves with any pitch. weight is alpha² x K x C, K
-//   padded to a multiple of 4, C to one of 8, with zeros (kernels/winograd/filter.py, half_filter).
-//   In shared memory all rows are of 16 channels, 32 bytes. d is images x rows x even and odd
-//   columns x half the columns: so neighbouring tiles' pixels are neighbours, in different banks.
-//   V is positions x tiles, U positions x filters; row r has its 16-byte vector v at v ^ r / 4 % 2:
-//   the 8 rows of a matrix that ldmatrix loads lie in different banks. Products are positions x 32
-//   tiles x filters; of 4 tiles each has runs of 8 filters in another order, so that the rows that
-//   half a warp stores use different banks. Outputs, and the workspace's parts, are outputs x tiles
-//   x filters.
-// Launch: (blocks, splits) blocks of 8 threads a tile, those of filters fastest. Dynamic shared
-//   memory: two stages of V, U and d, or products of 32 tiles and the outputs.
+// Versions: when each thread loaded its tile to registers, and shared pixels came from the L1
+//   cache, a warp took 291 instructions per iteration. Copied regions need fewer addresses and
+//   bounds, and took 255. Without the division by 4, x beyond 16376 became infinite; it takes 16
+//   instructions.
+// Layouts: x, residual, y are N·H·W pixels of halves with any pitch. weight is alpha² x K x C, with
+//   K padded with zeros to a multiple of 4 and C to a multiple of 8 (kernels/winograd/filter.py,
+//   filter_rows). In shared memory all rows have 16 channels, 32 bytes. d is images x rows x even
+//   and odd columns x half the columns, so the pixels of neighbouring tiles are neighbours and lie
+//   in different banks. V is positions x tiles, U positions x filters. Row r has its 16-byte vector
+//   v at place v ^ r / 4 % 2, so the 8 rows of a matrix that ldmatrix loads lie in different banks.
+//   Products are positions x 32 tiles x filters. In each run of 4 tiles, every tile has its runs of
+//   8 filters in another order, so that the rows that half a warp stores use different banks.
+//   Outputs, and the workspace's parts, are outputs x tiles x filters.
+// Launch: (blocks, splits) blocks of 8 threads per tile; blocks along filters vary fastest. Dynamic
+//   shared memory: two stages of V, U and d, or products of 32 tiles and the outputs.
 #include "channels.cuh"
 #include "common.cuh"
 #include "epilogue.cuh"

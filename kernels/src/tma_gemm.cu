@@ -1,31 +1,33 @@
-// Convolution by wgmma as conv_tensor's (tensor_gemm.cu), on sm_90a alone, at two precisions, its
-// factors copied by the tensor memory accelerator: y = activation(conv(x, weight) + bias +
+// Convolution with wgmma as in conv_tensor (tensor_gemm.cu), only on sm_90a and at two precisions.
+// The tensor memory accelerator copies the factors: y = activation(conv(x, weight) + bias +
 // residual).
 //
-// Algorithm: a block multiplies BM pixels x BN filters in chunks of 128 bytes of the inner
-//   dimension, BK elements. One thread of the last warp copies both factors, a whole tile at once,
-//   where tensor maps say they lie: pixels window by window at one tap (im2col), where windows are
-//   single pixels and the weights as matrices. All else has zeros: what is outside an image, or
-//   beyond the last channel, pixel or filter. The other warps multiply.
-//   Barriers in shared memory (mbarrier), two for each of STAGES chunks: `full` counts the bytes of
-//   a chunk as they arrive, `empty` the warps that have multiplied it.
-//   TOGETHER blocks, 2 or 4, may be a cluster, of which two have the same pixels or the same
-//   filters; of 4 blocks each shares its pixels with one neighbour and its filters with another.
-//   Both copy half of the rows that they share, to both, and a chunk is empty when all blocks that
-//   get a part of it from this one have multiplied it. The parts of a split may be of that cluster
-//   too: then there is no workspace, and each block finishes some rows of its tile.
-//   wgmma has 64 rows and any multiple of 8 columns: rows are pixels, or, with FILTER_ROWS,
-//   filters, so that a tile has as few pixels as a small image.
-// Layouts: x, residual, y are N·H·W pixels, those of x at multiples of 16 bytes, which a projected
-//   residual's are too. A chunk is of one tap: the inner dimension is T·R·S taps x channels, then
-//   the projected channels, each filled up to BK. The weights are conv_tensor's, where rows of
-//   a tap end in those of the next: there pixels are zeros. Shared memory has tiles as wgmma reads
-//   them; sums and the workspace are conv_tensor's, with FILTER_ROWS in rows of BN + 4 floats, so
-//   that the 4 pixels and 8 filters that a warp stores at once lie in different banks.
-// Launch: (tiles, splits) blocks of a warpgroup for 64 rows and one warp more, in clusters of
-//   (TOGETHER, 1), or of (TOGETHER, splits) without a workspace.
-//   Clusters of 1, 2 or 4 tiles are in the order of their filters, then of their pixels, and so are
-//   the tiles of one. Dynamic shared memory: STAGES chunks of both factors, or a tile's sums.
+// Algorithm: a block multiplies BM pixels x BN filters in chunks of 128 bytes (BK elements) of the
+//   inner dimension. One thread of the last warp copies whole tiles of both factors, whose layouts
+//   tensor maps describe. Pixels are copied window by window at one tap (im2col). Weights are
+//   copied as a matrix, and so are the pixels of 1×1 windows at stride 1. Elements outside an
+//   image, or beyond the last channel, pixel or filter, are zeros. The other warps multiply.
+//   Each of STAGES chunks has two barriers in shared memory (mbarrier): `full` counts the bytes of
+//   a chunk that have arrived, and `empty` counts the warps that have multiplied it.
+//   TOGETHER blocks, 2 or 4, may form a cluster. Two blocks have the same pixels or the same
+//   filters; of 4 blocks, each shares its pixels with one neighbour and its filters with another.
+//   Each block of a pair copies half of the shared rows into both blocks. A chunk is empty when all
+//   blocks to which this block copies a part of it have multiplied it. The blocks of a split may
+//   belong to the same cluster. Then there is no workspace, and each block finishes some rows of
+//   the tile.
+//   wgmma has 64 rows and any multiple of 8 columns. Rows are pixels or, with FILTER_ROWS, filters,
+//   so that a tile can have as few pixels as a small image.
+// Layouts: x, residual, y are N·H·W pixels; those of x, and of a projected residual, begin at
+//   multiples of 16 bytes. The inner dimension is T·R·S taps x channels, then the projected
+//   channels. Both are padded to BK, so a chunk has only one tap. The weights have conv_tensor's
+//   layout, in which a tap's row ends where the next begins: a chunk may contain weights of the
+//   next tap, which are multiplied by zeros. Shared memory has tiles in wgmma's layout. Sums and
+//   the workspace are as in conv_tensor; with FILTER_ROWS they have rows of BN + 4 floats, so that
+//   the 4 pixels and 8 filters that a warp stores at once lie in different banks.
+// Launch: (tiles, splits) blocks of a warpgroup per 64 rows and one more warp, in clusters of
+//   (TOGETHER, 1) blocks, or of (TOGETHER, splits) without a workspace. Clusters along filters vary
+//   fastest, then clusters along pixels; so do the tiles in a cluster. Dynamic shared memory:
+//   STAGES chunks of both factors, or a tile's sums.
 #include "bulk.cuh"
 #include "cluster_sum.cuh"
 #include "implicit_gemm.cuh"

@@ -1,5 +1,6 @@
-// What a batch's host wants to know, one row an image: its scores, the indices of the k largest,
-// their probabilities, and when all that is there a 1, to which the image's flags are added.
+// Computes the results that the host reads, one row per image: its scores, the indices of the k
+// largest, their probabilities, and last a 1 plus the image's flags, which says that all is
+// written.
 //
 //   PROBABILITIES  score = x, probability = score
 //   LOGITS         score = x, probability = exp(x - m) / sum of exp(x - m), m the largest x
@@ -7,16 +8,18 @@
 //
 // A network's last softmax is computed here, which saves its launch.
 //
-// Algorithm: each warp sorts 32 scores at a time by a bitonic network (Batcher 1968, "Sorting
-//   networks and their applications") and keeps the 32 largest so far, a lane each; a tree over the
-//   warps merges theirs. A key is a score's bits in the order of floats, then the index inverted:
-//   of equals the lower index is first. 32 scores a warp, 1024 threads for 1000 classes: sorting
-//   takes 15 exchanges and the tree 5 merges of 5. Every probability of a row is NaN where one of
-//   its scores is NaN or infinite.
-// Layouts: x are rows with a pitch, of floats, halves, or bytes that stand for numbers; y is in
-//   pinned host memory, its rows contiguous. The 1 is written behind a fence for the whole system:
-//   the host may wait for it by reading it.
-// Launch: one block per image, a warp per 32 classes up to 32 warps, a power of two of them.
+// Algorithm: each warp sorts 32 scores at a time with a bitonic network (Batcher 1968, "Sorting
+//   networks and their applications"), and keeps the 32 largest so far, one per lane. A tree over
+//   the warps merges their lists. A key is a score's bits, mapped so that integers order them like
+//   floats, and then the inverted index, so that among equal scores the lower index is first. For
+//   1000 classes, 1024 threads have 32 scores per warp: sorting takes 15 exchanges, and the tree
+//   takes 5 merges of 5 exchanges. Every probability of a row is NaN if one of its scores is NaN or
+//   infinite.
+// Layouts: x has rows with a pitch, of floats, halves, or bytes that stand for numbers. y is in
+//   pinned host memory, with contiguous rows. The 1 is written after a fence for the whole system,
+//   so the host may wait until it reads the 1.
+// Launch: one block per image, with a warp per 32 classes; the number of warps is a power of two,
+//   at most 32.
 #include "block.cuh"
 #include "bytes.cuh"
 #include "common.cuh"

@@ -1,9 +1,10 @@
-// Hopper's matrix products (sm_90a): a warpgroup, 4 warps of which the first one's number is a
-// multiple of 4, multiplies 64 rows of A by N columns of B, without waiting for the product.
+// Hopper's matrix products (sm_90a): a warpgroup multiplies 64 rows of A by N columns of B, and
+// does not wait for the product. A warpgroup is 4 warps; the number of its first warp is a multiple
+// of 4.
 //
-// As ptx.cuh: outside CUDA the simulator defines the same names. A kernel that calls one of these
-// functions compiles for sm_90a alone, but may name them anywhere. Sums lie as those of mma.m16n8:
-// warp w of the warpgroup has rows 16w and on.
+// Outside CUDA the simulator defines the same names, as it does for ptx.cuh. A kernel for any
+// architecture may name these functions, but a kernel that calls one compiles only for sm_90a. Sums
+// have the layout of mma.m16n8's: warp w of the warpgroup has the 16 rows from 16w on.
 #pragma once
 #include "ptx.cuh"
 

@@ -1,4 +1,4 @@
-// A window over three spatial axes: kernels/problems/window.py, Window. A 2-D one has depth 1.
+// A window over three spatial axes, as in kernels/problems/window.py; a 2-D window has depth 1.
 #pragma once
 
 #include "common.cuh"

@@ -5,33 +5,35 @@
 //                               ├─ products, summed over C ── Y = Aᵀ products A ── y
 //   weight, transformed ── U ───┘
 //
-// Algorithm: Lavin & Gray, algorithm 1 and section 5, all of it in one kernel; in 3-D Lan et al.,
-//   section 3.2. A block computes BM tiles (of all images, one after another, so that N = 1 fills
-//   them too) × BN filters, the channels in chunks of BC. Its warps have two roles. DATA_WARPS of
-//   them copy the next chunk of x, each for its own tiles, and transform it, one channel of a tile
-//   per thread. All others multiply meanwhile: GROUP threads at each of a tile's alpha^AXES
-//   positions, TM tiles × TN filters each. V and U have two stages, one to multiply and one to
-//   fill, so a chunk takes one barrier; d has one stage, private to its warp.
-//   The products then pass through shared memory, where a thread transforms those of one tile and
-//   filter in place, or out into the workspace where the channels are split over gridDim.y blocks
-//   (split.cuh): the inverse transform is linear, so the outputs are summed, which are fewer.
-// Versions: with both roles in every thread, as in the papers' kernels, a thread needed registers
-//   for its sums and for the 36 or 64 values of a tile, too many for both. Separate roles take 96
-//   registers at most and 20 warps. An inverse transform of half the filters at a time would need
-//   less shared memory, but keeps the other half's sums in registers: it spilled. So did, by 50 to
-//   90 bytes of one configuration or another, a running pointer to U instead of an index, and
-//   copies of U without a branch around them. Of 64 moves between registers a turn 22 are left
-//   since addresses are held, one counter does for channels and chunks, and a channel's loads come
-//   before its products; __syncwarp between channels made them more.
-// Layouts: x, residual, y are N·D·H·W pixels with any pitch. weight is alpha^AXES × C × K, channels
-//   padded to a multiple of 4 with zeros (kernels/winograd/filter.py). In shared memory V is
-//   channels / SIDE × positions × tiles × SIDE, every SIDE channels padded, so that the transform's
-//   stores, of 32 / BC tiles × BC channels, use different banks; U is positions × channels ×
-//   filters, d is positions × tiles × channels. Products are positions × tiles × filters, every
-//   second run of tiles with the halves of 32 filters exchanged, so that stores of two runs use
-//   different banks. A thread's tiles come in runs of RUN and its filters in runs of 4, side by
-//   side with its neighbours'. The workspace is blocks × splits × outputs × tiles × filters.
-// Launch: (blocks, splits) blocks, those of filters fastest.
+// Algorithm: Lavin & Gray, algorithm 1 and section 5, in one kernel; in 3-D Lan et al., section
+//   3.2. A block computes BM tiles × BN filters, with the channels in chunks of BC. The tiles of
+//   all images follow each other, so N = 1 fills blocks too. The block's warps have two roles.
+//   DATA_WARPS warps copy the next chunk of x, each for its own tiles, and transform it, one
+//   channel of a tile per thread. Meanwhile all other warps multiply: GROUP threads at each of a
+//   tile's alpha^AXES positions, TM tiles × TN filters each. V and U have two stages, one to
+//   multiply and one to fill, so a chunk takes one barrier. d has one stage, which only its warp
+//   uses. The products then pass through shared memory, where a thread transforms the products of
+//   one tile and filter in place. If the channels are split over gridDim.y blocks (split.cuh), the
+//   outputs pass through the workspace: the inverse transform is linear, so outputs are summed,
+//   which are fewer than products.
+// Versions: in the papers' kernels every thread has both roles, and needs registers for its sums
+//   and for the 36 or 64 values of a tile: too many. Separate roles take at most 96 registers and
+//   20 warps. An inverse transform of half the filters at a time would need less shared memory, but
+//   spilled, because it keeps the other half's sums in registers. Two other variants spilled 50 to
+//   90 bytes in some configuration: a running pointer to U instead of an index, and copies of U
+//   without a branch around them. An iteration had 64 moves between registers; 22 are left since
+//   addresses are held, one counter serves channels and chunks, and a channel's loads come before
+//   its products. __syncwarp between channels added moves.
+// Layouts: x, residual, y are N·D·H·W pixels with any pitch. weight is alpha^AXES × C × K, with
+//   channels padded with zeros to a multiple of 4 (kernels/winograd/filter.py). In shared memory V
+//   is channels / SIDE × positions × tiles × SIDE. Every SIDE channels are padded, so that the
+//   transform's stores, of 32 / BC tiles × BC channels, use different banks. U is positions ×
+//   channels × filters, d is positions × tiles × channels. Products are positions × tiles ×
+//   filters. In every second run of tiles the halves of 32 filters are exchanged, so that stores of
+//   two runs use different banks. A thread has its tiles in runs of RUN and its filters in runs of
+//   4; its neighbours have the adjacent runs. The workspace is blocks × splits × outputs × tiles ×
+//   filters.
+// Launch: (blocks, splits) blocks; blocks along filters vary fastest.
 #include "channels.cuh"
 #include "common.cuh"
 #include "epilogue.cuh"

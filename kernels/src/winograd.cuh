@@ -1,8 +1,8 @@
-// Shared by Winograd kernels: the transforms nested along 2 or 3 axes, the places of tiles, and how
-// a block that has its outputs ends.
+// Shared by Winograd kernels: the transforms nested along 2 or 3 axes, the places of tiles, and the
+// end of a block that has computed its outputs.
 //
-// Positions of a tile count along its last axis fastest: nu, then xi (in 3-D the depth slowest), as
-// in the transformed filter (kernels/winograd/filter.py).
+// The positions of a tile are numbered along its last axis fastest: nu, then xi, and in 3-D the
+// depth slowest. The transformed filter has the same order (kernels/winograd/filter.py).
 #pragma once
 
 #include "common.cuh"

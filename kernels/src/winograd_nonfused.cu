@@ -1,20 +1,22 @@
-// Non-fused Winograd convolution: the transforms before and after the batched products, which
-// conv_direct or, on tensor cores, conv_tensor computes, one group for each of a tile's positions.
+// Non-fused Winograd convolution: the transforms before and after the batched products. conv_direct
+// or, on tensor cores, conv_tensor computes the products, one group for each of a tile's positions.
 //
 //   x ── winograd_data ── V ── conv_direct, POINTWISE ── products ── winograd_inverse ── y
 //
-// Algorithm: Lavin & Gray, algorithm 1, its three stages launched one after another; in 3-D Lan et
-//   al., section 3.2. A thread of the first kernel transforms one channel of one input tile, zeros
-//   outside the image; one of the second 4 filters of one output tile, with the epilogue. Both are
-//   bound by memory, so only coalesced loads matter, as many in flight as registers hold: one
-//   channel per thread is enough for that, and allows any pitch of x.
+// Algorithm: Lavin & Gray, algorithm 1, with its three stages in separate launches; in 3-D Lan et
+//   al., section 3.2. A thread of the first kernel transforms one channel of one input tile, with
+//   zeros outside the image. A thread of the second transforms 4 filters of one output tile and
+//   computes the epilogue. Memory limits both kernels, so only coalesced loads matter, as many in
+//   flight as registers can hold. One channel per thread is enough for that, and allows any pitch
+//   of x.
 //   The outputs pass through shared memory, private to each thread, to loops that are hardly
-//   unrolled: the code of an activation chosen at run time would be repeated for each output.
-// Layouts: x, residual and y are of T, floats or halves; V and products are floats, for they may
-//   pass 65504, where halves end, though y does not. V is tiles × alpha^AXES × C, products tiles ×
-//   alpha^AXES × K; C and K padded to a multiple of 4, C with zeros. They hold `count` of all
-//   images' tiles, from `first` on: a large layer is computed in chunks.
-// Launch: count · C and count · K / 4 threads, C and K padded, channels fastest.
+//   unrolled; otherwise the code of an activation chosen at run time would be repeated for each
+//   output.
+// Layouts: x, residual and y are of type T, floats or halves. V and products are floats, because
+//   they may exceed 65504, the largest half, although y does not. V is tiles × alpha^AXES × C, and
+//   products are tiles × alpha^AXES × K, with C and K padded to a multiple of 4 (C with zeros).
+//   They hold `count` of all images' tiles, from `first` on: a large layer is computed in chunks.
+// Launch: count · C and count · K / 4 threads, with C and K padded; channels vary fastest.
 #include "common.cuh"
 #include "epilogue.cuh"
 #include "window.cuh"
