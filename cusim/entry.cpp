@@ -1,5 +1,5 @@
-// One kernel as a library: CUSIM_SOURCE is the file it is in, CUSIM_KERNEL its name with its
-// template arguments. Compiled with cusim.h included before everything.
+// Builds a library with one kernel. CUSIM_SOURCE is the kernel's file, and CUSIM_KERNEL its name
+// with its template arguments. cusim.h is included before this file.
 #include CUSIM_SOURCE
 
 #include <type_traits>

@@ -1,7 +1,7 @@
-// CUDA C++ for g++: included before a kernel's source, which then compiles as it stands.
+// CUDA C++ for g++: included before a kernel's source, which then compiles unchanged.
 //
-// A __shared__ variable is a static one, and nothing else in a kernel's library is: the runtime
-// takes its .bss for the block's static shared memory.
+// A __shared__ variable becomes a static variable. A kernel's library has no other static
+// variables, so the runtime uses the library's .bss as the block's static shared memory.
 #pragma once
 #include <cusim/runtime.h>
 

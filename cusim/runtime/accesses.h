@@ -1,6 +1,6 @@
-// A profile of accesses, in the build that has one (CUSIM_PROFILE; in any other nothing): which
-// lanes of a warp touch which addresses by one instruction. Lanes whose threads come to a place in
-// the code for the same time make one instruction there.
+// Records which addresses the lanes of a warp access with one instruction, in the build that
+// profiles (CUSIM_PROFILE); in other builds these functions do nothing. The n-th visits of a warp's
+// lanes to a place in the code count as one instruction.
 #pragma once
 #include <cstddef>
 #include <cstdint>

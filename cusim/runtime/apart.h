@@ -1,9 +1,9 @@
-// The shared memory of a block that does not run, which the other blocks of its cluster may reach.
+// A copy of the shared memory of a block that does not run, for the other blocks of its cluster.
 //
-// What the block stored, they see once it has arrived at the cluster's barrier with a release:
-// behind a relaxed arrival they find what was there before, but for mbarriers, which have a fence
-// of their own. Stricter than the PTX memory model in one way: there it suffices that one thread of
-// the block releases, behind a barrier of its own; here all that arrive must.
+// The other blocks see this block's stores once it has arrived at the cluster's barrier with a
+// release. After a relaxed arrival they still see the old contents, except of mbarriers, which have
+// their own fence. In one way this is stricter than the PTX memory model: there, one thread of the
+// block may release after a barrier of the block; here, all arriving threads must release.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,5 @@
-// A thread block on fibers: which thread runs, which wait for what, in what order they go on.
+// A thread block on fibers: which thread runs, which threads wait for what, and in which order they
+// continue.
 #pragma once
 #include <cusim/runtime.h>
 

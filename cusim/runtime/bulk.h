@@ -1,5 +1,5 @@
-// Barriers in shared memory and the bulk copies that they count: each copy arrives when no thread
-// could go on without it, and not before; one to several blocks, block by block.
+// Barriers in shared memory, and the bulk copies that they count. A copy arrives only when no
+// thread can continue without it. A copy to several blocks arrives at one block after another.
 #pragma once
 #include <cusim/runtime.h>
 

@@ -1,5 +1,5 @@
-// Blocks of a cluster, which reach each other's shared memory, and the barrier of all their
-// threads.
+// The blocks of a cluster, which can access each other's shared memory, and the barrier of all
+// their threads.
 #pragma once
 #include <cusim/runtime.h>
 

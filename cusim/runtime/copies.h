@@ -1,4 +1,4 @@
-// cp.async: copies that happen when they are waited for, and not before.
+// cp.async: a copy happens only when a thread waits for it.
 #pragma once
 #include <vector>
 

@@ -1,4 +1,4 @@
-// How a kernel's fault is told: what, in which kernel, block and thread, at which line.
+// Reports a kernel's fault: what happened, in which kernel, block and thread, and at which line.
 #pragma once
 #include <cusim/runtime.h>
 

@@ -1,4 +1,4 @@
-// Stacks that code can leave in the middle and come back to.
+// Stacks between which code can switch: it leaves one in the middle and returns to it later.
 #pragma once
 #include <cstddef>
 

@@ -1,5 +1,5 @@
-// What the compiler's instrumentation for ThreadSanitizer calls, in builds that use it for
-// something else: before each access of a kernel, and in place of its atomic operations.
+// Functions that the compiler's instrumentation for ThreadSanitizer calls before each access of a
+// kernel and instead of its atomic operations. Here, builds without ThreadSanitizer use them.
 #include <cusim/runtime.h>
 
 #include "accesses.h"

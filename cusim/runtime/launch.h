@@ -1,6 +1,7 @@
-// A launch: every block of a grid, one after another. Several may be under way, each of which
-// overlaps with the one before: when a block has let the next launch begin, it is left there until
-// some blocks of those behind it have run up to where their threads wait for the one before.
+// A launch: all blocks of a grid, one after another. Several launches may be in progress, each of
+// which overlaps with the previous one. A block stops when it lets the next launch begin. It
+// continues when some blocks of the following launches have come to where they wait for the
+// previous launch.
 #pragma once
 #include <cusim/runtime.h>
 

@@ -1,9 +1,10 @@
-// The simulated device: a process of its own, so that a kernel that goes wrong takes only it along.
+// The simulated device: a separate process, so that a kernel's fault ends only this process.
 //
 //   cusim SOCKET MEMORY BYTES
 //
-// SOCKET is the descriptor of the conversation (protocol.h), MEMORY that of a file of BYTES that is
-// device memory to both sides. It ends when the host closes the socket, or with a fault.
+// SOCKET is the descriptor of the socket to the host (protocol.h). MEMORY is the descriptor of a
+// file of BYTES, which both processes map as device memory. The process ends when the host closes
+// the socket, or with a fault.
 #include <dlfcn.h>
 #include <sys/socket.h>
 #include <unistd.h>

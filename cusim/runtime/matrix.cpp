@@ -1,5 +1,5 @@
-// ldmatrix and mma.sync: what a warp does as one. The last lane to arrive does it for all, on the
-// other lanes' own variables: they wait, so their stacks stand still.
+// ldmatrix and mma.sync, operations of a whole warp. The last lane to arrive computes the result
+// for all lanes, directly in their variables; the other lanes wait, so their stacks do not change.
 //
 // PTX ISA, 9.7.15.5 "Matrix multiply-accumulate operation using mma instruction": in lane l of the
 // warp g = l / 4 and t = l % 4.

@@ -1,6 +1,7 @@
-// Device memory, mapped by the host too. Around every allocation lies a red zone, and nothing at
-// all around that: a write into the zone is noticed after the launch, a read from it gives NaN, and
-// what goes farther is a fault. Under AddressSanitizer touching the zone is one at once.
+// Device memory, which the host maps too. Each allocation has a red zone around it, and unmapped
+// addresses around that. A write into the red zone is found after the launch, a read from it gives
+// NaN, and an access beyond it is a fault. Under AddressSanitizer every access to the red zone is a
+// fault at once.
 #pragma once
 #include <cstddef>
 #include <string>

@@ -1,5 +1,5 @@
-// The conversation with the host: it asks, the simulator answers, one thing at a time.
-// cusim/process.py speaks the other side.
+// The messages between the host and the simulator: the host sends a request, the simulator answers,
+// and then the next request may follow. cusim/process.py is the host's side.
 #pragma once
 #include <cstdint>
 #include <cstring>

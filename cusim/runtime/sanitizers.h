@@ -1,5 +1,6 @@
-// What the sanitizers must be told: which fiber runs, who waited for whom, what may be touched.
-// The runtime is not instrumented itself; in a build without sanitizers all of this is nothing.
+// Tells the sanitizers which fiber runs, which thread waited for which, and which memory may be
+// accessed. The runtime itself is not instrumented. In a build without sanitizers these functions
+// do nothing.
 #pragma once
 #include <cstddef>
 

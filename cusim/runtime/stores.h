@@ -1,17 +1,19 @@
-// When blocks see each other's stores to device memory, in the build that models it (CUSIM_ORDERED;
-// in any other at once, and all of this is nothing).
+// Decides when blocks see each other's stores to device memory, in the build that models this
+// (CUSIM_ORDERED). In other builds they see them at once, and these functions do nothing.
 //
-// Memory itself is what the block that runs sees by plain loads: what was there when the launch
-// began, as if its L1 cache had held all of it from then on, and its own stores. What it stores
-// drains to the L2 cache, which atomic operations, volatile loads and __ldcg go to:
+// Memory itself holds what plain loads of the running block return: the contents at the start of
+// the launch, as if the L1 cache held them since then, and the block's own stores. These stores
+// drain to the L2 cache, which atomic operations, volatile loads and __ldcg access:
 //
-//   - at a fence: the thread's own stores, and those of the block's others before the last barrier;
-//   - where the block is left for another: some of the others, in any order;
-//   - when the block ends: all.
+//   - at a fence: the thread's own stores, and those of the block's other threads before the last
+//     barrier;
+//   - when the simulator switches to another block: some of the other stores, in any order;
+//   - when the block ends: all stores.
 //
-// A load that is not volatile may be served early, so __ldcg finds what had drained at the block's
-// last fence. Stricter than the PTX memory model in one way: there a fence also makes plain loads
-// see what it made __ldcg see. A load that names its cache says what it needs.
+// A load that is not volatile may be executed early, so __ldcg returns what had drained at the
+// block's last fence. In one way this is stricter than the PTX memory model: there, a fence lets
+// plain loads see everything that it lets __ldcg see. So kernels must use __ldcg to read other
+// blocks' stores.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,8 @@
-// The last lane of a warp to arrive does wgmma for all, as ldmatrix and mma are done.
+// The last lane of a warp to arrive computes wgmma for all lanes, as for ldmatrix and mma.
 //
 // PTX ISA, 9.7.15.6 "Asynchronous warpgroup level matrix multiply-accumulate operation". A warp's
-// part of a product is done when that warp waits for it, which a device may do no later.
+// part of a product is computed when that warp waits for it, which is the latest time that a device
+// allows.
 #include "wgmma.h"
 
 #include <algorithm>

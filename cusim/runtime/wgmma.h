@@ -1,5 +1,5 @@
-// wgmma: products that are done when they are waited for, and not before, from factors as they are
-// then. Until then their sums hold NaN.
+// wgmma: a product is computed only when a warp waits for it, from the factors as they are then.
+// Until then its sums hold NaN.
 #pragma once
 #include <cusim/runtime.h>
 

@@ -1,5 +1,5 @@
-// CUDA's arithmetic that C++ lacks. The fast functions are the exact ones: how far a GPU's stray is
-// for a GPU to show.
+// CUDA's arithmetic that C++ lacks. The fast functions compute the same as the exact functions;
+// only a GPU can show how much its fast functions differ.
 #pragma once
 #include <cusim/runtime.h>
 #include <math.h>

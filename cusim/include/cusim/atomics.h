@@ -1,6 +1,6 @@
-// Atomic operations and fences. Relaxed, as CUDA's are: ThreadSanitizer must not take them for
-// synchronisation that a GPU would not give. By them blocks learn of each other, so there a block
-// may be left for another.
+// Atomic operations and fences. The operations are relaxed, as in CUDA, so that ThreadSanitizer
+// does not see synchronisation that a GPU would not provide. Blocks communicate through them, so
+// after one the simulator may switch to another block.
 #pragma once
 #include <cusim/arithmetic.h>
 #include <cusim/runtime.h>

@@ -1,4 +1,4 @@
-// The simulator's side of kernels/src/bulk.cuh.
+// The simulator's implementation of kernels/src/bulk.cuh.
 #pragma once
 #include <cusim/wgmma.h>
 

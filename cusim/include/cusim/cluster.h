@@ -1,4 +1,4 @@
-// The simulator's side of kernels/src/cluster.cuh.
+// The simulator's implementation of kernels/src/cluster.cuh.
 #pragma once
 #include <cusim/wgmma.h>
 

@@ -1,5 +1,6 @@
-// Floats of 16 bits. Arithmetic is that of float, rounded after every operation; a product of two
-// has few enough digits that the sum, rounded twice, is as the device's but for ties.
+// Floats of 16 bits. Arithmetic is in float, rounded after every operation. The product of two such
+// numbers fits a float exactly. A sum with it is rounded twice, to float and to 16 bits; except for
+// ties this equals a device's single rounding.
 #pragma once
 #include <cusim/arithmetic.h>
 #include <cusim/vector_types.h>

@@ -1,5 +1,5 @@
-// The simulator's side of kernels/src/ptx.cuh and dependent.cuh: the same names, done by the
-// runtime.
+// The simulator's implementation of kernels/src/ptx.cuh and dependent.cuh: the same names, which
+// call the runtime.
 #pragma once
 #include <cusim/narrow.h>
 #include <cusim/warp.h>

@@ -1,5 +1,5 @@
-// What a kernel asks of the simulator's runtime, for which it is compiled and linked separately:
-// the kernel may carry a sanitizer's instrumentation where the runtime must not.
+// The functions of the simulator's runtime that a kernel calls. The runtime is compiled and linked
+// separately, because a kernel may have a sanitizer's instrumentation and the runtime must not.
 #pragma once
 #include <cusim/vector_types.h>
 

@@ -1,4 +1,4 @@
-// CUDA's vector types, aligned as on the device: an access that is not is caught.
+// CUDA's vector types, aligned as on the device, so that a misaligned access is a fault.
 #pragma once
 
 #define CUSIM_VECTOR_TYPES(name, type, two, four)                             \

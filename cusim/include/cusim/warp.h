@@ -1,5 +1,5 @@
-// Barriers, and what the lanes of a warp do together. Every function's last argument is filled in
-// by the compiler: the line of the call, for what the runtime has to say about it.
+// Barriers, and operations of all lanes of a warp together. The compiler fills in every function's
+// last argument, the line of the call, which the runtime names in its messages.
 #pragma once
 #include <cusim/arithmetic.h>
 #include <cusim/runtime.h>

@@ -1,4 +1,4 @@
-// The simulator's side of kernels/src/wgmma.cuh.
+// The simulator's implementation of kernels/src/wgmma.cuh.
 #pragma once
 #include <cusim/ptx.h>
 
