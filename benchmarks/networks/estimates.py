@@ -3,8 +3,8 @@
     python -m benchmarks.networks.estimates [--gpu h200] [--precision fp16] [NETWORK ...]
 
 As in a graph on that GPU, branches run in parallel and launches overlap. The roofline in brackets
-is the sum over all launches of the longer of two times: that of the launch's arithmetic and that of
-its bytes, each at the GPU's peak rate.
+is a sum over all launches. For each launch it adds the time of the launch's arithmetic or the time
+of its bytes at the GPU's peak rates, whichever is longer.
 """
 
 import argparse

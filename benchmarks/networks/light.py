@@ -1,4 +1,5 @@
-"""Loads networks with seeded weights: C3D, twelve with attention, and the onnx package's nine.
+"""Loads networks with seeded weights: C3D, twelve networks with attention, and nine networks from
+the onnx package.
 
 The onnx package contains well-known classifiers whose weights are all `ConstantOfShape(0.02)`, with
 which every image would have the same scores. So each such constant is replaced by seeded noise. The
@@ -35,7 +36,8 @@ LIGHT_NETWORKS = tuple(
 
 
 _CALIBRATED = 4
-"""The images from which the ranges of int8 are taken. Speed does not depend on these images."""
+"""The number of images with which the ranges of int8 are calibrated. Speed does not depend on the
+ranges."""
 
 HEAD = 4096
 """The width of the fully connected layers of AlexNet, VGG and ZFNet, except the last layer."""
@@ -43,12 +45,13 @@ HEAD = 4096
 
 @lru_cache(maxsize=1)
 def light_network(name: str, seed: int = 0, head: int = HEAD) -> onnx.ModelProto:
-    """Return `light_<name>.onnx` with its constant weights replaced by seeded random ones.
+    """Return `light_<name>.onnx` with its constant weights replaced by seeded random weights.
 
-    A smaller `head` keeps the convolutions, and reduces VGG's 574 MB of weights to 107 MB.
+    `head` replaces the width HEAD. A smaller head leaves the convolutions unchanged, and reduces
+    VGG's 574 MB of weights to as little as 107 MB.
     """
     model = onnx.load(LIGHT / f"light_{name}.onnx")
-    model.ir_version = 4  # from 4 on an initializer need not be a graph input too
+    model.ir_version = 4  # since version 4, initializers need not be graph inputs
     rng = np.random.default_rng(seed)
     shapes = {init.name: numpy_helper.to_array(init) for init in model.graph.initializer}
     readers = {
@@ -56,7 +59,7 @@ def light_network(name: str, seed: int = 0, head: int = HEAD) -> onnx.ModelProto
         for node in model.graph.node
         for position, name in enumerate(node.input)
     }
-    # Scales below 1 keep a sum of many residual branches from growing past softmax's range.
+    # With scales below 1, a sum of many residual branches stays within softmax's range.
     gain = 0.4 if any(node.op_type == "Sum" for node in model.graph.node) else 1.0
     kept = []
     for node in model.graph.node:
@@ -66,7 +69,7 @@ def light_network(name: str, seed: int = 0, head: int = HEAD) -> onnx.ModelProto
         whole = (int(size) for size in shapes[node.input[0]])
         shape = tuple(head if size == HEAD else size for size in whole)
         reader, position = readers[node.output[0]]
-        if reader.op_type == "Unsqueeze":  # of a scale or a shift, for the Mul or Add that follows
+        if reader.op_type == "Unsqueeze":  # it passes a scale to a Mul, or a shift to an Add
             reader, position = readers[reader.output[0]]
         weights = _weights(rng, reader.op_type, position, shape, gain)
         model.graph.initializer.append(numpy_helper.from_array(weights, node.output[0]))
@@ -107,8 +110,8 @@ NETWORKS: Mapping[str, Callable[[], onnx.ModelProto]] = {
 
 @lru_cache(maxsize=len(Precision))
 def network(name: str, precision: Precision = Precision.FP32) -> Classifier:
-    """Return one of NETWORKS at a precision. In int8 the ranges come from a few images of
-    squares."""
+    """Return one of NETWORKS at a precision. In int8, the ranges are calibrated with a few images
+    of squares."""
     if precision is not Precision.INT8:
         return replace(classifier(name, NETWORKS[name]()), precision=precision)
     in_float = network(name)

@@ -54,14 +54,14 @@ class DifferentScoresError(Exception):
 def chosen(
     device: Device, network: Classifier, n: int, store: TuningStore, search: Search
 ) -> Choose:
-    """Return the tuner's choices for N = n. Choices that the store lacks are measured now."""
+    """Return the tuner's choices for N = n. Measurements that the store lacks are made now."""
     problems = list(conv_problems(network.rewritten.graph, [n]))
     autotune(device, problems, store, search, progress=lambda *_: None)
     return tuned(finder(store.read(), conditions_of(device)), heuristic(device))
 
 
 def times_of(side: NetworkSide, images: Images, runs: int) -> dict[str, Timing]:
-    """Return a side's times by metric, on the device and end to end."""
+    """Return a side's times for the two metrics, "device" and "end to end"."""
     warm_up(lambda: side.run(images))
     end_to_end = []
     for _ in range(runs):
@@ -79,7 +79,7 @@ def check(
 ) -> None:
     """Raise DifferentScoresError unless the scores of every image agree."""
     difference = np.abs(scores - expected).max(axis=1) / np.abs(expected).max(axis=1)
-    if not difference.max() <= most_difference:  # NaN is a difference too
+    if not difference.max() <= most_difference:  # NaN counts as a difference
         raise DifferentScoresError(
             f"the scores of {name} must equal Convoy's; they differ by {difference.max():.1e}"
         )
@@ -94,8 +94,8 @@ def measure(
     runs: int,
     most_difference: float = MOST_DIFFERENCE[Precision.FP32],
 ) -> Iterator[list[Row]]:
-    """Yield rows for each of `sides`, which its entry in `makers` creates. Its scores must equal
-    Convoy's."""
+    """Yield the rows of each of `sides`. `makers` has a function that creates each side. A side's
+    scores must equal Convoy's."""
     reference = makers[CONVOY]()
     expected = reference.run(images).scores
     for name in sides:

@@ -39,7 +39,7 @@ class Nodes:
         return self.constant(name, self.rng.normal(0, terms**-0.5, shape))
 
     def integers(self, name: str, *numbers: int, at: int = 0) -> str:
-        """Add a constant shape, or a constant index if there are no numbers."""
+        """Add `numbers` as a constant shape. Without numbers, add the constant index `at`."""
         array = np.array(numbers or at, np.int64)
         self.weights.append(numpy_helper.from_array(array, name))
         return name
@@ -49,20 +49,20 @@ class Nodes:
         return self.add("Reshape", name, x, self.integers(f"{name}.shape", *shape))
 
     def norm(self, name: str, x: str, width: int) -> str:
-        """Add a LayerNormalization of the last axis."""
+        """Add a LayerNormalization over the last axis."""
         scale = self.constant(f"{name}.scale", self.rng.uniform(0.5, 1.5, width))
         shift = self.noise(f"{name}.shift", (width,), 100)
         return self.add("LayerNormalization", name, x, scale, shift, axis=-1, epsilon=1e-6)
 
     def layer(self, name: str, x: str, inputs: int, outputs: int) -> str:
-        """Add a linear layer of the last axis."""
+        """Add a linear layer over the last axis."""
         product = self.add(
             "MatMul", f"{name}.product", x, self.noise(f"{name}.weight", (inputs, outputs), inputs)
         )
         return self.add("Add", name, self.noise(f"{name}.bias", (outputs,), 100), product)
 
     def patches(self, x: str, width: int, side: int) -> str:
-        """Add a convolution over patches with a given side, which do not overlap."""
+        """Add a convolution over patches of side×side pixels, which do not overlap."""
         filters = self.noise("patch.weight", (width, CHANNELS, side, side), CHANNELS * side**2)
         shift = self.noise("patch.bias", (width,), 100)
         return self.add("Conv", "patch", x, filters, shift, strides=[side, side])
@@ -76,7 +76,7 @@ class Nodes:
     ) -> str:
         """Add attention within each row of tokens, from x to the output projection.
 
-        `shape` is the rows, the tokens per row, the heads, and the channels per head.
+        `shape` has four numbers: rows, tokens per row, heads, and channels per head.
         """
         rows, tokens, heads, depth = shape
         width = heads * depth

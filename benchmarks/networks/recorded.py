@@ -1,7 +1,7 @@
-"""Loads timm's networks with attention as PyTorch exports them, in full size but without their
+"""Loads timm's networks with attention as PyTorch exports them, at full size but with random
 weights.
 
-    python -m benchmarks.networks.recorded [NETWORK ...]    # anew, with torch and timm
+    python -m benchmarks.networks.recorded [NETWORK ...]    # exports again, with torch and timm
 
 The networks are only timed, and weights do not change times. So a file in recorded/ has only the
 shape of each large weight, and loading replaces the weight with seeded numbers. The files come from
@@ -70,7 +70,7 @@ def _is_large(weight: TensorProto) -> bool:
 def _numbers(
     rng: np.random.Generator, operator: str, position: int, shape: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    """Return noise with which activations neither vanish nor grow."""
+    """Return random numbers with which activations neither vanish nor grow."""
     if position == 1 and operator in ("Conv", "Gemm", "MatMul"):
         terms = shape[-2] if operator == "MatMul" else prod(shape[1:])
         return rng.normal(0, terms**-0.5, shape)

@@ -20,7 +20,7 @@ from models.lowering import Choose
 from models.plan import Plan, Step
 from models.preprocessing import normalisation
 
-WARM_UPS = 10  # before a side is ready: PyTorch searches algorithms in the first
+WARM_UPS = 10  # runs before a side is ready; PyTorch searches for algorithms in the first
 
 _WARM_UP_S = 0.02
 """Seconds of runs before the counted runs. An idle GPU's clock takes milliseconds to rise."""
@@ -35,8 +35,8 @@ class NetworkSide(Protocol):
     def queued_us(self, runs: int) -> list[float]:
         """Return the device's time in µs per run when runs are queued one after another.
 
-        A run goes from pixels on the device to scores there. Convoy's goes from pinned memory and
-        back, because its graph holds the copies.
+        A run begins with pixels on the device and ends with scores on the device. Convoy's runs
+        also include copies from and to pinned memory, because its graph contains them.
         """
 
     def close(self) -> None:
@@ -44,7 +44,7 @@ class NetworkSide(Protocol):
 
 
 class AfterUpload:
-    """Uploads a batch's images, and then replays a graph that was captured without that."""
+    """Uploads a batch's images, and then replays a graph that was captured without the upload."""
 
     def __init__(self, upload: Callable[[], None], graph: Graph) -> None:
         self._upload, self.graph = upload, graph
@@ -56,9 +56,9 @@ class AfterUpload:
 
 
 class ConvoyNetwork(CudaEngine):
-    """Runs Convoy's engine, or the engine without one of SWITCHES.
+    """Runs Convoy's engine, or the engine with one of SWITCHES applied.
 
-    Raises ValueError for a switch that is not one of them.
+    Raises ValueError if `switch` is not one of SWITCHES.
     """
 
     def __init__(
@@ -74,7 +74,8 @@ class ConvoyNetwork(CudaEngine):
             replay.graph = AfterUpload(upload, replay.graph)
 
     def _plan_keys(self) -> Iterable[tuple[Kind, int]]:
-        """Plan only for n images' pixels: planning all N, and compiling for them, takes long."""
+        """Plan only for the pixels of n images, because planning and compiling for all N takes
+        long."""
         return [self._only]
 
     def _load(self, progress: Progress, threads: int) -> Mapping[Instantiation, Kernel]:
@@ -128,7 +129,7 @@ class TorchNetwork:
     ) -> None:
         torch = runtime.torch
         self._torch = torch
-        # The precision is PyTorch's own: as CudaRuntime sets it, or that of halves.
+        # PyTorch implements the precision: float16 by `dtype`, TF32 by CudaRuntime.
         graph = replace(classifier, precision=Precision.FP32).rewritten.graph
         dtype = torch.float16 if classifier.precision is Precision.FP16 else torch.float32
         factors = normalisation(classifier.preprocessing)
@@ -140,7 +141,7 @@ class TorchNetwork:
             self._call = prepare(torch, module, self._images)
             for _ in range(WARM_UPS):
                 scores = self._call()
-            # Pinned, as Convoy's are.
+            # In pinned memory, like Convoy's scores.
             self._scores = torch.empty(scores.shape, dtype=scores.dtype).pin_memory()
         torch.cuda.synchronize()
 
@@ -177,24 +178,24 @@ class TorchNetwork:
 
 
 def warm_up(once: Callable[[], object]) -> None:
-    """Call `once` repeatedly until the clocks have risen."""
+    """Call `once` repeatedly until the GPU's clocks have risen."""
     end = perf_counter() + _WARM_UP_S
     while perf_counter() < end:
         once()
 
 
 def eager(_torch: Any, module: Any, images: Any) -> Callable[[], Any]:
-    """Return a function that runs node by node with cuDNN's fastest algorithms
+    """Return a function that runs the module node by node with cuDNN's fastest algorithms
     (cudnn.benchmark)."""
     return lambda: module(images)
 
 
 def captured(torch: Any, module: Any, images: Any) -> Callable[[], Any]:
-    """Return a function that replays a CUDA graph of what `eager` runs."""
+    """Return a function that replays a CUDA graph of the module."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for _ in range(3):  # searches algorithms, which a capture may not
+        for _ in range(3):  # searches for algorithms, which a capture must not do
             module(images)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()

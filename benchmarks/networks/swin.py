@@ -1,8 +1,8 @@
-"""Builds Swin-T, whose attention is within windows, as an ONNX model with seeded weights.
+"""Builds Swin-T, which computes attention within windows, as an ONNX model with seeded weights.
 
     image ─ Conv 4×4, strides 4 ─ 56×56 tokens of 96 ─ norm
-          ─ 4 stages of 2, 2, 6, 2 blocks, between them 2×2 tokens become one of twice the channels
-          ─ norm ─ the tokens' mean ─ Gemm ─ softmax
+          ─ 4 stages of 2, 2, 6, 2 blocks, between them 2×2 tokens become one with twice the
+          channels ─ norm ─ the tokens' mean ─ Gemm ─ softmax
     block: x + attention(norm(x)) within 7×7 tokens, x + fc2(gelu(fc1(norm(x))))
 
 Every second block moves the windows by 3 tokens, around the image's edges. A mask then separates
@@ -19,7 +19,7 @@ import onnx
 from benchmarks.networks.nodes import Nodes
 
 _APART = -100.0
-"""The number that is added to the score of two tokens that were not neighbours."""
+"""The number that is added to the score of two tokens that were not neighbours before the move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def swin(network: Swin = TINY, seed: int = 0) -> onnx.ModelProto:
 
 
 def _merged(to: Nodes, name: str, x: str, side: int, width: int) -> str:
-    """Merge each 2×2 tokens into one token with twice the channels of each."""
+    """Merge each 2×2 tokens into one token with twice as many channels."""
     y = to.reshape(f"{name}.apart", x, 1, side // 2, 2, side // 2, 2, width)
     y = to.add("Transpose", f"{name}.turned", y, perm=[0, 1, 3, 4, 2, 5])
     y = to.reshape(f"{name}.joined", y, 1, side // 2, side // 2, 4 * width)
@@ -131,8 +131,8 @@ def _offsets(window: int) -> np.ndarray:
 
 
 def _mask(side: int, window: int, shift: int) -> np.ndarray:
-    """Return the numbers that are added to the scores of each window: 0, or _APART for separated
-    tokens."""
+    """Return the numbers that are added to the scores of each window: _APART for two tokens that
+    the mask separates, otherwise 0."""
     regions = np.zeros((side, side))
     for index, (rows, columns) in enumerate(_parts(side, window, shift)):
         regions[rows, columns] = index
@@ -143,6 +143,7 @@ def _mask(side: int, window: int, shift: int) -> np.ndarray:
 
 
 def _parts(side: int, window: int, shift: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the parts of a moved image whose tokens were neighbours, within any window."""
+    """Yield the parts of a moved image. Within a window, tokens of the same part were neighbours
+    before the move."""
     spans = [slice(*span) for span in pairwise((0, side - window, side - shift, side))]
     yield from ((rows, columns) for rows in spans for columns in spans)

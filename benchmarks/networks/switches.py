@@ -12,23 +12,23 @@ VARIANTS: Mapping[str, Variant] = {
 """The variant that a switch gives to all kernels."""
 
 SWITCHES = (
-    "without dependent launches",  # that begin before the one ahead has ended
-    "without branches",  # side by side
-    "without one graph",  # the copy of the images inside the graph
+    "without dependent launches",  # launches that begin before the preceding launch has ended
+    "without branches",  # branches that run in parallel
+    "without one graph",  # the graph includes the copy of the images
     *VARIANTS,
 )
 
 
 UNTUNED = f"{CONVOY} untuned"
-"""Convoy's engine with the algorithms that the cost model chooses. Measuring algorithms would take
-longer than all other measurements of a network."""
+"""Convoy's engine with the algorithms that the cost model chooses. Tuning would take longer than
+all other measurements of a network."""
 
 
 def known(switch: str) -> str:
-    """Return the text if it is a switch. Raises ValueError, which lists SWITCHES, for any other
-    text.
+    """Return `switch` if it is one of SWITCHES. Raises ValueError, which lists SWITCHES, for any
+    other text.
 
-    With a wrong name, the engine would be compared with itself.
+    Without this check, a wrong name would compare the engine with itself.
     """
     if switch not in SWITCHES:
         raise ValueError(f"{switch!r} is not a switch; the switches are {', '.join(SWITCHES)}")
@@ -36,7 +36,8 @@ def known(switch: str) -> str:
 
 
 def switched(switch: str, side: str = CONVOY) -> str:
-    """Return the name of Convoy's side without one of SWITCHES. Raises ValueError like `known`."""
+    """Return the name of Convoy's side with one of SWITCHES applied. Raises ValueError like
+    `known`."""
     return f"{side} {known(switch)}"
 
 
@@ -45,4 +46,4 @@ CONVOYS: Mapping[str, tuple[str, str]] = {
     for side, switches in ((CONVOY, SWITCHES), (UNTUNED, SWITCHES[:1]))
     for switch in ("", *switches)
 }
-"""Convoy's sides by their names: CONVOY or UNTUNED, and the switch."""
+"""For each of Convoy's sides, by its name: CONVOY or UNTUNED, and the switch."""

@@ -96,12 +96,12 @@ def torch_module(torch: Any, graph: Graph, multiplier: Any, offset: Any, dtype: 
         def forward(self, images: Any) -> Any:
             x = images.to(numbers) * self.multiplier + self.offset
             run = _Run(torch, graph, self.weights)
-            run.values[graph.inputs[0]] = x.movedim(-1, 1)  # a view: the memory stays as it is
+            run.values[graph.inputs[0]] = x.movedim(-1, 1)  # a view: nothing is copied
             for node in graph.nodes:
                 run.values[node.output] = run.compute(node)
             return run.read(graph.outputs[0]).flatten(1)
 
-    # Straight-line code, as if written by hand, which lets go of a value once nothing reads it.
+    # The traced module is straight-line code, which frees a value after its last use.
     return torch.fx.symbolic_trace(Network().eval())
 
 
@@ -121,8 +121,8 @@ class _Run:
         return self.values[name]
 
     def _channels(self, name: str, start: int, stop: int) -> Any:
-        """Return channels `start` to `stop` of a value, as a view or by joining the parts
-        needed."""
+        """Return channels `start` to `stop` of a value: a view of one part, or the needed parts
+        joined."""
         parts = [
             (value.inside.offset, value)
             for value in self.graph.values.values()
@@ -225,7 +225,7 @@ class _Run:
     def _gathered(self, x: Any, shape: Shape, taps: Sequence[str]) -> Any:
         for axis, table in enumerate(taps, 1):
             positions = _positions(table, self.graph.weights[table])
-            if not np.array_equal(positions, np.arange(shape[axis])):  # else it would be a copy
+            if not np.array_equal(positions, np.arange(shape[axis])):  # it would only copy
                 x = x.index_select(axis + 1, self.read(table))
         return x
 
@@ -260,8 +260,8 @@ class _Run:
         return self._activate(y, node.activation)
 
     def _pool(self, x: Any, problem: PoolProblem) -> Any:
-        """Pad, and then pool, since windows may end outside the image by different lengths on each
-        side."""
+        """Pad, and then pool, because windows may need different padding at each edge of the
+        image."""
         window, functional = problem.window, self.torch.nn.functional
         ends = [
             (p - 1) * stride + extent - size - begin
@@ -324,8 +324,8 @@ def _channels_last(torch: Any, axes: int) -> Any:
 
 
 def _key(name: str) -> str:
-    """Return a weight's name in a form that a ParameterDict accepts: without dots and different
-    from its attributes."""
+    """Return a weight's name in a form that a ParameterDict accepts: without dots, and different
+    from the names of a ParameterDict's attributes."""
     return "weight_" + name.replace(".", "_")
 
 

@@ -1,4 +1,5 @@
-"""Builds ViT-S/16, a classifier of patches by attention, as an ONNX model with seeded weights.
+"""Builds ViT-S/16, which classifies by attention between patches, as an ONNX model with seeded
+weights.
 
     image ─ Conv 16×16, strides 16 ─ 196 tokens of 384, a class token ahead, positions added
           ─ 12 × [x + proj(attention(qkv(norm(x)))), x + fc2(gelu(fc1(norm(x))))]

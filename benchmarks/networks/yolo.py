@@ -69,7 +69,8 @@ def _conv(
 ) -> str:
     """Add a convolution and its SiLU."""
     terms = c // groups * size**2
-    # A SiLU leaves at most half of its input's square, so that activations grow nowhere.
+    # A SiLU's output has at most half the mean square of its input. Weights with twice the variance
+    # make up for this.
     weight = to.noise(
         f"{name}.weight", (k, c // groups, size, size), max(1, terms // (2 if silu else 1))
     )

@@ -74,7 +74,7 @@ TABLES: Mapping[str, tuple[str, Callable[[], Cells]]] = {
         lambda: memory.table_shares(_C3D["conv3"]),
     ),
 }
-"""The title of each table and the function that makes it, by the name that the command takes."""
+"""For each table, by the name on the command line: its title and the function that creates it."""
 
 PAPERS: Mapping[str, Callable[[], list[Result]]] = {
     "Lavin & Gray 2015, Fast Algorithms for Convolutional Neural Networks": lavin_gray.results,
@@ -137,7 +137,7 @@ def page(results: Mapping[str, Sequence[Result]]) -> str:
 
 
 def _left(headings: Sequence[str], *rows: Sequence[str]) -> str:
-    """Return a table in Markdown with all columns aligned left, for cells of words."""
+    """Return a table in Markdown with all columns aligned left, because its cells contain words."""
     head, rule, *lines = markdown(headings, *rows).splitlines()
     return "\n".join([head, rule.replace("---:", "---"), *lines])
 

@@ -1,4 +1,4 @@
-"""Computes the worked example of Soutar 2020 with a kernel, and draws docs/blur.png.
+"""Computes the example of Soutar 2020 with a kernel, and draws docs/blur.png.
 
 A 3×3 Gaussian filter blurs 32 equal images of 50×50 with 32 channels. F(2×2, 3×3) divides each
 channel into 25×25 tiles. docs/blur.png shows a channel, its transformed tiles, and the output that
@@ -24,7 +24,7 @@ from kernels.winograd.stages import tiles
 Floats = NDArray[np.float32]
 
 PROBLEM = same_padded((50, 50), 3, 32, 4).with_batch(32)
-"""The example, which does not state K."""
+"""The example. The post does not state K."""
 
 IMAGE = ROOT / "docs" / "blur.png"
 
@@ -32,7 +32,7 @@ _ZOOM = 4
 
 
 def channel() -> Floats:
-    """Return one channel: rings about a corner, and a bright square."""
+    """Return one channel, 50×50: rings around a corner, and a bright square."""
     rows, columns = np.mgrid[:50, :50] / 49
     pixels = np.asarray(0.5 + 0.5 * np.sin(60 * (rows**2 + columns**2)), np.float32)
     pixels[8:20, 30:42] = 1
@@ -46,8 +46,8 @@ def gauss() -> Floats:
 
 
 def operands(problem: ConvProblem) -> tuple[Floats, Floats]:
-    """Return x, whose images and channels are all equal, and a filter that blurs each channel and
-    takes the mean."""
+    """Return x, whose images and channels are all equal, and filters that blur each channel and
+    return the mean over all channels."""
     x = np.zeros((problem.n, problem.c, 50, 50), np.float32) + channel()
     weight = np.zeros(problem.filter_shape, np.float32) + gauss() / np.float32(problem.c)
     return x, weight
@@ -66,7 +66,7 @@ def fused(problem: ConvProblem) -> ConvChoice:
 
 
 def blurred() -> Floats:
-    """Return one of the equal outputs, 4×50×50, of the fused kernel on the simulator."""
+    """Return the output for one image, 4×50×50, of the fused kernel on the simulator."""
     problem, device = PROBLEM.with_batch(1), CusimDevice()
     try:
         return np.asarray(convolve(device, problem, fused(problem), *operands(problem))[0])
@@ -75,7 +75,8 @@ def blurred() -> Floats:
 
 
 def transformed() -> Floats:
-    """Return a channel's 25×25 transformed tiles of 4×4, side by side: 100×100."""
+    """Return the 25×25 transformed tiles of a channel, of 4×4 pixels each, side by side:
+    100×100."""
     matrices = winograd_matrices(2, 3, Points.INTEGER)
     one = same_padded((50, 50), 3, 1, 1)
     v = nested(as_array(matrices.bt), tiles(channel()[None, None], one, matrices), 2)[0, 0]
@@ -94,8 +95,8 @@ def panels(y: Floats) -> Image.Image:
 
 
 def table_blur() -> Cells:
-    """Return the example's costs, directly and with F(2×2), and the difference between both
-    results."""
+    """Return the products of the example with the direct sum and with F(2×2), and the largest
+    difference between the kernel's result and the direct sum."""
     one = PROBLEM.with_batch(1)
     apart = float(np.abs(blurred() - reference.conv(*operands(one), one)[0]).max())
     direct, by_tiles = (WAYS[way](PROBLEM).multiplications for way in ("naive", "F(2×2)"))

@@ -1,10 +1,10 @@
 """Counts arithmetic like Lavin & Gray 2015, section 5: tables 1 and 2, equations 16 to 23.
 
 Equation 23 is L = alpha' (1 + beta'/K + gamma'/P + delta'/C) N H W C K. The arithmetic of each
-stage is divided by the multiplications of the stage between the transforms. With Winograd these are
-alpha² per tile, channel and filter. With the FFT they are real multiplications: 4, or 3 with the
-fast product, for each of alpha (alpha/2 + 1) complex numbers. The paper does not say so, but its
-numbers follow from it.
+transform is divided by the number of multiplications between the transforms. With Winograd there
+are alpha² multiplications per tile, channel and filter. With the FFT there are 4 real
+multiplications, or 3 with the fast product, for each of alpha (alpha/2 + 1) complex numbers. The
+paper does not state this divisor, but its numbers follow from it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from kernels.winograd.program import Kind, Terms, Value, instructions, program
 HALF = Fraction(1, 2)
 
 R = 3
-"""The filter's taps along an axis, in both tables."""
+"""The number of taps of the filter along an axis, in both tables."""
 
 POINTS: Mapping[int, tuple[Fraction | int, ...]] = {
     2: (0, 1, -1),
@@ -32,7 +32,7 @@ POINTS: Mapping[int, tuple[Fraction | int, ...]] = {
     6: (0, 1, -1, 2, -2, HALF, -HALF),
     8: (0, 1, -1, 2, -2, HALF, -HALF, 4, -4),
 }
-"""The points of F(m, 3). They are the paper's points if the paper has the tile."""
+"""The points of F(m, 3). For tiles that the paper has, they are the paper's points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,13 @@ TABLE_2: Mapping[int, tuple[float, float, float, float]] = {
     128: (1.57, 14.48, 15.14, 15.14),
     256: (1.54, 17.22, 17.88, 17.88),
 }
-"""Table 2: the FFT with complex products by three multiplications."""
+"""Table 2: the FFT with three real multiplications per complex product."""
 
 
 def _steps(*rows: Mapping[str, Fraction | int]) -> dict[Value, Terms]:
-    """Return steps from texts of the terms that each combines: g0 to g2 are the filter's taps, u0
-    to u7 are transformed taps, and t is a shared term."""
+    """Return steps. In each row, the first name is the step's result, and the other names are its
+    terms with their factors: g0 to g2 are the filter's taps, u0 to u7 are transformed taps, and t0
+    to t2 are shared terms."""
     kinds = {"g": Kind.INPUT, "u": Kind.OUTPUT, "t": Kind.SHARED}
 
     def value(name: str) -> Value:
@@ -93,7 +94,8 @@ def _steps(*rows: Mapping[str, Fraction | int]) -> dict[Value, Terms]:
 
 
 def _pair(plus: int, even: str, odd: Fraction) -> tuple[Mapping[str, Fraction | int], ...]:
-    """Return the two rows for the points a and -a: a sum of even taps, plus or minus a·g1."""
+    """Return the two rows for the points a and -a: the sum `even` of even taps, plus or minus
+    odd·g1."""
     return tuple({f"u{plus + i}": 0, even: 1, "g1": sign * odd} for i, sign in enumerate((1, -1)))
 
 
@@ -137,12 +139,12 @@ FILTERS: Mapping[int, dict[Value, Terms]] = {
         {"u7": 0, "g2": 1},
     ),
 }  # fmt: skip
-"""The steps of transforming a filter along one axis. Convoy transforms filters once, at load time,
-in float64."""
+"""The steps that transform a filter along one axis, by m. The steps are only counted: Convoy
+transforms filters once, at load time, in float64."""
 
 
 def matrix_of(steps: Mapping[Value, Terms]) -> Matrix:
-    """Return the matrix that a filter's steps compute."""
+    """Return the matrix with which a filter is multiplied by these steps."""
     known = {
         Value(Kind.INPUT, tap): tuple(Fraction(tap == column) for column in range(R))
         for tap in range(R)
@@ -164,8 +166,8 @@ class Transforms:
 
     @property
     def in_2d(self) -> tuple[int, int, int]:
-        """Return the instructions of a tile's data, filter and inverse transforms, each nested
-        twice."""
+        """Return the instructions of a tile's data, filter and inverse transforms in two
+        dimensions."""
         m, alpha = self.m, self.m + R - 1
         return self.data * 2 * alpha, self.filter * (R + alpha), self.inverse * (alpha + m)
 
@@ -176,8 +178,8 @@ def matrices(m: int) -> WinogradMatrices:
 
 
 def transforms(m: int) -> Transforms:
-    """Return the instructions of Convoy's generated transforms, and of filter transforms by
-    FILTERS."""
+    """Return the instructions of Convoy's generated data and inverse transforms, and of the filter
+    transforms in FILTERS."""
     of = matrices(m)
     taken = sum(map(instructions, FILTERS[m].values()))
     return Transforms(m, program(of.bt).instructions, taken, program(of.at).instructions)
@@ -186,13 +188,14 @@ def transforms(m: int) -> Transforms:
 def paired(m: int) -> Transforms:
     """Return the instructions of transforms in which only the rows for points a and -a share terms.
 
-    POINTS[m] are 0 and pairs of points. The results are the paper's counts for tiles of 4, 6 and 8.
+    POINTS[m] must consist of 0 and of pairs of such points. For tiles of 4, 6 and 8, the results
+    are the paper's counts.
     """
     of = matrices(m)
 
     def rows(matrix: Matrix) -> int:
-        """Return the instructions of a matrix: of the rows for 0 and infinity, and of the even and
-        odd halves that each pair of rows shares."""
+        """Return the instructions of a matrix: those of the rows for 0 and infinity, and those of
+        the even and odd halves that each pair of rows shares."""
         taken = _instructions(matrix[0]) + _instructions(matrix[-1])
         for row in matrix[1:-1:2]:
             halves = [[c for j, c in enumerate(row) if j % 2 == odd] for odd in (0, 1)]
@@ -210,14 +213,15 @@ def _instructions(row: Sequence[Fraction]) -> int:
 
 
 def winograd(counts: Transforms) -> Complexity:
-    """Return the numbers of equation 22 for F(m×m, 3×3)."""
+    """Return the normalised arithmetic of F(m×m, 3×3), as in equation 22."""
     alpha = counts.m + R - 1
     data, of_filter, inverse = (taken / alpha**2 for taken in counts.in_2d)
     return Complexity((alpha / counts.m) ** 2, data, of_filter, inverse)
 
 
 def fft(alpha: int, *, fast: bool) -> Complexity:
-    """Return the same numbers for tiles of alpha×alpha with a split-radix FFT, by rows and columns.
+    """Return the normalised arithmetic of tiles of alpha×alpha with a split-radix FFT of rows and
+    columns.
 
     A complex transform of n numbers takes 4 n lg n - 6 n + 8 instructions, and a real transform
     takes 2 n lg n - 4 n + 6. First alpha real rows are transformed, then two real columns and
@@ -239,7 +243,7 @@ Complexes = NDArray[np.complexfloating]
 def fast_product(x: complex, y: complex) -> complex:
     """Return x·y with three real multiplications, as in equation 17.
 
-    Equation 16 prints the two sums in the wrong order, with the imaginary part as the real part.
+    Equation 16 prints the two sums in the wrong order: the imaginary part comes first.
     """
     real, imaginary = reversed(printed_product(x, y))
     return complex(real, imaginary)
@@ -253,14 +257,14 @@ def printed_product(x: complex, y: complex) -> tuple[float, float]:
 
 
 def shares(problem: ConvProblem, m: int, counts: Transforms) -> float:
-    """Return a layer's arithmetic from equation 23, divided by the arithmetic of the direct sum.
-    All tiles of m×m count as whole tiles."""
+    """Return a layer's arithmetic by equation 23, divided by the arithmetic of the direct sum.
+    Tiles at the edge of the image count as whole tiles."""
     tiles = problem.n * prod(ceil(size / m) for size in problem.window.output)
     return winograd(counts).total(problem.k, tiles, problem.c) / R**2
 
 
 def table_1() -> Cells:
-    """Return the Winograd half of table 1: the paper's number, and Convoy's number if it
+    """Return the Winograd half of table 1. A cell has the paper's number, and Convoy's number if it
     differs."""
     rows: list[Sequence[str]] = [("tile", "α′", "β′", "γ′", "δ′")]
     for alpha, theirs in TABLE_1.items():
@@ -292,7 +296,8 @@ def _close(theirs: str, ours: str) -> bool:
 
 
 def table_transforms() -> Cells:
-    """Return the instructions of transforms by tile size: the paper's numbers and Convoy's."""
+    """Return the instructions of the transforms by tile size. A cell has the paper's number, and
+    Convoy's number if it differs."""
     rows: list[Sequence[str]] = [("tile", "data", "filter", "inverse")]
     for alpha, (_, *normalised) in TABLE_1.items():
         theirs = [round(number * alpha**2) for number in normalised]
@@ -303,10 +308,10 @@ def table_transforms() -> Cells:
 
 
 def table_equation_23(problem: ConvProblem) -> Cells:
-    """Return by tile size the arithmetic of the direct sum divided by that of F(m×m, 3×3),
-    including transforms.
+    """Return, by tile size, the arithmetic of the direct sum divided by the arithmetic of F(m×m,
+    3×3) with its transforms.
 
-    C = K is 1, 16, 64 and the layer's own number; P is the layer's.
+    C = K is 1, 4, 16, 64 and the layer's C. P is the layer's number of tiles.
     """
     widths = (1, 4, 16, 64, problem.c)
     rows: list[Sequence[str]] = [("tile", *(f"C = K = {width}" for width in widths))]

@@ -9,7 +9,7 @@ from benchmarks.papers.result import OURS, Result, Status
 from kernels.convolution.winograd import WinogradConv
 
 COUNTED = {"GoogLeNet": 42, "SqueezeNet": 21, "AlexNet": 4, "ResNet-50": 12, "VGG-19": 9}
-"""Table 1: the distinct configurations of each network."""
+"""Table 1: the number of distinct configurations of each network."""
 
 SUITES = "python -m pytest tests/benchmarks/kernels/test_suites.py"
 _N = "N(1|8|16|32|64|128|256) (convoy|torch)$"
@@ -126,8 +126,8 @@ def _counts() -> list[Result]:
 
 
 def table_occupancy() -> list[tuple[str, ...]]:
-    """Return the transforms' share for configuration A of table 5, and the occupancy for
-    configuration B of table 4."""
+    """Return the transforms' share of the arithmetic for configuration A of table 5, and the
+    occupancy for configuration B of table 4."""
     share = launches.transform_share(
         launches.named("cuConv, table 5, A"), WinogradConv(m=2, r=5, axes=2)
     )

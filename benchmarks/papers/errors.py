@@ -18,7 +18,7 @@ Errors = Mapping[tuple[str, str], Mapping[str, float]]
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows of the last commit that was measured."""
+    """Return the rows of the commit that was measured last."""
     kept = list(rows)
     return [row for row in kept if row["commit"] == kept[-1]["commit"]]
 
@@ -33,7 +33,7 @@ def errors() -> Errors:
 
 
 def ratios(found: Errors, precision: str, variant: str, over: str) -> list[float]:
-    """Return a variant's error divided by another variant's error, for each layer."""
+    """Return the error of `variant` divided by the error of the variant `over`, for each layer."""
     ours, others = found[precision, variant], found[precision, over]
     return [ours[layer.name] / others[layer.name] for layer in LAYERS]
 

@@ -1,10 +1,10 @@
 """Runs the six kernels of the ladder on the simulator, counts their costs, and writes
 docs/ladder.md.
 
-The ladder leads from a direct convolution to the fused Winograd kernel, with one idea per step
-(docs/ladder). Products follow from the launches. Bytes and wavefronts are counted from the
-addresses that the simulator records. The time is an estimate from these counts and the constants of
-kernels/tuning.
+The ladder leads in six steps from a direct convolution to the fused Winograd kernel. Each step (a
+file in docs/ladder) adds one idea. The number of products follows from the launches. Bytes and
+wavefronts are counted from the addresses that the simulator records. The time is estimated from
+these counts and the constants of kernels/tuning.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,16 +39,16 @@ LAYER = same_padded((14, 14), 3, 64, 64)
 """VGG-E's conv 5 with an eighth of its channels and filters."""
 
 SPLITS = 8
-"""The parts of the channels in steps 5 and 6."""
+"""The number of parts into which steps 5 and 6 split the channels."""
 
 LATENCY = 600
-"""The assumed cycles from a load to its result, as in kernels/tuning/heuristic.py."""
+"""The assumed number of cycles from a load to its result, as in kernels/tuning/heuristic.py."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch of a ladder kernel: its operands by name, the products per block, and how often a
-    block waits for loads."""
+    """A launch of a ladder kernel: its operands by name, its products, and how often a block waits
+    for loads."""
 
     kernel: str
     grid: Dim3
@@ -75,7 +75,7 @@ class Counts:
     products: int
     bytes: int
     wavefronts: int
-    blocks: int  # of the launch that multiplies
+    blocks: int  # of the launch with the products
     us: float
 
 
@@ -154,7 +154,7 @@ def run(
     arrays: Mapping[str, Floats],
     seen: Callable[[Launch, Instantiation], None] = lambda *_: None,
 ) -> Floats:
-    """Return y, flat, after the launches of a step. `seen` is called after each launch."""
+    """Launch a step's kernels, call `seen` after each launch, and return y as a flat array."""
     stream = device.stream()
     buffers = {
         name: device.allocate(array.nbytes, constant=name in ("weight", "u"))
@@ -211,9 +211,9 @@ def count(device: CusimDevice, step: Step, arrays: Mapping[str, Floats]) -> Coun
 def busiest(launch: Launch, nbytes: int, wavefronts: int) -> float:
     """Return the estimated cycles of the busiest multiprocessor of an H200.
 
-    The result is the longest of four times: its blocks' products, at 32 per cycle for each of at
-    most 4 warps; their bytes from the second-level cache; their wavefronts; and the loads for which
-    a block waits.
+    The result is the longest of four times: the time of its blocks' products (32 per cycle for each
+    of at most 4 warps), of their bytes from the second-level cache, of their wavefronts, and of the
+    loads for which a block waits.
     """
     blocks = int(np.prod(launch.grid))
     most = ceil(blocks / H200.multiprocessors)
@@ -228,7 +228,7 @@ def busiest(launch: Launch, nbytes: int, wavefronts: int) -> float:
 
 
 def counted(problem: ConvProblem = LAYER) -> dict[str, Counts]:
-    """Return the costs of each step by its file."""
+    """Return the costs of each step, by the name of its file."""
     arrays, _ = operands(problem)
     with opened(PROFILE) as device:
         return {step.source: count(device, step, arrays) for step in steps(problem)}

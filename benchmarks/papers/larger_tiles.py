@@ -1,7 +1,8 @@
-"""Measures the errors of F(9×9, 5×5). Soutar 2020 says that scaling and other points reduce them.
+"""Measures the errors of F(9×9, 5×5). Soutar 2020 says that scaling and other points reduce these
+errors.
 
-All stages are in float32, with sums channel after channel. Alternatively U and V are rounded to
-float16 before the products, as tensor cores require.
+All stages are in float32, and sums add one channel after another. In a second variant, U and V are
+rounded to float16 before the products, as tensor cores require.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from kernels.winograd.stages import products, tiles, untiled
 
 M, R = 9, 5
 PROBE = same_padded((27, 27), R, 32, 4)
-"""The layer whose errors are measured: nine tiles."""
+"""The layer whose errors are measured. It has nine tiles."""
 
 
 def _signed(*points: int | str) -> tuple[Fraction, ...]:
@@ -29,7 +30,7 @@ POINTS: Mapping[str, tuple[Fraction | int, ...]] = {
     "whole numbers": (0, *_signed(1, 2, 3, 4, 5), 6),
     "with reciprocals": (0, *_signed(1, "1/2", 2, "3/4", "4/3"), Fraction(-1, 4)),
 }
-"""The points: whole numbers, as in the continuation of Winograd's tables, and pairs of reciprocals
+"""Two sets of points: whole numbers, which continue Winograd's tables, and pairs of reciprocals
 with both signs, which differ less in size."""
 
 
@@ -37,8 +38,8 @@ def errors(points: Sequence[Fraction | int], *, scaled: bool, halves: bool, seed
     """Return the largest error of F(9×9, 5×5) on PROBE, divided by the direct sum's error in
     float32.
 
-    `scaled` multiplies rows of G and of Bᵀ by powers of two, and columns of Aᵀ by the inverse of
-    both. `halves` rounds U and V to float16.
+    If `scaled`, the rows of G and of Bᵀ are multiplied by powers of two, and the columns of Aᵀ are
+    divided by these powers. If `halves`, U and V are rounded to float16.
     """
     rng = np.random.default_rng(seed)
     x, weight = (

@@ -1,7 +1,6 @@
-"""Counts Convoy's launches for the configurations that cuConv's tables profile.
+"""Counts the blocks of Convoy's launches for the configurations that cuConv's tables profile.
 
-Blocks are counted in Convoy's own launches. Shares of time are estimates of the cost model for an
-H200.
+Nothing is run. Shares of time are estimates of the cost model for an H200.
 """
 
 from collections.abc import Sequence
@@ -19,16 +18,16 @@ from kernels.winograd.matrices import winograd_matrices
 from kernels.winograd.program import program
 
 THREADS = 2048
-"""The most threads of a multiprocessor."""
+"""The most threads that a multiprocessor can hold."""
 
 BLOCKS = {"cuConv, table 3, A": (256, 16, 4), "cuConv, table 3, B": (1024, 224, 32)}
-"""The blocks that section 4.2 counts, for cuConv and for two implicit matrix products."""
+"""The numbers of blocks in section 4.2: of cuConv, and of two implicit matrix products."""
 
 SECOND_STAGE = {"cuConv, table 4, A": 0.085, "cuConv, table 4, B": 0.0114}
-"""The second stage's shares of the time in the paper."""
+"""The share of the time that the second stage takes in the paper."""
 
 ONES = 52.3
-"""The percentage of 1×1 among all tested configurations (section 4.1)."""
+"""The percentage of 1×1 filters among all tested configurations (section 4.1)."""
 
 FILTER_SIZES = {
     "GoogLeNet": (57.2, 23.8, 19.0),
@@ -37,17 +36,18 @@ FILTER_SIZES = {
     "ResNet-50": (66.7, 33.3, 0.0),
     "VGG-19": (0.0, 100.0, 0.0),
 }
-"""Table 1: the percentages of 1×1, 3×3 and 5×5 among each network's configurations."""
+"""Table 1: the percentages of each network's configurations with 1×1, 3×3 and 5×5 filters."""
 
 
 def named(where: str) -> ConvProblem:
-    """Return the configuration with a label of the paper."""
+    """Return the configuration at a place in the paper, such as "cuConv, table 3, A"."""
     (found,) = (each for each in NAMED if each.where == where)
     return found.layer.problem.with_batch(found.n)
 
 
 def best(problem: ConvProblem, algorithm: str, *, stages: int = 1) -> ConvChoice:
-    """Return the choice of an algorithm for an H200, with a given number of launches."""
+    """Return the heuristic's choice for an H200 among an algorithm's choices with `stages`
+    launches."""
     of_algorithm = [
         choice
         for choice in choices(problem, H200.max_shared_bytes, H200.architecture)
@@ -58,24 +58,25 @@ def best(problem: ConvProblem, algorithm: str, *, stages: int = 1) -> ConvChoice
 
 
 def blocks(problem: ConvProblem, choice: ConvChoice) -> int:
-    """Return the blocks of a choice's first launch."""
+    """Return the number of blocks in a choice's first launch."""
     return prod(measured_launches(problem, choice)[0].grid)
 
 
 def occupancy(problem: ConvProblem, choice: ConvChoice) -> float:
-    """Return the share of an H100 multiprocessor's threads that resident blocks use."""
+    """Return the resident threads of a choice, divided by the threads that a multiprocessor can
+    hold."""
     work = choice.algorithm.work(problem, choice.config)[0]
     return resident_blocks(work) * work.threads / THREADS
 
 
 def second_stage(problem: ConvProblem) -> float:
-    """Return the share of the estimated time that the second of two stages takes."""
+    """Return the second stage's share of the estimated time of both stages."""
     first, second = launch_cycles(problem, best(problem, "coalesced", stages=2), H200)
     return second / (first + second)
 
 
 def transform_share(problem: ConvProblem, algorithm: WinogradConv) -> float:
-    """Return the share of the arithmetic that a layer's data and inverse transforms take."""
+    """Return the data and inverse transforms' share of a layer's arithmetic."""
     matrices = winograd_matrices(algorithm.m, algorithm.r, algorithm.points[0])
     m, alpha = algorithm.m, algorithm.alpha
     data, inverse = program(matrices.bt).instructions, program(matrices.at).instructions
@@ -84,8 +85,8 @@ def transform_share(problem: ConvProblem, algorithm: WinogradConv) -> float:
 
 
 def table_blocks() -> Cells:
-    """Return the blocks of each profiled configuration, for cuConv, the libraries in its tables,
-    and Convoy."""
+    """Return the numbers of blocks in each profiled configuration: of cuConv, of the two rivals in
+    its tables, and of Convoy's algorithms."""
     rows: list[Sequence[str]] = [
         ("configuration", "cuConv's, and two rivals'", "coalesced", "gemm", "chosen", "occupancy")
     ]
@@ -103,8 +104,8 @@ def table_blocks() -> Cells:
 
 
 def table_stages() -> Cells:
-    """Return the share of time of the second of two stages: the paper's, and Convoy's by the cost
-    model."""
+    """Return the second stage's share of the time: the measured share in the paper, and Convoy's
+    share as the cost model estimates it."""
     rows: list[Sequence[str]] = [("configuration", "there", "here", "by")]
     for where, theirs in SECOND_STAGE.items():
         problem = named(where)
@@ -121,13 +122,13 @@ AFTER_POOLING = (
 
 
 def configurations(network: str) -> tuple[str, ...]:
-    """Return the labels of a network's configurations that the paper counts."""
+    """Return the labels of the configurations that the paper counts for a network."""
     labels = CUCONV_NETWORKS[network]
     return tuple(each for each in labels if network != "GoogLeNet" or each not in AFTER_POOLING)
 
 
 def sizes(labels: Sequence[str]) -> tuple[float, ...]:
-    """Return the percentages of 1×1, 3×3 and 5×5 among configurations."""
+    """Return the percentages of configurations with 1×1, 3×3 and 5×5 filters."""
     kernels = [label.split("-")[1] for label in labels]
     return tuple(100 * kernels.count(size) / len(kernels) for size in "135")
 

@@ -21,7 +21,7 @@ MATRICES = "python -m pytest tests/kernels/winograd/test_matrices.py"
 COSTS = "python -m benchmarks.kernels --costs"
 
 GFLOPS = (0.17, 3.70, 1.85, 3.70, 1.85, 11.10, 1.85, 11.10, 3.70)
-"""Table 3, by layer; 39.02 in total."""
+"""The GFLOPS of each layer in table 3, whose total is 39.02."""
 
 TABLE_5: Mapping[int, tuple[float, float, float, float, float]] = {
     1: (12.52, 3.12, 5.55, 7.03, 2.26),
@@ -32,7 +32,8 @@ TABLE_5: Mapping[int, tuple[float, float, float, float, float]] = {
     32: (237.05, 5.27, 132.36, 9.43, 1.79),
     64: (394.05, 6.34, 266.48, 9.37, 1.48),
 }
-"""Milliseconds and effective TFLOPS of cuDNN and of F(2×2), and the speed-up, by N, in fp32."""
+"""Table 5, fp32. For each N: milliseconds and effective TFLOPS of cuDNN, the same of F(2×2), and
+the speed-up."""
 
 TABLE_6: Mapping[int, tuple[float, float, float, float, float]] = {
     1: (14.58, 2.68, 5.53, 7.06, 2.64),
@@ -43,7 +44,7 @@ TABLE_6: Mapping[int, tuple[float, float, float, float, float]] = {
     32: (236.13, 5.29, 123.12, 10.14, 1.92),
     64: (395.93, 6.31, 242.98, 10.28, 1.63),
 }
-"""The same in fp16."""
+"""Table 6, fp16, with the same columns."""
 
 _F2 = WinogradConv(m=2, r=3, axes=2)
 _WIDE = same_padded((14, 14), 3, 512, 512)
@@ -56,8 +57,8 @@ def filter_bytes() -> int:
 
 
 def table_block() -> Cells:
-    """Return the tiles of the fused F(2×2) with their resident blocks, registers and loop
-    length."""
+    """Return the block tiles of the fused F(2×2). Each row has the resident blocks, the registers,
+    and the instructions in the loop."""
     rows = [("tile", "blocks on a multiprocessor", "registers", "instructions of a turn")]
     for tile in TILES[16]:
         config = next(each for each in _F2.configs(_WIDE) if each.tile == tile)
@@ -214,13 +215,13 @@ def _speed() -> list[Result]:
 
 
 def _rate(pair: Comparison) -> float:
-    """Return Convoy's effective TFLOPS."""
+    """Return Convoy's effective TFLOPS for a layer."""
     return 2e-6 * pair.layer.problem.with_batch(pair.n).macs / float(pair.ours["p50_us"])
 
 
 def _rates(found: Measured) -> tuple[str, float]:
-    """Return the effective TFLOPS by N, and the lowest ratio to the paper's numbers over all
-    layers."""
+    """Return a text with the effective TFLOPS of the layers by N. Also return the lowest ratio,
+    over all N, of the network's TFLOPS to the paper's."""
     told, over = [], []
     for n, pairs in found.items():
         rates = [_rate(pair) for pair in pairs]
@@ -232,8 +233,8 @@ def _rates(found: Measured) -> tuple[str, float]:
 
 
 def _rate_of_conv_5(found: Measured) -> tuple[str, float]:
-    """Return conv 5's effective TFLOPS, the layer with the lowest, and conv 5's speed-up over the
-    paper."""
+    """Return a text with conv 5's effective TFLOPS and the slowest layer. Also return conv 5's
+    speed-up divided by the paper's."""
     slowest, conv_5 = min(found[1], key=_rate), found[1][-1]
     told = f"{_rate(conv_5):.1f} TFLOPS, {conv_5.speedup:.2f}×; the slowest is {slowest.layer.name}"
     return told, conv_5.speedup / 3.1
@@ -264,15 +265,15 @@ def _design() -> list[Result]:
 
 
 def table_workspace() -> Cells:
-    """Return the workspace of the fused F(2×2), and the size of the transformed filters for K = C =
-    512."""
+    """Return the workspace of the fused F(2×2) and the size of the transformed filters, both for K
+    = C = 512."""
     workspace = sum(_F2.workspace(_WIDE, _F2.configs(_WIDE)[0]).values())
     return [("workspace", "transformed filters"), (str(workspace), f"{filter_bytes():,}")]
 
 
 def table_equation_16() -> Cells:
-    """Return a product computed with three multiplications, and the two parts of equation 16 as
-    printed."""
+    """Return a complex product computed with three multiplications, and the two sums of equation 16
+    in the printed order."""
     x, y = 3 + 4j, 5 - 2j
     first, second = complexity.printed_product(x, y)
     product = complexity.fast_product(x, y)

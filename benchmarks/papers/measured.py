@@ -18,8 +18,8 @@ OTHERWISE = "on another GPU, compared with newer libraries"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Holds Convoy's number as text, and its ratio `over` the paper's number. From 1 on, Convoy's
-    number is better.
+    """Holds Convoy's number as text (`ours`), and its ratio to the paper's number (`over`). If the
+    ratio is at least 1, Convoy's number is better.
 
     `waiting` lists the values of N that are not measured yet. `why` explains a number below the
     paper's.
@@ -35,11 +35,11 @@ Read = Callable[[Sequence[Row]], Reading | None]
 """Returns a reading from all recorded rows of layers, or None if a needed row is missing."""
 
 Measured = Mapping[int, Sequence[Comparison]]
-"""The comparisons of all layers, for each N at which all layers are measured."""
+"""For each N at which all layers are measured, the comparisons of all layers."""
 
 
 def run(only: str) -> str:
-    """Return the command that measures the layers whose units' names match an expression."""
+    """Return the command that measures the units whose names match the expression `only`."""
     return f'python -m benchmarks.gpu run --only "{only}"'
 
 
@@ -50,7 +50,8 @@ def _rows() -> list[Row]:
 
 
 def on_gpu(where: str, what: str, theirs: str, only: str, read: Read) -> Result:
-    """Return a row that needs a GPU, with Convoy's number if it was measured."""
+    """Return a row of docs/papers.md that needs a GPU. It has Convoy's number if the number was
+    measured."""
     reading = read(_rows())
     if reading is None:
         return Result(where, what, theirs, WAITS, Status.NEEDS_GPU, run(only))
@@ -68,9 +69,9 @@ def by_batch(
     say: Callable[[Measured], tuple[str, float]],
     sides: Sequence[str] = (),
 ) -> Read:
-    """Return a reading with the text and the ratio from `say` for each N at which all layers are
-    measured. `say` takes the rows of Convoy and of the fastest other side, or of the fastest of
-    `sides`."""
+    """Return a function that returns a reading with the text and the ratio from `say`. `say`
+    receives the comparisons for each N at which all layers are measured. They compare Convoy with
+    the fastest other side, or with the fastest of `sides`."""
 
     def reading(rows: Sequence[Row]) -> Reading | None:
         kept = [row for row in rows if not sides or row["side"] in (CONVOY, *sides)]
@@ -84,11 +85,11 @@ def by_batch(
 
 
 def of_goal(where: str, what: str, theirs: str, only: str, goal: Goal) -> Result:
-    """Return a row for the ratio that a goal demands of its layers."""
+    """Return a row that compares the value that was reached with a goal."""
 
     def say(found: Measured) -> tuple[str, float]:
         value = reached(_rows(), replace(goal, batches=tuple(found)), "warm")
-        assert value is not None  # of every N in `found` all layers are there
+        assert value is not None  # all layers are measured at every N in `found`
         return f"{value:.2f}", value / goal.at_least
 
     return on_gpu(where, what, theirs, only, by_batch(goal.layers, goal.batches, say))
@@ -97,8 +98,8 @@ def of_goal(where: str, what: str, theirs: str, only: str, goal: Goal) -> Result
 def of_total(
     where: str, what: str, suite: str, n: int, theirs: str, speedup: float, only: str
 ) -> Result:
-    """Return a row for all layers of a suite: the time of the fastest other sides divided by
-    Convoy's."""
+    """Return a row for all layers of a suite. Its ratio is the time of the fastest other sides
+    divided by Convoy's time."""
 
     def say(found: Measured) -> tuple[str, float]:
         total = summarise(found[n], len(found[n]))
@@ -126,12 +127,13 @@ def named() -> list[Result]:
 
 
 def device(rows: Sequence[Row]) -> Reading | None:
-    """Return the name of the most recently measured GPU."""
+    """Return a reading with the name of the GPU that was measured last."""
     return Reading(rows[-1]["device"], 0, why="another GPU") if rows else None
 
 
 def workspace(layers: Sequence[Layer], n: int, side: str) -> Read:
-    """Return a reading of the largest workspace, over all layers, of a side's fastest choices."""
+    """Return a function that reads the largest workspace, over all layers, of a side's fastest
+    choices."""
 
     def reading(rows: Sequence[Row]) -> Reading | None:
         found = [_row(rows, layer.problem.with_batch(n), side) for layer in layers]
@@ -144,7 +146,7 @@ def workspace(layers: Sequence[Layer], n: int, side: str) -> Read:
 
 
 def of_peak(problem: ConvProblem, theirs: float) -> Read:
-    """Return a reading of the share of peak arithmetic that Convoy's kernel reaches."""
+    """Return a function that reads which share of the peak arithmetic Convoy's kernel reaches."""
 
     def reading(rows: Sequence[Row]) -> Reading | None:
         row = _row(rows, problem, CONVOY)
@@ -157,7 +159,7 @@ def of_peak(problem: ConvProblem, theirs: float) -> Read:
 
 
 def _row(rows: Sequence[Row], problem: ConvProblem, side: str) -> Row | None:
-    """Return the latest row of one side of a problem, or None."""
+    """Return the latest row of a side for a problem, or None."""
     for row in reversed(rows):
         if (row["problem"], row["side"], row["cache"]) == (str(problem), side, "warm"):
             return row
@@ -169,12 +171,12 @@ FIGURES: Mapping[str, tuple[int, tuple[int, ...], float]] = {
     "figure 6": (3, (1, 8, 16), 1.0),
     "figure 7": (5, PAPERS_BATCHES["cuconv"], 1.36),
 }
-"""cuConv's figures: R = S, the values of N, and the mean speed-up at N = 1. For 3×3 the paper says
-"equal or lower"."""
+"""cuConv's figures: R = S, the values of N, and the mean speed-up at N = 1. For 3×3 the paper
+states no number, only "equal or lower"."""
 
 
 def of_size(size: int) -> list[Layer]:
-    """Return cuConv's configurations with one filter size."""
+    """Return cuConv's configurations with filters of size×size."""
     return [layer for layer in CUCONV if layer.problem.window.kernel[0] == size]
 
 

@@ -1,7 +1,8 @@
 """Counts memory traffic: the cache blocking of Lavin & Gray, and the layouts of Lan et al.
 
 Nothing is timed. The modelled cache holds whole operands of blocks, and drops the least recently
-used. Sectors of 32 bytes are counted from the addresses of a warp's lanes, as in cusim.accesses.
+used operand first. Sectors of 32 bytes are counted from the addresses of a warp's lanes, as in
+cusim.accesses.
 """
 
 from collections import OrderedDict
@@ -18,21 +19,22 @@ from kernels.problems.conv import ConvProblem
 FLOAT = 4
 
 Touched = tuple[tuple[str, int], int]
-"""An operand of a block: its kind, its number and its bytes."""
+"""An operand of a block: its kind and its number, and its bytes."""
 
 TITAN_X_L2 = 3 << 20
 """The second-level cache of Lavin & Gray's GPU, in bytes."""
 
 GROUP = 128
-"""The filters of a group in section 6. The blocks of a group run before those of the next group
-begin."""
+"""The number of filters in a group in section 6. All blocks of a group run before the next group
+begins."""
 
 BLOCK = 32
 """The number of tiles of 2×2 outputs per block in the paper, and also the number of filters."""
 
 
 def dram_bytes(blocks: Iterable[Iterable[Touched]], cache_bytes: int) -> int:
-    """Return the bytes that blocks load from memory through a cache, one block after another."""
+    """Return the bytes that blocks load from memory through a cache, if one block runs after
+    another."""
     held: OrderedDict[tuple[str, int], int] = OrderedDict()
     loaded = free = 0
     free = cache_bytes
@@ -50,12 +52,12 @@ def dram_bytes(blocks: Iterable[Iterable[Touched]], cache_bytes: int) -> int:
 
 
 def blocks_of(problem: ConvProblem, group: int) -> Iterator[tuple[Touched, Touched]]:
-    """Yield the operands of the blocks of F(2×2, 3×3). For each group of filters, tiles follow one
-    another; each tile takes all filters of the group.
+    """Yield the operands of each block of F(2×2, 3×3). In each group of filters, the outer loop
+    covers the tiles, and the inner loop covers the filters of the group.
 
     A block reads the pixels of 32 tiles, with overlaps only once, and 32 filters of 3×3, both for
-    all channels. If `group` is K, the inner loop covers all filters; if it is 32, the inner loop
-    covers all tiles.
+    all channels. If `group` is K, the inner loop covers all filters. If `group` is 32, only the
+    loop over the tiles remains.
     """
     tiles = problem.n * prod(ceil(size / 2) for size in problem.window.output)
     pixels = FLOAT * 4 * BLOCK * problem.c
@@ -75,14 +77,15 @@ def blocking(problem: ConvProblem, cache_bytes: int) -> dict[str, int]:
 
 
 def network_blocking(layers: Sequence[Layer], n: int) -> dict[str, int]:
-    """Return the bytes of all layers, each as often as it occurs, by the order of blocks."""
+    """Return the bytes that all layers read from memory, for each order of the blocks. A layer that
+    occurs several times is counted as often."""
     found = [(layer.count, blocking(layer.problem.with_batch(n), TITAN_X_L2)) for layer in layers]
     return {order: sum(count * of[order] for count, of in found) for order in found[0][1]}
 
 
 def table_blocking(layers: Sequence[Layer]) -> Cells:
-    """Return the MB read from memory by layer and order of blocks for N = 8, and for all layers by
-    N.
+    """Return the MB read from memory for each order of the blocks: by each layer for N = 8, and by
+    all layers together for N = 1 and 8.
 
     The cache is the Titan X's, whose 3 MB do not hold the filters of conv 4 and 5.
     """
@@ -97,17 +100,18 @@ def table_blocking(layers: Sequence[Layer]) -> Cells:
     return rows
 
 
-# Lan et al. 2017, section 4: the kernels around cuBLAS's product, by layout.
+# The rest of this module counts for Lan et al. 2017, section 4: cuBLAS's product and the kernels
+# around it, by layout.
 
 N = 32
-"""The images of a batch in the paper, and also the threads of a block, since each thread has one
-image."""
+"""The number of images in a batch in the paper. It is also the number of threads in a block, since
+each thread has one image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Counts a kernel's accesses to global memory: a warp's instructions, and the sectors that they
-    need."""
+    """Counts a kernel's accesses to global memory: the instructions of all warps, and the sectors
+    that these instructions need."""
 
     name: str
     instructions: int
@@ -115,7 +119,8 @@ class Stage:
 
 
 def _needed(apart: int) -> int:
-    """Return the sectors of an instruction whose lanes access floats at a given distance."""
+    """Return the number of sectors that an instruction needs if its lanes access floats that are
+    `apart` floats apart."""
     return sectors(tuple(FLOAT * apart * lane for lane in range(LANES)), FLOAT, Access.LOAD)
 
 
@@ -146,7 +151,7 @@ def stages(problem: ConvProblem, layout: str) -> list[Stage]:
         Stage("sgemm", product_floats // LANES, product_floats * FLOAT // SECTOR),
         stage("inverseTransform", ((positions + outputs) * of_y, transform)),
     ]
-    if layout != "no reshape":  # one side of each copy is a matrix, the other tiles
+    if layout != "no reshape":  # a copy reads tiles and writes a matrix, or the reverse
         found += [
             stage(name, (positions * n, far), (positions * n, near))
             for name, n in (
@@ -163,12 +168,13 @@ LAYOUTS = ("NCDHW", "CDHWN", "no reshape")
 
 
 def sectors_of(problem: ConvProblem, layout: str) -> int:
-    """Return the sectors of all kernels for N = 32."""
+    """Return the number of sectors that all kernels need for N = 32."""
     return sum(stage.sectors for stage in stages(problem.with_batch(N), layout))
 
 
 def table_layouts(layers: Mapping[str, ConvProblem]) -> Cells:
-    """Return each layer's MB of sectors by layout, and the baseline's MB divided by them."""
+    """Return the MB of each layer's sectors by layout, and the baseline's MB divided by each other
+    layout's."""
     rows: list[Sequence[str]] = [
         ("layer", *(f"{layout}, MB" for layout in LAYOUTS), "CDHWN, times fewer", "no reshape")
     ]

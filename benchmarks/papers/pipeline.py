@@ -1,9 +1,9 @@
 """Counts the memory traffic of Convoy's three launches of F(2×2×2, 3×3×3), to compare with Lan et
 al.
 
-The kernels run on the simulator. Bytes are counted in sectors of 32, as in memory.py, and
-wavefronts are cycles of shared memory. The least of both is the number that the same count of
-distinct bytes needs.
+The kernels run on the simulator. Bytes are counted in sectors of 32 bytes, as in memory.py.
+Wavefronts are cycles of shared memory. The least possible number of each follows from the count of
+distinct bytes.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ LAYER = same_padded((2, 7, 7), 3, 32, 32).with_batch(2)
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Holds the bytes of global memory and the wavefronts of shared memory of a launch, and the
-    least of both."""
+    """Holds a launch's bytes of global memory and wavefronts of shared memory, and the least
+    possible number of each."""
 
     kernel: str
     bytes: int
@@ -39,7 +39,7 @@ class Moved:
 
 
 def nonfused(problem: ConvProblem) -> ConvChoice:
-    """Return the choice of the non-fused algorithm whose product is not split."""
+    """Return a choice of the non-fused algorithm whose product is not split."""
     return next(
         choice
         for choice in choices(problem)
@@ -99,7 +99,7 @@ def _of(kernel: str, found: Sequence[Instruction]) -> Moved:
 
 
 def table_pipeline() -> Cells:
-    """Return the bytes and wavefronts of each launch, with the least that the launch could need."""
+    """Return the bytes and wavefronts of each launch, with the least possible number of each."""
     rows: list[Sequence[str]] = [("kernel", "bytes", "least", "wavefronts", "least")]
     for each in moved():
         numbers = each.bytes, each.least_bytes, each.wavefronts, each.least_wavefronts

@@ -1,15 +1,15 @@
-"""Defines a row of docs/papers.md: a paper's result, Convoy's result, and the command that shows
-it."""
+"""Defines a row of docs/papers.md: a paper's result, Convoy's result, and the command that prints
+Convoy's result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
 
 Cells = Sequence[Sequence[str]]
-"""A table as its headings and its rows."""
+"""A table: first its headings, then its rows."""
 
 OURS = "python -m benchmarks.papers "
-"""The command that prints one of this package's tables, by its name."""
+"""The command that prints one of this package's tables. The table's name follows."""
 
 
 @unique
@@ -27,8 +27,8 @@ class Status(Enum):
 class Result:
     """Holds one result of a paper, found at `where` in the paper, and Convoy's result.
 
-    `command` prints Convoy's number. `why` is the reason if the result is reproduced in part or
-    contradicted. Raises ValueError if either is missing.
+    `command` prints Convoy's number. `why` gives the reason if the result is reproduced only in
+    part or contradicted. Raises ValueError if `command` or a needed `why` is missing.
     """
 
     where: str
