@@ -37,7 +37,8 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
 
 
 class _Commands(TyperGroup):
-    """Lists the commands without importing their modules, and imports the one that is called."""
+    """Lists the commands without importing their modules, and imports only the command that is
+    called."""
 
     @override
     def list_commands(self, ctx: Any) -> list[str]:

@@ -116,11 +116,12 @@ def check(
 ) -> None:
     """Compare a model's scores with those of ONNX Runtime on the model's file, and try all presets.
 
-    Both get the same decoded images. With --resize gpu or --decode gpu the GPU also resizes or
-    decodes the images, and must compute exactly the same pixels and scores. The exit status is 1 if
-    it does not, if scores differ by more than the tolerance, or if an image cannot be read. With
-    --original there is no tolerance unless --tolerance sets one. If folders or files are named
-    after labels, the right answers of each preset are counted.
+    Convoy and ONNX Runtime get the same decoded images. With --resize gpu or --decode gpu the GPU
+    also resizes or decodes the images, and must compute exactly the same pixels and scores as the
+    CPU. The exit status is 1 if the GPU's pixels or scores differ, if scores differ from ONNX
+    Runtime's by more than the tolerance, or if an image cannot be read. With --original there is no
+    tolerance unless --tolerance sets one. If folders or files are named after labels, the right
+    answers of each preset are counted.
     """
     configure_logging()
     if settings.precision not in (None, Precision.FP32, Precision.INT8):
@@ -278,7 +279,8 @@ def _show_presets(
     files: Sequence[Path],
     read: Callable[[Path, Preprocessing], Pixels],
 ) -> None:
-    """Print the results of every preset that fits, and which preset is right more often."""
+    """Print the results of every preset that fits, and the preset that is right more often than the
+    one in use, if there is one."""
     names = names_of_labels(classifier.preprocessing.labels)
     images = {file: expected_of(file, names) for file in files}
     trials = try_presets(classifier, engine, images, read)
@@ -298,8 +300,8 @@ def _show_presets(
 
 
 def _advice(used: PresetTrial, trials: Sequence[PresetTrial], named: int) -> str:
-    """Return a phrase about a preset that is right more often than the one in use, and how certain
-    that is."""
+    """Return a phrase about a preset that is right more often than the preset in use, and about the
+    certainty of this result."""
     best = max(trials, key=lambda trial: (trial.right, trial.likelihood))
     if best.right - used.right <= max(1, _CLEARLY_MORE * named):
         return ""
@@ -323,8 +325,8 @@ def _advice(used: PresetTrial, trials: Sequence[PresetTrial], named: int) -> str
 
 
 def chance_of(better: Sequence[bool], other: Sequence[bool]) -> float:
-    """Return the probability of at least this many wins if both presets were equally good (a sign
-    test)."""
+    """Return the p-value of a sign test: the probability that one preset would win at least as
+    often as it did if both presets were equally good."""
     won = sum(a and not b for a, b in zip(better, other, strict=True))
     changed = sum(a != b for a, b in zip(better, other, strict=True))
     ways = sum(comb(changed, wins) for wins in range(won, changed + 1))

@@ -92,7 +92,7 @@ def check_there(paths: Sequence[Path]) -> None:
 
 
 def read_image(file: Path, settings: Settings) -> bytes:
-    """Return a file's bytes, cut to one byte more than a request may have."""
+    """Return a file's bytes, but at most one byte more than a request may have."""
     with file.open("rb") as opened:
         return opened.read(settings.max_body_bytes + 1)
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Disable the garbage collector within this block, and exclude the objects created there from
-    later collections.
+    """Disable the garbage collector within this block, and exclude the objects created in the block
+    from later collections.
 
     Nearly all of these objects stay alive, and scanning them would take a sixth of the start.
     """

@@ -26,8 +26,8 @@ Expectations = Annotated[
 
 
 def number_from_0_to_1(given: str) -> float:
-    """Parse a number from 0 to 1. Typer's own check compares, and so would say that nan is too
-    large."""
+    """Parse a number from 0 to 1. Typer's own check would say that nan is too large, because it
+    compares numbers."""
     number = _number(given)
     if not 0 <= number <= 1:
         raise typer.BadParameter(f"{given} is not allowed; it must be a number from 0 to 1")
@@ -119,7 +119,8 @@ def _works_now(command: str, by_variable: bool) -> str:
 
 
 def _parameter(name: str, *, required: bool) -> inspect.Parameter:
-    """Return a setting as a parameter of a Typer command; its value is None if it is not given."""
+    """Return a setting as a parameter of a Typer command. The parameter is None if the user does
+    not give it."""
     field = Settings.model_fields[name]
     option: Any
     annotation: Any = field.annotation

@@ -47,9 +47,9 @@ def plot_timeline(timeline: Timeline, file: Path) -> None:
     """Plot one bar per launch from its start to its end, as SVG or PNG according to the file's
     suffix.
 
-    A thin line leads to a bar from the end of each launch that it waits for. The plot says whether
-    times are modelled or measured. Raises SettingsError if matplotlib is missing, or for another
-    suffix.
+    A thin line leads to a bar from the end of each launch that the bar's launch waits for. The plot
+    says whether times are modelled or measured. Raises SettingsError if matplotlib is missing, or
+    for another suffix.
     """
     if file.suffix not in (".svg", ".png"):
         raise SettingsError(f"--timeline: {file} must end in .svg or .png")

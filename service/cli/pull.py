@@ -25,8 +25,8 @@ def pull_model(
 ) -> None:
     """Download a model by name. `convoy serve NAME` then serves it, even without a network.
 
-    An interrupted download is resumed. A file is deleted if its checksum differs from that in the
-    catalogue or on the hub.
+    An interrupted download is resumed. A file is deleted if it does not have the checksum that the
+    catalogue or the hub states.
     """
     configure_logging()
     if name == BUILT_IN_NAME:
