@@ -1,9 +1,9 @@
-"""Begins calls that no model answers, one per turn of the event loop, in every protocol.
+"""Begins the calls of every protocol that no model answers, one per iteration of the event loop.
 
-Such a call may block the loop for a millisecond. If sixteen connections began such calls in one
-turn, a request to a model would be delayed by sixteen milliseconds at each of its steps. A loop
-busy with such calls would also keep the interpreter's lock from the threads that decode and run
-images. So each call is followed by a pause while models have requests.
+A call may block the loop for a millisecond. If sixteen connections began calls in the same
+iteration, a request to a model would be delayed by sixteen milliseconds at each of its steps. A
+loop that is busy with calls would also keep the interpreter's lock from the threads that decode and
+run images. So each call is followed by a pause while models have requests.
 """
 
 import asyncio

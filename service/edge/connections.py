@@ -59,8 +59,8 @@ class Connections:
         self._by_address: Counter[str] = Counter()
 
     def open(self, new: Connection, all_open: Collection[Connection], now: float) -> bool:
-        """Count a new connection, which `all_open` contains. Return True if it may only send health
-        requests.
+        """Count a new connection, which `all_open` already contains. Return True if the connection
+        may only send health requests.
 
         Raises TooManyConnectionsError if the connection must be closed.
         """

@@ -138,8 +138,8 @@ class Edge:
                 call(record)
 
     def open(self, new: Connection, connections: Collection[Connection]) -> bool:
-        """Count a new connection, which `connections` contains. Return True if it may only send
-        health requests.
+        """Count a new connection, which `connections` already contains. Return True if the
+        connection may only send health requests.
 
         Raises TooManyConnectionsError if the connection must be closed.
         """
@@ -154,7 +154,7 @@ class Edge:
             raise
 
     def _watch(self, connections: Collection[Connection]) -> None:
-        """Start to check the connections periodically, as long as there are any."""
+        """Check the connections periodically from now on, as long as there are any."""
         if not self.sweeping:
             self.sweeping = True
             asyncio.get_running_loop().call_later(self.limits.sweep_s, self._sweep, connections)

@@ -3,8 +3,8 @@
     correct-horse
     battery-staple weight=4 priority=1 repository shared-memory
 
-`weight` is the key's share of the engine compared with other clients, whose default is 1.
-`priority` is the highest priority that its requests may have: 2 by default, and 1 for `priority`
+`weight` is the key's share of the engine relative to the weights of other clients; the default is
+1. `priority` is the highest priority that its requests may have: 2 by default, and 1 for `priority`
 without a number. `repository` allows loading and unloading models. `shared-memory` allows
 registering regions and using tensors in them. Blank lines and lines that start with # are skipped.
 Logs name a key by its line number.

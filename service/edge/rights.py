@@ -1,9 +1,9 @@
 """Decides which clients may change the server's models and use shared memory.
 
 A key has the rights named in its line; without keys, all clients have the rights in `Limits`. A
-browser lets any page send such a request, even to a server on the user's own machine, so pages of
-other sites have no rights. They are recognised by their Origin header, or by a Host header that is
-not a name of this server.
+browser lets any page send requests, even to a server on the user's own machine, so pages of other
+sites have no rights. They are recognised by their Origin header, or by a Host header that is not a
+name of this server.
 """
 
 from collections.abc import Collection
