@@ -325,8 +325,8 @@ def _advice(used: PresetTrial, trials: Sequence[PresetTrial], named: int) -> str
 
 
 def chance_of(better: Sequence[bool], other: Sequence[bool]) -> float:
-    """Return the p-value of a sign test: the probability that one preset would win at least as
-    often as it did if both presets were equally good."""
+    """Return the probability that `better` would win at least as often as it did if both presets
+    were equally good (a sign test)."""
     won = sum(a and not b for a, b in zip(better, other, strict=True))
     changed = sum(a != b for a, b in zip(better, other, strict=True))
     ways = sum(comb(changed, wins) for wins in range(won, changed + 1))

@@ -1,7 +1,7 @@
 """Implements `convoy serve`, which serves models, and `convoy demo`, which also opens the page.
 
 settings ─┬─ this process ── imports the server ─ listens ─────── opens ── warms up ── serves
-          └─ a copy of it ── imports ONNX ─ reads and proves the models ┘
+          └─ a copy of it ── imports ONNX ─ reads and tests the models ─┘
 """
 
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""Begins the calls of every protocol that no model answers, one per iteration of the event loop.
+"""Begins calls that no model answers, of every protocol, one per iteration of the event loop.
 
 A call may block the loop for a millisecond. If sixteen connections began calls in the same
 iteration, a request to a model would be delayed by sixteen milliseconds at each of its steps. A
