@@ -11,8 +11,8 @@ The parent and the job processes end when the server ends, for whatever reason.
 
 A process starts when a batch finds no idle process, and serves from then on. It runs one batch at a
 time and may hold the next one in its memory, so it need not wait for the event loop between two
-batches. A process that crashes, or exceeds the time limit of its batch, is ended. It has noted
-which image it was decoding.
+batches. A process that crashes, or exceeds the time limit of its batch, is ended. Before decoding
+an image, a process notes which image it is, so the server knows the image that was being decoded.
 """
 
 import asyncio
@@ -490,8 +490,8 @@ def _answer(connection: socket.socket, result: JobResult | None, error: Exceptio
 
 
 def _portable(error: Exception) -> Exception:
-    """Return an error that can be raised in the server, with the traceback of a defect for the
-    log."""
+    """Return the error in a form that can be sent to the server and raised there. An unexpected
+    error includes its traceback, for the log."""
     if not isinstance(error, ServiceError | NotHereError):
         error.add_note("".join(traceback.format_exception(error)))
     try:

@@ -3,8 +3,9 @@
     a thread ── function, arguments ── pipe ── process: function() ── result or error, log ── pipe
 
 Pillow holds the interpreter's lock while it copies a decoded WebP image: 60 ms for 25 megapixels,
-during which the server answers no request. Another process has another lock. A decoder that crashes
-there fails only its own image, and a decoder that needs more memory than was reserved gets no more.
+during which the server answers no request. Another process has another lock. If a decoder crashes
+in another process, only its own image fails. If a decoder needs more memory than was reserved, it
+fails instead of using more.
 
 A model's new version is also tried in such a process. The trial takes 0.1 s of Python and then
 keeps all cores busy, at a priority that lets requests go first.

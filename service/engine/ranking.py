@@ -132,7 +132,8 @@ def unscored(error: Exception) -> ScoreRow:
 def rank(results: Results, output: OutputKind, decode_s: float = 0.0) -> list[ScoreRow]:
     """Return a batch's rows. The first request for a ranking ranks all rows of the batch.
 
-    If the engine has ranked classes, its ranking is used, and a longer ranking is computed here.
+    If the engine has ranked classes, the engine's ranking is used; a longer ranking is computed
+    here.
 
     Ranking a whole batch is several times as fast as ranking its images one by one. It happens on
     the event loop, after the next batch has started. In the engine's thread, NumPy would release

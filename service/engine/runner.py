@@ -87,9 +87,9 @@ class EngineRunner:
     ) -> None:
         """Take the `turns` of each engine's device, which all models on the device share.
 
-        `measure_s`, `known`, `sample` and `bounds` are those of SupervisedEngine. `reopen` takes
-        the number of the engine to replace. If there is one engine and its jobs decode images, they
-        may also run `elsewhere`. `on_failure` is called when the runner is FAILED.
+        `measure_s`, `known`, `sample` and `bounds` are arguments of each SupervisedEngine. `reopen`
+        takes the number of the engine to replace. If there is one engine and its jobs decode
+        images, they may also run `elsewhere`. `on_failure` is called when the runner is FAILED.
         """
         self.classes = engines[0].classes
         self.state = State.WARMING
@@ -146,7 +146,8 @@ class EngineRunner:
 
     @property
     def takes(self) -> Kind:
-        """Return the highest kind of images that every engine takes."""
+        """Return the highest `Kind` of image that every engine takes; an engine also takes all
+        lower kinds."""
         return min(engine.engine.takes for engine in self._engines)
 
     @property
@@ -202,7 +203,7 @@ class EngineRunner:
         """Queue images for scoring like `Batcher.post`, and request the `inner` values with the
         scores.
 
-        Images that are not yet decoded count in their client's turns by their expected decoding
+        When clients take turns, an image that is not yet decoded counts by its expected decoding
         time. Raises NotReadyError if no engine serves.
         """
         if not self._serving:  # refuses requests that were admitted earlier, too

@@ -150,11 +150,12 @@ class SupervisedEngine:
     ) -> None:
         """Supervise `engine`, which log lines call `name`.
 
-        Warming up measures L(n) for about `measure_s` seconds, unless L(n) is `known`. On a CPU it
-        also measures how long decoding the `sample` takes, unless that is None. `reopen` opens a
-        new engine after one exceeds the `bounds` or fails repeatedly. Without `reopen`, an engine
-        that exceeds the bounds is FAILED, and an engine that fails repeatedly is kept. `on_change`
-        is called when the state changes after the first warm-up.
+        Warming up measures L(n), the time of a batch of n images, for about `measure_s` seconds,
+        unless L(n) is `known`. On a CPU it also measures how long decoding the `sample` takes,
+        unless that is None. `reopen` opens a new engine after one exceeds the `bounds` or fails
+        repeatedly. Without `reopen`, an engine that exceeds the bounds is FAILED, and an engine
+        that fails repeatedly is kept. `on_change` is called when the state changes after the first
+        warm-up.
         """
         self.engine = engine  # that serves, or did last
         self.state = State.WARMING
@@ -204,8 +205,8 @@ class SupervisedEngine:
     async def run(self, images: Sequence[Item]) -> Sequence[ScoreRow]:
         """Return a batch's scores, with the inner values requested for any of its images.
 
-        An image that runs alone is run by the thread, because the handover takes less time than one
-        to a process.
+        The thread runs an image that runs alone, because a handover to the thread takes less time
+        than a handover to a process.
         """
         if self.state in (State.RESTARTING, State.FAILED):
             raise EngineError(f"{self._name} is {self.state.value}")
@@ -428,9 +429,9 @@ class _Thread:
         sample: Sample | None,
         opened: Callable[[], Engine],
     ) -> tuple[Engine, Latency, float, float]:
-        """Open and warm up an engine. Return the engine to serve with, L(n) measured on `probe`,
-        and the seconds that decoding a `sample` and running one image take, both 0 if they were not
-        compared.
+        """Open and warm up an engine. Return the engine to serve with, its L(n) measured on
+        `probe`, the seconds to decode a `sample`, and the seconds to run one image. The last two
+        are 0 if they were not compared.
 
         If L(n) is known, only one image is run, because the version that still serves needs the
         device. Raises the engine's errors, and EngineError if the scores are not finite.
@@ -501,7 +502,7 @@ class _Thread:
         return engine, index
 
     def close(self) -> "asyncio.Future[None]":
-        """Close the engine and end the thread, once it is free."""
+        """Close the engine and end the thread, once the thread is free."""
         if self._closing is None:
             self._closing = self.pool.run(self._close, None)
             self.pool.close()
