@@ -124,7 +124,7 @@ class ThreadLostError(ServiceError):
 
 
 class NotTriedError(ServiceError):
-    """Says that a process which tried a model's new version hung or died."""
+    """Says that the process that tried a model's new version hung or died."""
 
     def __init__(self, how: str) -> None:
         """Take `how` the process ended, such as "was ended by signal 11"."""
@@ -132,7 +132,7 @@ class NotTriedError(ServiceError):
 
 
 class DecoderLostError(ServiceError):
-    """Says that a process that decoded an image hung or died."""
+    """Says that the process that decoded an image hung or died."""
 
     def __init__(self, how: str) -> None:
         """Take `how` the process ended, such as "was ended by signal 11"."""

@@ -6,11 +6,13 @@
 The owner of the queue orders each line. All lines share a virtual clock, which shows the service of
 the line that was served last (Goyal, Vin and Cheng 1996, section 2). A new line begins at the
 clock, so a client that was away has no claim, and a client that was just served waits for the
-others. The service of a line's first turn advances the clock, divided among the waiting lines.
-Therefore clients that come only once, however many, do not hold up a line that has had its turn.
+others. The cost of a line's first turn, divided by the total weight of the waiting lines, also
+advances the clock. Therefore a line that has had its turn gets another one, however many clients
+come only once.
 
-- While two clients wait all the time, their service divided by their weight differs by at most the
-  largest cost of an entry of each client, divided by its weight.
+- While two clients wait all the time, they get service in proportion to their weights. Their
+  service divided by weight differs by at most c₁/w₁ + c₂/w₂, where c is the largest cost of a
+  client's entry and w is the client's weight.
 - A new line waits for at most one entry of each other client.
 """
 
@@ -71,7 +73,7 @@ class FairQueue(Generic[E]):
 
     def __init__(self, due: Callable[[Line[E]], float] = lambda line: line.level) -> None:
         """Take `due`, which returns when a line's first entry is due. Among lines of several
-        levels, the one due first is next."""
+        levels, the line that is due first is next."""
         self._due = due
         self._lines: dict[str, Line[E]] = {}
         self._levels: dict[int, list[_Place[E]]] = {}  # each by service
@@ -105,11 +107,11 @@ class FairQueue(Generic[E]):
         return line
 
     def ahead(self, client: Client, own: float) -> Iterator[tuple[Line[E], float]]:
-        """Yield the lines that are served before a client's new entry, which has entries of cost
-        `own` of the same client before it.
+        """Yield the lines with entries that are served before a new entry of `client`. `own` is the
+        cost of the client's own entries that are served before the new entry.
 
-        Each line comes with the cost of its entries that are served first, assuming that the line
-        has that much waiting and that its entries are small.
+        Each line comes with the cost of its entries that are served before the new entry. This cost
+        assumes that enough entries wait in the line, and that they are small.
         """
         known = self._lines.get(client.name)
         begins = max(known.service, self._clock) if known else self._clock
@@ -145,7 +147,7 @@ class FairQueue(Generic[E]):
         """Return the line whose turn it is, and how much service this turn allows.
 
         The service is infinite for the only line, and 1 if there are several levels. Otherwise it
-        brings the line level with the next line by their weights, and is at least 1.
+        is at least 1, and enough for the line to reach the next line's service divided by weight.
         """
         if len(self._levels) == 1:
             (places,) = self._levels.values()
@@ -158,8 +160,9 @@ class FairQueue(Generic[E]):
     def served(self, line: Line[E], cost: float, entries: int = 1) -> None:
         """Add service to the line whose turn it was; the owner must call `place` afterwards.
 
-        After several entries of equal cost, the clock shows the service at which the last of them
-        began, so that a new line is not owed the service that this line got before.
+        A turn may cover several entries of equal cost. The clock then shows the line's service at
+        the beginning of the last entry. Otherwise a new line would be served as much as this whole
+        turn before this line's next turn.
         """
         passed = cost / (self._weight + 1.0) if line.fresh else 0.0
         last = cost / entries
