@@ -27,8 +27,8 @@ def max_arriving(settings: Settings) -> int:
     """Return the number of messages that may arrive at once.
 
     At most as many messages may arrive as images may wait. grpcio does not tell the length of a
-    message in advance, so each message counts with the maximum length, and all together may take a
-    share of the memory.
+    message in advance, so each message is assumed to have the maximum length. All messages together
+    may take a fixed share of the memory.
     """
     room = available_memory() // _SHARE
     return max(1, min(settings.max_queue + settings.max_batch, room // settings.max_body_bytes))

@@ -254,7 +254,7 @@ class _TypedElements:
         return [copied(memoryview(self.data)[entry.value : entry.end]) for entry in found]
 
     def _packed(self, number: int, single: int) -> bytes | memoryview:
-        """Return a field's encoded numbers, which the message has in one piece or one by one."""
+        """Return a field's encoded numbers. A message contains them in one piece or one by one."""
         found = self._found(number)
         if any(entry.kind not in (_LENGTH, single) for entry in found):
             raise BadRequestError(

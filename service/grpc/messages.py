@@ -48,7 +48,8 @@ def coding_of(data: bytes) -> str:
     """Return HTTP's name for a message's compression, or "" if the message is not compressed.
 
     The port does not let grpcio decompress messages, because that would block the event loop. The
-    first bytes show the compression, because no message of these protocols begins with them.
+    first bytes show the compression: no uncompressed message of these protocols begins like a
+    compressed one.
     """
     if data.startswith(b"\x1f\x8b"):
         return "gzip"

@@ -45,8 +45,8 @@ async def infer(
     *,
     in_stream: bool = False,
 ) -> bytes:
-    """Return the answer's message, in a stream's form if `in_stream`. `remaining_s` is the time
-    until the client's deadline, if there is one.
+    """Return the answer's message: a ModelStreamInferResponse if `in_stream`, otherwise a
+    ModelInferResponse. `remaining_s` is the time until the client's deadline, if there is one.
 
     Cancelling the call withdraws the request. Raises ServiceError.
     """
@@ -104,7 +104,7 @@ class _Exchange:
             del self._outcome, outcome
 
     async def _made(self, scored: Scored) -> bytes:
-        """Return a long answer's message, which a thread formats."""
+        """Format a long answer in a thread, and return the message."""
         made: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._outcome = made  # which gets an error, too, as of a call that gives way
         self._request.aside(self._format, scored, made.set_result)
@@ -148,7 +148,7 @@ class _Exchange:
             self._outcome.set_result(outcome)
 
     def _format(self, scored: Scored) -> bytes:
-        """Return the answer's message; a thread may call this."""
+        """Return the answer's message. Any thread may call this method."""
         asked, info = self._asked, self._pipeline.info
         outputs = outputs_of(asked, scored.results, info)
         head = _Answer(model_name=info.name, model_version=info.version, id=asked.id)
@@ -185,10 +185,11 @@ def _tensor(output: Output, *, raw: bool) -> bytes:
 
 
 def _field(number: int, value: bytes) -> tuple[bytes, bytes]:
-    """Return a field of bytes, or of a message in bytes, in two parts."""
+    """Return a protobuf field in two parts: its key, and its value. The value is bytes or a
+    serialized message."""
     return _key(number, len(value)), value
 
 
 def _key(number: int, length: int) -> bytes:
-    """Return the bytes that precede a field of this length: its tag and its length."""
+    """Return a field's key: the tag, and the length of the value."""
     return bytes([number << 3 | _LENGTH]) + encoded_varint(length)

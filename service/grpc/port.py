@@ -112,8 +112,8 @@ class _LeftError(Exception):
 
 
 class _NotReadError(Exception):
-    """Says that the client does not read an answer. No status can follow then, so its connection is
-    closed."""
+    """Says that the client does not read an answer. No status can be sent then, so the client's
+    connection is closed."""
 
 
 class _Flow:
@@ -233,8 +233,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         return {path: handler(self._counted(each)) for path, each in behaviours.items()}
 
     def _counted(self, behaviour: Behaviour) -> Behaviour:
-        """Return a behaviour that marks its connection as busy while it runs. It closes the
-        connection if the client does not read the answer."""
+        """Return a function that runs `behaviour` and marks the call's connection as busy
+        meanwhile. The function closes the connection if the client does not read the answer."""
 
         async def counted(messages: Any, context: Context) -> None:
             connections, peer = self._connections, peer_of(context.peer())
@@ -557,8 +557,9 @@ _Refusal = tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]
 def _refusal(error: ServiceError, context: Context) -> _Refusal:
     """Return the gRPC status, the text and the trailers for an error, and drop its traceback.
 
-    If a frame waited for the task that failed, the error and its frames form a reference cycle,
-    which would keep the memory of a refused model.
+    The traceback refers to frames. If one of these frames waited for the task that failed, the
+    error and the frames form a reference cycle. The cycle would keep data in memory, such as a
+    model whose load was refused.
     """
     error.with_traceback(None)
     trailers = context.trailing_metadata()

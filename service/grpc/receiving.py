@@ -82,7 +82,8 @@ class Receiver:
         self._taken = 0  # bytes of long messages since `taken`
 
     def taken(self) -> int:
-        """Return an upper estimate of the bytes of long messages since the last call."""
+        """Return an upper estimate of the bytes of long messages that were received since the last
+        call."""
         taken, self._taken = self._taken, 0
         return taken
 
@@ -111,8 +112,8 @@ class Receiver:
         return await _finished(self._copy(reading, client, count or 0))
 
     def _count(self, context: Any, before: int | None) -> int | None:
-        """Return how many bytes have arrived since the count was `before`; if None, how many in
-        total."""
+        """Return how many bytes have arrived since an earlier total of `before`, or in total if
+        `before` is None."""
         now = self._received(context)
         return None if now is None else now - (before or 0)
 
