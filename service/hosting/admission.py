@@ -241,9 +241,9 @@ def _giving_way(
     """Return the requests to refuse to make room for a request of size `count`, or None if that is
     impossible. `lacking` is how much is not free yet.
 
-    Each request refused is the newest of the client that holds the most for its weight, as long as
-    that is more than the asking client would hold. `amounts` is in the order in which the requests
-    arrived.
+    Each refused request is the newest request of the client that holds the most relative to its
+    weight. This client must hold more than the asking client would hold. `amounts` is in the order
+    in which the requests arrived.
     """
     held: dict[str, float] = {}
     newest: dict[str, list[tuple[Held, int]]] = {}

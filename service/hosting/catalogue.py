@@ -82,11 +82,10 @@ def find_entry(name: str, entries: Mapping[str, Entry]) -> Entry:
 
 
 def near_names(name: str, names: Iterable[str]) -> str:
-    """Return a question that suggests similar names, for a name that is not in `names`, or a list
-    of all.
+    """Return a question that suggests names similar to `name`, which is not in `names`. Return a
+    list of all names if none is similar.
 
-    Suggested are the names that begin with `name`; if there are none, the name that `name` may
-    misspell.
+    Names that begin with `name` are similar; if there are none, the closest spelling is.
     """
     asked, known = name.lower(), list(names)
     long = len(asked) >= _FEWEST_LETTERS

@@ -56,8 +56,8 @@ def _compare(
     olds: NDArray[np.intp],
     news: NDArray[np.intp],
 ) -> Comparison:
-    """Compare answers, given the column of each class in both versions; a class has the same column
-    in both."""
+    """Compare answers. `olds` and `news` have the column of each class; a class has the same column
+    in both versions."""
     count = int(max(olds.max(), news.max())) + 1
     same, largest = 0, 0.0
     for first, second in zip(before, after, strict=True):
@@ -74,7 +74,7 @@ def _compare(
 
 
 def _columns(info: ModelInfo, classes: int, columns: dict[str, int]) -> NDArray[np.intp]:
-    """Return the column of each class, found by its label; labels that are not in `columns` are
-    added."""
+    """Return the column of each class, which `columns` has by label. Add new columns for labels
+    that are not in `columns`."""
     names = [*info.labels[:classes], *map(str, range(len(info.labels), classes))]
     return np.array([columns.setdefault(name, len(columns)) for name in names])

@@ -56,12 +56,13 @@ class ReadModel:
 
 @dataclass(frozen=True)
 class ProvedModel:
-    """Opens engines; the proof of the first engine holds for all. Picklable."""
+    """Opens engines for a model that has passed its self-test; these engines are not tested again.
+    Picklable."""
 
     proved: WarmUpResult
 
     def __call__(self, places: Sequence[DeviceChoice]) -> Sequence[Engine]:
-        """Return one engine per place. Raises EngineError."""
+        """Return one engine per device in `places`. Raises EngineError."""
         engines = [self.proved.open()]
         for _ in places[1:]:
             engines.append(self.proved.open(engines[-1]))
@@ -108,9 +109,9 @@ def find_models(settings: Settings) -> list[ModelFile]:
     name.
 
     With the setting `beside` the only model is returned twice. Raises ModelFileError if there is no
-    model or if a name cannot be part of a URL. In a folder of several models an invalid name is
-    only logged and its folder ignored, unless `strict` is set. Raises SettingsError if a flag needs
-    a single model and there are several.
+    model or if a name cannot be part of a URL. In a folder of several models, a folder with an
+    invalid name is logged and ignored, or an error with the setting `strict`. Raises SettingsError
+    if a flag needs a single model and there are several.
     """
     found = _find_models(settings)
     if (name := settings.model_name) is not None:
@@ -131,7 +132,7 @@ def _single(found: list[ModelFile], flag: str) -> ModelFile:
 
 
 def _beside(file: ModelFile, assignment: str) -> ModelFile:
-    """Return the same model with another name, and with the key set that `assignment` gives."""
+    """Return the same model with another name and a changed key; `assignment` is KEY=VALUE."""
     overrides = parse_assignments([assignment], "--beside")
     value = re.sub(r"[^\w.-]+", "-", assignment.partition("=")[2], flags=re.ASCII)
     return replace(file, name=f"{file.name}-{value.strip('-')}", overrides=overrides)

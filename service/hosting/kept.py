@@ -1,6 +1,6 @@
 """Keeps a model as it was read, so that engines can be opened after its files have changed.
 
-It is kept on disk, because it has all weights.
+The model is kept on disk, because all its weights would take much memory.
 """
 
 import io

@@ -38,8 +38,8 @@ def make_repository(settings: Settings, parent: JobParent | None = None) -> Repo
 def _default(settings: Settings) -> str | None:
     """Return the name of the default model if the settings determine it, otherwise None.
 
-    If one model is served twice (`beside`), the first is the default. For None, the repository
-    chooses.
+    If one model is served twice (`beside`), the first is the default. If None is returned, the
+    repository chooses.
     """
     if settings.beside is not None and settings.default_model is None:
         address = settings.model and parse_address(settings.model)

@@ -1,9 +1,9 @@
 """Determines the kind of a model's scores and the preset for its pixels with built-in photographs.
 
 A guessed preset is replaced if the photographs show clearly that it is wrong and another preset is
-right. It is doubted if they show only that it is wrong. The result is clear if the model's labels
-name the objects in the photographs: with the right preset the network recognises every photograph,
-with a wrong one hardly any, and the right labels are far likelier.
+right. The guess is doubted, but kept, if the photographs show only that it is wrong. The result is
+clear if the model's labels name the objects in the photographs: with the right preset the network
+recognises every photograph, with a wrong one hardly any, and the right labels are far likelier.
 
 With other labels the photographs show less. Confidence says little: a network made for `imagenet`
 is sure of everything if it gets pixels of `caffe`, which are sixty times as large. But a wrong
@@ -19,9 +19,9 @@ photographs:
     inception               0.69   0.60       0.70  0.62
     raw                     0.02   0.57       0.00  0.70
 
-With the limits below, 1000 random choices of its classes gave no false alarm with 5 or more
-classes, and 2% false alarms with 2 classes. Seven networks with random weights gave none with two
-seeds each, although the pixels of `caffe` raised their confidence from 0.35 to 1.0.
+With the limits below, 1000 random choices of SqueezeNet's classes gave no false alarm with 5 or
+more classes, and 2% false alarms with 2 classes. Seven networks with random weights gave none with
+two seeds each, although the pixels of `caffe` raised their confidence from 0.35 to 1.0.
 """
 
 import logging
@@ -302,8 +302,8 @@ def _logits(scores: Scores, output: OutputKind) -> NDArray[np.float64]:
 def _by_names(
     classifier: "Classifier", guessed: PresetTrial, trials: Sequence[PresetTrial]
 ) -> "Classifier":
-    """Return a model with the preset that the trials show, or with a warning. Its labels name the
-    objects in the photographs."""
+    """Return a model with the preset that the trials show, or with a warning, for a model whose
+    labels name the objects in the photographs."""
     likeliest = max(trials, key=lambda trial: (trial.right, trial.likelihood))
     alike = [
         trial
@@ -366,8 +366,8 @@ def _with_preset(classifier: "Classifier", name: str) -> "Classifier":
 
 
 def _by_shares(name: str, guessed: PresetTrial, trials: Sequence[PresetTrial], classes: int) -> str:
-    """Return why a guessed preset is doubted: scores hardly change with the photograph. Empty if it
-    is not."""
+    """Return the reason to doubt a guessed preset: the scores hardly change with the photograph.
+    Empty if there is no reason."""
     clearer = any(
         trial.share > max(_CLEARLY, _FAR * guessed.share)
         for trial in trials

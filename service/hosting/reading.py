@@ -1,8 +1,8 @@
 """Reads models from their files; this imports ONNX and the modules that convert and check ONNX
 graphs.
 
-    file ── classifier ─┬─ no GPU may serve it: tried on the CPU ── a proved model to open again
-                        └─ otherwise: opened unproved, and proves itself while it warms up
+    file ── classifier ─┬─ no GPU may serve it: self-test on the CPU ── engines, tested no more
+                        └─ otherwise: engines that run the self-test themselves
 
 A server uses this module in a copy of its process when it starts (`forked.py`), and later in
 separate processes (`trial.py`), so that the server itself need not import ONNX.
@@ -48,7 +48,7 @@ from service.settings import Settings, parse_assignments
 def read_proved(
     file: ModelFile, settings: Settings, expectations: Sequence[str] | None
 ) -> ReadModel:
-    """Read one model. If no GPU may serve it, prove that the CPU runs it correctly. Raises
+    """Read one model. If no GPU may serve the model, run its self-test on the CPU. Raises
     ModelError."""
     classifier, stamp = load_unchanged(file, settings, expectations)
     tried = proved_on_cpu(classifier, stamp, file, settings)
@@ -62,8 +62,9 @@ def read_proved(
 def proved_on_cpu(
     classifier: Classifier, stamp: Stamp, file: ModelFile, settings: Settings
 ) -> tuple[ReadModel, Engine] | None:
-    """Return a model whose engines need no further proof, and the warm engine that gave the proof;
-    None if a GPU may serve the model. Raises EngineError."""
+    """Run a model's self-test on the CPU. Return the model, whose engines need no other test, and
+    the warm engine that was tested. Return None if a GPU may serve the model. Raises
+    EngineError."""
     tried = try_on_cpu(
         classifier,
         settings.device_choices,
@@ -102,7 +103,7 @@ def load_unchanged(
 def read_as_it_is(
     classifier: Classifier, stamp: Stamp, file: ModelFile, settings: Settings
 ) -> ReadModel:
-    """Return a model whose engines prove themselves when they are opened. Raises EngineError."""
+    """Return a model whose engines have yet to run the self-test."""
     max_batch = max_batch_of(classifier, settings)
     return ReadModel(
         info_of(classifier, file.version),
@@ -146,7 +147,8 @@ def open_on_devices(
 
 
 def judge(classifier: Classifier, settings: Settings) -> Classifier:
-    """Return a model with the facts that no file describes determined by the built-in photographs.
+    """Return the model, with those facts that no file describes. The built-in photographs determine
+    these facts.
 
     The photographs run on a separate CPU engine, which is closed afterwards. Raises
     UnsupportedModelError and EngineError.

@@ -1,7 +1,7 @@
 """Begins to read the models when a server starts, while the server imports its other modules.
 
     settings ─┬─ this process ── imports the server ─ listens ── opens them ── warms up ── serves
-              └─ a copy of it ── imports ONNX ─ reads and proves the models ┘
+              └─ a copy of it ── imports ONNX ─ reads and tests the models ─┘
 
 If a GPU may serve, the process that serves the models also reads them, because it needs their
 graphs for planning.
@@ -24,8 +24,8 @@ read."""
 
 
 def begin_reading(settings: Settings, expectations: Sequence[str] | None) -> Reads:
-    """Begin to read and prove the models that the settings name, in a copy of this process, if the
-    CPU will serve them; otherwise the models are read later.
+    """Begin to read the models that the settings name. If the CPU will serve the models, a copy of
+    this process reads and tests them; otherwise this process reads them later.
 
     Call this while the process has no other threads. Raises EngineError for `cuda:all` without a
     GPU.
@@ -43,9 +43,9 @@ def _lost(how: str) -> ModelError:
 def read_models(
     settings: Settings, expectations: Sequence[str] | None, *, prove: bool = False
 ) -> Reads:
-    """Yield the models' files, then the models or errors, as `Reads` describes. `prove` is for
-    models that the CPU will serve: their engines need no further proof. Raises the errors of
-    `check_models`."""
+    """Yield the models' files, then the models or errors, as `Reads` describes. With `prove`, run
+    the self-tests of models that the CPU will serve, so that their engines need no test. Raises the
+    errors of `check_models`."""
     # It brings all that reads ONNX.
     from service.hosting.finding import check_models  # noqa: PLC0415
     from service.hosting.reading import read_file, read_proved  # noqa: PLC0415

@@ -148,11 +148,11 @@ class Repository:
 
         `max_queue` is in images. `sample` is an image file: if decoding it takes at least as long
         as running it on a CPU, a model's jobs also decode their images, in up to `processes`
-        processes that `parent` forks. `default` names the model of `/v1/classify`. With `strict`
-        warming up raises the first error; otherwise only if no model can be served. Warming up
-        measures batches for `measure_s` seconds. `bounds` has the engines' time limits, and
-        `decode_s` is the time limit for decoding one image. With `swaps` recent images are kept, to
-        compare new versions of a model on them.
+        processes that `parent` forks. `default` names the model of `/v1/classify`. With `strict`,
+        warming up raises the first error of any model. Without it, warming up raises an error only
+        if no model can be served. Warming up measures batches for `measure_s` seconds. `bounds` has
+        the engines' time limits, and `decode_s` is the time limit for decoding one image. With
+        `swaps`, recent images are kept, so that versions of a model can be compared on them.
         """
         self.max_body_bytes, self.max_pixels = max_body_bytes, max_pixels
         self.regions = Regions(max_body_bytes) if shared_memory else None
@@ -202,8 +202,8 @@ class Repository:
         prepare: Callable[[Any], Decoding],
         reopen: Callable[[int], Engine] | None = None,
     ) -> Pipeline:
-        """Add a model, which `close` will close. `reopen` opens an engine to replace the one with
-        this number."""
+        """Add a model, which `close` will close. `reopen` takes the number of an engine, and opens
+        an engine to replace it."""
         if info.name in self.models:
             raise ValueError(f"two models are named {info.name!r}")
         pipeline = self.open_aside(info, engines, prepare, reopen)
@@ -222,8 +222,8 @@ class Repository:
         """Return a model that is not served until `install` is called. To close it instead, call
         `discard`.
 
-        `measure_s` replaces the repository's value. If `known` is given, it is L(n), which is then
-        not measured.
+        `measure_s` replaces the repository's value. `known` is L(n), or None if L(n) must be
+        measured.
         """
         metrics = self.metrics.beside(info.name, info.version)
         runner = EngineRunner(
@@ -408,9 +408,9 @@ class Repository:
         """Return all metrics in Prometheus' text format. A thread collects them, because drivers
         may be slow.
 
-        Calls during the creation of a text share the next text. Between two texts there is a pause
-        of several times the time to create one, because that holds the interpreter's lock most of
-        the time.
+        Calls that come while a text is being created share the next text. A thread that creates a
+        text holds the interpreter's lock most of the time. So a pause follows each text, several
+        times as long as its creation.
         """
         if self._next_told is None:
             self._next_told = asyncio.ensure_future(self._tell(self._told))
@@ -436,8 +436,8 @@ class Repository:
     async def warm_up(self) -> None:
         """Warm up every engine, one after another.
 
-        Raises EngineError if every model fails, if any model fails with `strict`, or if the device
-        is lost. Otherwise a model that fails is BROKEN, and the reason is logged.
+        Raises EngineError if every model fails, if `strict` is set and any model fails, or if the
+        device is lost. Otherwise a model that fails is BROKEN, and the reason is logged.
         """
         failed = []
         for name, pipeline in self.models.items():
@@ -503,8 +503,8 @@ class Repository:
         self._teller.post(_shrink, self._processes, lambda _, __: None)
 
     async def read_aside(self, read: Callable[[], bytes], client: Client) -> bytes:
-        """Run a function that may take long on a client's body in the client's turn, and return its
-        result. Raises the function's errors."""
+        """Run `read` in a thread when the client's turn comes, and return its result. `read` may
+        take long. Raises the errors of `read`."""
         return await self._reader.run(READ, read, client)
 
     async def give_back_periodically(self) -> None:

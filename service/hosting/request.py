@@ -121,7 +121,7 @@ class Request:
         self._reservation.hold_bytes(count)
 
     def hold_answer(self, count: int) -> None:
-        """Reserve memory for the answer, and release that of the body.
+        """Reserve memory for the answer, and release the body's memory.
 
         Raises QueueFullError, and PayloadTooLargeError if the answer is too long.
         """
@@ -135,8 +135,8 @@ class Request:
         self._reservation.hold_bytes(count)
 
     def aside(self, work: Callable[[B], T], body: B, then: Callable[[T], None]) -> None:
-        """Call `work` with the body in a thread when the client's turn comes, then `then` with the
-        result, unless the request has ended."""
+        """Call `work` with the body in a thread when the client's turn comes. Then call `then` with
+        the result, unless the request has ended."""
 
         def done(result: T, error: Exception | None) -> None:
             self._under_way = []

@@ -79,8 +79,8 @@ class Swaps(Changes):
     ) -> None:
         """Prepare to change the served models.
 
-        `settings` and `expectations` say which models are served; `stamps` has the stamp of each
-        open model.
+        `settings` and `expectations` say which models are served; `stamps` has the `Stamp` of each
+        open model's files.
         """
         self._repository, self._settings, self._expectations = repository, settings, expectations
         self.by_clients = settings.repository_api
@@ -166,7 +166,7 @@ class Swaps(Changes):
                 raise self._refuse(old, file, "failed", why) from error
 
     async def _swap(self, old: Pipeline | None, file: ModelFile, stamp: Stamp) -> LoadResult:
-        """Open, prove and compare a new version, and then serve it."""
+        """Open, test and compare a new version, and then serve it."""
         repository, name = self._repository, file.name
         if old is not None and old.info.version == file.version and file.numbered:
             raise NotLoadedError(

@@ -6,7 +6,7 @@
 That process does all work that holds the interpreter's lock or needs all cores. Its results hold
 for the session that will serve, because that session has the same bytes, threads, library and
 machine. The server only opens the session. The process has no access to devices other than the CPU:
-a model for another device is only read there, and proves itself in the server.
+a model for another device is only read there, and its self-test runs in the server.
 """
 
 from collections.abc import Callable, Sequence
