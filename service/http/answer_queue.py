@@ -63,7 +63,7 @@ class AnswerQueue:
         self, peers: Peers, on_over: Callable[[QueuedRequest], None], linger: Callable[[], None]
     ) -> None:
         """Take `on_over`, which is called with each answered request, and `linger`, which closes
-        the connection after the client can have read the answers."""
+        the connection after the client has had time to read the answers."""
         self._peers = peers
         self._on_over = on_over
         self._linger = linger

@@ -155,7 +155,8 @@ class Connection(asyncio.Protocol):
 
     @override
     def pause_writing(self) -> None:
-        """Stop writing, because the client does not read its answers. Count the bytes that wait."""
+        """Stop writing, because the client does not read its answers. Count the bytes that wait to
+        be sent."""
         self._peers.flow.pause_writing()
         queue = self._answers.queue
         caller = queue[0].record.caller if queue else self._caller
@@ -182,7 +183,8 @@ class Connection(asyncio.Protocol):
             self._unsent = None
 
     def _parse(self, data: bytes) -> None:
-        """Parse bytes. If parsing takes long, the rest is parsed after other clients had a turn."""
+        """Parse bytes. If parsing takes long, the rest is parsed after other clients have had a
+        turn."""
         if self._deaf:
             return
         try:
@@ -274,10 +276,9 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_kept(self) -> bool:
-        """Return whether the client, which got an answer a moment ago, may be about to send another
-        request to a model. Probes and scrapes do not count, because they are repeated after a
-        refusal.
-        """
+        """Return whether the client may soon send another request to a model, because it got an
+        answer a moment ago. Probes and scrapes do not count, because they are repeated after a
+        refusal."""
         kept = self._stage == _IDLE and self._posted and not self._transport.is_closing()
         return kept and self._loop.time() - self._since < KEPT_S
 
@@ -388,7 +389,7 @@ class Connection(asyncio.Protocol):
             self._peers.flow.resume_reading()
 
     def _refuse(self, error: ServiceError) -> None:
-        """Answer with an error after the earlier requests, and close the connection."""
+        """Send an error after the answers to earlier requests, and close the connection."""
         if self._deaf or self._transport.is_closing():
             return
         self._deaf = True
@@ -433,8 +434,8 @@ class Connection(asyncio.Protocol):
         return bool(poll.poll(0))
 
     def _linger(self) -> None:
-        """Send the end of the answers, but keep the connection open until the client can have read
-        them."""
+        """Send the end of the answers, but keep the connection open until the client has had time
+        to read the answers."""
         self._transport.write_eof()
         self._deaf = True
         self._parsing = None

@@ -59,7 +59,7 @@ class Endpoint(Protocol[Head, Form]):
 
     def answer(self, form: Form, scored: Scored, phases: Callable[[], Phases]) -> Response:
         """Return the answer with the scores. Each piece of this work holds the interpreter's lock
-        only for a short time. `phases` returns how long each phase has taken until it is called."""
+        only for a short time. `phases` returns how long each phase has taken so far."""
 
 
 AnyEndpoint = Endpoint[Any, Any]

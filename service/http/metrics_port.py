@@ -1,6 +1,6 @@
 """Serves metrics on a separate port, for a network that clients cannot reach.
 
-Scrapers are few and trusted: one thread answers one request at a time.
+Scrapers are few and trusted, so one thread answers one request at a time.
 """
 
 import contextlib

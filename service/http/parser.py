@@ -84,9 +84,9 @@ class Parser:
         self._pieces = 0  # that were passed on
 
     def parse(self, data: bytes) -> bytes:
-        """Parse received bytes. If they have many pieces, return the rest, so that other clients
-        have a turn before it is parsed. Raises ServiceError; the parser must not be used after
-        that."""
+        """Parse received bytes. If the bytes contain many pieces of bodies, return the rest
+        unparsed, so that other clients have a turn first. Raises ServiceError; the parser must not
+        be used after an error."""
         self._size = size = len(data)
         self._read += size
         self._pieces = 0

@@ -60,19 +60,19 @@ def json_response(answer: Any) -> Response:
 
 
 def json_around(answer: Mapping[str, Any], name: str, pieces: Sequence[bytes]) -> Response:
-    """Return a successful answer whose field `name` is a list; its elements are already encoded as
-    JSON."""
+    """Return a successful answer whose field `name` is a list. The list's elements are already
+    encoded as JSON."""
     return _Json(around(answer, name, pieces), 200, ())
 
 
 def around(answer: Mapping[str, Any], name: str, pieces: Sequence[bytes]) -> bytes:
-    """Return JSON whose field `name` is a list; its elements are already encoded as JSON."""
+    """Return JSON whose field `name` is a list. The list's elements are already encoded as JSON."""
     return b"".join(parts_around({**answer, name: PLACE}, [pieces]))
 
 
 def parts_around(answer: Mapping[str, Any], lists: Sequence[Sequence[bytes]]) -> list[bytes]:
-    """Return JSON in parts, with the lists in place of `PLACE`. Elements are already encoded as
-    JSON.
+    """Return an answer's JSON in parts, with the lists in place of the marks `PLACE`. The elements
+    of the lists are already encoded as JSON.
 
     The caller joins the parts once, because each copy of megabytes takes milliseconds.
     """

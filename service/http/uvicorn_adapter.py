@@ -2,9 +2,9 @@
 version.
 
 uvicorn runs the server: listening, the date header, shutdown. It is configured with Convoy's
-protocol class `Connection`, which passes requests that are not for a model to an `AsgiCall`. That
-is uvicorn's request cycle, driven by calls. `tests/service/http/test_uvicorn_adapter.py` names
-every attribute used here.
+protocol class `Connection`, which passes requests that are not for a model to an `AsgiCall`. An
+`AsgiCall` is uvicorn's request cycle, which the connection drives by calling methods.
+`tests/service/http/test_uvicorn_adapter.py` names every attribute used here.
 """
 
 import asyncio
