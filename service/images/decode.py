@@ -112,14 +112,14 @@ class Sketch:
         return self.pixels(self.upright(self.opaque(frame)))
 
     def opaque(self, image: Image.Image, shrink: float = 1.0) -> StoredImage:
-        """Return a decoded image as an opaque one, with its resize. The image is `shrink` times
-        smaller than stored in the file."""
+        """Return a decoded image without transparency, with its resize. The decoded image is
+        `shrink` times smaller than the image in the file."""
         opaque = (_converted if self.exact else _opaque)(image, self.mode)
         return StoredImage(opaque, self.how(opaque.size, shrink))
 
     def how(self, decoded: tuple[int, int], shrink: float) -> How:
         """Return the resize of an image that is decoded to this size, `shrink` times smaller than
-        stored."""
+        the image in the file."""
         if self.exact:
             return How(self.resized, (0.0, 0.0, *decoded), self.crop)
         left, top, right, bottom = self.crop

@@ -221,8 +221,9 @@ class DecodePool:
         """Decode an admitted image, then call `then` in the event loop. Return None if `then` has
         been called already.
 
-        `left` has the kinds of images that an engine accepts, so that the engine does the rest. If
-        the image was to be left as a file but cannot be, `then` gets NotForDeviceError.
+        `left` has the kinds of images that an engine accepts: the engine finishes decoding or
+        resizing such an image. If the engine accepts files but cannot decode this file, `then` gets
+        NotForDeviceError.
         """
         lane, cost = self._lane(decoding), decoding.cost
         decode: Callable[[], Image] = decoding.run

@@ -27,8 +27,8 @@ Marks = Mapping[int, bytes]
 
 
 def _also(brand: bytes) -> Sequence[Marks]:
-    """Return the marks of HEIF files whose kind is not the first brand but one of the next three,
-    as in files from some phones."""
+    """Return the marks of HEIF files with the general major brand `mif1`, and with `brand` among
+    the first three compatible brands. Some phones write these files."""
     return [{4: b"ftypmif1", at: brand} for at in (16, 20, 24)]
 
 

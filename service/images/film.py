@@ -26,7 +26,8 @@ Clip = NDArray[np.uint8]
 class StillFrames:
     """Describes a clip whose frames are image files. Calling the object decodes them.
 
-    `drawings` has the images that are needed; `chosen` has the index in `drawings` of each frame.
+    `drawings` has every image that is needed once. `chosen` has an index into `drawings` for each
+    frame.
     """
 
     drawings: Sequence[Drawing]

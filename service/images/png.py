@@ -33,7 +33,8 @@ def parse_png(data: bytes, *, animated: bool = False) -> ImageFile:
     """Return a PNG's size, orientation and decoding cost; `check_png` verifies the checksums.
 
     Raises ImageError if the file is truncated or broken. Raises UnsupportedMediaTypeError for an
-    animation, unless `animated`; then the only part returned is the whole file.
+    animation if `animated` is False; if it is True, the only part of an animation is the whole
+    file.
     """
     view = memoryview(data)
     parts = [view[:_SIGNATURE_LENGTH]]

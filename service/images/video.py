@@ -1,4 +1,5 @@
-"""Describes a video before it is decoded; also the common part of the readers of its containers.
+"""Describes a video before it is decoded. Also contains the code that the readers of containers
+share.
 
 `mp4.py` and `webm.py` find the coded frames. FFmpeg's container readers are not used, so that its
 decoders get only frames that were counted, and a hostile file reaches less code.

@@ -60,8 +60,8 @@ def _stretched(first: int, last: int, resized: int, frame: int, own: int) -> tup
 
 
 def overlay(values: NDArray[np.float32], view: View) -> bytes:
-    """Return an H×W map as a coloured PNG to lay over the image, whose proportions it has. The PNG
-    is transparent where the model saw nothing."""
+    """Return an H×W map as a coloured PNG to lay over the image. The PNG has the image's
+    proportions, and is transparent where the model saw nothing."""
     scale = min(1.0, _SIDE / max(view.size))
     width, height = (max(1, round(side * scale)) for side in view.size)
     left, top, right, bottom = (round(edge * scale) for edge in view.box)

@@ -26,7 +26,7 @@ def parse_webp(data: bytes, *, animated: bool = False) -> ImageFile:
     """Return a WebP's size, orientation and decoding cost.
 
     Raises ImageError if the file is truncated or broken, and UnsupportedMediaTypeError for an
-    animation unless `animated`.
+    animation if `animated` is False.
     """
     length = 8 + int.from_bytes(data[4:8], "little")
     if len(data) < max(12, length):
