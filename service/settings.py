@@ -299,8 +299,8 @@ class Settings(BaseModel):
 
     @property
     def takes(self) -> Kind:
-        """Return the highest kind of images that a GPU takes. A GPU that decodes files also resizes
-        images."""
+        """Return the highest `Kind` of image that a GPU takes; it also takes all lower kinds, so a
+        GPU that decodes files also resizes images."""
         if self.decode is DecodedBy.GPU:
             return Kind.JPEG
         return Kind.DECODED if self.resize is ResizedBy.GPU else Kind.TENSOR

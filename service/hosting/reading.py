@@ -1,5 +1,5 @@
-"""Reads models from their files; this imports ONNX and the modules that convert and check ONNX
-graphs.
+"""Reads models from their files. This module imports ONNX, and the modules that convert and check
+ONNX graphs.
 
     file ── classifier ─┬─ no GPU may serve it: self-test on the CPU ── engines, tested no more
                         └─ otherwise: engines that run the self-test themselves

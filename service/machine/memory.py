@@ -66,8 +66,9 @@ def keep_free_memory() -> None:
     """Make glibc keep up to 8 MiB of free memory at the end of a heap, instead of 128 KiB.
 
     Otherwise the memory for a request body of 100 kB would be given back and requested again with
-    every request. glibc keeps twice the size of the largest block that it had from the system alone
-    and that was freed: here, of this one.
+    every request. glibc requests a large block directly from the system. After such a block is
+    freed, glibc keeps up to twice its size of free memory. So this function allocates and frees a
+    block of 4 MiB.
     """
     bytes(2**22)
 
@@ -75,9 +76,9 @@ def keep_free_memory() -> None:
 def give_back_free_memory() -> None:
     """Give the free memory inside this process back to the system.
 
-    glibc keeps free memory that lies below memory in use: 70 MB after a version of SqueezeNet. And
-    an idle process does not run its garbage collector, which finds 20 MB of gRPC streams that were
-    left.
+    glibc keeps free memory that lies below memory in use: 70 MB after a version of SqueezeNet was
+    freed. An idle process does not run its garbage collector either, which would free 20 MB of gRPC
+    streams that have ended.
     """
     gc.collect()
     _glibc("malloc_trim", 0)

@@ -135,8 +135,8 @@ class Counts:
             start += _WIDTH
 
     def decoded(self, why: str) -> None:
-        """Count an image of an engine that decodes files: as decoded by the device, or the reason
-        why the CPU decoded it."""
+        """Count an image that went to an engine that decodes files: as decoded by the device, or
+        under the reason why the CPU decoded it."""
         self.row[_DECODED[why]] += 1
 
     def refused(self, code: Code, seconds: float) -> None:
@@ -156,8 +156,8 @@ class Counts:
             self.row[index + 2 * self._max_batch] += int(record.compute_s * 1e9 + 0.5)
 
     def sum(self, more: Sequence[Sequence[int]] = ()) -> "Totals":
-        """Return the totals over this row and `more`, rows of other counts with the same largest
-        batch."""
+        """Return the totals of this row and of the rows `more`, which belong to other counts with
+        the same largest batch."""
         return Totals([self.row, *more], self._max_batch)
 
 
