@@ -1,16 +1,17 @@
-"""Compares Convoy with Triton, mosec, LitServe, BentoML and Ray Serve at the same work.
+"""Compares Convoy with Triton, mosec, LitServe, BentoML and Ray Serve, which all classify the same
+images.
 
     python -m benchmarks.peers [--quick] [--seconds N] [--rounds N] [--record [FILE]]
     python -m benchmarks.peers --docs       # write the tables of the last recording
-    python -m benchmarks.peers --repeated   # is it within the spread of the recording before?
+    python -m benchmarks.peers --repeated   # is it within the spread of the previous recording?
 
-Each peer is installed once, from the package index into a separate environment. All servers do four
-works: a no-op (a JPEG is read but not decoded, and the five likeliest of 1000 scores are returned),
-the built-in digits through ONNX Runtime including decoding, SqueezeNet, and SqueezeNet in INT8.
-Each peer is tried in several settings and measured in its best setting. Before a server is timed,
-its answers are checked, and its conditions are compared with those of the others. A work is
-recorded as soon as it is measured, so an interrupted run keeps the finished works. The tables have
-the last recording of each work.
+Each other server (peer) is installed once, from the package index into a separate environment. All
+servers are measured with four workloads (works): a no-op (a JPEG is read but not decoded, and the
+five likeliest of 1000 scores are returned), the built-in digits through ONNX Runtime including
+decoding, SqueezeNet, and SqueezeNet in INT8. Each peer is tried in several settings and measured in
+its best setting. Before a server is timed, its answers and its conditions, such as threads and
+priority, are checked (fairness.py). Each work is recorded as soon as it is measured, so an
+interrupted run keeps the finished works. The tables have the last recording of each work.
 """
 
 import argparse
@@ -47,9 +48,10 @@ QUICK = Effort(rounds=2, seconds=0.2, settings=1)
 def compare(
     peers: Sequence[Peer], venvs: Path, works: Sequence[str], effort: Effort, say: Say
 ) -> Iterator[list[Row]]:
-    """Yield the rows of Convoy and of all peers for each work, as soon as the work is measured."""
+    """Yield the rows of Convoy and of all peers for one work after another, as soon as each work is
+    measured."""
     contenders = [_convoy(), *(_contender(peer, venvs, say) for peer in peers)]
-    # How much else the machine had to do, before this began.
+    # The load from other programs, before this program adds its own.
     busy = {"load_average": round(os.getloadavg()[0], 2)}
     stands = where(*SAME_AS_CONVOY, "uvicorn", "uvloop", "fastapi") | busy
     stands |= {"rounds": effort.rounds, "seconds_a_round": effort.seconds}
@@ -81,7 +83,7 @@ def compare(
 
 
 def _convoy() -> Contender:
-    """Return this environment's Convoy."""
+    """Return the Convoy of this environment as a contender."""
     return Contender(CONVOY, Environment(Path(sys.prefix), {}))
 
 
@@ -155,8 +157,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(command_line: Sequence[str] | None = None) -> None:
     """Install the servers, measure, print, and write the requested files.
 
-    Exits with 1 if the servers' conditions differ, and then does not record that work. Also exits
-    with 1 if a recording is not within the spread of the recording before.
+    If the servers' conditions differ in a work, the work is not recorded and the exit status is 1.
+    With --repeated, the exit status is 1 if the last recording is not within the spread of the
+    previous recording.
     """
     arguments = parse_arguments(command_line)
     if arguments.docs:

@@ -14,10 +14,10 @@ from benchmarks.serving.http_client import post_request
 
 MAX_BATCH = 8
 
-# The same decoder, arithmetic and runtime as Convoy's own, in Convoy's versions.
+# The decoder, the arithmetic and the runtime, which every peer uses in Convoy's versions.
 SAME_AS_CONVOY = ("numpy", "onnxruntime", "pillow")
 
-# Of an environment's packages, those that a server's speed depends on.
+# The packages on whose versions a server's speed depends.
 TOLD = ("fastapi", "httptools", "starlette", "uvicorn", "uvloop", *SAME_AS_CONVOY)
 
 _BOUNDARY = "convoy"
@@ -35,25 +35,26 @@ class Setting:
     choices: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     protocol: Protocol = "body"
-    # The processes that classify; they share the threads that one would have.
+    # The number of processes that classify. They divide the threads that one process would have.
     processes: int = 1
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Describes a server: Convoy, or one to compare it with."""
+    """Describes a server: Convoy, or a server to compare with Convoy."""
 
     name: str
     package: str
     requirements: tuple[str, ...]
-    # A program of the peer's environment, and its arguments, in which {port} is filled in.
+    # A program in the peer's environment, and its arguments. {port} is replaced by the port.
     command: tuple[str, ...]
     settings: tuple[Setting, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     path: str = "/predict"
-    # What serves a model with Convoy's own options; None: `command` does all works.
+    # The command that serves a model, with Convoy's options. If it is None, `command` serves all
+    # works.
     serve: tuple[str, ...] | None = None
-    about: str = ""  # what its name alone would not say
+    about: str = ""  # shown in brackets after the name
 
 
 def requirements(peer: Peer) -> tuple[str, ...]:
@@ -119,9 +120,9 @@ LITSERVE = Peer(
     ("litserve==0.2.19", "uvloop==0.23.0", "httptools==0.9.0"),
     ("python", "-m", f"{_SERVERS}.litserve_server"),
     (
-        # The default of batch_timeout is 0: what waits is taken at once.
+        # batch_timeout is 0 by default: a batch takes the waiting requests at once.
         Setting("batch 8, fast_queue", {**_BATCHED, "fast_queue": True}),
-        # Two workers have a queue each, and a process each for HTTP.
+        # Each of the two workers has a queue and a process for HTTP.
         Setting(
             "batch 8, timeout 1 ms, fast_queue, 2 workers",
             {**_BATCHED, "batch_timeout": 0.001, "fast_queue": True, "workers_per_device": 2},
@@ -147,7 +148,7 @@ BENTOML = Peer(
         *("--host", "127.0.0.1", "--port", "{port}"),
     ),
     (
-        # A batchable method takes a list, which over HTTP is a form of files.
+        # A batchable method takes a list. Over HTTP, the list is a form of files.
         Setting("batch 8", {"batched": True}, protocol="form"),
         Setting(
             "batch 8, 2 workers", {"batched": True, "workers": 2}, protocol="form", processes=2
@@ -169,8 +170,9 @@ RAY_SERVE = Peer(
     ("ray[serve]==2.60.0",),
     ("python", "-m", f"{_SERVERS}.ray_server"),
     (
-        # Without HAProxy it answers a fifth of the requests. One setting has it: the HAProxy of a
-        # second would meet the replicas of the first, which are stopped, on the same ports.
+        # Without HAProxy, Ray Serve answers a fifth of the requests. Only one setting has HAProxy:
+        # a second HAProxy would connect to the suspended replicas of the first, which have the same
+        # ports.
         Setting(
             "batch 8, wait 0, HAProxy, throughput",
             {"batch_wait_timeout_s": 0.0},
@@ -184,9 +186,9 @@ RAY_SERVE = Peer(
     ),
     {
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Ray would run what serves at the lowest priority but four.
+        # By default, Ray starts its workers with niceness 15.
         "RAY_worker_niceness": "0",
-        # Between processes of one machine, on loopback.
+        # All processes run on one machine and use loopback.
         "RAY_AUTH_MODE": "disabled",
     },
 )
@@ -195,7 +197,7 @@ PEERS = (TRITON, MOSEC, LITSERVE, BENTOML, RAY_SERVE)
 
 
 def request_for(protocol: Protocol, path: str, image: bytes, media_type: str) -> bytes:
-    """Return the bytes of a request for the classes of one image."""
+    """Return the bytes of a request that asks for the classes of one image."""
     if protocol == "body":
         return post_request(path, image, media_type)
     if protocol == "v2":
@@ -218,7 +220,7 @@ def request_for(protocol: Protocol, path: str, image: bytes, media_type: str) ->
 
 
 def form_request(path: str, images: Sequence[bytes], media_type: str) -> bytes:
-    """Return the bytes of a request for the classes of several images."""
+    """Return the bytes of a form that asks for the classes of several images."""
     head = (
         f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="images"; filename="picture"\r\n'
         f"Content-Type: {media_type}\r\n\r\n"

@@ -1,12 +1,13 @@
-"""Measures servers at the same work, in turns, while all other servers are suspended.
+"""Measures servers with the same work, one after another in short rounds. All other servers are
+suspended meanwhile.
 
     each server in each setting ─ start ─ right answers? ─ fair? ─ tried briefly ─┐
                      the best setting for each number of connections ─────────────┘
     rounds: each server ─ goes on ─ 1, 8, 32 connections ─ is stopped; every other round backwards
 
-Two cores are too few for several of these servers at once, even if they are idle, because some of
-them poll. A suspended server takes no time, and resuming it takes no time either. So rounds are
-short, and a disturbance of a minute affects all servers.
+Two cores are too few for several of these servers at once, even if the servers are idle, because
+some of them poll. A suspended server uses no processor time, and it is resumed at once. So rounds
+can be short, and a disturbance of a minute affects all servers.
 """
 
 import json
@@ -39,21 +40,21 @@ from service.machine.cores import available_cores
 
 CONNECTIONS = (1, 8, 32)
 
-# How the reason begins why a server has no numbers.
+# The begin of `error` in a row without numbers, if the server is not installed.
 NOT_INSTALLED = "not installed"
 
-# How often each setting is tried, in turns, as it is measured later: some servers are slow for long
-# after they were stopped.
+# How often each setting is tried. As in the later measurement, servers take turns, because some are
+# slow for a long time after they were suspended.
 _TRIES = 2
 
-# Of the seconds that one measurement takes, a server that goes on again is warmed for this part, in
-# which its caches are filled.
+# Before each measurement, a resumed server is warmed up for this share of the measurement's time,
+# so that its caches are filled.
 _WARM = 0.2
 
-# Seconds for a server that goes on again to see to what was due meanwhile.
+# Seconds in which a resumed server does the work that became due while it was suspended.
 _SETTLE_S = 0.2
 
-# Times that a server may close connections at first.
+# A server may close connections during all but the last of these warm-ups.
 _WARM_UPS = 5
 
 _FAILURES = (StartError, BadAnswerError, UnfairError, OSError)
@@ -84,7 +85,7 @@ class Effort:
 
     rounds: int
     seconds: float
-    settings: int | None = None  # how many of each server's are tried; None: all
+    settings: int | None = None  # the number tried for each server; None: all
 
 
 @dataclass
@@ -97,15 +98,15 @@ class Candidate:
     request: bytes
     conditions: Conditions
     idle_mb: float
-    # What each turn found, by connections.
+    # The results of each turn, by number of connections.
     slices: dict[int, list[dict[str, float]]] = field(
         default_factory=lambda: {connections: [] for connections in CONNECTIONS}
     )
-    # Requests per second in each setting when it was tried, by connections.
+    # The requests per second of each tried setting, by number of connections.
     others: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
     def tried(self, connections: int) -> float:
-        """Return the mean of the requests per second in its turns, or 0 if it had no turn."""
+        """Return the mean requests per second over the turns so far, or 0 if there was no turn."""
         rates = [found["requests_a_second"] for found in self.slices[connections]]
         return round(sum(rates) / len(rates), 2) if rates else 0.0
 
@@ -119,7 +120,8 @@ class Candidate:
 def started(
     contender: Contender, setting: Setting, work: str, task: Task, folder: Path
 ) -> Iterator[Running]:
-    """Yield a server in one setting once it answers the first image right. It uses `folder` alone.
+    """Yield a server in one setting once its answer to the first image is right. Only this server
+    uses `folder`.
 
     Raises StartError, and WrongAnswerError if an answer is wrong.
     """
@@ -189,7 +191,8 @@ def threads_of(peer: Peer, setting: Setting, task: Task) -> int:
 
 
 def top_of(received: bytes) -> Top:
-    """Return the classes in an answer of any form. Raises WrongAnswerError if it has no classes."""
+    """Return the classes in an answer of any server. Raises WrongAnswerError if the answer has no
+    classes."""
     _, _, body = received.partition(b"\r\n\r\n")
     answer = json.loads(body)
     found = _predictions(answer)
@@ -231,8 +234,8 @@ def check(address: Address, peer: Peer, setting: Setting, task: Task) -> None:
 def measure(
     contenders: Sequence[Contender], work: str, task: Task, effort: Effort, folder: Path, say: Say
 ) -> list[dict[str, Any]]:
-    """Return a row for each server and number of connections. A row without a measurement has
-    `error`.
+    """Return a row for each server and number of connections. If a server could not be measured,
+    its row has the reason in `error`.
 
     Every server is measured in its best setting, after all its settings were tried.
     """
@@ -276,8 +279,8 @@ def _best(
     failed: dict[str, str],
     say: Say,
 ) -> dict[int, Candidate]:
-    """Try a server's settings. Return by number of connections a suspended server in the best
-    setting.
+    """Try a server's settings. Return, by number of connections, the suspended server that runs in
+    the best setting.
 
     Servers that are not best for any number of connections are ended.
     """
@@ -287,7 +290,8 @@ def _best(
         say(f"{work}, starting: {contender.peer.name}, {setting.name}")
         own = stack.enter_context(ExitStack())
         try:
-            # A short path: Ray's sockets lie below it, and a socket's path has 107 bytes at most.
+            # The path must be short: Ray creates sockets below it, and a socket's path has at most
+            # 107 bytes.
             place = Path(mkdtemp(dir=folder))
             server = own.enter_context(started(contender, setting, work, task, place))
             tried.append((_checked(contender.peer, setting, server, task, effort.seconds), own))
@@ -327,7 +331,7 @@ def _best(
 def _checked(
     peer: Peer, setting: Setting, server: Running, task: Task, seconds: float
 ) -> Candidate:
-    """Check a server's answers and conditions, and suspend it."""
+    """Check a server's answers and conditions, and suspend the server."""
     case = task.cases[0]
     request = request_for(setting.protocol, peer.path, case.image, case.media_type)
     _warm_up(server.address, peer, setting, task, request, seconds)
@@ -372,7 +376,8 @@ def _turn(chosen: Mapping[int, Candidate], seconds: float) -> None:
 
 
 def _slice(candidate: Candidate, connections: int, seconds: float) -> dict[str, float]:
-    """Return the results of one measurement. `memory_mb` and `threads` are read after it."""
+    """Measure once, and return the results. `memory_mb` and `threads` are read after the
+    measurement."""
     server, request = candidate.server, candidate.request
     closed_loop(server.address, request, connections, seconds * _WARM)
     before, begun = server.usage(), perf_counter()

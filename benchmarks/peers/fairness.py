@@ -1,8 +1,8 @@
 """Finds conditions that make a comparison unfair, in the processes of servers and in recorded rows.
 
-conditions ─ /proc/PID/{environ,cmdline,stat,status}, and a process's report of its session
-request    ─ the bytes of the image
-rows       ─ of one work, which must be the same in everything except the server
+conditions ─ from /proc/PID/{environ,cmdline,stat,status} and a process's report on its session
+request    ─ must contain the bytes of the same image
+rows       ─ of one work must have the same fields EQUAL
 """
 
 import json
@@ -15,14 +15,15 @@ from benchmarks.peers.processes import Running
 from benchmarks.rows import Row
 
 OFF = "1"
-"""The value of ORT_DISABLE_TELEMETRY."""
+"""The value of ORT_DISABLE_TELEMETRY that switches telemetry off."""
 
 EQUAL = ("image", "model", "telemetry", "affinity", "priority")
 """The fields that must be the same in all rows of a work."""
 
 
 class UnfairError(Exception):
-    """Raised when a server's conditions differ from those of the others; says which."""
+    """Raised when a server's conditions differ from the other servers' conditions; names the
+    conditions."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class Conditions:
     processes differ."""
 
     telemetry: str
-    threads: str  # of ONNX Runtime, in each process that classifies
-    affinity: str  # the cores that it may run on
+    threads: str  # ONNX Runtime's, in each process that classifies
+    affinity: str  # the cores on which it may run
     priority: str
 
 
@@ -42,7 +43,7 @@ def wanted(threads: int) -> Conditions:
 
 
 def _kernel(pid: int) -> tuple[str, str]:
-    """Return the cores that a process may run on, and its niceness."""
+    """Return the cores on which a process may run, and its niceness."""
     status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     cores = next(line for line in status.splitlines() if line.startswith("Cpus_allowed_list:"))
     stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
@@ -52,8 +53,8 @@ def _kernel(pid: int) -> tuple[str, str]:
 def found(server: Running, default_threads: int) -> Conditions:
     """Return the conditions that a server has.
 
-    The number of threads is the number that its processes report, the option `--threads`, or the
-    default.
+    The number of threads comes from its processes' reports or from the option `--threads`. Without
+    these, it is the default.
     """
     telemetry, threads, cores, priority = set(), set(), set(), set()
     for pid in server.pids():
@@ -63,7 +64,7 @@ def found(server: Running, default_threads: int) -> Conditions:
             arguments = _strings(folder / "cmdline")
             own_cores, own_priority = _kernel(pid)
         except OSError:
-            continue  # it ended meanwhile
+            continue  # the process ended meanwhile
         cores.add(own_cores)
         priority.add(own_priority)
         given = dict(each.partition("=")[::2] for each in variables)
@@ -86,8 +87,8 @@ def found(server: Running, default_threads: int) -> Conditions:
 def intact(variables: Sequence[str]) -> bool:
     """Return whether a process still has the environment variables with which it was started.
 
-    A process that renames itself, like Ray's, overwrites some variables with its name and zeros.
-    Then only its own report is known.
+    Some processes, like Ray's, rename themselves. This overwrites some variables with the new name
+    and zeros. Then only the process's own report is reliable.
     """
     return all(variables[:-1])
 
@@ -97,8 +98,8 @@ def _strings(file: Path) -> list[str]:
 
 
 def check(has: Conditions, must: Conditions, sent: bytes, image: bytes) -> None:
-    """Raise UnfairError if a server's conditions differ from those of the others, or if it receives
-    another image."""
+    """Raise UnfairError if a server's conditions `has` differ from `must`, or if the bytes `sent`
+    do not contain the image."""
     reasons = [
         f"{name} must be {expected} as for the others, got {value or 'unknown'}"
         for name, value in vars(has).items()

@@ -4,11 +4,11 @@ generator.
     python -m benchmarks.peers.mlperf [--work NAME] [--device NAME] [--out FOLDER] [--record [FILE]]
     python -m benchmarks.peers.mlperf --docs
 
-SingleStream sends one image when the last answer has come, and MultiStream sends eight.
-`mlcommons-loadgen` is installed once, from the package index into a separate environment. It times
-the queries itself and writes its log files below FOLDER, in a folder for each side and scenario.
-The table is read from these files. The same command runs on a machine with a GPU, which `--device
-auto` uses.
+The scenario SingleStream sends one image as soon as the previous answer has arrived. MultiStream
+sends eight. `mlcommons-loadgen` is installed once, from the package index into a separate
+environment. This load generator times the queries and writes its log files below FOLDER, in a
+folder for each side (Convoy or ONNX Runtime) and scenario. The table is read from these files. On a
+machine with a GPU, the same command measures the GPU with `--device auto`.
 """
 
 import argparse
@@ -45,18 +45,18 @@ DOCS = ROOT / "docs" / "comparison.md"
 BEGIN, END = "<!-- benchmarks.peers.mlperf -->", "<!-- end of benchmarks.peers.mlperf -->"
 
 SCENARIOS = {"SingleStream": 1, "MultiStream": 8}
-"""The number of images in a query."""
+"""The number of images in a query, by scenario."""
 
-# What MLPerf's percentile of MultiStream needs to be certain of.
+# The number of queries from which MLPerf accepts the percentile of MultiStream.
 QUERIES = 662
 
-# Times that a side answers before the load generator asks it.
+# The number of answers with which a side is warmed up before the load generator begins.
 _WARM_UPS = 5
 
 _PERCENTILES = {"p50_us": "50.00", "p90_us": "90.00", "p99_us": "99.00"}
 
 Answer = Callable[[Sequence[int]], object]
-"""Computes the classes of some of the images, and returns when they are known."""
+"""A function that computes the classes of the images with the given indices, and then returns."""
 
 Side = Callable[[Task, str, str], Any]
 
@@ -140,8 +140,8 @@ def drive(
     queries: int,
     out: Path,
 ) -> dict[str, float | str]:
-    """Let the load generator send queries in one scenario. Return the numbers of its summary, in
-    µs."""
+    """Let the load generator send queries in one scenario. Return the percentiles of its summary,
+    in µs, and its verdict."""
 
     def issue(query: Sequence[Any]) -> None:
         answer([sample.index for sample in query])
@@ -154,7 +154,8 @@ def drive(
     settings.mode = loadgen.TestMode.PerformanceOnly
     settings.min_duration_ms = round(seconds * 1000)
     settings.min_query_count = queries
-    # It makes its queries before it begins: too few, and the run is too short to be valid.
+    # The load generator creates all queries before it begins. It creates more queries if it expects
+    # low latencies. With too few queries, the run would be too short to be valid.
     first = range(min(SCENARIOS[scenario], images))
     fastest_ns = min(_nanoseconds(partial(answer, first)) for _ in range(_WARM_UPS))
     settings.single_stream_expected_latency_ns = fastest_ns // 2
@@ -181,7 +182,8 @@ def _nanoseconds(function: Callable[[], object]) -> int:
 
 
 def summary(text: str) -> dict[str, float | str]:
-    """Return the percentiles in µs and the verdict from a summary of the load generator."""
+    """Return the percentiles, in µs, and the verdict that the text of the load generator's summary
+    states."""
     verdict = re.search(r"Result is : (\w+)", text)
     if verdict is None:
         raise ValueError(f"the load generator's summary has no result: {text[:200]!r}")
@@ -211,7 +213,7 @@ def measure(
     return rows
 
 
-# Published results of ResNet-50 in INT8: p50 of SingleStream and MultiStream, µs.
+# Published results of ResNet-50 in INT8: p50 in µs for SingleStream and for MultiStream.
 PUBLISHED = {
     "L4, TensorRT": (346, 806, "inference_results_v3.1", "L4x1_TRT"),
     "A100, TensorRT": (470, 681, "inference_results_v3.0", "A100-PCIe-80GBx1_TRT"),
@@ -220,7 +222,7 @@ PUBLISHED = {
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the last record in Markdown, and published results with which to compare a GPU."""
+    """Return a table in Markdown with the last record and with published results of GPUs."""
     heading = ("", "N = 1: p50 / p99, µs", "N = 8: p50 / p99, µs")
     lines = []
     rows = [row for row in rows if row["date"] == rows[-1]["date"]]

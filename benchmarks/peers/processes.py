@@ -25,16 +25,16 @@ _PROC = Path("/proc")
 
 
 class StartError(Exception):
-    """Raised when a server does not begin to answer."""
+    """Raised when a server does not answer in time; says why."""
 
 
 @dataclass(frozen=True)
 class Usage:
     """Holds the resources that processes have used so far."""
 
-    cpu_ns: Mapping[int, int]  # by process, with its threads that ended
-    switches: Mapping[int, int]  # by thread: a process's counter is its first thread's alone
-    memory_mb: float  # shared pages count for their part
+    cpu_ns: Mapping[int, int]  # by process, including ended threads
+    switches: Mapping[int, int]  # by thread: a process's counter has one thread
+    memory_mb: float  # a page that n processes share counts 1/n for each
 
     @property
     def threads(self) -> int:
@@ -55,19 +55,19 @@ def _sum(now: Mapping[int, int], before: Mapping[int, int]) -> int:
 
 
 def _clock(pid: int) -> int:
-    """Return the ID of a process's CPU clock, like clock_getcpuclockid(3): the complement of the
-    PID, above three bits which select the scheduler's count of all its threads."""
+    """Return the ID of a process's CPU clock, like clock_getcpuclockid(3). It consists of the
+    complement of the PID and three bits. The bits select the scheduler's count of all threads."""
     return ~pid << 3 | 2
 
 
 @dataclass(frozen=True)
 class Running:
-    """Holds a server that answers."""
+    """Holds a running server that answers."""
 
     address: Address
-    session: int  # of all its processes
+    session: int  # of its processes
     start_s: float  # from the command to the first right answer
-    facts: Path  # the folder in which its processes tell what they are like
+    facts: Path  # the folder in which its processes report their conditions
 
     def pids(self) -> list[int]:
         """Return the PIDs of its processes."""
@@ -92,11 +92,11 @@ class Running:
         switches: dict[int, int] = {}
         memory_kb = 0
         for pid in self.pids():
-            with suppress(OSError):  # it ended meanwhile
+            with suppress(OSError):  # the process ended meanwhile
                 cpu_ns[pid] = time.clock_gettime_ns(_clock(pid))
             memory_kb += _number(_text(_PROC / str(pid) / "smaps_rollup"), "Pss:")
             for thread in _listed(_PROC / str(pid) / "task"):
-                if status := _text(thread / "status"):  # it did not end meanwhile
+                if status := _text(thread / "status"):  # the thread has not ended meanwhile
                     switches[int(thread.name)] = _number(
                         status, "voluntary_ctxt_switches:"
                     ) + _number(status, "nonvoluntary_ctxt_switches:")
@@ -133,7 +133,7 @@ def running(
     ready: Callable[[Address], bool],
     start_s: float = START_S,
 ) -> Iterator[Running]:
-    """Yield a server once it is `ready`. End it and its children afterwards.
+    """Yield a server once `ready` says that it answers. End the server and its children afterwards.
 
     Its output and its home directory are below `folder`.
     """
@@ -144,7 +144,8 @@ def running(
         "TMPDIR": str(folder),
         "PYTHONPATH": str(ROOT),
         "PYTHONDONTWRITEBYTECODE": "1",
-        # For every side: ONNX Runtime would report its use, in a thread of its own.
+        # The same for every server: otherwise ONNX Runtime would report its use from a separate
+        # thread.
         "ORT_DISABLE_TELEMETRY": "1",
         **environment,
     }
@@ -152,7 +153,7 @@ def running(
     address: Address = ("127.0.0.1", port)
     begun = time.monotonic()
     with log.open("wb") as output:
-        # A session of its own is how those that it starts are found again.
+        # A separate session, by which the processes that the server starts are found again.
         process = subprocess.Popen(
             ["env", *settings, *command],
             cwd=folder,
@@ -193,7 +194,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     deadline = time.monotonic() + STOP_S
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-    # Its children should be ending too. Until they have, they would take time from the next.
+    # Its children should end too. Until then, they would take processor time from the next server.
     while left := members(session):
         late = time.monotonic() > deadline
         for child in left:
@@ -209,10 +210,10 @@ def members(session: int) -> list[int]:
     their workers in new sessions."""
     parents, found = {}, set()
     for folder in _listed(_PROC):
-        # pid (name, which may hold anything) state ppid group session ...
+        # pid (name, which may contain any characters) state ppid group session ...
         told = _text(folder / "stat").rpartition(")")[2].split() if folder.name.isdigit() else []
         if not told or told[0] in "ZX":
-            continue  # it ended
+            continue  # the process has ended
         parents[int(folder.name)] = int(told[1])
         if int(told[3]) == session:
             found.add(int(folder.name))

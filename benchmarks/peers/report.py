@@ -1,8 +1,9 @@
-"""Summarises the rows: first where another server is better than Convoy, then medians with their
-spread.
+"""Summarises the rows: first the cases in which another server is better than Convoy, then medians
+with their spread.
 
-The spread is the range in which a second run's median is expected, judged by how much the rounds
-differ. The README has the losses and a small table; docs/comparison.md has everything.
+The spread is the range in which the median of a second run is expected. It follows from the
+differences between the rounds. The README has the losses (cases in which another server is better)
+and a small table; docs/comparison.md has everything.
 """
 
 import math
@@ -17,10 +18,10 @@ from benchmarks.peers.works import DIGITS, WORKS
 from benchmarks.rows import Row, markdown
 
 LOAD = 8
-"""The number of connections whose rows show start time and memory, and decide which of several
-servers is best."""
+"""The number of connections of the rows that provide start time and memory, and that decide which
+of the other servers is best."""
 
-# Of ten rounds as normal as can be, one median in 3000 is further away: a run has 200.
+# With ten normally distributed rounds, one median in 3000 lies further away. A run has 200 medians.
 _DEVIATIONS = 5
 
 ALWAYS = (CONVOY, TRITON, MOSEC)
@@ -58,7 +59,7 @@ class Column:
         return f"{value:,.{self.digits}f}"
 
     def best(self, values: Iterable[tuple[float, str]]) -> tuple[float, str]:
-        """Return the best of several values with their servers' names."""
+        """Return the best of several values, with the name of its server."""
         return max(values) if self.most_is_best else min(values)
 
 
@@ -82,11 +83,12 @@ def number(row: Row, column: Column) -> Number:
 
     The logarithms of the rounds have a standard deviation s. If they are normally distributed, the
     difference between the medians of two runs of n rounds has a standard deviation of √(π/n)·s
-    (Kenney and Keeping 1962, section 3.5). The spread is _DEVIATIONS times that on each side.
+    (Kenney and Keeping 1962, section 3.5). The spread is _DEVIATIONS times this standard deviation
+    on each side.
     """
     values = row[column.key]
     median = statistics.median(values)
-    if min(values) <= 0 or len(values) < 2:  # no switch in a round
+    if min(values) <= 0 or len(values) < 2:  # for example, no switch in a round
         return Number(median, min(values), max(values))
     deviation = statistics.stdev(map(math.log, values)) * math.sqrt(math.pi / len(values))
     times = math.exp(_DEVIATIONS * deviation)
@@ -103,8 +105,8 @@ def find(rows: Sequence[Row], server: str, work: str, connections: int) -> Row |
 
 
 def latest(rows: Sequence[Row]) -> list[Row]:
-    """Return the last recording of each work. Raises UnfairError if its servers had different
-    conditions."""
+    """Return the rows of the last recording of each work. Raises UnfairError if the servers of a
+    recording had different conditions."""
     dates = {row["work"]: row["date"] for row in rows}
     last = [row for row in rows if row["date"] == dates[row["work"]]]
     if unfair := differences(last):
@@ -113,7 +115,7 @@ def latest(rows: Sequence[Row]) -> list[Row]:
 
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each work in which another server's median is better than Convoy's at the
+    """Yield a line for each work in which another server has a better median than Convoy at the
     same number of connections."""
     for work, title in WORKS.items():
         said = [
@@ -126,7 +128,8 @@ def losses(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _lost(rows: Sequence[Row], work: str, connections: int) -> Iterator[str]:
-    """Yield each number for which the best of the others has a better median than Convoy."""
+    """Yield a text for each number in which the best of the other servers has a better median than
+    Convoy."""
     ours = find(rows, CONVOY.name, work, connections)
     theirs = [
         row for peer in PEERS if (row := find(rows, peer.name, work, connections)) is not None
@@ -158,8 +161,8 @@ def shown(rows: Sequence[Row]) -> str:
 
 
 def _all_of_it(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the losses, a table for each work and number of connections, start times and memory,
-    and failures."""
+    """Yield the parts of the report: the losses, a table for each work and number of connections,
+    start times and memory, and failures."""
     yield f"{BETTER}\n\n{_losses(rows)}"
     for work, title in WORKS.items():
         for connections in CONNECTIONS:
@@ -224,7 +227,8 @@ def _start(row: Row) -> list[str]:
 
 
 def page(rows: Sequence[Row]) -> str:
-    """Return the whole last recording of each work, for docs/comparison.md. Raises UnfairError."""
+    """Return the text for docs/comparison.md, with the whole last recording of each work. Raises
+    UnfairError."""
     last = latest(rows)
     if not last:
         return NOTHING
@@ -247,8 +251,8 @@ def _conditions(row: Row) -> str:
 
 
 def readme_table(rows: Sequence[Row]) -> str:
-    """Return the README's part: where another server is better, and a table for the digits with
-    Convoy, Triton, mosec and the best of the others. Raises UnfairError."""
+    """Return the text for the README: the losses, and a table for the digits with Convoy, Triton,
+    mosec and the best of the other servers. Raises UnfairError."""
     last = latest(rows)
     if not last:
         return NOTHING
@@ -289,7 +293,7 @@ def _judged(row: Row | None) -> str:
 
 def moved(rows: Sequence[Row]) -> Iterator[str]:
     """Yield a line for each median in a work's last recording that lies outside the spread of the
-    recording before.
+    previous recording.
 
     Servers whose best setting has changed are left out.
     """
@@ -303,7 +307,7 @@ def moved(rows: Sequence[Row]) -> Iterator[str]:
             old = find(before, server, work, connections)
             if row["work"] != work or "error" in row or old is None:
                 continue
-            if row["setting"] != old["setting"]:  # the spread is of another setting
+            if row["setting"] != old["setting"]:  # the spread belongs to another setting
                 continue
             for column in JUDGED:
                 spread, now = number(old, column), number(row, column).median

@@ -1,4 +1,5 @@
-"""Creates the four works for all servers, each with a model, images and right answers."""
+"""Creates the four works: workloads for all servers, each with a model, images and right
+answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,15 +40,16 @@ WORKS = {
 
 PHOTOGRAPHS = ROOT / "service" / "api" / "page" / "photographs"
 
-TRAINED = "squeezenet1.1"  # its name in the catalogue
+TRAINED = "squeezenet1.1"  # the network's name in the catalogue
 
-# The images that are timed; all are checked.
+# The images that are timed. The answers to all images are checked.
 _TIMED = {"1_pencil_on_paper.jpg", "cat.jpg"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """Holds an image and its right class, which is None if all classes are equally likely."""
+    """Holds an image and its right answer `best`: the likeliest class, or None if all classes are
+    equally likely, and the probability."""
 
     image: bytes
     media_type: str
@@ -61,14 +63,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Task:
-    """Holds a work: its images, of which the first is timed, and the model in both forms."""
+    """Holds a work: its images, of which the first is timed, and its model, as a classifier and as
+    a file."""
 
     cases: Sequence[Case]
-    threads: int  # with which a peer runs one image, if it has one process
-    within: float = 0.005  # how far the likeliest class's probability may lie from Convoy's
-    options: tuple[str, ...] = ()  # by which Convoy serves the model
+    threads: int  # for one image, in a peer with one process
+    within: float = 0.005  # the largest allowed difference of the best probability
+    options: tuple[str, ...] = ()  # with which Convoy serves the model
     classifier: Classifier | None = None
-    model: Path = Path()  # as Convoy's engine runs it: bytes in, normalised within the graph
+    model: Path = Path()  # takes bytes, and normalises them in the graph
 
     @property
     def logits(self) -> bool:
@@ -82,7 +85,8 @@ class Task:
 
 
 def tasks(works: Sequence[str], folder: Path) -> dict[str, Task]:
-    """Return the works with the answers of Convoy's engine, and write their models below `folder`.
+    """Return the works by name, with the answers of Convoy's engine, and write their models below
+    `folder`.
 
     Raises NotDownloadedError.
     """
@@ -95,7 +99,7 @@ def _nothing(_: Path) -> Task:
 
 
 def _digits(folder: Path) -> Task:
-    # A second thread would cost more than it gains: the network takes 0.05 ms.
+    # A second thread would cost more than it saves, because the network takes only 0.05 ms.
     return _task(folder, DIGITS, BUILT_IN_MODEL, {}, SAMPLES, 1)
 
 
@@ -119,7 +123,7 @@ def _squeezenet(folder: Path) -> Task:
 
 
 class _Calibration(CalibrationDataReader):  # type: ignore[misc]  # has no types
-    """Gives ONNX Runtime the photographs in the form that the network takes."""
+    """Passes the photographs to ONNX Runtime, preprocessed for the network."""
 
     def __init__(self, classifier: Classifier) -> None:
         name = classifier.network.proto.graph.input[0].name
@@ -138,18 +142,19 @@ def _int8(folder: Path) -> Task:
     path, preset = squeezenet()
     classifier = load_classifier(path, overrides={"preset": preset})
     file = folder / "squeezenet-int8.onnx"
-    # It leaves the model that it is given without weights; the classifier is not used again.
+    # quantize_static removes the weights from the given model, but `classifier` is not used again.
     quantize_static(
         classifier.network.proto,
         str(file),
         _Calibration(classifier),
         quant_format=QuantFormat.QDQ,
         per_channel=True,
-        # All that takes time; a softmax in 8 bits would leave 256 different probabilities.
+        # All operators that take time. A softmax in 8 bits would have only 256 different
+        # probabilities.
         op_types_to_quantize=["Conv", "Relu", "MaxPool", "Concat"],
     )
     task = _task(folder, INT8, file, {"preset": preset}, PHOTOGRAPHS, available_cores())
-    # A value may be the next of its 256 codes in a batch of another size.
+    # In a batch of another size, a value may be rounded to a neighbouring 8-bit code.
     return replace(task, within=0.02)
 
 
@@ -178,7 +183,7 @@ def _task(
 
 
 def channels(task: Task) -> str:
-    """Return the channels that the model takes, by the peers' names."""
+    """Return the peers' name for the channels that the model takes: "grey", "rgb" or "bgr"."""
     assert task.classifier is not None
     how = task.classifier.preprocessing
     return "grey" if len(how.mean) == 1 else "bgr" if how.channels is ChannelOrder.BGR else "rgb"

@@ -13,7 +13,7 @@ _of_service = {key: _choices.pop(key) for key in ("threads", "workers") if key i
 
 
 class Model:
-    """Holds the model with which both services classify."""
+    """Holds the model with which the services Batched and Unbatched classify."""
 
     def __init__(self) -> None:
         self._work = work_of(SETTINGS)
@@ -25,7 +25,7 @@ class Model:
 
 
 class Batched(Model):
-    """Takes forms with files. BentoML batches files of several requests."""
+    """Takes forms with files. BentoML batches the files of several requests."""
 
     @bentoml.api(  # type: ignore[untyped-decorator]
         route="/predict", batchable=True, max_batch_size=MAX_BATCH, **_choices

@@ -11,7 +11,7 @@ from benchmarks.peers.servers.work import Answer, Settings, settings_given, work
 
 
 class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types are checked
-    """Does the work in LitServe's steps. Bodies that are not JSON arrive unchanged."""
+    """Does the work in the steps that LitServe calls. Bodies that are not JSON arrive unchanged."""
 
     def __init__(self, settings: Settings, **choices: Any) -> None:
         super().__init__(**choices)
@@ -43,7 +43,7 @@ class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types 
 
 
 class Unbatched(Classifier):
-    """Does the same work, but hides the methods for batches from LitServe."""
+    """Is a Classifier that hides the methods for batches from LitServe."""
 
     batch = ls.LitAPI.batch
     unbatch = ls.LitAPI.unbatch

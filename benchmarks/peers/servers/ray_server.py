@@ -52,7 +52,7 @@ def main() -> None:
     serve.start(http_options={"host": "127.0.0.1", "port": SETTINGS.port})
     serve.run(Classifier.bind(), route_prefix="/predict")  # type: ignore[attr-defined]
     stop = threading.Event()
-    # Now: while it starts, Ray sets a handler of its own.
+    # The handler is set now, because Ray sets another one while it starts.
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     stop.wait()
     serve.shutdown()

@@ -1,7 +1,7 @@
 """Serves the work with Triton: its HTTP server, its scheduler and its Python backend.
 
-The package `nvidia-pytriton` contains the real `tritonserver`, but only the Python backend. So ONNX
-Runtime is called from Python, like in the other peers.
+The package `nvidia-pytriton` contains the original `tritonserver`, but of its backends only the one
+for Python. So ONNX Runtime is called from Python, like in the other peers.
 """
 
 import os
@@ -16,7 +16,7 @@ NAME = "work"
 
 _STUB = "triton_python_backend_stub"
 
-# Its backend runs this file in a process of its own, with a Python that knows no environment.
+# Triton's backend runs this file in a separate process. Its Python does not use the environment.
 _MODEL = """
 import sys
 sys.path[:0] = {path!r}
@@ -66,8 +66,8 @@ def main() -> None:
 
 
 def _given_path() -> list[str]:
-    """Return the folders of PYTHONPATH, because the Python of the backend does not read this
-    variable."""
+    """Return the folders of this process's path that contain the benchmarks, because the backend's
+    Python does not read PYTHONPATH."""
     return [folder for folder in sys.path if (Path(folder) / "benchmarks").is_dir()]
 
 

@@ -1,4 +1,4 @@
-"""Does the same work in every peer: converts an image's bytes to the five likeliest classes.
+"""Does the work in every peer: converts an image's bytes to the five likeliest classes.
 
 Imports nothing of Convoy, which is not installed in the peers' environments.
 """
@@ -26,14 +26,14 @@ class Settings:
     other settings are the same for all servers."""
 
     port: int
-    work: str  # noop, or another whose model is given
-    model: str  # an ONNX file that takes N×side×side×C bytes
-    resize: int  # of an image's shorter side, before the central square of `side` is cut out
+    work: str  # "noop", or a work with a model
+    model: str  # an ONNX file whose input is N×side×side×C bytes
+    resize: int  # the image's shorter side, before a central square is cut out
     side: int
     channels: str  # grey, rgb or bgr
-    logits: bool  # whether softmax makes probabilities of the scores
-    threads: int  # with which ONNX Runtime runs one image
-    facts: str  # the folder for what a process says of itself
+    logits: bool  # whether softmax converts the scores to probabilities
+    threads: int  # of ONNX Runtime, for one image
+    facts: str  # the folder for the processes' reports
     choices: dict[str, Any]
 
 
@@ -54,7 +54,7 @@ class Work(Protocol):
 
 
 class NoOp:
-    """Ignores the images, and rates 1000 classes as equally likely."""
+    """Ignores the images, and gives the same score to 1000 classes."""
 
     def __init__(self) -> None:
         self._pixels = np.zeros((1, 1, 1), np.uint8)
@@ -124,8 +124,8 @@ class Model:
 
 
 def tell(settings: Settings, facts: dict[str, str]) -> None:
-    """Write a report of this process's conditions, with which the comparison's fairness is
-    checked."""
+    """Write a report of this process's conditions. It is used to check that the comparison is
+    fair."""
     file = Path(settings.facts) / f"{os.getpid()}.json"
     file.write_text(json.dumps(facts))
 
@@ -137,7 +137,7 @@ def work_of(settings: Settings) -> Work:
 
 def settings_given() -> Settings:
     """Return the settings with which this process was started."""
-    # An environment variable: some servers start the processes that do the work themselves.
+    # In an environment variable, because some servers start the processes that classify.
     return Settings(**json.loads(os.environ["PEER_SETTINGS"]))  # noqa: TID251
 
 
