@@ -176,8 +176,8 @@ def _turns(view: GraphView, node: Node | None) -> bool:
 
 
 class _Made:
-    """Collects the nodes, values and weights of the rewrite. Their names begin with its output's
-    name."""
+    """Collects the nodes, values and weights of the rewrite. Their names begin with the name of the
+    rewrite's output."""
 
     def __init__(self, view: GraphView, output: str) -> None:
         self.view, self.output = view, output

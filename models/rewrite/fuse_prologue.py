@@ -4,7 +4,7 @@
 
 As a result, the normalised value is neither written nor read. If several Convs read it, each
 computes it separately. The rule is refused if another kind of node reads the value, and for Convs
-whose kernels take no prologue: those with larger windows or strides, and those on tensor cores.
+whose kernels take no prologue: Convs with larger windows or strides, and Convs on tensor cores.
 """
 
 from dataclasses import replace

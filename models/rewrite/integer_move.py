@@ -1,12 +1,12 @@
 """Lets an operation that only moves or selects numbers work on bytes between quantized values.
 
-    quantize(move(dequantize(x)))  →  move(x)             if x and the result have one scale
+    quantize(move(dequantize(x)))  →  move(x)             if both scales are the same
                                    →  move(quantize(x))   otherwise: bytes with the result's scale
 
 The operations are maxima, reshapes, transpositions, slices, pads, concatenations, and no operation
 at all. Quantization keeps the order of numbers, so it may also come before a maximum. An average
-over whole images sums bytes whatever the two scales are. The rule is refused if another node reads
-the value before the Quantize.
+over whole images sums bytes even if the two scales differ. The rule is refused if another node
+reads the value before the Quantize.
 """
 
 from dataclasses import replace

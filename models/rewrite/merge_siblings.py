@@ -1,4 +1,5 @@
-"""Merges 1×1 convolutions that read the same value into one with the output channels of all.
+"""Merges 1×1 convolutions that read the same value into one convolution with all their output
+channels.
 
     y_i = f(conv(x, w_i) + b_i)  →  m = f(conv(x, w) + b),  y_i = m[c_i : c_{i+1}],
     w = concat_i(w_i),  b = concat_i(b_i)

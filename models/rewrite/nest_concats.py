@@ -26,7 +26,7 @@ def nest_concats(view: GraphView, node: Node) -> Outcome:
 def _longest_beginning(view: GraphView, node: Concat) -> Concat | None:
     """Return the longest earlier Concat whose parts are the first parts of `node`, or None.
 
-    It must have fewer parts than `node`.
+    The earlier Concat must have fewer parts than `node`.
     """
     found: Concat | None = None
     for other in view.readers(node.parts[0]):
