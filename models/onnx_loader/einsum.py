@@ -82,7 +82,7 @@ def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str]:
 
 
 def _operand(to: Importer, node: OnnxNode, index: int, letters: str, batch: str) -> _Term:
-    """Return an operand without its batch axis. A constant must not have one."""
+    """Return an operand without its batch axis. A constant must have no batch axis."""
     value = node.input(index)
     constant = constant_of(value)
     if constant is not None:
@@ -128,7 +128,7 @@ class _Products:
             self.product(a, b, y)
 
     def product(self, a: _Term, b: _Term, y: str) -> None:
-        """Write a product of matrices. If one matrix is constant, it becomes a Gemm."""
+        """Write a product of matrices. If one matrix is constant, the product becomes a Gemm."""
         both, rows, columns = (
             [letter for letter in y if (letter in a.letters, letter in b.letters) == where]
             for where in ((True, True), (True, False), (False, True))

@@ -1,8 +1,8 @@
 """Folds constants and removes nodes without effect, using passes of onnxscript and onnx-ir.
 
-The result is that of onnxscript.optimizer.optimize_ir, without the parts that a small file can make
-slow or large: rules that compare every pair of nodes, the recorded history of folded constants, and
-constants of unbounded size.
+The passes are those of onnxscript.optimizer.optimize_ir, except for three parts that a small file
+can make slow or large: rules that compare every pair of nodes, the recorded history of folded
+constants, and constants of unbounded size.
 """
 
 from collections.abc import Sequence

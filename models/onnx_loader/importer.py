@@ -76,7 +76,8 @@ class Importer:
         return name
 
     def keep_storage(self, first: int) -> None:
-        """Copy the storage of inputs to outputs for all nodes from index `first` on.
+        """Give the output of each node from index `first` on the type, scale and zero point of its
+        inputs.
 
         These nodes only move elements.
         """

@@ -3,10 +3,10 @@
     move(dequantize(q))  →  dequantize(move(q))
     quantize(max(x))     →  max(quantize(x))     over the windows of a MaxPool
 
-By the first rule, the convolution after the move reads integers; by the second, the convolution
-before the MaxPool writes them. Neither rule changes a number, because quantization keeps the order
-of numbers. A Pad with zeros is moved to the convolution that reads it, which then pads with the
-zero point:
+Because of the first rule, the convolution after the move reads integers. Because of the second
+rule, the convolution before the MaxPool writes integers. Neither rule changes a number, because
+quantization keeps the order of numbers. A Pad with zeros is moved to the convolution that reads it,
+which then pads with the zero point:
 
     dequantize(pad(q, code))         →  pad(dequantize(q), number)       code represents number
     dequantize(quantize(pad(x, 0)))  →  pad(dequantize(quantize(x)), 0)

@@ -127,8 +127,8 @@ def _share_scale(quantize: ir.Node, graph: ir.Graph) -> None:
 
 
 def _by_channel(quantize: ir.Node) -> tuple[_Numbers, _Numbers, list[ir.Node]] | None:
-    """Return the scales and zero points of a QuantizeLinear with scales per channel, and its
-    readers.
+    """Return the scales and zero points of a QuantizeLinear with scales per channel, and the
+    readers of its result.
 
     The readers are DequantizeLinear nodes with the same scales and zero points. The result is None
     if there is only one scale, or if other nodes read the quantized value.

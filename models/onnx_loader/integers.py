@@ -2,9 +2,9 @@
 
     QLinearConv(x, w, bias) = QuantizeLinear(Conv(DequantizeLinear(x), DequantizeLinear(w), ...))
 
-As a result, a model has the same form whichever way it was exported. ONNX Runtime fuses the three
-nodes again and runs the same integer kernel. Weights remain integers for this purpose;
-`constant_of` reads them as floats.
+As a result, a model has the same form whichever way it was exported. ONNX Runtime fuses these nodes
+again and runs the same integer kernel. Weights remain integers for this purpose; `constant_of`
+reads them as floats.
 """
 
 import re

@@ -371,7 +371,7 @@ def _is_constant(value: ir.Value) -> bool:
 
 
 def _root(value: ir.Value) -> ir.Value:
-    """Return the earliest value with the same elements."""
+    """Return the earliest value with the same elements as `value`."""
     while (node := value.producer()) is not None and node.op_type in ("Identity", "Cast"):
         if node.inputs[0] is None:
             break

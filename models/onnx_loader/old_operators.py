@@ -214,10 +214,10 @@ _OF_CORNERS = 10
 def keep_old_sampling(model: ir.Model, opset: int) -> None:
     """Keep the sampling positions of each Resize that was an Upsample, or a Resize of opset 10.
 
-    Output i is sampled at position i / scale. The nearest pixel is the one before that position
-    along an axis that grows, and the one after it along an axis that shrinks, as in ONNX Runtime.
-    The converters do not set these attributes, whose defaults have changed. Constants must be
-    folded.
+    Output i is sampled at position i / scale. Along an axis that grows, the nearest pixel is the
+    pixel before that position. Along an axis that shrinks, it is the pixel after that position.
+    ONNX Runtime does the same. The converters do not set these attributes, whose defaults have
+    changed. Constants must be folded.
     """
     if opset > _OF_CORNERS:
         return

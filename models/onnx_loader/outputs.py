@@ -81,7 +81,7 @@ def take_outputs(proto: ModelProto, wanted: str | None, beside: str | None = Non
 def expose(proto: ModelProto, name: str) -> None:
     """Make the value `name` the model's only output.
 
-    A model without that value keeps its output if it has only one.
+    If a model has only one output and lacks that value, it keeps its output.
     """
     graph = proto.graph
     names = [output.name for output in graph.output]

@@ -30,8 +30,8 @@ def pixels_to_float32(model: ir.Model) -> None:
 
 
 def _moved(value: ir.Value) -> list[ir.Value] | None:
-    """Return all values that consist of the pixels of `value`, or None if a node computes on
-    one."""
+    """Return all values that consist of the pixels of `value`, or None if a node computes on such a
+    value."""
     found = [value]
     for each in found:  # which grows
         if each.is_graph_output():

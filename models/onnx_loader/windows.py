@@ -15,7 +15,7 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
     """Return the window of a Conv or Pool node over one image.
 
     auto_pad becomes explicit pads, by the equations in ONNX's operator specification. The output
-    size is the one that ONNX infers, so ceil_mode needs no handling.
+    size is the size that ONNX infers, so ceil_mode needs no handling.
     """
     size, output = node.input_shape(0)[2:], node.output_shape[2:]
     axes = len(size)

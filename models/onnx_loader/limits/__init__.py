@@ -1,4 +1,4 @@
-"""Limits what a hostile model can cost, and checks each limit before it can be exceeded.
+"""Limits the time and memory that a hostile model can take, and checks each limit in advance.
 
 `bounds` lists all limits. `wire` counts the fields of a file before it is parsed, and `census`
 counts nodes before functions are inlined. `ranks` and `sizes` bound axes and sizes, and `structure`

@@ -30,7 +30,8 @@ _Types = dict[ir.Value, TypeProto]
 
 
 def check_ranks(model: ir.Model) -> None:
-    """Refuse a model in which a value has too many axes. Their sizes may still be unknown."""
+    """Refuse a model in which a value has too many axes. The sizes of the axes may still be
+    unknown."""
     basic_constant_propagation(model.graph.all_nodes())
     types: _Types = {}
     ranks: dict[ir.Value, int] = {}

@@ -43,7 +43,8 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """Lists, by number, the fields of a message that the walk enters. It skips all other fields."""
+    """Lists, by number, the fields of a message that the walk enters. The walk skips all other
+    fields."""
 
     fields: dict[int, "_Message | _Kind"] = field(default_factory=dict)
 
