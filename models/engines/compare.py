@@ -107,7 +107,7 @@ def tolerance(
 
 def _own_difference(classifier: Classifier, given: AsGiven) -> float:
     """Return how much ONNX Runtime's optimisations change the file's scores, relative to the
-    largest.
+    largest score.
 
     The result is 0 for an 8-bit model. Its integer kernels may overflow, so that the difference
     would not measure rounding.
@@ -193,8 +193,7 @@ def _first_difference(
 def _converted(
     name: str, made: Mapping[str, NodeProto], kept: Collection[str]
 ) -> Sequence[NodeProto]:
-    """Return the nodes of the file between a result and the nearest earlier results that
-    both models contain.
+    """Return the file's nodes between the result `name` and the nearest earlier results in `kept`.
 
     The node that computes the result itself is not included.
     """

@@ -1,4 +1,5 @@
-"""Counts the layers that ONNX Runtime computes with integers, and names those computed in float."""
+"""Counts the layers that ONNX Runtime computes with integers, and names the layers computed in
+float."""
 
 import os
 import re
@@ -49,7 +50,7 @@ def layers_in(optimised: ModelProto, model: Callable[[], ModelProto]) -> Layers:
 def _layer(makers: Mapping[str, NodeProto], name: str) -> str:
     """Return the name of the convolution that computes the value `name`, or "" if there is none.
 
-    Nodes that ONNX Runtime may have fused with the convolution can lie between the two.
+    Nodes that ONNX Runtime may have fused with the convolution can lie between it and the value.
     """
     waiting, seen = [name], {name}
     while waiting:

@@ -81,7 +81,7 @@ class Engine(Protocol):
 
     @property
     def layers(self) -> str:
-        """Return the number of layers that run on integers, and the names of the others.
+        """Return the number of layers that run on integers, and the names of the other layers.
 
         The result is empty unless the model is quantized.
         """
@@ -128,7 +128,7 @@ Fallback = Callable[[EngineError], Engine]
 
 
 def unproved(engine: Engine) -> int:
-    """Return the engine's largest batch without running anything: a `Proof` that checks nothing."""
+    """Return the engine's largest batch without running anything. This `Proof` checks nothing."""
     return engine.max_batch
 
 

@@ -116,10 +116,10 @@ class OnnxRuntimeEngine:
     pixels and tensors. The caller ranks the scores.
 
     ONNX Runtime splits each layer across all threads, which synchronise after every layer. If
-    another task, such as decoding, occupies a core, all threads wait for the delayed one. Therefore
-    the warm-up measures two alternatives. The first runs one image per thread in parallel, which
-    needs a second copy of the weights. The second runs every batch on one thread; it is used if an
-    image is quick, and one thread takes no longer than several.
+    another task, such as decoding, occupies a core, all threads wait for the delayed thread.
+    Therefore the warm-up measures two alternatives. The first runs one image per thread in
+    parallel, which needs a second copy of the weights. The second runs every batch on one thread;
+    it is used if an image is quick, and one thread takes no longer than several.
 
     A model that runs with its original nodes computes one image per run. If parallel threads are
     faster, they run the images of a batch in parallel. Otherwise, `max_batch` becomes 1.
@@ -323,7 +323,7 @@ class OnnxRuntimeEngine:
     def _run_side_by_side(
         self, session: ort.InferenceSession, images: Batch, outputs: Sequence[str]
     ) -> "_Arrays":
-        """Return the outputs of images that run one by one on parallel threads.
+        """Return the outputs of images that parallel threads run, each thread one image at a time.
 
         Each thread takes the next image until none is left, so a delayed thread takes fewer images.
         """
@@ -431,7 +431,7 @@ def _seconds(run: Callable[[], object]) -> float:
 def elsewhere(engine: Engine) -> Callable[[], Engine] | None:
     """Return a picklable function that opens a warm copy of the engine in another process.
 
-    The copy computes the same with one thread. The result is None if the engine does not allow
-    this.
+    The copy computes the same scores with one thread. The result is None if the engine does not
+    allow this.
     """
     return engine.elsewhere() if isinstance(engine, OnnxRuntimeEngine) else None

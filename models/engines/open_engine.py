@@ -59,8 +59,8 @@ def open_engine(
 ) -> Engine:
     """Return an engine for batches of 1 to `max_batch` images. The engine is not warm yet.
 
-    `threads` is the number of threads that compute on the CPU or compile for a GPU. With 0, ONNX
-    Runtime chooses the number, or there is one compiling thread per core. A GPU engine chooses its
+    `threads` is the number of threads that compute on the CPU or compile for a GPU. If `threads` is
+    0, ONNX Runtime chooses the number, and one thread per core compiles. A GPU engine chooses its
     convolutions by the measurements in `tuning`, or in the default file if that exists. `progress`
     wraps the sequence of kernels that are compiled. The engine takes images of all kinds up to
     `takes`.

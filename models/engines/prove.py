@@ -32,8 +32,8 @@ _log = logging.getLogger("convoy")
 
 
 def check_images(n: int, image_shape: tuple[int, ...], seed: int = 0) -> Images:
-    """Return n images or clips of coarse squares. Networks score these differently, unlike
-    noise."""
+    """Return n images or clips of coarse squares. Their scores differ, whereas the scores of
+    different noise images are nearly equal."""
     *spatial, channels = image_shape
     images = np.random.default_rng(seed).integers(0, 256, (n, *[4] * len(spatial), channels))
     for axis, size in enumerate(spatial, 1):

@@ -53,8 +53,8 @@ class Replay:
         results: NDArray[np.float32],
         put: Put = np.copyto,
     ) -> None:
-        """Store the pinned arrays of n `images` and n `results` (kernels/operations/top_k.py,
-        `Results`)."""
+        """Store the pinned arrays of n `images` and n `results` (`Results` in
+        kernels/operations/top_k.py)."""
         self.graph, self._stream, self._put = graph, stream, put
         self._places = list(images)
         self._results, self._flags = results, results[:, -1]

@@ -1,4 +1,4 @@
-"""Bounds the rounding error of correct scores, computed from the network's arithmetic."""
+"""Computes, from the network's arithmetic, a bound on the rounding error of correct scores."""
 
 from math import log, prod, sqrt
 from typing import TYPE_CHECKING
@@ -116,9 +116,9 @@ def score_tolerance(
     classifier: Classifier, smallest: float, choose: "Choose | None" = None, n: int = 1
 ) -> float:
     """Return the allowed difference of n images' scores from ONNX Runtime's, relative to the
-    largest.
+    largest score.
 
-    Both sides round. An error δ of the logits z changes a probability p by at most 2δ·p. δ is
+    Both engines round. An error δ of the logits z changes a probability p by at most 2δ·p. δ is
     relative to the largest |z|, which is estimated by |ln p| of the smallest probability,
     `smallest`.
     """

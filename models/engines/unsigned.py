@@ -169,8 +169,8 @@ def _change(graph: ProtoGraph, joined: _Joined) -> _Change | None:
 def _bound(graph: ProtoGraph, quantize: NodeProto, highest: int) -> tuple[str, int] | None:
     """Return the input of the activation before a QuantizeLinear, and the highest resulting code.
 
-    The code is relative to the zero point. The result is None unless the activation is clip(x, 0,
-    c).
+    The code is relative to the zero point. If the activation is not clip(x, 0, c), the result is
+    None.
     """
     activation = graph.makers.get(quantize.input[0])
     scale = graph.array(quantize.input[1])
@@ -228,8 +228,8 @@ def _drop_unread(graph: ProtoGraph) -> None:
 
 
 def _shifted(graph: ProtoGraph, name: str, shift: int) -> str:
-    """Return the name of a uint8 constant that is `shift` larger. It is added if it does not
-    exist."""
+    """Return the name of a uint8 constant that equals the constant `name` plus `shift`. The new
+    constant is added to the graph if it is missing."""
     shifted = numpy_helper.to_array(graph.constants[name]).astype(np.int16) + shift
     return graph.add(f"{name}/{shift:+}", shifted.astype(np.uint8))
 

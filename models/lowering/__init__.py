@@ -5,7 +5,7 @@
 
 Each node becomes as few launches as possible. There is no launch if the output is a view of an
 existing buffer, such as a Reshape that moves nothing or a range of channels. A node overwrites its
-input if no later node reads the input. If a value lies inside another one (a fused Concat), its
+input if no later node reads the input. If a value is a part of a larger value (a fused Concat), its
 node writes it there directly. The kernel that ranks scores also computes the last softmax
 (last_softmax).
 """

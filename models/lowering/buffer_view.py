@@ -127,7 +127,7 @@ def with_single_axes(view: BufferView, shape: Shape) -> BufferView | None:
 def pixels_in_order(view: BufferView, shape: Shape) -> BufferView | None:
     """Return the view of the same pixels with other spatial axes, such as C×1×HW for C×H×W.
 
-    `shape` is that of one image. The result is None if this is impossible.
+    `shape` describes one image. The result is None if this is impossible.
     """
     if view.pixels is None or len(shape) not in PIXEL_RANKS or shape[0] != view.pixels.channels:
         return None

@@ -77,8 +77,8 @@ class Context:
     ) -> BufferView:
         """Return the view to which a value is written.
 
-        It is a part of the parent's view if the value lies inside another, the view of `over` if
-        that may be overwritten, and otherwise a new buffer.
+        If the value is a part of a larger value, the result is a part of the larger value's view.
+        Otherwise, it is the view of `over` if that may be overwritten, or else a new buffer.
 
         Each thread may read an element of `reads` just before it writes the same element of the
         output. Therefore, if `over` and a view in `reads` share a buffer, they must be the same
@@ -276,9 +276,9 @@ class Context:
         return readers[0]
 
     def _images(self, p: Preprocessing, kind: Kind) -> tuple[Places | None, dict[str, Operand]]:
-        """Return the places of the batch, and the operands that hold its images.
+        """Return the layout of the images in the batch, and the operands that hold the images.
 
-        For plain pixels, which are contiguous, the places are None. For decoded images, this emits
+        For plain pixels, which are contiguous, the layout is None. For decoded images, this emits
         the launches that compute their pixels.
         """
         place_bytes, nbytes = p.place_bytes(kind), self.n * prod(p.image_shape)
@@ -304,7 +304,7 @@ class Context:
         return places, {"entries": entries, "made": made}
 
     def _decode_files(self, place_bytes: int, entries: Operand) -> None:
-        """Emit the launches that decode the JPEG files in the batch's places."""
+        """Emit the launches that decode the JPEG files in the batch."""
         scratch = self.tape.buffer("convoy/scratch", self.n * SCRATCH_BYTES)
         self.flags = {"flags": self.tape.buffer("convoy/flags", 4 * self.n)}
         operands = {"entries": entries, "scratch": scratch, **self.flags}
