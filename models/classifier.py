@@ -148,10 +148,10 @@ def load_classifier(
     """Return the classifier in the file `path`, with the settings of its `model.toml`.
 
     `overrides` are command-line flags, with the same keys as `model.toml`. If neither sets a
-    precision, it is int8 for a quantized model, and otherwise the type of the weights, float16 or
-    float32. To check engines, ONNX Runtime also runs the original file on `threads` threads, with a
-    noise image and the `photographs`. `keep` is passed to `load_proto`. Raises ModelFileError,
-    UnsupportedModelError or PreprocessingError.
+    precision, the precision is int8 for a quantized model, and otherwise the type of the weights,
+    float16 or float32. To check engines, ONNX Runtime also runs the original file on `threads`
+    threads, with a noise image and the `photographs`. `keep` is passed to `load_proto`. Raises
+    ModelFileError, UnsupportedModelError or PreprocessingError.
     """
     proto = read_model(path, limits or FileLimits())
     image, metadata = image_input(proto), metadata_of(proto)

@@ -8,7 +8,7 @@
     stride = 2                 # with sampling = "stride": every second frame is taken
     resize = 256               # length of the shorter side before the crop
     crop_pct = 0.875           # instead of resize: the crop's side divided by resize
-    crop_mode = "crop"         # or "squash": both sides are resized; "pad": the longer one
+    crop_mode = "crop"         # or "squash": both sides are resized; "pad": the longer side
     pad = [114, 114, 114]      # with "pad": the colour around the image, or "white", "black"
     interpolation = "bilinear" # or "nearest", "bicubic", "lanczos", "box", "hamming"
     exact = false              # true: pixels are bit-identical to those of torchvision and timm
@@ -291,7 +291,7 @@ def _values(thing: Preprocessing | Serving) -> dict[str, Any]:
 
 
 def _overruled(reading: Reading, used: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys for which a file sets another value than the one in use."""
+    """Yield the keys whose value in a file differs from the value in use."""
     said = parse_keys(str(reading.file), reading.serving)
     try:
         if reading.labels:

@@ -1,7 +1,7 @@
 """Defines the typed graph of a network, with one type of frozen node per operation.
 
-Shapes are those of one image, in ONNX's logical order (C, H, W). The batch axis always comes first
-but is not part of a shape, and no node changes it. The planner decides how tensors are stored in
+Shapes describe one image, in ONNX's logical order (C, H, W). The batch axis always comes first but
+is not part of a shape, and no node changes it. The planner decides how tensors are stored in
 memory. Axes in nodes are counted without the batch axis, too: axis 0 is C.
 
 All tensors share one namespace: an operand is the name of a value (computed per image) or of a

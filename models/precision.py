@@ -1,8 +1,8 @@
 """Applies a precision to a network. The precision sets how nodes multiply and how values are
 stored.
 
-In fp16, all values are stored as float16, except those of the nodes in `kept_in_float`. Identity
-nodes convert between the two types.
+In fp16, all values are stored as float16, except the results of the nodes in `kept_in_float`.
+Identity nodes convert between the two types.
 """
 
 from collections import Counter

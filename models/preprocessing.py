@@ -1,6 +1,6 @@
 """Describes the pixels that a model expects, and the kind of its scores.
 
-A clip is a sequence of frames. The pixels of a clip are D×H×W×C, and those of an image H×W×C.
+A clip is a sequence of frames. An image has pixels H×W×C, and a clip has pixels D×H×W×C.
 """
 
 from collections.abc import Mapping
@@ -114,7 +114,8 @@ class Preprocessing:
     def paper(self) -> tuple[int, ...]:
         """Return the pixel that PAD puts around an image, in the model's order of channels.
 
-        It is `pad` if that is set, and otherwise the pixel whose normalised value is nearest to 0.
+        The pixel is `pad` if that is set, and otherwise the pixel whose normalised value is nearest
+        to 0.
         """
         if self.pad:
             return self.pad[::-1] if self.channels is ChannelOrder.BGR else self.pad

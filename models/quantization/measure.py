@@ -30,8 +30,8 @@ _BATCH = 8
 
 @dataclass(frozen=True)
 class Goal:
-    """Sets the share of labels to keep, among images whose two best probabilities differ by
-    `margin`."""
+    """Sets the fraction of labels to keep, among images whose two best probabilities differ by at
+    least `margin`."""
 
     keep: float = 0.99
     margin: float = 0.1

@@ -254,7 +254,8 @@ class _Run:
         )
 
     def _best(self) -> _Candidate:
-        """Return the ranges with the smallest divergence, preferring those that reach the goal."""
+        """Return the candidate with the smallest divergence. A candidate that reaches the goal
+        precedes all candidates that miss it."""
         candidates: list[_Candidate] = []
         steps = 2 * len(Method)
         for method in Method:

@@ -98,7 +98,8 @@ def files_beside(model_path: _Path, files: Iterable[_Path]) -> list[_Path]:
 
 
 def read_beside(model_path: Path) -> Iterator[Reading]:
-    """Yield what each reader finds beside a model or in the folder above, in the order of READERS.
+    """Yield each reader's results from files beside a model or in the folder above, in the order of
+    READERS.
 
     Raises PreprocessingError.
     """

@@ -59,7 +59,8 @@ def read_text(path: Path, what: str = "", longest: int = LONGEST) -> str:
 
 
 def named_by(source: Path, name: str) -> Path:
-    """Return the path of a file that another file names. It must be in the same folder or below.
+    """Return the path of a file that another file names. It must be in the folder of `source` or
+    below.
 
     Otherwise this raises PreprocessingError, because a downloaded file must not expose other files
     as labels.

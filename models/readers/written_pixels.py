@@ -8,8 +8,9 @@ The numbers themselves show to which range of pixels they apply:
     0 and 1                                   0 to 1; from OpenVINO's keys, 0 to 255
     123.675 and 0.229                         not known, and not used
 
-A key such as `rescale_factor` takes precedence. If the mean is below 2% of the largest pixel times
-this factor, the keys contradict each other, and none is used.
+A key such as `rescale_factor` takes precedence over this table. None of the keys is used if the
+mean is above the largest pixel times this factor, or below 2% of it. But if there is no std, a mean
+above that pixel is subtracted before the scaling, from pixels from 0 to 255.
 """
 
 import re

@@ -114,8 +114,8 @@ def windows(before: Sequence[int]) -> list[tuple[int, int]]:
 def streams(after: After) -> list[int]:
     """Return a stream for each step. The first and last steps are on stream 0.
 
-    A step continues a stream whose last step it must follow, and otherwise opens a new one.
-    Therefore no step waits longer because of its stream.
+    If a step must follow the last step of a stream, it continues that stream. Otherwise it opens a
+    new stream. Therefore no step waits longer because of its stream.
     """
     last: list[int] = []  # of each stream
     chosen = []

@@ -19,10 +19,10 @@ _log = logging.getLogger("convoy")
 
 
 def conv_problems(graph: Graph, batches: Iterable[int]) -> dict[ConvProblem, list[str]]:
-    """Return all convolution problems of a rewritten graph at all N, each with the names of its
-    nodes.
+    """Return the convolution problems of a rewritten graph at each batch size, and the names of
+    each problem's nodes.
 
-    The problems of a layer for all N are adjacent.
+    The problems of a layer at all batch sizes are adjacent.
     """
     layers: dict[ConvProblem, list[str]] = {}
     for node in graph.nodes:

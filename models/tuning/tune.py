@@ -19,7 +19,8 @@ from models.tuning.measured import conv_problems
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCandidate:
-    """Holds the median times of a candidate, warm and cold. Their mean `us` is compared."""
+    """Holds the median times of a candidate, warm and cold. Candidates are compared by the mean of
+    both, `us`."""
 
     name: str
     us: float
@@ -41,7 +42,7 @@ class ProblemReport:
 
     @property
     def effective_tflops(self) -> float:
-        """Return the operations of direct convolution per time of the winner, in TFLOP/s.
+        """Return the operations of direct convolution, divided by the winner's time, in TFLOP/s.
 
         Winograd can exceed the device's peak, because it needs fewer operations.
         """
@@ -75,12 +76,12 @@ def tune(
     anew: bool = False,
     threads: int = 0,
 ) -> TuningReport:
-    """Measure every convolution for N = 1..max_batch, with the `top` candidates, or all if it is
-    None.
+    """Measure every convolution for N = 1..max_batch, with the `top` candidates, or with all
+    candidates if `top` is None.
 
     Kernels are compiled by `threads` threads before any of them is measured; 0 means one thread per
     core. Measurements are stored in the file `tuning`, or in the default file if it is None. Stored
-    measurements are not repeated, unless `anew`. Calls `progress(task, done, total)`. Raises
+    measurements are repeated only if `anew` is True. Calls `progress(task, done, total)`. Raises
     EngineError if there is no GPU, if the file cannot be used, or if the device fails. Completed
     measurements are stored even then, and after KeyboardInterrupt.
     """
