@@ -51,7 +51,8 @@ def at_precision(graph: Graph, precision: Precision) -> Graph:
 
 
 def kept_in_float(graph: Graph, precision: Precision) -> Mapping[str, str]:
-    """Return the nodes of a rewritten graph that stay in float32 in fp16, each with the reason."""
+    """Return the nodes of a rewritten graph that stay in float32 at the precision fp16, each with
+    the reason."""
     if precision.stored == FLOAT:
         return {}
     scores = _scores(graph)

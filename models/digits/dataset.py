@@ -95,7 +95,8 @@ def coverage_maps(
 
 
 def _as_is(image: NDArray[np.uint8], rng: np.random.Generator) -> Coverage:
-    """Return the 8×8 pixels scaled to the whole image, as the server does, and slightly shifted."""
+    """Return the 8×8 pixels, scaled to the whole image as the server scales them, and slightly
+    shifted."""
     placement = Placement(
         height=rng.uniform(0.85, 1.1),
         aspect=1.0,

@@ -83,7 +83,8 @@ class _Weights:
 
 
 class CudaEngine:
-    """Runs a classifier on a device at its precision. One thread at a time may call `run`.
+    """Runs a classifier on a device at the classifier's precision. One thread at a time may call
+    `run`.
 
     Methods raise DeviceLostError if the device is lost.
 

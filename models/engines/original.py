@@ -18,9 +18,9 @@ class Original:
     """Runs a file with its original opset, nodes and types, without Convoy's loader, image by
     image.
 
-    The only change is from float16 to float32, which represents every float16 number exactly. ONNX
-    Runtime would otherwise round to float16 after every node, which exceeds the error that Convoy's
-    float32 engines are allowed.
+    The only change is the conversion of float16 to float32, which represents every float16 number
+    exactly. ONNX Runtime would otherwise round to float16 after every node, which exceeds the error
+    that Convoy's float32 engines are allowed.
     """
 
     def __init__(self, path: Path, classifier: Classifier) -> None:

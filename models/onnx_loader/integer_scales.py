@@ -316,7 +316,7 @@ def _scaled_filter(
 ) -> QuantizedConstant | None:
     """Return the filter times `a` (one number per output channel), with scales of at least `least`.
 
-    The result is None if its integers exceed their type.
+    The result is None if the scaled integers exceed their type.
     """
     along = (-1, *[1] * (weight.integers.ndim - 1))
     channels = (len(weight.integers),)

@@ -37,7 +37,8 @@ def slice_(to: Importer, node: OnnxNode) -> None:
 
 
 def gather(to: Importer, node: OnnxNode) -> None:
-    """Import a Gather with constant indices as one Slice per run of indices (PyTorch's x[:, 0])."""
+    """Import a Gather with constant indices (PyTorch's x[:, 0]): one Slice per run of consecutive
+    indices."""
     shape, indices = node.input_shape(0), np.asarray(node.constant(1))
     rank, given = len(shape), node.integer("axis", 0)
     if not -rank <= given < rank:

@@ -100,7 +100,8 @@ def _binary(op: BinaryOp) -> Operator:
 
 
 def _all_of(op: BinaryOp) -> Operator:
-    """Return a function that imports an operator with any number of inputs as a chain of pairs.
+    """Return a function that imports an operator with any number of inputs as a chain of nodes,
+    each with two inputs.
 
     A single input is returned unchanged.
     """

@@ -1,4 +1,4 @@
-"""Replaces three nodes that exporters write for ShuffleNet's channel shuffle by one.
+"""Replaces the three nodes of an exported channel shuffle (ShuffleNet) by one ChannelShuffle.
 
     reshape(C×H×W → g × C/g × H×W), swap the first two axes, reshape back: channel j·(C/g) + i
     moves to i·g + j

@@ -1,4 +1,4 @@
-"""Folds a constant that is added to a linear layer into its bias.
+"""Folds a constant into the bias of the linear layer to which it is added.
 
     x · wᵀ + b = gemm(x, w, b)      b has one number per output, along the last axis
 

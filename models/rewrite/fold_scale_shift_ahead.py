@@ -1,4 +1,4 @@
-"""Folds a ScaleShift into the Conv or Gemm after it, if no node before it can take it.
+"""Folds a ScaleShift into the Conv or Gemm after it, if it cannot be folded into a node before it.
 
     W∗(s·x + t) + b = W'∗x + b',   W'[k,c] = W[k,c]·s[c],   b'[k] = b[k] + Σ_c Σ_taps W[k,c]·t[c]
 

@@ -3,7 +3,7 @@
     y[c, q] = x[c, p(q)]        p a table
 
 Swin and MobileViT roll an image, cut it into windows or patches, and join these again. They use
-Slices, Concats, Transposes and Reshapes, which are several copies. A Resample with one tap and the
+Slices, Concats, Transposes and Reshapes, which take several copies. A Resample with one tap and the
 factor 1 is a single copy; if p(q) = q, no copy is needed. If other nodes read a value in between,
 it is kept for them. The rule is refused for bytes, and for images with too many pixels, whose
 tables and proofs would take long.

@@ -1,4 +1,5 @@
-"""Replaces a Pool with one window over the whole image, or a Reduce of all of it, by a GlobalPool.
+"""Replaces a Pool with one window over the whole image, or a Reduce over the whole image, by a
+GlobalPool.
 
 Padding does not count in a maximum or in an average over positions inside the image. An average
 that counts padding must have no padding.

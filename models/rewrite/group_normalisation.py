@@ -1,4 +1,4 @@
-"""Replaces three nodes that exporters write for group normalisation by one.
+"""Replaces the three nodes of an exported group normalisation by one Normalise.
 
     reshape(C×H×W → g × C/g·H·W), normalise along the last axes, reshape back
 

@@ -165,7 +165,7 @@ def _one_transpose(view: GraphView, node: Transpose) -> Outcome:
 
 
 def _reshape(view: GraphView, node: Reshape) -> Outcome:
-    """Move a Reshape of rows with their channels last before the Transpose."""
+    """Move a Reshape before the Transpose that it reads, if the Reshape keeps the channels last."""
     turn, shape = view.producer(node.x), view.shape(node.output)
     if not isinstance(turn, Transpose) or node.channels_last:
         return None

@@ -1,6 +1,6 @@
-"""Adds pixels before they are brought back to their positions, instead of after that.
+"""Adds pixels before they are brought back to their positions, instead of afterwards.
 
-    x + P⁻¹(y) = P⁻¹(P(x) + y)      if P(x) exists already
+    x + P⁻¹(y) = P⁻¹(P(x) + y)      P moves pixels; P(x) exists already
 
 P(x) is then a residual of the Conv that computes y. The rule is refused if other nodes read P⁻¹(y).
 """

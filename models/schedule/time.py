@@ -165,7 +165,7 @@ def _cycles(step: TimedStep, machine: Machine) -> float:
 
 
 def gaps(after: After, *, overlaps: bool, constants: Constants = ASSUMED) -> list[float]:
-    """Return the time in µs from the end of a step's last dependency to its start, for each step.
+    """Return, for each step, the time in µs from the end of its last dependency to its start.
 
     `overlaps` tells whether launches may overlap.
     """

@@ -83,7 +83,7 @@ def _note(value: ir.Value, types: _Types) -> None:
 
 
 def _inferred(node: ir.Node, types: _Types, opsets: Mapping[str, int]) -> dict[str, TypeProto]:
-    """Return the types of the node's outputs by name, as far as onnx can infer them from its
+    """Return the types of the node's outputs by name, as far as onnx can infer them from the node's
     inputs."""
     given = [value for value in node.inputs if value is not None]
     if any(value not in types for value in given) or any(True for _ in _subgraphs(node)):
