@@ -1,6 +1,6 @@
 """Contains two fast HTTP/1.1 clients that send one request again and again.
 
-They understand only answers like uvicorn's, with Content-Length and keep-alive.
+The clients understand only answers with Content-Length and keep-alive, like uvicorn's.
 """
 
 import asyncio
@@ -44,8 +44,8 @@ def get_request(path: str) -> bytes:
 
 
 def answer_size(received: bytes | bytearray) -> int | None:
-    """Return the size in bytes of the answer at the start of the data, or None until its header is
-    complete."""
+    """Return the size in bytes of the answer with which the data begins, or None while the answer's
+    header is incomplete."""
     header, blank_line, _ = received.partition(b"\r\n\r\n")
     if not blank_line:
         return None
@@ -58,7 +58,7 @@ def answer_size(received: bytes | bytearray) -> int | None:
 
 
 class Connection:
-    """Keeps one blocking connection alive."""
+    """A blocking connection that is kept alive."""
 
     def __init__(self, address: Address, timeout_s: float = 10.0) -> None:
         self._socket = socket.create_connection(address, timeout_s)
@@ -118,7 +118,7 @@ def answers(address: Address, request: bytes) -> bool:
 
 
 class _ClosedLoop(asyncio.Protocol):
-    """Sends the next request as soon as the last one is answered, until `deadline`."""
+    """Sends the next request as soon as the previous request is answered, until `deadline`."""
 
     def __init__(self, request: bytes, deadline: float, answered: Callable[[float], None]) -> None:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -129,7 +129,7 @@ class _ClosedLoop(asyncio.Protocol):
         self._sent = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._send()
 
     def data_received(self, data: bytes) -> None:
@@ -161,7 +161,8 @@ class _ClosedLoop(asyncio.Protocol):
 
 
 def closed_loop(address: Address, request: bytes, connections: int, seconds: float) -> list[float]:
-    """Return the seconds of each request, sent on `connections` connections for about `seconds`."""
+    """Send requests on `connections` connections for about `seconds`. Return the latency of each
+    request, in seconds."""
     took: list[float] = []
 
     async def main() -> None:

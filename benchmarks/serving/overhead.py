@@ -1,14 +1,15 @@
-"""Measures the time that the service adds to HTTP, by alternating Convoy with simpler servers.
+"""Measures the time that the service adds to HTTP, by measuring Convoy and simpler servers
+alternately.
 
     python -m benchmarks.serving.overhead [--requests N] [--beside CHECKOUT] [--record [FILE]]
 
 Convoy is the real application with an engine and a decoder that do nothing. So only its other work
-remains: limits, decode and engine threads, batcher, metrics and JSON. The other routes read the
-same body and answer with some JSON. An ASGI route and a FastAPI route run behind Convoy's own
-connections, and show what the application and the framework add. A third route is FastAPI served by
-`uvicorn module:app`. Each server is a separate process on a loopback port, and this process is the
-client. Requests take turns (A B C, C B A, ...), so other work on the machine affects all servers.
-`--beside` adds the Convoy of another checkout.
+remains: limits, decode and engine threads, batcher, metrics and JSON. Three other servers read the
+same body and answer with some JSON. Two of them, an ASGI route and a FastAPI route, run behind
+Convoy's own connections, and show how much the application and the framework add. The third is
+FastAPI served by `uvicorn module:app`. Each server is a separate process on a loopback port, and
+this process is the client. Requests are sent to the servers in turn (A B C, C B A, ...), so other
+work on the machine affects all servers. `--beside` adds the Convoy of another checkout.
 """
 
 import argparse
@@ -46,11 +47,11 @@ BODIES = (10_000, BODY_BYTES)
 CONNECTIONS = 8
 RECORD = RESULTS / "service.jsonl"
 
-# What the others are compared with.
+# The server with which the others are compared.
 YARDSTICK = next(iter(TARGETS))
 
-# What the project promises: overhead to one request at a time, and under load the share of requests
-# per second, both compared with the first target.
+# The project promises, compared with the first target: this much overhead for one request at a
+# time, and this share of its requests per second under load.
 MOST_ADDED_MS = 0.3
 LEAST_SHARE = 0.8
 
@@ -69,7 +70,7 @@ class Latency:
 @dataclass(frozen=True)
 class Throughput:
     """Holds the results of several connections. Each connection sends its next request when the
-    last is answered."""
+    previous request is answered."""
 
     connections: int
     n: int
@@ -80,7 +81,7 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Holds everything measured of one server."""
+    """Holds the measurements of one server."""
 
     target: str
     body_bytes: int
@@ -89,9 +90,10 @@ class Measurement:
 
 
 def jpeg_of(size: int) -> bytes:
-    """Return a valid JPEG of exactly `size` bytes: smooth noise, with a comment as padding.
+    """Return a valid JPEG of exactly `size` bytes. It shows smooth noise, and a comment pads the
+    file.
 
-    100 kB are 640×480 pixels, and other sizes in proportion.
+    A JPEG of 100 kB has 640×480 pixels. The number of pixels is proportional to the size.
     """
     scale = (size / 100_000) ** 0.5
     width, height = round(640 * scale), round(480 * scale)
@@ -137,8 +139,8 @@ def wait_until_ready(address: Address, timeout_s: float = 60.0) -> None:
 
 
 def measure_latency(addresses: Mapping[str, Address], request: bytes, n: int) -> dict[str, Latency]:
-    """Time `n` requests to each server, on one connection per server, with servers in turn. Return
-    the latencies."""
+    """Send `n` requests to each server, on one connection per server, to one server after another.
+    Return the latencies."""
     connections = {target: Connection(address) for target, address in addresses.items()}
     for connection in connections.values():
         for _ in range(max(50, n // 20)):
@@ -157,7 +159,8 @@ def measure_latency(addresses: Mapping[str, Address], request: bytes, n: int) ->
 def measure_throughput(
     addresses: Mapping[str, Address], request: bytes, connections: int, seconds: float
 ) -> dict[str, Throughput]:
-    """Return each server's throughput alone, for about `seconds` in turns of half a second."""
+    """Return the throughput of each server. Servers are measured one at a time, in turns of half a
+    second, for about `seconds` each."""
     turn_s = 0.5
     took: dict[str, list[float]] = {target: [] for target in addresses}
     spent = dict.fromkeys(addresses, 0.0)
@@ -176,7 +179,7 @@ def measure_throughput(
 
 
 def percentiles_ms(times: Sequence[float], to_ms: float) -> tuple[float, float, float, float]:
-    """Return p20, p50, p80 and p99 of the times, in ms after multiplying by `to_ms`."""
+    """Return p20, p50, p80 and p99 of the times in ms. `to_ms` converts the times to ms."""
     cuts = statistics.quantiles(times, n=100, method="inclusive")
     return cuts[19] * to_ms, cuts[49] * to_ms, cuts[79] * to_ms, cuts[98] * to_ms
 

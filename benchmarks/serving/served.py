@@ -19,8 +19,8 @@ def logged(
 ) -> Iterator[tuple["subprocess.Popen[str]", str, str]]:
     """Yield a running `convoy serve`, its address, and its gRPC address if it has one.
 
-    The server writes to `log`, and is ended at the end of the block. Raises SystemExit if it does
-    not start.
+    The server writes to `log`, and is terminated at the end of the block. Raises SystemExit if the
+    server does not start.
     """
     command = [*program, "serve", "--port", "0", *options]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -38,7 +38,7 @@ def logged(
 
 
 def end(process: "subprocess.Popen[str]") -> int:
-    """End the process by SIGTERM, or by SIGKILL after a minute, and return its status."""
+    """End the process with SIGTERM, or with SIGKILL after a minute, and return its exit status."""
     process.terminate()
     try:
         return process.wait(60)

@@ -3,22 +3,24 @@
     python -m benchmarks.serving.soak [--seconds N] [--rate R] [--attackers] [--swaps S]
                                       [--record [FILE]] [-- OPTIONS]
 
-Starts `convoy serve`, and finds its capacity with eight clients that ask again and again. Then it
-sends open-loop Poisson arrivals at 80% of this capacity. Every answer is compared with the answer
-to the same image sent alone, so swapped answers are found. A tenth of the clients leave in the
-middle of the head, the body or the answer, or while they wait. Some clients send noise, and a few
-send images of ten megapixels. The exit status is 0 only if no answer was lost, swapped or 5xx, and
-the server's own counters agree. Also, memory, threads and open files must not have grown, and
-SIGTERM must end the server with status 0.
+Starts `convoy serve`, and measures its capacity with eight clients that send requests without
+pause. Then requests arrive in an open loop, as a Poisson process, at 80% of this capacity. Every
+answer is compared with the answer to the same image sent alone, so answers to other images are
+found. A tenth of the clients leave in the middle of the head, the body or the answer, or while they
+wait. Some clients send noise, and a few send images of ten megapixels. The exit status is 0 only if
+no answer was lost, none belonged to another image, none had a status 5xx, and the server's own
+counters agree. Also, memory, threads and open files must not have grown, and SIGTERM must end the
+server with status 0.
 
 With `--swaps S` the model changes every S seconds. Half of the requests are V2 requests, over HTTP
 and gRPC in turn. Each of their answers must have the scores, or the embedding, of the version that
-it names. Every third version is bad and must be refused. The load is two fifths of the capacity,
-since reading, converting and comparing a version occupies a core for seconds.
+it names. Every third version has wrong scores, and the server must refuse it. The load is two
+fifths of the capacity, since reading, converting and comparing a version occupies a core for
+seconds.
 
 With `--attackers` a hostile client sends all kinds of the most expensive requests at once, and the
-load is a fifth of the capacity. Then p50 must stay within 3 times its value without attackers,
-which is measured beforehand for a tenth of the time.
+load is a fifth of the capacity. Then p50 must be at most 3 times the p50 without attackers, which
+is measured beforehand for a tenth of the time.
 """
 
 import argparse
@@ -63,38 +65,39 @@ from loadtest.loops import Arrivals, arrivals, closed_loop, open_loop
 
 RECORD = RESULTS / "soak.jsonl"
 
-LOAD = 0.8  # of capacity
+LOAD = 0.8  # share of the capacity
 ATTACKED_LOAD, SWAPPED_LOAD = 0.2, 0.4
 MOST_P50 = 3.0  # times the p50 without attackers
-LEAVING = 0.1  # of the clients
+LEAVING = 0.1  # share of the clients
 NOISY = 0.02
 LARGE = 0.001
 
 _CLIENTS = 8
 _CAPACITY_S = 3.0
-_LARGE_S = 30.0  # in which a large image has to be answered
+_LARGE_S = 30.0  # within which a large image must be answered
 _MAX_OUTSTANDING = 1000
 _QUEUE_FULL = "429"
 
-# What a healthy run consists of; any other outcome is a request that was lost or answered wrongly.
+# The outcomes in a healthy run. With any other outcome, a request was lost or answered wrongly.
 _GOOD = frozenset({OK, _QUEUE_FULL, LEFT, NOISE_REFUSED, NOT_SENT, TOO_LATE})
 
-# Of clients, drawn beforehand: a prime, so that every image meets all of them.
+# The kinds of this many clients are drawn beforehand. The number is a prime, so that clients of
+# every kind send every image.
 _KINDS = 9973
 
-# V2's requests before the load.
+# The number of V2 requests before the load.
 _FIRST = 2
 
 _GRPC_FILES = 4
 
-# Every so many versions one is bad.
+# One of this many versions is bad.
 _BAD_EVERY = 3
 
 _SETTLE_S = 0.2
 _FIRST_ATTACKS_S = 2.0
 _SETTLE_LOOKS = 100
 
-# So much that could not be sent, and the load was not what it was to be.
+# If a larger share of the requests could not be sent, the load was lower than intended.
 _MOST_NOT_SENT = 0.05
 
 
@@ -116,8 +119,8 @@ class Run:
     capacity: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)
     asked_before: int = 0  # good answers before the load
-    counted: dict[str, int] = field(default_factory=dict)  # by the server, by status
-    inside: float = 0.0  # images, in the end
+    counted: dict[str, int] = field(default_factory=dict)  # the server's counts, by status
+    inside: float = 0.0  # images in the server at the end
     memory: list[int] = field(default_factory=list)  # bytes, once a second
     before: Process | None = None
     after: Process | None = None
@@ -127,20 +130,21 @@ class Run:
     p50_ms: float = 0.0
     swap_every_s: float = 0.0
     swaps: int = 0
-    refused_swaps: int = 0  # of bad versions
+    refused_swaps: int = 0  # bad versions that were refused
     failed_swaps: list[str] = field(default_factory=list)
-    versions: int = 0  # that gave answers
-    embeddings: int = 0  # right ones
+    versions: int = 0  # number of versions that gave answers
+    embeddings: int = 0  # right embeddings
 
     @property
     def kept_files(self) -> int:
-        """Return how many more files may be open at the end. grpcio keeps one file per call that
-        its threads waited for at the same time."""
+        """Return how many more files than at the start may be open at the end. grpcio keeps one
+        file for each of the calls for which its threads waited at the same time."""
         return _GRPC_FILES if self.swap_every_s else 0
 
     @property
     def growth(self) -> float:
-        """Return the share by which memory grew between a tenth of the time and the end."""
+        """Return the growth of memory, as a share, from the second tenth of the time to the last
+        tenth."""
         tenth = max(1, len(self.memory) // 10)
         if len(self.memory) < 3:
             return 0.0
@@ -148,7 +152,7 @@ class Run:
 
 
 def broken(run: Run, most_growth: float) -> list[str]:
-    """Return a sentence for each thing that went wrong."""
+    """Return a sentence for each problem that the run found."""
     found = [
         f"{count} requests ended with: {kind}"
         for kind, count in run.outcomes.items()
@@ -224,7 +228,8 @@ def _family(pid: int) -> Iterator[int]:
 
 
 def counters(exposition: str) -> tuple[dict[str, int], float]:
-    """Return the requests by status and the images in the server, both from /metrics."""
+    """Return the number of requests by status and the number of images in the server, as /metrics
+    states them."""
     statuses: Counter[str] = Counter()
     inside = 0.0
     for family in text_string_to_metric_families(exposition):
@@ -238,7 +243,8 @@ def counters(exposition: str) -> tuple[dict[str, int], float]:
 
 @dataclass(frozen=True)
 class ModelUnderSwaps:
-    """Holds the folder of a model that changes, and the clients that check its versions."""
+    """Holds the folder of a model that changes, and the clients that check the answers of its
+    versions."""
 
     clients: Clients
     folder: Path
@@ -271,19 +277,19 @@ async def soak(
 ) -> None:
     """Put load on the server at `url`, and record the results in `run`.
 
-    Sometimes one of the `large` images is sent instead of another. The model of `swapped` changes,
-    and its clients send half of the requests.
+    A few requests have one of the `large` images. If there is a `swapped`, its model changes, and
+    its clients send half of the requests.
     """
     journal = Journal()
     rude = Rude(url, images, seed)
     kinds = np.random.default_rng(seed).random(_KINDS)
     async with Client(url, large, timeout_s=_LARGE_S) as burden:
-        await burden.learn()  # which starts the processes that decode them
+        await burden.learn()  # this starts the processes that decode large images
     if swapped:
-        async with swapped.clients as versions:  # which starts grpcio's threads
+        async with swapped.clients as versions:  # this starts grpcio's threads
             for number in range(_FIRST):
                 assert (await versions.send(number)).kind == OK
-    async with under_attack(url, grpc, attacks, 1) as first:  # which starts what threads it takes
+    async with under_attack(url, grpc, attacks, 1) as first:  # this starts all threads
         await asyncio.sleep(_FIRST_ATTACKS_S if attacks else 0)
     await asyncio.sleep(_SETTLE_S)
     run.before = look_at(pid) if pid else None
@@ -360,10 +366,10 @@ async def settle(url: str, run: Run, pid: int) -> None:
     """Wait until the server has closed all connections. Record its counts and resources in
     `run`."""
     async with Client(url, []) as client:
-        for _ in range(_SETTLE_LOOKS):  # `broken` says what did not come to pass by then
+        for _ in range(_SETTLE_LOOKS):  # afterwards, `broken` reports what is still open
             run.counted, run.inside = counters(await client.metrics() or "")
             run.after = look_at(pid)
-            # The connection that asks is one more.
+            # The connection of this client is not counted.
             run.after = Process(run.after.resident_bytes, run.after.threads, run.after.files - 1)
             quiet = run.before is None or run.after.files <= run.before.files + run.kept_files
             if quiet and not run.inside:
@@ -375,7 +381,7 @@ async def settle(url: str, run: Run, pid: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, and return 0 if nothing went wrong."""
+    """Run, and return 0 if the run found no problem."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.soak")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument(

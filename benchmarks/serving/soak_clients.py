@@ -1,4 +1,4 @@
-"""Simulates clients that leave early, send noise or send too much."""
+"""Simulates clients that leave early, send noise or send large images."""
 
 import asyncio
 import io
@@ -19,7 +19,7 @@ NOISE_REFUSED = "noise refused"
 
 _TIMEOUT_S = 10.0
 
-# How long one waits that leaves while it does: about as long as an answer may take.
+# The mean time after which a waiting client leaves. An answer takes about as long.
 _PATIENCE_S = 0.003
 
 _NOISE = (
@@ -30,7 +30,8 @@ _NOISE = (
 )
 
 
-# Width and height, format and how it is saved: a phone's photograph, and two that take long.
+# The side, the format and the options of saving: a photograph from a phone, and two images that
+# take long to decode.
 _LARGE: Sequence[tuple[int, str, Mapping[str, object]]] = (
     (3500, "JPEG", {}),
     (3000, "JPEG", {"progressive": True}),
@@ -58,7 +59,7 @@ class Rude:
         self._requests = [_request(image.data, image.media_type) for image in images]
 
     async def leave(self, number: int) -> Outcome:
-        """Ask about an image and leave at a random moment."""
+        """Send an image, and leave at a random moment."""
         head, body = self._requests[number % len(self._requests)]
         moment = list(Moment)[int(self._random.integers(len(Moment)))]
         reader, writer = await asyncio.open_connection(*self._address)
@@ -85,7 +86,7 @@ class Rude:
             noise = _NOISE[int(random.integers(len(_NOISE)))]
         else:
             body = self._requests[int(random.integers(len(self._requests)))][1]
-            length = int(random.integers(1, 60))  # too little for any image
+            length = int(random.integers(1, 60))  # too short for any image
             noise = b"".join(_request(body[:length] + random.bytes(100), "image/jpeg"))
         reader, writer = await asyncio.open_connection(*self._address)
         try:
@@ -105,7 +106,7 @@ class Rude:
 
 
 def enlarged(images: Sequence[ImageFile]) -> list[ImageFile]:
-    """Return the first images, enlarged until servers decode them in another way."""
+    """Return the first images, enlarged so much that the server decodes them in another way."""
     large = []
     for image, (side, kind, options) in zip(images, _LARGE, strict=False):
         with Image.open(io.BytesIO(image.data)) as opened:
@@ -118,7 +119,7 @@ def enlarged(images: Sequence[ImageFile]) -> list[ImageFile]:
 
 
 async def told(request: Awaitable[Outcome]) -> Outcome:
-    """Return how a request ended, also if its connection broke."""
+    """Return the outcome of a request, also if its connection broke."""
     try:
         return await request
     except TimeoutError:
@@ -128,7 +129,7 @@ async def told(request: Awaitable[Outcome]) -> Outcome:
 
 
 def p50_ms(journal: Journal) -> float:
-    """Return the median of the answered requests' latencies, from their intended send time."""
+    """Return the median latency of the answered requests, in ms from the intended send time."""
     columns = journal.columns()
     answered = columns.kind == 0
     if not answered.any():

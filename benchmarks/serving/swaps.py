@@ -1,6 +1,6 @@
 """Changes a model under load, and checks each answer against the version that the answer names.
 
-Two sets of weights of the built-in model take turns in one file. Clients ask over HTTP and over
+The built-in model's file alternates between two sets of weights. Clients ask over HTTP and over
 gRPC. Each answer must have the scores or the embedding that this process computes with the weights
 of the same version.
 """
@@ -43,14 +43,15 @@ from service.settings import Settings
 
 NAME = "swapped"
 
-# What the logits of odd versions are multiplied by, and what an answer may differ by in any batch.
-# Clients that know of no versions take all answers for the same.
+# The factor on the logits of odd versions, and the largest allowed difference of an answer in any
+# batch. The versions differ so little that loadtest's clients, which ignore versions, accept the
+# answers of both.
 _FACTOR, _TOLERANCE = 0.975, 0.002
 
-# The same of versions that must be refused: no number is left, or the order is turned round.
+# The factors of bad versions: one turns all scores into NaN, the other reverses their order.
 _BAD = float("nan"), -1.0
 
-_TIMEOUT_S, _LOAD_S = 20.0, 120.0  # a version is tried on idle cores, of which there may be few
+_TIMEOUT_S, _LOAD_S = 20.0, 120.0  # loading is slow, because a version is tested on idle cores
 _Answered = message_class("inference.ModelInferResponse")
 
 Rows = Sequence[NDArray[np.float32]]
@@ -58,8 +59,8 @@ Rows = Sequence[NDArray[np.float32]]
 
 
 def write_version(folder: Path, version: int, factor: float | None = None) -> None:
-    """Write the model's files for a version. All odd versions have the same weights, and all even
-    versions too. A `factor` multiplies the logits instead."""
+    """Write the model's files for a version. All odd versions have the same weights, and so have
+    all even versions. If `factor` is given, the logits are multiplied by it instead."""
     served = folder / NAME
     if not served.exists():
         served.mkdir(parents=True)
@@ -73,8 +74,8 @@ def write_version(folder: Path, version: int, factor: float | None = None) -> No
 
 @cache
 def _file_of(factor: float) -> bytes:
-    """Return the model with its logits multiplied by a factor. A positive factor changes no
-    label."""
+    """Return the model with its logits multiplied by a factor. A positive factor does not change
+    the likeliest class."""
     model = onnx.load(BUILT_IN_MODEL)
     graph = model.graph
     value = numpy_helper.from_array(np.array(factor, np.float32))
@@ -88,7 +89,7 @@ def _file_of(factor: float) -> bytes:
 
 
 def scores_of(folder: Path, images: Sequence[ImageFile]) -> Rows:
-    """Return the scores of each image with the weights that the folder has now."""
+    """Return the scores of each image with the weights that are now in the folder."""
     return _computed(folder, images)[0]
 
 
@@ -117,9 +118,10 @@ def _computed(folder: Path, images: Sequence[ImageFile]) -> tuple[Rows, Rows]:
 
 
 def first_version(folder: Path, images: Sequence[ImageFile]) -> Sequence[Rows]:
-    """Write version 1. Return the images' scores with even versions, and then with odd versions.
+    """Write version 1. Return two lists: the images' scores with even versions and with odd
+    versions.
 
-    Raises ValueError if the scores of at least half of the images are the same in both.
+    Raises ValueError if at least half of the images have the same scores in both lists.
     """
     expected = []
     for version in (0, 1):
@@ -143,7 +145,7 @@ class Clients:
         expected: Sequence[Rows],
         vectors: Rows = (),
     ) -> None:
-        """Take `expected`: the scores of all images with even versions, and those with odd
+        """Take `expected`, two lists: the scores of all images with even versions and with odd
         versions.
 
         If `vectors` has the embeddings of all images, every second request over gRPC asks for the
@@ -157,8 +159,8 @@ class Clients:
         self._messages = [v2_message(image.data, NAME) for image in images]
         self._vectors = vectors
         self._wanting = [_for_embedding(message) for message in self._messages]
-        self.versions: Counter[int] = Counter()  # of the good answers
-        self.embeddings = 0  # of them
+        self.versions: Counter[int] = Counter()  # the number of right answers, by version
+        self.embeddings = 0  # right answers with embeddings
 
     async def __aenter__(self) -> Self:
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
@@ -196,8 +198,8 @@ class Clients:
     def judged(
         self, version: int, turn: int, values: NDArray[np.float32], *, embeds: bool = False
     ) -> Outcome:
-        """Return the outcome OK if an image's scores or embedding match the version that answered,
-        or else MIXED_UP."""
+        """Return the outcome OK if the values match the scores or the embedding of an image in this
+        version, or else MIXED_UP."""
         expected = self._vectors[turn] if embeds else self._expected[version % 2][turn]
         if values.shape != expected.shape or not np.allclose(values, expected, 0, _TOLERANCE):
             return Outcome(MIXED_UP)
@@ -206,7 +208,7 @@ class Clients:
         return Outcome(OK)
 
     async def load(self, number: int) -> None:
-        """Let the server load the model that the folder has now. Raises the error of the call."""
+        """Let the server load the model that is now in the folder. Raises the error of the call."""
         if number % 2:
             await self._load(
                 message_class("inference.RepositoryModelLoadRequest")(
@@ -237,7 +239,7 @@ class Clients:
 
 
 def _for_embedding(message: bytes) -> bytes:
-    """Return the same request for the embedding instead of the scores."""
+    """Return the same request, but for the embedding."""
     asked = message_class("inference.ModelInferRequest").FromString(message)
     asked.outputs.add(name="embedding")
     encoded: bytes = asked.SerializeToString()
@@ -268,8 +270,8 @@ async def swapping(
 ) -> AsyncIterator["Swaps"]:
     """Change the model at regular intervals, `most` times, beginning with version `first`.
 
-    The server must refuse each version whose number is a multiple of `bad`. With 0 it must refuse
-    none.
+    Each version whose number is a multiple of `bad` is bad, and the server must refuse it. If `bad`
+    is 0, there are no bad versions.
     """
     done = Swaps(first)
 
@@ -290,7 +292,7 @@ async def swapping(
 
     async def change() -> None:
         loop = asyncio.get_running_loop()
-        next_at = loop.time() - every_s / 2  # the last one ends while there is load
+        next_at = loop.time() - every_s / 2  # the last change ends while there is load
         while len(done.took_s) < most:
             next_at += every_s
             await asyncio.sleep(max(0.0, next_at - loop.time()))
@@ -300,7 +302,7 @@ async def swapping(
             try:
                 await asyncio.shield(loading)
             except asyncio.CancelledError:
-                await loading  # or the file's version would be a mystery
+                await loading  # otherwise the version of the file would be unknown
                 raise
 
     changing = asyncio.create_task(change())
@@ -312,7 +314,8 @@ async def swapping(
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Return whether the error is a server's refusal of a version that failed its comparison."""
+    """Return whether the error says that the server refused a version whose answers failed the
+    comparison."""
     if isinstance(error, grpc.aio.AioRpcError):
         return bool(error.code() is grpc.StatusCode.INVALID_ARGUMENT)
     return isinstance(error, _RefusedError) and error.status == HTTPStatus.UNPROCESSABLE_ENTITY
@@ -324,5 +327,5 @@ class Swaps:
 
     next: int  # version
     took_s: list[float] = field(default_factory=list)
-    refused: int = 0  # bad versions
+    refused: int = 0  # number of bad versions that were refused
     failures: list[str] = field(default_factory=list)

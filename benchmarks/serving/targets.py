@@ -32,7 +32,7 @@ _QUIET = Settings(access_log=False, drain_s=1)
 
 
 async def _bare_app(_: Scope, receive: Receive, send: Send) -> None:
-    """Read the body and answer with JSON, the minimum work of any Python server."""
+    """Read the body and answer with JSON. This is the least work that any Python server does."""
     size = 0
     more = True
     while more:
@@ -70,14 +70,14 @@ def fastapi_route(listener: socket.socket) -> None:
 def stock_uvicorn(listener: socket.socket) -> None:
     """Serve the FastAPI route with uvicorn's own command line, without an access log."""
     port = listener.getsockname()[1]
-    listener.close()  # uvicorn listens on a socket of its own
+    listener.close()  # uvicorn opens another socket on the port
     command = [sys.executable, "-m", "uvicorn", "benchmarks.serving.targets:app"]
     options = ["--app-dir", str(ROOT), "--port", str(port), "--no-access-log"]
     os.execv(sys.executable, [*command, *options, "--log-level", "warning"])
 
 
 class _NoEngine:
-    """Returns scores without computing, equal for all classes."""
+    """Returns the same score for all classes, without computing."""
 
     max_batch = 8
     classes = _CLASSES
@@ -135,13 +135,13 @@ def serve_checkout(checkout: Path, listener: socket.socket) -> None:
         "import socket; from benchmarks.serving.targets import CONVOY, TARGETS; "
         f"TARGETS[CONVOY](socket.socket(fileno={listener.fileno()}))"
     )
-    os.chdir(checkout)  # from where Python imports first
+    os.chdir(checkout)  # Python imports from the current folder first
     os.execv(sys.executable, [sys.executable, "-c", code])
 
 
 UVICORN = "FastAPI, uvicorn"
 
-# The others are compared with the first.
+# The first target is the one with which the others are compared.
 TARGETS: dict[str, Callable[[socket.socket], None]] = {
     "ASGI, Convoy's HTTP": asgi_route,
     "FastAPI, Convoy's HTTP": fastapi_route,

@@ -6,8 +6,8 @@ from service.grpc.messages import message_class
 
 
 def v2_body(file: bytes) -> tuple[int, bytes]:
-    """Return the length of a request's JSON, and the body: the JSON, followed by the file as a
-    tensor."""
+    """Return the length of a request's JSON, and the body, which is the JSON followed by the file
+    as a tensor."""
     data = _element(file)
     tensor = {
         "name": "image",

@@ -4,9 +4,9 @@ exceed.
 Poisson arrivals and closed loops are semi-Markov decision processes. In each state the engine runs
 a batch of some size, or waits for the next event. An action takes some time, answers some number of
 items, and leads to random next states. Policy iteration (Howard 1960) finds the policy with the
-best average, in 3 to 10 rounds of one linear system each. The bound on goodput is a scheduler that
-knows all arrivals. In a closed loop, mean latency is clients / throughput - think time, so the
-highest throughput also gives the lowest mean latency.
+best average. It takes 3 to 10 rounds, each of which solves one linear system. The bound on goodput
+is the goodput of a scheduler that knows all arrivals in advance. In a closed loop, the mean latency
+is clients / throughput - think time, so the highest throughput also gives the lowest mean latency.
 """
 
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 DEPTH = 96
-"""The largest number of waiting items that is distinguished. Larger numbers count as this
-number."""
+"""The largest number of waiting items in a state. Larger numbers are treated as this number."""
 
-_BINS = 8  # of a uniform think time, in which arrivals are seen at the end
+_BINS = 8  # of a uniform think time; arrivals are seen at the end of a bin
 
-# The probability that any action leads to the first state: under some policies states would fall
-# into groups that never reach each other, and have no common average.
+# The probability with which every action leads to the first state. Without it, some policies would
+# have groups of states that never reach each other, and so no common average.
 _LEAK = 1e-7
 
 
 class Process:
-    """A Markov decision process: each state's actions, with reward, seconds and next states."""
+    """A Markov decision process. Each state has actions, and each action has a reward, a time and
+    next states."""
 
     def __init__(self, states: int, actions: int) -> None:
         """Start without any action in any state."""
@@ -50,7 +50,8 @@ class Process:
         every = np.arange(len(self.rewards))
         policy = self.rewards.argmax(axis=1)
         while True:
-            # The values of states relative to the first, in whose place the average is solved for.
+            # The unknowns are the values of the states relative to the first state. In place of the
+            # first state's value, the average is solved for.
             system = np.eye(len(every)) - self.moves[every, policy]
             system[:, 0] = self.seconds[every, policy]
             values = np.linalg.solve(system, self.rewards[every, policy])
@@ -77,7 +78,8 @@ def poisson(seconds: tuple[float, ...], rate: float) -> tuple[float, tuple[int, 
             moves[waiting + 1] = 1.0
             process.allow(waiting, 0, -waiting / rate, 1 / rate, moves)
         for size, took in enumerate(seconds[:waiting], 1):
-            # Items times seconds inside: those that wait, and those that come, half of it.
+            # The sum of the seconds that items spend inside: waiting items the whole time, arriving
+            # items half of it on average.
             inside = waiting * took + rate * took * took / 2
             moves = np.zeros(DEPTH + 1)
             left = waiting - size
@@ -111,9 +113,9 @@ def closed_random(seconds: Sequence[float], clients: int, think_s: float) -> flo
 def closed_steady(seconds: Sequence[float], clients: int, least_s: float, most_s: float) -> float:
     """Return the most answers per second for clients with uniform think times, all below L(1).
 
-    So when a batch ends, all clients outside it are waiting. The state has three numbers: the
-    clients that were answered, those of them that are back, and the bins of think time that the
-    engine has waited.
+    So when a batch ends, all clients outside the batch are waiting. The state has three numbers:
+    the clients that were answered last, how many of these have sent again, and the bins of think
+    time for which the engine has waited.
     """
     assert most_s < seconds[0]
     most = min(len(seconds), clients)
@@ -122,7 +124,7 @@ def closed_steady(seconds: Sequence[float], clients: int, least_s: float, most_s
         for answered in range(1, most + 1)
         for part in range(_BINS + 1)
         for back in range(answered + 1)
-        if part < _BINS or back == answered  # by then all are
+        if part < _BINS or back == answered  # after the last bin, all clients have sent again
     ]
     number = {key: state for state, key in enumerate(keys)}
     process = Process(len(keys), most + 1)
@@ -144,20 +146,20 @@ def closed_steady(seconds: Sequence[float], clients: int, least_s: float, most_s
 def clairvoyant(
     arrivals: Sequence[float], timeout_s: float, seconds: Sequence[float], begin: float = -inf
 ) -> int:
-    """Return how many arrivals can be answered within `timeout_s` if all arrivals are known in
-    advance and the engine is free from `begin` on.
+    """Return how many arrivals a scheduler can answer within `timeout_s` if it knows all arrivals
+    in advance and the engine is free from `begin` on.
 
-    Since all timeouts are equal, some optimum serves arrivals in order, in batches of consecutive
-    arrivals. So for each number of dropped arrivals, `free` holds the earliest time at which the
-    engine has answered the rest of the first arrivals.
+    Since all timeouts are equal, some optimal schedule serves arrivals in order, in batches of
+    consecutive arrivals. After each arrival, `free[d]` is the earliest time at which the engine can
+    have answered all arrivals so far except `d` dropped arrivals.
     """
     count = len(arrivals)
     free = np.full(count + 1, inf)
     free[0] = begin
-    past = [free]  # after as many arrivals as a batch may have, the latest last
+    past = [free]  # `free` after each of the last arrivals, as many as a batch may have
     for newest, arrival in enumerate(arrivals):
         free = np.full(count + 1, inf)
-        free[1:] = past[-1][:-1]  # it is dropped
+        free[1:] = past[-1][:-1]  # the newest arrival is dropped
         for size, took in enumerate(seconds[: newest + 1], 1):
             ends = np.maximum(past[-size], arrival) + took
             ends[ends > arrivals[newest - size + 1] + timeout_s] = inf

@@ -1,8 +1,9 @@
-"""Measures how far Convoy's policy is from a bound on all policies of one engine, at each point.
+"""Measures how far Convoy's policy is from a bound on all policies of one engine, for many
+workloads and loads.
 
-The arrivals are the same for both, and what the policy knows of L(n) it has learnt, except with
-deadlines, where it knows L(n) exactly, as the bound does. Results:
-docs/decisions/distance-from-the-optimum.md.
+The policy and the bound have the same arrivals. The bound knows the time L(n) of a batch of n
+exactly. The policy knows it exactly only in the workloads with deadlines; in the others it has
+measured L(n) itself. Results: docs/decisions/distance-from-the-optimum.md.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,11 +22,12 @@ LOADS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 OVERLOADS = (0.5, 0.8, 1.0, 1.2, 1.5)
 CLIENTS = (2, 4, 6, 8, 12, 16, 32)
 
-# Thinking clients: L(1)s on average, and the share by which it varies; None: exponential times.
+# Think times of clients. Steady: the mean in units of L(1), and the share by which it varies.
+# Random: the mean of exponential times in units of L(1).
 STEADY = {"steady 0.1": (0.1, 0.001), "jitter 0.1": (0.1, 0.2), "jitter 0.4": (0.4, 0.2)}
 RANDOM = {"random 0.3": 0.3, "random 2": 2.0}
 
-# In L(max_batch).
+# In units of L(max_batch).
 TIMEOUTS = (1.5, 3.0)
 
 _WARM_UP = 0.05
@@ -33,13 +35,13 @@ _WARM_UP = 0.05
 
 @dataclass(frozen=True)
 class Gap:
-    """Holds the policy's figure at a point, divided by its bound."""
+    """Holds the ratio between the policy's measure and its bound, for one workload and load."""
 
     profile: str
     workload: str
-    load: float  # a share of the capacity, or clients
+    load: float  # a share of the capacity, or the number of clients
     measure: str  # mean, p99, throughput, goodput
-    ratio: float  # above 1 where it is worse than the bound
+    ratio: float  # above 1 if the policy is worse than the bound
 
     @property
     def excess(self) -> float:
@@ -48,8 +50,8 @@ class Gap:
 
 
 def poisson_gaps(profile: str, load: float, requests: int, seed: int = 0) -> list[Gap]:
-    """Return how far the policy's mean and p99 are from those of the plan with the lowest mean
-    latency."""
+    """Return how far the policy's mean and p99 latency are from the mean and p99 of the plan with
+    the lowest mean latency."""
     seconds = PROFILES[profile]
     rate = load * capacity(seconds)
     workload = poisson(rate, requests, seed)
@@ -102,7 +104,8 @@ def deadline_gap(profile: str, timeout: float, load: float, requests: int, seed:
 
 
 def every(requests: int) -> Iterator[Gap]:
-    """Yield the gaps of all points. The profile "short" is compared only with Poisson arrivals."""
+    """Yield the gaps of all workloads and loads. The profile "short" is measured only with Poisson
+    arrivals."""
     for profile in PROFILES:
         for load in LOADS:
             yield from poisson_gaps(profile, load, requests)

@@ -1,4 +1,4 @@
-"""Contains the schedulers to compare: Convoy's policy, which is the server's code, and two
+"""Contains the schedulers to compare: Convoy's policy, which is the server's own code, and two
 others."""
 
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ class Convoy:
         self._deadlines = 0
 
     def position(self, now: float, item: Item, queue: Sequence[Item]) -> int | None:
-        """Return the item's index by its due time, or None if it cannot meet its deadline."""
+        """Return the index at which the item joins the queue, which is sorted by due time. Return
+        None if the item cannot meet its deadline."""
         moment = due(now, item.urgency)
         position = len(queue)
         while position and self._due(queue[position - 1]) > moment:
@@ -56,7 +57,7 @@ class Convoy:
 
 
 class _Fifo:
-    """Serves requests in the order of arrival, admits all, and learns nothing."""
+    """Serves requests in the order of arrival, admits all requests, and learns nothing."""
 
     def __init__(self, max_batch: int) -> None:
         self._max_batch = max_batch
@@ -87,11 +88,11 @@ class Planned(_Fifo):
     def __init__(self, seconds: Sequence[float], rate: float) -> None:
         super().__init__(len(seconds))
         _, self._sizes = poisson(tuple(seconds), rate)
-        self._end_s = 20 / rate  # without an arrival: none comes any more
+        self._end_s = 20 / rate  # after this time without an arrival, no more are expected
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None) -> Choice:
-        """Dispatch as many items as the plan says for the number of waiting items. 0 means to wait
-        for an arrival."""
+        """Dispatch the plan's number of items for the current number of waiting items. 0 means to
+        wait for an arrival."""
         if engine is None:
             return Choice()
         end = queue[-1].arrived + self._end_s
@@ -100,7 +101,7 @@ class Planned(_Fifo):
 
 
 def measured(seconds: Sequence[float], seed: int, noise: float = 0.03) -> Latency:
-    """Return the latencies that a warm-up would have measured, including noise."""
+    """Return the latencies that a warm-up would measure, with noise."""
     draw = Random(seed)
     return measure(
         lambda n: seconds[n - 1] * draw.lognormvariate(0, noise), len(seconds), budget_s=inf

@@ -1,8 +1,8 @@
-"""Simulates engines and their queue by events: arrivals, ends of batches, and timers.
+"""Simulates engines and their queue. The events are arrivals, ends of batches, and timers.
 
-Time is a number of seconds. A batch of n takes L(n) times noise. After each event the scheduler
-decides, like the batcher's workers: for the engine whose batch ended, or otherwise for the engine
-that has been idle longest.
+Times are in seconds. A batch of n takes L(n) times random noise. After each event the scheduler
+decides for one engine, like the batcher's workers: for the engine whose batch ended, or otherwise
+for the engine that has been idle longest.
 """
 
 import heapq
@@ -21,7 +21,7 @@ class Item:
 
     arrived: float
     deadline: float = inf
-    client: int | None = None  # of a closed loop; it sends the next request after this answer
+    client: int | None = None  # in a closed loop; it sends its next request after this answer
     priority: int = 0
 
     @property
@@ -31,8 +31,8 @@ class Item:
 
 
 class Choice(NamedTuple):
-    """Holds a scheduler's decision: the items to refuse, and how many of the other items to
-    dispatch from the queue's front."""
+    """Holds a scheduler's decision: the items to refuse, the number of other items to dispatch from
+    the queue's front, and the time of the next decision."""
 
     dispatch: int = 0
     look_again: float = inf
@@ -46,9 +46,9 @@ class Scheduler(Protocol):
         """Return the index at which an arrival joins the queue, or None to refuse it."""
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None, /) -> Choice:
-        """Return the action of an idle engine now. `engine` is None if all engines are busy.
+        """Return what the idle engine `engine` does now. `engine` is None if all engines are busy.
 
-        If all engines are busy, nothing can be dispatched.
+        Then nothing can be dispatched.
         """
 
     def dispatched(self, now: float, items: int, engine: int, /) -> None:
@@ -66,7 +66,7 @@ class Workload:
     arrivals: Sequence[Item] = ()
     clients: int = 0
     think: Callable[[random.Random], float] = lambda _: 0.0  # seconds
-    requests: int = 0  # that clients send in all
+    requests: int = 0  # the total that clients send
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Outcome:
     offered: int = 0
     refused: int = 0
     late: int = 0  # answered after the deadline
-    latencies: list[float] = field(default_factory=list)  # seconds, of those in time, by answer
+    latencies: list[float] = field(default_factory=list)  # s, of requests answered in time
     sizes: list[int] = field(default_factory=list)  # of the batches
     ended: float = 0.0
 
@@ -90,8 +90,8 @@ def simulate(
     noise: float = 0.03,
     engines: int = 1,
 ) -> Outcome:
-    """Run `workload` to its end. `seconds` are L(1) to L(max_batch), and `noise` is their relative
-    deviation."""
+    """Run `workload` to its end. `seconds` are L(1) to L(max_batch), and `noise` is the relative
+    deviation of a batch's time from them."""
     return _Server(scheduler, seconds, workload, seed, noise, engines).run()
 
 
@@ -108,14 +108,14 @@ class _Server:
         self._scheduler = scheduler
         self._seconds = seconds
         self._workload = workload
-        # A generator of its own, so that batch times do not change the arrivals.
+        # Two generators, so that batch times do not change the arrivals.
         self._thinking, self._noise = random.Random(seed), random.Random(seed + 1)
         self._deviation = noise
         self._coming: list[tuple[float, int, Item]] = []
         self._numbers = 0
         self._queue: list[Item] = []
-        self._running: list[tuple[float, int, list[Item]]] = []  # a heap: ends, engine, batch
-        self._idle = list(range(engines))  # the longest first
+        self._running: list[tuple[float, int, list[Item]]] = []  # a heap of end, engine and batch
+        self._idle = list(range(engines))  # idle longest first
         self._look_again = inf
         self._outcome = Outcome()
         for item in workload.arrivals:
@@ -137,7 +137,8 @@ class _Server:
             ended = []
             while self._running and self._running[0][0] <= now:
                 ended.append(self._answer(now))
-            # Requests that arrive at the same time are seen together, as by an event loop.
+            # The scheduler sees requests that arrive at the same time together, like in an event
+            # loop.
             while self._coming and self._coming[0][0] <= now:
                 self._arrive(now, heapq.heappop(self._coming)[2])
             self._look_again = inf

@@ -1,4 +1,4 @@
-"""Lists what to simulate: profiles of batch times, and workloads of arrivals at a load.
+"""Lists the inputs of simulations: profiles of batch times, and workloads of arrivals at a load.
 
 A load is a share of the capacity, which is the maximum of n / L(n).
 """
@@ -10,9 +10,10 @@ import numpy as np
 
 from benchmarks.simulation.server import Item, Workload
 
-# L(1..8) in seconds. A GPU that a single image leaves mostly idle; a CPU on which every image
-# costs the same; kernels whose tiles hold four images, or two; a small network, done sooner than
-# any event loop could have waited for company.
+# L(1) to L(8) in seconds. "flat" is a GPU that a single image leaves mostly idle. "linear" is a CPU
+# on which every image costs the same. "steps" and "pairs" are kernels whose tiles hold four images
+# or two. "short" is a small network, which ends before any event loop could wait for further
+# images.
 PROFILES: Mapping[str, Sequence[float]] = {
     "flat": tuple(0.001 + 0.0006 * (n - 1) / 7 for n in range(1, 9)),
     "linear": tuple(0.001 + 0.007 * n for n in range(1, 9)),

@@ -1,2 +1,2 @@
-"""Measures how a hostile client affects other clients if it sends the most expensive requests per
-byte."""
+"""Measures how a hostile client, which sends the most expensive requests per byte, affects other
+clients."""

@@ -4,14 +4,15 @@
                                    [--seconds N] [--only TEXT] [--record [FILE]] [-- OPTIONS]
 
 Starts `convoy serve`, by default with a SqueezeNet with random weights. An honest client sends
-photographs one after another with pauses: first alone, and then during each attack on each number
-of connections. The attacks are the requests that cost a server most per byte. The exit status is 0
-only if the server keeps these limits. The honest client's p50 stays within 3 times its value alone,
-and its longest latency within 0.5 s. All its answers are right. The server grows by less than 500
-MB, and frees this memory within 5 s after the attack. Run the command on an idle machine with at
-least two cores.
+photographs one after another with pauses: first alone, and then during each attack. Each attack
+runs once for each number of connections. An attack repeats a request that costs the server most per
+byte. The exit status is 0 only if four conditions hold. The honest client's p50 is at most 3 times
+the p50 without an attack, and its longest latency is at most 0.5 s. All its answers are right. The
+server grows by at most 500 MB. It frees this memory within 5 s after the attack. Run the command on
+an idle machine with at least two cores.
 
-A WebP of 25 megapixels takes 430 MB by deploy/README.md, and the process that decodes it 40 MB.
+The limit of 500 MB follows from deploy/README.md: decoding a WebP of 25 megapixels takes 430 MB,
+and the process that decodes it takes another 40 MB.
 """
 
 import argparse
@@ -45,17 +46,17 @@ from loadtest.journal import OK
 
 RECORD = RESULTS / "attacks.jsonl"
 
-MOST_P50 = 3.0  # times the p50 alone
+MOST_P50 = 3.0  # times the p50 without an attack
 MOST_S = 0.5
 MOST_GROWTH = 500_000_000  # bytes
 BACK_S = 5.0  # after an attack
-MOST_KEPT = 16_000_000  # bytes that are not back by then
+MOST_KEPT = 16_000_000  # bytes that need not be freed
 CONNECTIONS = (1, 4, 16)
 
 _IMAGES = (60_000, 80_000, 100_000)  # bytes
 _PAUSE_S = 0.02
-_FIRST_S = 1.0  # in which an attack begins to work
-_LOOK_S = 0.5  # between two looks at what it left behind
+_FIRST_S = 1.0  # in which an attack takes effect
+_LOOK_S = 0.5  # between two readings of the memory
 
 
 @dataclass
@@ -67,7 +68,7 @@ class Honest:
     seconds: list[float] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)  # how other requests ended
     grown: int = 0  # bytes
-    kept: int = 0  # of them, some seconds later
+    kept: int = 0  # bytes of `grown` that were not freed later
     attacks: Mapping[str, int] = field(default_factory=dict)  # by status
 
     @property
@@ -104,7 +105,8 @@ def broken(seen: Honest, alone: Honest) -> list[str]:
 
 
 async def _ask(client: Client, pid: int, before: int, seconds: float, seen: Honest) -> None:
-    """Send requests for `seconds`. `before` is the server's memory before them, in bytes."""
+    """Send requests for `seconds`. `before` is the server's memory before these requests, in
+    bytes."""
     end, number = time.monotonic() + seconds, 0
     while (started := time.monotonic()) < end:
         outcome = await client.send(number)
@@ -118,9 +120,9 @@ async def _ask(client: Client, pid: int, before: int, seconds: float, seen: Hone
 
 
 async def _back(pid: int, before: int) -> int:
-    """Wait until the server's main process has nearly as little memory as before, for at most
-    BACK_S. Return the bytes that it has more. Processes that decode large images keep theirs for
-    the next image."""
+    """Wait for at most BACK_S until the server's main process has freed nearly all new memory.
+    Return the bytes that it has not freed. The processes that decode large images are not counted:
+    they keep memory for the next image."""
     for _ in range(round(BACK_S / _LOOK_S)):
         await asyncio.sleep(_LOOK_S)
         kept = resident_bytes(pid) - before

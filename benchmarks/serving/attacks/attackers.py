@@ -1,8 +1,9 @@
-"""Lists the requests that cost a server most per byte, or did so before their cost was limited.
+"""Lists the requests that cost a server most per byte, or that did before Convoy limited their
+cost.
 
-Like on another machine, an attacker has a separate process and a separate address. So the server
-can distinguish it from honest clients, and sending its requests does not delay theirs. `ways` sends
-the requests.
+An attacker has a separate process and a separate address, as if it ran on another machine. So the
+server can distinguish it from honest clients, and its sending does not delay honest requests.
+ways.py sends the requests.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ class Attack:
 
     name: str
     body: bytes
-    # Sends the body on a connection, again and again, and counts the outcomes.
+    # Sends the body again and again on a connection, and counts the outcomes.
     how: Callable[[Place, bytes, Counter[str]], Awaitable[None]]
 
 
@@ -64,7 +65,7 @@ def attacks_on(url: str, *, by_grpc: bool = False) -> Sequence[Attack]:
         tensors_of = json.load(response)
     inputs, scores = tensors_of["inputs"], tensors_of["outputs"][0]["name"]
     infer = f"/v2/models/{name}/infer"
-    # A model whose own input has the name `image` too lists it once.
+    # If the model's own input is named `image` too, the list has only one `image`.
     height, width, channels = shape
     planes: Mapping[str, Any] = {"name": "image", "shape": [-1, channels, height, width]}
     own = next((tensor for tensor in inputs if tensor["datatype"] == "FP32"), planes)
@@ -140,7 +141,7 @@ def _tensors(count: int) -> tuple[bytes, Mapping[str, str]]:
 
 
 def _nan(own: Mapping[str, Any]) -> tuple[bytes, Mapping[str, str]]:
-    """Return a request with many images of NaN for a model's own input, and its headers."""
+    """Return a request with many images, all of NaN, for a model's own input, and its headers."""
     shape = own["shape"][1:]
     n = max(1, min(128, 4_900_000 // prod(shape)))
     numbers = b"\x00\x00\xc0\x7f" * (n * prod(shape))
@@ -175,15 +176,15 @@ def _zeros(name: str, datatype: str, shape: Sequence[int]) -> bytes:
 
 
 def _with_classes(shape: Sequence[int], scores: str) -> bytes:
-    """Return a request with as many images as fit into JSON, which asks for the names of all
-    classes of each."""
+    """Return a request with as many images as fit into JSON. It asks for the names of all classes
+    of each image."""
     asked = json.loads(_zeros("image", "UINT8", shape))
     asked["outputs"] = [{"name": scores, "parameters": {"classification": 1000}}]
     return json.dumps(asked).encode()
 
 
 def frames(side: int, count: int = 20) -> bytes:
-    """Return an animated WebP whose frames are all the same few bytes."""
+    """Return an animated WebP whose frames all consist of the same few bytes."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return kind + len(data).to_bytes(4, "little") + data + bytes(len(data) & 1)
@@ -237,7 +238,7 @@ async def under_attack(
     process.start()
     there.close()
     try:
-        await asyncio.to_thread(here.recv)  # it has begun
+        await asyncio.to_thread(here.recv)  # the attack has begun
         yield seen
         here.send(None)
         seen.statuses.update(await asyncio.to_thread(here.recv))
@@ -250,7 +251,7 @@ async def under_attack(
 def _attack(
     parent: Connection, url: str, grpc: str, attacks: Sequence[Attack], connections: int
 ) -> None:
-    """Attack until the parent sends a message, and send the outcomes to it."""
+    """Attack until the parent sends a message. Then send the outcomes to the parent."""
 
     async def attack() -> Counter[str]:
         seen: Counter[str] = Counter()

@@ -1,12 +1,11 @@
-"""Implements the part of HTTP/2 that hostile gRPC calls need, since a library would not send such
-calls.
+"""Implements the part of HTTP/2 that hostile gRPC calls need, because no library sends such calls.
 
     HEADERS ── DATA with the message ── ... ── RST_STREAM, or nothing more
                                          └─ HEADERS with the status, if it is waited for
 
-A client of grpcio cannot choose its address, reads ahead, and compresses each message again, which
-takes more processor time than the server's work. Sources: RFC 9113 and RFC 7541, and gRPC's
-protocol over HTTP/2.
+A client of grpcio cannot choose its own address, reads ahead, and compresses each message again.
+This compression would take more processor time than the server's work. Sources: RFC 9113 and RFC
+7541, and gRPC's protocol over HTTP/2.
 """
 
 import asyncio
@@ -20,11 +19,11 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
 _CANCEL = 8
-_WINDOW_SIZE = 65_535  # of a stream and of a connection, unless the other side says another
+_WINDOW_SIZE = 65_535  # of a stream and of a connection, unless the peer sets another
 _INITIAL_WINDOW_SETTING = 4
 _FRAME = 16_384
 
-# A table of headers of size 0: so the server writes each status out, and it is found as it is.
+# The server's header table has size 0. So each status is written as a literal and can be found.
 _NO_TABLE = struct.pack("!HI", 1, 0)
 _STATUS = b"grpc-status"
 
@@ -46,8 +45,7 @@ def _headers(path: str, authority: str, more: Sequence[tuple[str, str]]) -> byte
 
 
 def _text(value: str) -> bytes:
-    """Return an HPACK string without Huffman coding, for texts of up to slightly more than 127
-    bytes."""
+    """Return an HPACK string without Huffman coding."""
     data, most = value.encode(), 127
     if len(data) < most:
         return bytes([len(data)]) + data
@@ -67,13 +65,13 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 class Connection:
-    """Holds one connection, as a context manager."""
+    """A connection to a gRPC server, as a context manager."""
 
     def __init__(
         self, address: str, source: str, *, reads: bool = True, window: int = _WINDOW_SIZE
     ) -> None:
-        """Connect to `address` from the address `source`. Unless `reads` is set, the server may
-        send at most `window` bytes on each stream."""
+        """Prepare a connection to `address` from the address `source`. Unless `reads` is set, the
+        server may send at most `window` bytes on each stream."""
         host, _, port = address.rpartition(":")
         self._address, self._authority, self._source = (host, int(port)), address, source
         self._reads, self._own_window = reads, window
@@ -133,7 +131,7 @@ class Connection:
         self._write(_frame(_RESET, 0, stream, struct.pack("!I", _CANCEL)))
 
     def read(self, stream: int, count: int) -> None:
-        """Let the server send `nbytes` more bytes."""
+        """Let the server send `count` more bytes on a stream."""
         size = struct.pack("!I", count)
         self._write(_frame(_WINDOW, 0, 0, size) + _frame(_WINDOW, 0, stream, size))
 
@@ -168,7 +166,7 @@ class Connection:
             for ended in self._ended.values():
                 if not ended.done():
                     ended.set_exception(ConnectionResetError(_LOST))
-                    ended.exception()  # which not each caller waits for
+                    ended.exception()  # there may be no caller that waits for it
 
     def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         if kind == _DATA:

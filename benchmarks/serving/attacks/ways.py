@@ -1,7 +1,8 @@
-"""Sends an attacker's requests in several ways, of which only some wait for answers.
+"""Sends an attacker's requests in several ways. Only some of them wait for answers.
 
-Each function sends a body on a separate connection until it is cancelled, and counts how requests
-ended: by the HTTP status under which the server counts them, or by one of the names below.
+Each function sends a body on a separate connection until the function is cancelled. It counts
+requests by outcome: the HTTP status under which the server counts the request, or one of the names
+below.
 """
 
 import asyncio
@@ -34,23 +35,23 @@ DONE = "done"
 
 _TIMEOUT_S = 120.0
 _REFUSED_PAUSE_S = 0.1
-_AGAIN_S = 5.0  # until what is held open is opened anew
+_AGAIN_S = 5.0  # until connections that are held open are replaced
 _STREAM_PAUSE_S = 0.05  # between a stream's messages
 _SLOW_BYTES, _SLOW_S = 1024, 0.05
-_PIPELINED = 100  # as many as may wait
-_HALVES = 20  # on connections of their own
-_CALLS = 50  # at once on a connection
+_PIPELINED = 100  # the most that may wait
+_HALVES = 20  # each on a separate connection
+_CALLS = 50  # at the same time on a connection
 _CANCEL_PAUSE_S = 0.01
 _SEGMENT_S, _RESET_S = 0.0005, 0.002
-_RESET = struct.pack("ii", 1, 0)  # close without waiting for what is not sent
+_RESET = struct.pack("ii", 1, 0)  # close at once, and discard unsent data
 
-# gRPC's statuses as HTTP has them, in which a server counts.
+# The HTTP status under which a server counts each status of gRPC.
 _STATUSES = {"0": "200", "3": "400", "4": "504", "8": "429", "13": "500", "14": "503"}
 
 
 @dataclass(frozen=True)
 class Place:
-    """Holds the addresses of a server, and a session to it."""
+    """Holds the addresses of a server, and an HTTP session with the server."""
 
     session: aiohttp.ClientSession  # with the attacker's address
     url: str
@@ -79,15 +80,15 @@ async def post(
     scores: bool = True,
     pause_s: float = _REFUSED_PAUSE_S,
 ) -> None:
-    """Post the body again as soon as the answer comes, or `pause_s` after a refusal. `scores` says
-    that a model answers."""
+    """Post the body again as soon as the answer has arrived, or `pause_s` after a refusal. `scores`
+    says whether the answers come from a model."""
     while True:
         status = await _answered(place, "POST", path, body, seen, headers)
         if status == "200" and not scores:
             status = DONE
         seen[status] += 1
         if status != "200":
-            await asyncio.sleep(pause_s)  # or all that is measured is this program
+            await asyncio.sleep(pause_s)  # otherwise this program would keep the machine busy
 
 
 async def poll(place: Place, body: bytes, seen: Counter[str]) -> None:
@@ -99,7 +100,7 @@ async def poll(place: Place, body: bytes, seen: Counter[str]) -> None:
 
 
 async def register(place: Place, _: bytes, seen: Counter[str]) -> None:
-    """Register a region of shared memory and forget it again."""
+    """Register and unregister a region of shared memory again and again."""
     name = f"convoy-attack-{os.getpid()}-{id(asyncio.current_task())}"
     file = Path("/dev/shm", name)
     file.write_bytes(bytes(4096))
@@ -122,7 +123,8 @@ async def _answered(
     seen: Counter[str],
     headers: Mapping[str, str] = {},
 ) -> str:
-    """Return a request's status. If this call is cancelled, count the request as unanswered."""
+    """Send a request and return the status of the answer. If this coroutine is cancelled, count the
+    request as unanswered."""
     try:
         async with place.session.request(
             method, place.url + path, data=body, headers=headers
@@ -137,7 +139,7 @@ async def _answered(
 
 
 async def pipeline(place: Place, body: bytes, seen: Counter[str]) -> None:
-    """Send as many requests as a connection may hold, and read no answer."""
+    """Send as many requests as may wait on a connection, and read no answer."""
     request = _head(place, len(body)) + body
     while True:
         seen[UNANSWERED] += _PIPELINED
@@ -158,12 +160,12 @@ async def in_chunks(place: Place, body: bytes, seen: Counter[str]) -> None:
 
 
 async def anew(place: Place, body: bytes, seen: Counter[str], *, path: str) -> None:
-    """Send each request on a connection of its own, and read the answer."""
+    """Send each request on a new connection, and read the answer."""
     await _each_anew(place, _head(place, len(body), path) + body, seen)
 
 
 async def reset(place: Place, body: bytes, seen: Counter[str]) -> None:
-    """Send each request on a connection of its own, and reset that at once."""
+    """Send each request on a new connection, and reset the connection at once."""
     request = _head(place, len(body)) + body
     while True:
         seen[UNANSWERED] += 1
@@ -178,7 +180,7 @@ async def reset(place: Place, body: bytes, seen: Counter[str]) -> None:
 
 
 async def in_segments(place: Place, piece: bytes, seen: Counter[str]) -> None:
-    """Send a body that does not end, a short piece in each segment."""
+    """Send a body that does not end, with a short piece in each TCP segment."""
     while True:
         seen[UNANSWERED] += 1
         try:
@@ -202,7 +204,7 @@ async def _each_anew(place: Place, request: bytes, seen: Counter[str]) -> None:
         except asyncio.CancelledError:
             seen[UNANSWERED] += 1
             raise
-        except (OSError, IndexError):  # a TimeoutError, too
+        except (OSError, IndexError):  # OSError includes TimeoutError
             seen[NO_ANSWER] += 1
             await asyncio.sleep(_REFUSED_PAUSE_S)
 
@@ -247,8 +249,8 @@ _Attack = Callable[[Place, bytes, Counter[str]], Awaitable[None]]
 
 
 def _again(*, reads: bool = True, counts: bool = False) -> Callable[[_Talk], _Attack]:
-    """Turn a talk on one connection into an attack, which opens a new connection if the old one is
-    lost.
+    """Turn a function that uses one connection into an attack, which opens a new connection when
+    the function ends or the connection is lost.
 
     Unless `reads` is set, a connection receives at most one window of each answer. If `counts` is
     set, a lost connection counts as a request without an answer.
@@ -262,7 +264,7 @@ def _again(*, reads: bool = True, counts: bool = False) -> Callable[[_Talk], _At
                 try:
                     async with Connection(place.grpc, ADDRESS, reads=reads) as open_:
                         await talk(open_, message, seen)
-                except OSError:  # a TimeoutError is one
+                except OSError:  # this includes TimeoutError
                     if counts:
                         seen[NO_ANSWER] += 1
                 await asyncio.sleep(_REFUSED_PAUSE_S)
@@ -273,7 +275,8 @@ def _again(*, reads: bool = True, counts: bool = False) -> Callable[[_Talk], _At
 
 
 async def _status(open_: Connection, method: str, message: bytes, seen: Counter[str]) -> str:
-    """Return a call's status. If this coroutine is cancelled, count the call as unanswered."""
+    """Call a method and return the status. If this coroutine is cancelled, count the call as
+    unanswered."""
     stream = open_.begin(method)
     try:
         await open_.send(stream, message, ends=True)
@@ -293,7 +296,7 @@ async def ask(open_: Connection, message: bytes, seen: Counter[str]) -> None:
 
 @_again(counts=True)
 async def call(open_: Connection, message: bytes, seen: Counter[str]) -> None:
-    """Call again as soon as the answer has been read."""
+    """Ask for scores again as soon as the answer has been read."""
     while True:
         status = await _status(open_, _INFER, message, seen)
         seen[_STATUSES.get(status, f"gRPC {status}")] += 1
