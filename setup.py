@@ -21,9 +21,10 @@ PARTS = ("kernels", "loadtest", "models", "service")
 
 
 def within_root(source: str) -> str:
-    """Return a module's source with the parts imported from `ROOT_NAME`.
+    """Return a module's source, changed so that it imports the parts from `ROOT_NAME`.
 
-    Raises SyntaxError for `import part.module`, which binds a name that the wheel does not have.
+    Raises SyntaxError for `import part.module`, because it binds the name `part`, which the wheel
+    does not have.
     """
     lines = source.encode().splitlines(keepends=True)  # columns are counted in bytes
     found = _imports_of_parts(ast.parse(source))
@@ -60,7 +61,7 @@ class _Inside(build_py):  # type: ignore[misc]  # setuptools has no types
             return
         for part in PARTS:
             built, inside = Path(self.build_lib, part), Path(self.build_lib, ROOT_NAME, part)
-            shutil.rmtree(inside, ignore_errors=True)  # of an earlier build in this folder
+            shutil.rmtree(inside, ignore_errors=True)  # remains of an earlier build
             shutil.move(built, inside)
         for file in Path(self.build_lib, ROOT_NAME).rglob("*.py"):
             file.write_text(within_root(file.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,1 +1,1 @@
-"""Contains the installed Convoy: `setup.py` moves all parts into this single top-level package."""
+"""Contains all parts of Convoy in an installed wheel: `setup.py` moves them into this package."""

@@ -2,7 +2,8 @@
 
 
 class LoadTestError(Exception):
-    """Says why the load test cannot start, such as an invalid answer or a missing input."""
+    """Says why the load test cannot start: for example, an answer is invalid or the images are
+    missing."""
 
 
 class OptionsError(LoadTestError):

@@ -6,8 +6,8 @@ import msgspec
 
 PHASES = ("receive", "decode", "queue", "compute", "respond")
 
-# How far an image's probabilities may differ between batches: an engine may sum in another order
-# for every batch size, which half-precision floats show.
+# The largest allowed difference between an image's probabilities in different batches. An engine
+# may sum in another order for every batch size, which is visible with half-precision floats.
 TOLERANCE = 0.02
 
 
@@ -18,8 +18,8 @@ class BadAnswerError(ValueError):
 class Answer(NamedTuple):
     """Holds a valid answer to one image."""
 
-    probabilities: dict[int, float]  # by class, of the top k
-    phases_ms: tuple[float, ...]  # as the server reports them, one for each of PHASES, or empty
+    probabilities: dict[int, float]  # of the top k classes, by class
+    phases_ms: tuple[float, ...]  # the server's times of PHASES, or empty
     model: str = ""
 
 
@@ -40,9 +40,9 @@ def read_answer(body: bytes) -> Answer:
 
 
 def same_image(one: Answer, other: Answer) -> bool:
-    """Return whether both answers may be to the same image, computed in different batches.
+    """Return whether both answers may belong to the same image, computed in different batches.
 
-    A class outside an answer's top k has at most the lowest probability in the answer.
+    A class that is missing in an answer has at most the answer's lowest probability.
     """
     a, b = one.probabilities, other.probabilities
     return _agrees(a, b) and _agrees(b, a)

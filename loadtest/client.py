@@ -18,12 +18,13 @@ from loadtest.journal import MIXED_UP, OK, REFUSED, Outcome
 BAD_ANSWER = "bad answer"
 TIMED_OUT = "timed out"
 
-# Below the idle timeout of most servers, which would close a connection while a request is sent.
+# Less than the idle timeout of most servers. A server could close an idle connection just when a
+# request is sent.
 _KEEP_ALIVE_S = 30
 
 
 class RequestError(LoadTestError):
-    """Says that a request got no valid answer; `kind` is an error kind of `Outcome`."""
+    """Says that a request got no valid answer. `kind` is a status or a reason, as in `Outcome`."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -43,21 +44,22 @@ class Client:
         timeout_s: float = 10.0,
         deadline_s: float | None = None,
     ) -> None:
-        """Take the server's `url`, which may have a proxy's path, and `deadline_s`, which `send`
-        passes to the server."""
+        """Take the settings of the client. `url` is the server's and may include a proxy's path.
+        `send` passes `deadline_s` to the server."""
         path = "/v1/classify" if model is None else f"/v1/models/{quote(model, safe='')}/classify"
         self._metrics_url = URL(url.rstrip("/") + "/metrics")
         self._url = URL(url.rstrip("/") + path, encoded=True)
         self._images = images
         self._headers = [{**(headers or {}), "Content-Type": image.media_type} for image in images]
         self._timeout_s = timeout_s
-        # Only `send` has the deadline: the first answers of a server may take longer.
+        # Only `send` passes the deadline, because the first answers of a server may take longer.
         self._deadline = {} if deadline_s is None else {"X-Timeout-Ms": f"{deadline_s * 1e3:g}"}
         self._expected: list[Answer] = []
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            # No limit on connections: requests would wait for one here.
+            # Without a limit on connections, because requests would otherwise wait for a connection
+            # here.
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=self._timeout_s),
@@ -81,8 +83,8 @@ class Client:
         return Outcome(OK, answer.phases_ms)
 
     async def learn(self) -> Sequence[Answer]:
-        """Post every image alone, and return the answers; `send` then compares its answers with
-        these."""
+        """Post one image after another, and return the answers. From then on, `send` compares its
+        answers with these."""
         self._expected = [await self.ask(turn) for turn in range(len(self._images))]
         return self._expected
 
@@ -102,7 +104,7 @@ class Client:
                 self._url,
                 data=image.data,
                 headers={**self._headers[turn], **(headers or {})},
-                allow_redirects=False,  # the redirect's target would be measured as this server
+                allow_redirects=False,  # else another server might be measured
             ) as response:
                 status, body = response.status, await response.read()
             if status == 200:
@@ -122,7 +124,7 @@ class Client:
 
 
 def reason(error: Exception) -> str:
-    """Return the kind of a connection error, with the same wording for equal errors."""
+    """Return the kind of a connection error. Equal errors have the same kind."""
     number = getattr(error, "errno", None)
     if isinstance(number, int) and number > 0:
         return os.strerror(number).lower()
@@ -134,7 +136,7 @@ def reason(error: Exception) -> str:
 
 
 def batch_sizes(exposition: str | None, model: str | None = None) -> Counter[int]:
-    """Return the number of batches so far by size, for one model or all models.
+    """Return the number of batches so far, by size, of one model or of all models.
 
     Returns an empty mapping if the text of /metrics has no batches.
     """

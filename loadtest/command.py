@@ -209,7 +209,7 @@ def loadtest(
 def _draw(
     runs: Sequence[Run], conditions: "Conditions", plot_file: Path | None, report_file: Path | None
 ) -> None:
-    """Write the plot and the report, for which Matplotlib is needed."""
+    """Write the plot and the report. Both need Matplotlib."""
     from loadtest.report.page import as_html  # noqa: PLC0415
     from loadtest.report.plots import latency_plot  # noqa: PLC0415
 

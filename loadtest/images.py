@@ -10,16 +10,16 @@ from models import BUILT_IN_MODEL
 SAMPLES = BUILT_IN_MODEL.parent / "samples"
 
 MAX_BYTES = 2_000_000_000
-"""Limit on the sum of all image files, which stay in memory."""
+"""The most bytes of all image files together, because they stay in memory."""
 
-# What Python of every version, and of every machine, knows of names, and what 3.11 lacks.
+# The types that Python knows in every version and on every machine, and the types that 3.11 lacks.
 _TYPES = MimeTypes()
 for _kind, _suffix in (("avif", ".avif"), ("heic", ".heic"), ("heic", ".heif"), ("bmp", ".dib")):
     _TYPES.add_type(f"image/{_kind}", _suffix)
 
 
 def image_type(name: str) -> str:
-    """Return the media type for an image file's name, or "" if the name is not that of an image."""
+    """Return the media type for a file's name, or "" if it is not the name of an image file."""
     kind, _ = _TYPES.guess_type(name, strict=False)
     return kind if kind is not None and kind.startswith("image/") else ""
 
@@ -34,10 +34,11 @@ class ImageFile:
 
 
 def load_images(path: Path) -> list[ImageFile]:
-    """Return the images directly in a folder, sorted by name, or the single image that `path`
-    names.
+    """Return the images in the folder `path` (without its subfolders), sorted by name, or the image
+    file `path`.
 
-    Raises LoadTestError if there are no images, if one cannot be read, or if they exceed MAX_BYTES.
+    Raises LoadTestError if there are no images, if a file cannot be read, or if the files exceed
+    MAX_BYTES.
     """
     try:
         path.stat()

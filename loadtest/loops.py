@@ -20,29 +20,30 @@ from loadtest.journal import INTERRUPTED, NOT_SENT, OK, TOO_LATE, Journal, Outco
 Send = Callable[[int], Awaitable[Outcome]]
 """Sends the n-th request and returns its outcome; never raises."""
 
-# A load generator that lags further cannot keep the rate and would run far beyond its duration.
+# A load generator with a longer lag cannot keep the rate, and would run far beyond its duration.
 _MAX_LAG_S = 1.0
 
-# Requests sent in one turn of the event loop when several are due: a turn for each costs too much.
+# The most requests sent in one iteration of the event loop if several are due. One iteration for
+# each request would cost too much.
 _BURST = 16
 
-# Without it, a client that is refused would send nothing but refused requests.
+# Without this pause, a refused client would immediately send the next request, which would be
+# refused too.
 _PAUSE_AFTER_ERROR_S = 0.01
 
 
 class Arrivals(StrEnum):
     """Names how an open loop spaces its requests."""
 
-    POISSON = "poisson"  # independent of each other, as from very many clients
+    POISSON = "poisson"  # independent requests, as from very many clients
     EVEN = "even"
 
 
 def arrivals(kind: Arrivals, rate: float, seconds: float, seed: int = 0) -> NDArray[np.float64]:
-    """Return ascending send times in [0, `seconds`) at `rate` per second; `seed` is for random
+    """Return ascending send times in [0, `seconds`) at `rate` per second. `seed` fixes random
     times.
 
-    A Poisson process with a known number of events is that number of independent uniform times,
-    sorted.
+    If the number of events of a Poisson process is known, their times are independent and uniform.
     """
     if kind is Arrivals.EVEN:
         return np.arange(np.ceil(rate * seconds)) / rate
@@ -53,12 +54,12 @@ def arrivals(kind: Arrivals, rate: float, seconds: float, seed: int = 0) -> NDAr
 async def open_loop(
     moments: NDArray[np.float64], send: Send, journal: Journal, clock: Clock, max_outstanding: int
 ) -> None:
-    """Send at `moments` (clock seconds), whether or not earlier requests have ended; then wait for
-    all answers.
+    """Send a request at each of `moments` (clock seconds), whether or not earlier requests have
+    ended. Then wait for all answers.
 
-    A request beyond `max_outstanding` is recorded as NOT_SENT, because delaying it would hide its
-    wait. A request that is a second late is recorded as TOO_LATE. If the loop is cancelled,
-    outstanding requests are recorded as INTERRUPTED.
+    If `max_outstanding` requests are in flight, a request is recorded as NOT_SENT, because sending
+    it later would hide its wait. A request that is a second late is recorded as TOO_LATE. If the
+    loop is cancelled, outstanding requests are recorded as INTERRUPTED.
     """
     already = len(journal)
     async with TaskGroup() as tasks:
@@ -73,8 +74,8 @@ async def open_loop(
 
 
 async def closed_loop(clients: int, end: float, send: Send, journal: Journal, clock: Clock) -> None:
-    """Run `clients` clients until `end`. Each sends its next request when its last request has
-    ended."""
+    """Run `clients` clients until `end`. Each client sends its next request when its previous
+    request has ended."""
     numbers = count()
 
     async def client() -> None:

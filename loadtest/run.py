@@ -23,7 +23,8 @@ from loadtest.sweep import SweepResult, find_rate
 
 _TICK_S = 0.25
 
-# Open files, connections among them: above the limits of --max-outstanding and --clients.
+# The most open files, including connections. It exceeds the limits of --max-outstanding and
+# --clients.
 _MAX_FILES = 65_536
 
 
@@ -34,8 +35,8 @@ class Conditions:
     url: str
     model: str | None
     verify: bool
-    seconds: float  # measured
-    warmup_s: float  # under the same load, before those
+    seconds: float  # in which requests are measured
+    warmup_s: float  # before `seconds`, with the same load
     arrivals: Arrivals
     seed: int
     max_outstanding: int
@@ -53,8 +54,8 @@ async def run(
     find: bool,
     bar: Progress,
 ) -> tuple[Subject, SweepResult]:
-    """Measure `loads` one after another, or search beginning with the first rate; SIGINT ends the
-    test early.
+    """Measure `loads` one after another. If `find`, search for the highest rate instead, beginning
+    with the first. SIGINT ends the test early.
 
     Shows progress on `bar`. Raises LoadTestError unless the first request has a valid answer.
     """
@@ -74,7 +75,7 @@ async def run(
         with precise_clock() as clock:
             first = (await client.learn())[0] if conditions.verify else await client.ask(0)
             asked = subject(first.model, await client.metrics())
-            gc.freeze()  # keeps images and modules out of every collection
+            gc.freeze()  # the collector then skips images and modules
 
             async def measure(load: Load) -> Summary:
                 summary = await _measure(load, conditions, client, clock, stop, bar)

@@ -7,8 +7,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 @dataclass(frozen=True)
 class Subject:
-    """Names a model, its device and its machine; fields are empty if the server does not state
-    them."""
+    """Names a model, its device and its machine. A field is empty if the server does not state
+    it."""
 
     model: str = ""
     device: str = ""
@@ -19,7 +19,7 @@ class Subject:
 
 
 def subject(model: str, exposition: str | None) -> Subject:
-    """Return the subject, with the device and the machine named in the text of /metrics."""
+    """Return the subject, with the device and the machine from the text of /metrics."""
     device, machine = "", ""
     try:
         for family in text_string_to_metric_families(exposition or ""):

@@ -15,11 +15,11 @@ Percentiles = Mapping[str, float | None]
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 
-# Above this share of its core the load generator itself is measured.
+# Above this share of its core, the load generator limits the result.
 _MAX_CPU = 0.9
 
-# How late requests may be sent. The lag is part of the latency, so it matters where it is a large
-# share of it.
+# How late requests may be sent. The lag is part of the latency, so it matters if it is a large
+# share of the latency.
 _MAX_LAG_MS = 1.0
 _MAX_LAG_SHARE = 0.2
 
@@ -39,27 +39,27 @@ class Load:
 
 @dataclass(frozen=True)
 class Summary:
-    """Summarises the requests of one load that were due within one span of time."""
+    """Summarises the requests of one load that were due within a window of time."""
 
     load: Load
     seconds: float  # length of the window
     requests: int  # due in the window
-    answered: int  # of `requests`: those with a valid answer
+    answered: int  # requests with a valid answer
     throughput: float  # valid answers per second that arrived in the window
     latency_ms: Percentiles  # of the valid answers: QUANTILES and mean
     errors: Mapping[str, int]  # by status or reason
     late: int | None  # valid answers after their deadline; None without a deadline
     refused: int  # 504 because of the deadline; not errors
-    phases_ms: Mapping[str, Percentiles]  # as the server reports them: p50 and p99 of each phase
-    batch_sizes: Mapping[int, int] | None  # batches that the engine ran, with the warm-up's
+    phases_ms: Mapping[str, Percentiles]  # p50 and p99 of each phase in the server
+    batch_sizes: Mapping[int, int] | None  # of the engine, including the warm-up
     send_lag_ms: Percentiles  # time sent minus time intended: p50, p99, max
     client_cpu: float  # cores that the load generator used
     interrupted: bool = False
 
     @property
     def failed(self) -> int:
-        """Return how many requests got no valid answer, without those refused because of their
-        deadline."""
+        """Return how many requests got no valid answer. Requests refused because of their deadline
+        are not counted."""
         return sum(self.errors.values())
 
     @property
@@ -74,7 +74,7 @@ class Summary:
 
     @property
     def sent_late(self) -> bool:
-        """Return whether requests were sent so late that this affects latencies."""
+        """Return whether requests were sent so late that the lag affects latencies."""
         lag, latency = self.send_lag_ms["p99"], self.latency_ms["p99"]
         late = lag is not None and lag > max(_MAX_LAG_MS, _MAX_LAG_SHARE * (latency or 0.0))
         return late or TOO_LATE in self.errors
@@ -105,8 +105,9 @@ def summarise(
 ) -> Summary:
     """Return the summary of the requests that were due within `window`, given in clock seconds.
 
-    Throughput counts all answers that arrived within `window`, whenever their requests were due. In
-    an overloaded server, requests that are not answered in time only lengthen the queue.
+    Throughput counts all answers that arrived within `window`, whenever their requests were due. If
+    a server is overloaded, requests that are not answered within the window lengthen the queue, but
+    do not count.
     """
     begin, end = window
     good = columns.kind == 0
@@ -142,14 +143,14 @@ def summarise(
 
 
 def enough(n: int, name: str) -> bool:
-    """Return whether n values are enough for this percentile to differ from the maximum."""
+    """Return whether n values are enough for the percentile `name` to differ from the maximum."""
     beyond = 1 - QUANTILES.get(name, 0.0)
     return name == "max" or round(n * beyond, 6) >= 1
 
 
 def percentiles(values: NDArray[np.float64], *names: str) -> dict[str, float | None]:
-    """Return the QUANTILES listed in `names`. A quantile is the smallest value such that at least
-    this share of all values is not above it."""
+    """Return the QUANTILES listed in `names`. The quantile q is the smallest value v such that at
+    least the share q of all values is at most v."""
     if not len(values):
         return dict.fromkeys(names)
     quantiles = [QUANTILES[name] for name in names]

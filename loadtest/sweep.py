@@ -7,13 +7,13 @@ from math import inf, sqrt
 from loadtest.summary import Load, Summary
 
 PRECISION = 1.05
-"""The search ends when the lowest rate that fails is within this ratio of the highest rate that
-holds."""
+"""The search ends when the lowest rate that failed is at most this many times the highest rate that
+held."""
 
 MAX_RATE = 1e6
-"""Requests per second: more than a load generator can send."""
+"""The highest rate tried, in requests per second. No load generator can send so many."""
 
-# The lowest rate tried, as a share of the first.
+# The lowest rate tried, as a share of the first rate.
 _LEAST = 1 / 64
 
 
@@ -21,9 +21,9 @@ _LEAST = 1 / 64
 class SweepResult:
     """Holds the result of a sweep."""
 
-    steps: list[Summary]  # in the order of the loads; of a search, in that of the rates
-    best: Summary | None = None  # of a search: the highest rate within the bound
-    limited_by_client: bool = False  # of a search: the load generator may be the limit
+    steps: list[Summary]  # in the given order; after a search, by rate
+    best: Summary | None = None  # after a search: the highest rate within the bound
+    limited_by_client: bool = False  # after a search: the load generator may be the limit
 
 
 async def find_rate(
@@ -31,9 +31,9 @@ async def find_rate(
 ) -> SweepResult:
     """Return the highest rate, accurate to 5%, with a p99 of at most `p99_ms` and no errors.
 
-    Doubles the rate while the bound holds, or halves it while it does not. Then bisects, on a
-    logarithmic scale, between the highest rate at which the bound held and the lowest at which it
-    did not.
+    If the bound holds at the first rate, doubles the rate until the bound fails. Otherwise halves
+    the rate until the bound holds. Then bisects, on a logarithmic scale, between the highest rate
+    at which the bound held and the lowest rate at which it failed.
     """
     steps: list[Summary] = []
     best, limited_by_client = None, False

@@ -27,8 +27,8 @@ class WideTable:
     """A table without borders. If the terminal is too narrow, the last columns are printed below
     the first.
 
-    Each part begins with the first column. Nothing is cut off; text is folded, but not to fewer
-    than _FOLDED characters. Cells are plain text: [b] in a name is not markup.
+    Each part begins with the first column. Nothing is cut off. Text is folded, but not to fewer
+    than _FOLDED characters. Cells are plain text, so [b] in a name is not markup.
     """
 
     def __init__(self, columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> None:
@@ -74,8 +74,8 @@ def make_table(columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> Wide
 
 
 def print_table(table: RenderableType) -> None:
-    """Print to standard output. Output to a pipe has 200 columns, because it would otherwise be
-    folded at 80."""
+    """Print a table to standard output. If standard output is a pipe, the table is folded at 200
+    characters instead of 80."""
     console = Console()
     console = console if console.is_terminal else Console(width=_PIPED_WIDTH)
     console.print(table)

@@ -1,8 +1,8 @@
-"""Draws the dashboard's panels from a running Prometheus, where there is no Grafana.
+"""Draws the dashboard's panels with data from a running Prometheus, without Grafana.
 
 python deploy/grafana/draw.py http://127.0.0.1:9090 dashboard.png [--minutes 5]
 
-Queries, positions, titles and units come from the dashboard; Matplotlib draws them.
+Queries, positions, titles and units come from the dashboard's file. Matplotlib draws the panels.
 """
 
 import argparse
@@ -47,12 +47,12 @@ def series(url: str, expression: str, since: float, until: float) -> list[dict[s
 
 
 def legend(template: str, labels: Mapping[str, str]) -> str:
-    """Return a legend, filled in like Grafana does."""
+    """Return a legend whose {{labels}} are replaced by their values, like in Grafana."""
     return re.sub(r"\{\{(\w+)\}\}", lambda name: labels.get(name[1], ""), template)
 
 
 def draw_panel(axes: Axes, panel: Panel, lines: list[tuple[str, list[float], list[float]]]) -> None:
-    """Draw one panel. Times are in days, Matplotlib's unit."""
+    """Draw one panel. A line has a name, times in days (Matplotlib's unit) and values."""
     unit = _UNITS[panel["fieldConfig"]["defaults"]["unit"]]
     axes.set_title(panel["title"], loc="left", fontsize=10, fontweight="bold")
     if panel["type"] == "stat" or not lines:

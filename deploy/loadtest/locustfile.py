@@ -1,4 +1,4 @@
-"""Locust posts the files of a folder that contains only images, and checks the answers.
+"""Lets Locust post the files of a folder, which must contain only images, and check the answers.
 
     locust -f deploy/loadtest/locustfile.py --host http://127.0.0.1:8000 --images FOLDER \
         --headless --users 8 --spawn-rate 8 --run-time 30s
@@ -20,7 +20,7 @@ images: list[bytes] = []
 
 @events.init_command_line_parser.add_listener
 def add_options(parser: ArgumentParser) -> None:
-    """Add options to those of Locust."""
+    """Add options to Locust's own options."""
     parser.add_argument("--images", default="models/digits/samples", help="folder of images")
     parser.add_argument(
         "--rate",
@@ -59,7 +59,7 @@ class Client(FastHttpUser):
         with self.client.post(
             "/v1/classify",
             data=random.choice(images),  # noqa: S311  not a secret
-            headers={"Content-Type": "application/octet-stream"},  # the first bytes say what it is
+            headers={"Content-Type": "application/octet-stream"},  # the server recognises images
             catch_response=True,
         ) as response:
             # Locust itself counts other statuses as failures.

@@ -13,7 +13,7 @@ from loadtest.report.record import Run
 from loadtest.summary import QUANTILES
 
 _STYLES = dict(zip(QUANTILES, cycle(("-", "-.", "--", ":")), strict=False))
-_COMPARED = ("p50", "p99")  # of several runs
+_COMPARED = ("p50", "p99")  # the percentiles that are drawn for several runs
 
 
 def title(runs: Sequence[Run]) -> str:
@@ -25,11 +25,11 @@ def title(runs: Sequence[Run]) -> str:
 
 
 def latency_plot(runs: Sequence[Run], bound_ms: float | None = None) -> Figure:
-    """Plot latency over throughput, with one line per percentile; a line connects loads from low to
-    high.
+    """Plot latency over throughput, with one line per percentile. Each line connects the loads from
+    low to high.
 
-    A line turns back where an overloaded server answers fewer requests. Percentiles of too few
-    answers are omitted. If there are several runs, each has its own colour.
+    A line turns back where an overloaded server answers fewer requests per second. Percentiles of
+    too few answers are omitted. If there are several runs, each has its own colour.
     """
     figure = Figure(figsize=(8, 5), layout="constrained")
     panel = figure.add_subplot()
@@ -74,7 +74,7 @@ def phase_plot(runs: Sequence[Run]) -> Figure:
         panel.barh(range(len(rows)), widths, left=ends, label=phase)
         ends = [end + width for end, width in zip(ends, widths, strict=True)]
     panel.set_yticks(range(len(rows)), names)
-    panel.invert_yaxis()  # the first load above
+    panel.invert_yaxis()  # the first load is at the top
     panel.set(xlim=(0, None), xlabel="median time in the server, ms")
     panel.set_title(title(runs), loc="left", fontsize="medium")
     figure.legend(loc="outside lower center", ncols=len(PHASES), fontsize="small")

@@ -52,7 +52,7 @@ def as_json(conditions: Mapping[str, Any], images: int, run: Run) -> bytes:
 
 @dataclass(frozen=True)
 class _File:
-    """Lists the parts of the JSON that are read again."""
+    """Lists the parts of the JSON file that `read_run` reads."""
 
     subject: Subject
     highest_rate: float | None
@@ -61,8 +61,8 @@ class _File:
 
 
 def read_run(path: Path) -> Run:
-    """Return a run that `as_json` wrote, named after its file. Raises LoadTestError for other
-    files."""
+    """Return a run from a file that `as_json` wrote. The run has the file's name. Raises
+    LoadTestError for other files."""
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, ValueError) as error:

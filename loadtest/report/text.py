@@ -11,7 +11,7 @@ from loadtest.summary import QUANTILES, Load, Summary, enough, percentiles
 from loadtest.sweep import SweepResult
 from loadtest.tables import left, make_table, right
 
-# Requests that the live p50 and p99 are of.
+# The number of requests from which the live p50 and p99 are computed.
 _RECENT = 1000
 
 
@@ -57,9 +57,9 @@ _CHART = 16  # characters
 
 
 def live_line(load: Load, journal: Journal, p99s_ms: list[float]) -> str:
-    """Return a line about the running load: counts, p50, p99, and a chart of p99.
+    """Return a line about the load while it runs: counts, p50, p99, and a chart of p99.
 
-    `p99s_ms` has the p99 of earlier lines; the p99 of this line is appended.
+    `p99s_ms` has the p99 of earlier lines. The p99 of this line is appended to it.
     """
     recent_ms = journal.recent_ms(_RECENT)
     now = percentiles(recent_ms, "p50", "p99")

@@ -1,5 +1,5 @@
-"""Downloads $URL to the given path. Exits with 1, and leaves no file, unless the SHA-256 is
-$SHA256."""
+"""Downloads $URL to the given path. If the file's SHA-256 is not $SHA256, deletes it and exits with
+1."""
 
 import hashlib
 import os
