@@ -79,7 +79,7 @@ class App(FastAPI):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. HEAD is answered like GET, and the server omits the body.
 
-        All answers except those to POST have the headers that protect a browser.
+        All answers except answers to POST have the headers that protect a browser.
         """
         if scope["type"] == "http" and scope["method"] != "POST":
             send = with_headers(send)
@@ -173,8 +173,8 @@ def create_app(
         )
 
     async def openapi(request: Request) -> Response:
-        """Return the OpenAPI document. A thread creates it on the first call, because that takes
-        long."""
+        """Return the OpenAPI document. A thread creates it on the first call, because creating it
+        takes long."""
         root_path = request.scope.get("root_path", "").rstrip("/")
         found = await asyncio.to_thread(document, root_path)
         return Response(found, media_type="application/json")
@@ -266,6 +266,6 @@ async def _on_invalid_request(_: Request, error: RequestValidationError) -> Resp
 
 
 async def _on_crash(_: Request, __: Exception) -> Response:
-    """Answer 500 after an unexpected error. The answer has no traceback; the server's log has
-    it."""
+    """Answer 500 after an unexpected error. The server's log has the traceback; the answer does
+    not."""
     return error_response(500, CRASHED)

@@ -91,7 +91,7 @@ class _Head(NamedTuple):
 
 
 def embeddings_path(name: str) -> str:
-    """Return the path for embeddings of the model with that name."""
+    """Return the path for embeddings by the model with this name."""
     return f"/v1/models/{name}/embeddings"
 
 
@@ -101,7 +101,7 @@ def endpoints_of(pipeline: Pipeline) -> dict[str, AnyEndpoint]:
 
 
 def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, AnyEndpoint]) -> None:
-    """Add the routes; the models' endpoints answer their requests."""
+    """Add the routes. The models' endpoints answer the requests."""
 
     async def embed(request: Request) -> Response:
         """Return the embedding of one image, or of several at once.
@@ -118,7 +118,8 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, Any
         return await answer_to(request, endpoints[embeddings_path(asked.info.name)])
 
     async def embed_by(request: Request, model: str) -> Response:
-        """Return embeddings from the named model; otherwise like `/v1/embeddings`."""
+        """Return embeddings by the named model. Request and answer are the same as for
+        `/v1/embeddings`."""
         name = repository.find(model).info.name
         return await answer_to(request, endpoints[embeddings_path(name)])
 

@@ -51,7 +51,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class MapRequest:
-    """Describes the maps that a request asks for, for each image."""
+    """Describes the maps of each image that a request asks for."""
 
     classes: Sequence[int | None]  # None: the likeliest
     as_overlay: bool

@@ -240,7 +240,7 @@ def definitions(*kinds: type) -> dict[str, Any]:
 
 
 class TrafficCounts(TypedDict):
-    """Counts of a model since it was first served, and its current load."""
+    """Holds a model's counts since the model was first served, and the model's current load."""
 
     images: Annotated[int, Field(description="images answered")]
     requests: Annotated[int, Field(description="requests with any outcome")]

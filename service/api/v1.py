@@ -104,12 +104,12 @@ _share = _Share.validator.validate_python
 
 
 def model_path(name: str) -> str:
-    """Return the path for classification with the model of that name."""
+    """Return the path for classification by the model with this name."""
     return f"/v1/models/{name}/classify"
 
 
 def pixels_path(name: str) -> str:
-    """Return the path that shows the pixels that the model of that name gets."""
+    """Return the path that shows an image's pixels as the model with this name gets them."""
     return f"/v1/models/{name}/pixels"
 
 
@@ -129,7 +129,7 @@ def endpoints_of(pipeline: Pipeline) -> dict[str, AnyEndpoint]:
 
 
 def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, AnyEndpoint]) -> None:
-    """Add the routes; the models' endpoints answer their requests."""
+    """Add the routes. The models' endpoints answer the requests."""
     default = repository.default
 
     async def classify(request: Request) -> Response:
@@ -146,7 +146,8 @@ def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, Any
         return await answer_to(request, endpoints[model_path(asked.info.name)])
 
     async def classify_by(request: Request, model: str) -> Response:
-        """Classify images with the named model; otherwise like `/v1/classify`."""
+        """Classify images with the named model. Request and answer are the same as for
+        `/v1/classify`."""
         name = repository.find(model).info.name
         return await answer_to(request, endpoints[model_path(name)])
 

@@ -30,7 +30,7 @@ EXAMPLES = {
 
 
 def example_for(image_shape: Sequence[int]) -> Path:
-    """Return an example file for a model with this input shape, of an image or a clip."""
+    """Return an example file, an image or a clip, for a model with this input shape."""
     if len(image_shape) == 4:
         return EXAMPLES["clips"][0]
     return EXAMPLES["grey" if image_shape[-1] == 1 else "colour"][0]

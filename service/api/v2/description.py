@@ -127,7 +127,7 @@ class ConfiguredTensor(TypedDict):
 
 
 class _Input(NamedTuple):
-    """Describes an input; the shape is that of one image."""
+    """Describes an input; `shape` is the shape of one image."""
 
     name: str
     datatype: str

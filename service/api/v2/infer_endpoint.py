@@ -91,7 +91,7 @@ class Infer:
         scored: Scored,
         phases: Callable[[], Phases],  # noqa: ARG002
     ) -> Response:
-        """Return the scores in the requested form, compressed if the client accepts that."""
+        """Return the scores in the requested form, compressed if the client accepts compression."""
         asked, accepted = form
         content, json_length = format_answer(asked, scored.results, self.pipeline.info)
         headers = {}

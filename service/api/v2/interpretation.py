@@ -126,7 +126,7 @@ _Tensor = TypeVar("_Tensor", InputTensor, OutputTensor)
 
 
 class InferenceJson(msgspec.Struct):
-    """Holds an inference request, without the elements of tensors that are not JSON."""
+    """Holds an inference request, without the elements of tensors outside the JSON."""
 
     inputs: list[InputTensor]
     outputs: list[OutputTensor] | None = None
@@ -190,8 +190,8 @@ def understand(
     max_images: int,
     regions: Regions | None = None,
 ) -> InferRequest:
-    """Return a request with its images. `elements` returns the input's elements, unless they are in
-    one of the `regions` of shared memory.
+    """Return a request with its images. `elements` returns the input's elements; it is not called
+    if they are in one of the `regions` of shared memory.
 
     Raises BadRequestError if the request is invalid, and TooManyImagesError for more than
     `max_images`.
@@ -260,8 +260,8 @@ def _shared(
 
 
 def _only(kind: str, tensors: Sequence[_Tensor], names: Sequence[str], info: ModelInfo) -> _Tensor:
-    """Return the request's only tensor. Raises BadRequestError unless there is exactly one, with
-    one of `names`."""
+    """Return the request's only tensor. Raises BadRequestError if there is no tensor or more than
+    one, or if its name is not in `names`."""
     _check_names(kind, tensors, names, info)
     if len(tensors) != 1:
         raise BadRequestError(
@@ -273,7 +273,7 @@ def _only(kind: str, tensors: Sequence[_Tensor], names: Sequence[str], info: Mod
 def _check_names(
     kind: str, tensors: Sequence[_Tensor], names: Sequence[str], info: ModelInfo
 ) -> None:
-    """Raise BadRequestError unless each tensor has one of `names`."""
+    """Raise BadRequestError if a tensor's name is not in `names`."""
     for tensor in tensors:
         if tensor.name not in names:
             raise BadRequestError(

@@ -1,7 +1,7 @@
 """Loads and unloads models with the V2 protocol's repository API, if the server allows that.
 
-Models are loaded from the server's own folder, under their names there. The OpenAPI document omits
-these routes.
+Models are loaded from the server's own folder; a model's name is the name of its file or folder
+there. The OpenAPI document omits these routes.
 """
 
 from collections.abc import Iterable

@@ -123,7 +123,7 @@ def endpoints_of(pipeline: Pipeline) -> dict[str, AnyEndpoint]:
 
 
 def add_routes(app: FastAPI) -> None:
-    """Add the routes; the models' endpoints answer their requests."""
+    """Add the routes. The models' endpoints answer the requests."""
     for routes in (router, memory, repository, refusals):
         app.include_router(routes)
 

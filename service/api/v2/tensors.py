@@ -139,7 +139,8 @@ def _skeleton(data: Span, of_numbers: bytes, wrong: str) -> bytearray:
 
 
 def _elements(skeleton: bytearray, data: Span, wrong: str) -> int:
-    """Return how many numbers the array has, if brackets and commas separate them correctly."""
+    """Return how many numbers the array has, assuming that brackets and commas separate them
+    correctly."""
     commas = sum(skeleton.count(b",", at, at + PIECE) for at in range(0, len(skeleton), PIECE))
     if commas:
         return commas + 1
@@ -170,7 +171,7 @@ def numbers_in_binary(
 
 
 def files_in_json(data: Span, n: int) -> list[bytes]:
-    """Return the n files of a JSON array of base64, of shape [n] or [n, 1].
+    """Return the n files in a JSON array of base64 strings. The array's shape is [n] or [n, 1].
 
     Raises BadRequestError for a wrong number of elements, or an element that is not base64.
     """
