@@ -183,8 +183,8 @@ class Batcher(Generic[T, R]):
         self.serve(self._reserve.number, serves=False)
 
     def serve(self, engine: int, *, serves: bool) -> None:
-        """Let an engine take batches if `serves`; otherwise let it take none after the batch that
-        it runs."""
+        """Let an engine take batches if `serves`. Otherwise let the engine finish its current
+        batch, and take no more."""
         self._dispatcher.serve(engine, serves=serves)
         consumer = self._consumers[engine]
         consumer.serves = serves
@@ -276,8 +276,8 @@ class Batcher(Generic[T, R]):
     def check_deadline(self, count: int, urgency: Urgency, client: Client = ANYONE) -> None:
         """Raise DeadlineError if `count` items that arrive now could not meet their deadline.
 
-        Some earlier items of the same client may later be refused in favour of the new items: the
-        plan that serves the most items in time is only known when a batch begins.
+        Some earlier items of the same client may later be refused in favour of the new items,
+        because the plan that serves the most items in time is known only when a batch begins.
         """
         if urgency.deadline == inf:
             return

@@ -64,8 +64,7 @@ class DeviceTurn:
 
     @property
     def share(self) -> float:
-        """Return the model's share of the device's time while the same models use the device as
-        now."""
+        """Return the model's share of the device's time while the current models use the device."""
         holder, others = self._turns.holder, self._turns.waiting
         if not others and (holder is None or holder is self):
             return 1.0

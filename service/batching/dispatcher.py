@@ -49,8 +49,8 @@ class _Engine:
 
     @property
     def ends(self) -> float | None:
-        """Return when the running batch, of this or another model, is expected to end; None if none
-        runs."""
+        """Return when the running batch, of this or another model, is expected to end; None if no
+        batch runs."""
         return self.started + self.latency.of(self.items) if self.items else self.held
 
     def free(self, now: float) -> float:
@@ -126,7 +126,7 @@ class Dispatcher:
         return min(most, share(inside + sum(other.items for other in others), 1 + len(others)))
 
     def serve(self, engine: int, *, serves: bool) -> None:
-        """Note whether an engine takes batches; an engine that restarts does not."""
+        """Note whether an engine takes batches. It takes none while it restarts."""
         self._engines[engine].serves = serves
 
     def hold(self, engine: int, until: float | None) -> None:
@@ -135,8 +135,8 @@ class Dispatcher:
         self._engines[engine].held = until
 
     def arrived(self, now: float, items: int, client: str = "", inside: int = 0) -> None:
-        """Note that items of a client arrived; `inside` is the number of its items that now wait or
-        run."""
+        """Note that items of a client arrived; `inside` is the number of the client's items that
+        now wait or run."""
         if not self.short:
             self._traffic.arrived(now, items, self._engines[0].latency.seconds[0])
             self._rivalry.asked(now, client, inside)

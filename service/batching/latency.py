@@ -1,4 +1,5 @@
-"""Keeps L(n), the time that a batch of n takes, measured at start-up and updated while serving.
+"""Keeps L(n), the time that a batch of n items takes, measured at start-up and updated while
+serving.
 
 The policy, the deadlines and Retry-After all use this table.
 """
@@ -25,9 +26,10 @@ _MARGIN = 2.0
 
 
 class Latency(NamedTuple):
-    """Holds the seconds of batches of 1..max_batch, which never decrease with n; all 0 if unknown.
+    """Holds the seconds of batches of 1..max_batch items. The seconds never decrease with n, and
+    are all 0 if unknown.
 
-    Immutable: `observed` returns a new one.
+    Immutable: `observed` returns a new object.
     """
 
     seconds: tuple[float, ...]

@@ -1,6 +1,7 @@
-"""Tracks the clients of the last second, and how many images the lightest of them has in progress.
+"""Tracks the clients of the last second, and the number of images in progress of the client that
+has the fewest.
 
-A running batch delays the requests that arrive meanwhile. So the known clients limit how long a
+A running batch delays the requests that arrive while it runs. So the known clients limit how long a
 batch may last (`service/batching/policy.py`).
 """
 
@@ -11,9 +12,8 @@ from service.batching.policy import ALONE, PATIENCE_S, Rivals
 
 
 class Rivalry:
-    """Remembers each client until PATIENCE_S after its last request or after the last batch with
-    one of its images. Callers pass the time.
-    """
+    """Remembers each client for PATIENCE_S after its last request, or after the last batch with one
+    of its images. Callers pass the time."""
 
     def __init__(self) -> None:
         # Of each client when it asked last, the most that it had inside, and since when.
@@ -34,7 +34,8 @@ class Rivalry:
                 self._clients[client] = (now, *self._clients.pop(client)[1:])
 
     def rivals(self, now: float, most: float) -> Rivals:
-        """Return the clients of the last second; only their number if there are `most` or more."""
+        """Return the clients of the last second. If there are `most` clients or more, return only
+        their number."""
         clients = self._clients
         while clients and next(iter(clients.values()))[0] < now - PATIENCE_S:
             clients.popitem(last=False)

@@ -109,7 +109,7 @@ class Echo:
         return Prospect(self._opened, more, by)
 
     def _learn(self) -> None:
-        """Add the last window's counts to the averages, and reset them."""
+        """Add the last window's counts to the averages, and reset the counts."""
         total, self._total = self._total, 0
         if total == 0 and self._after[-1] < _FEWEST:
             return
