@@ -1,5 +1,5 @@
-"""Implements `convoy check`, which compares a model's answers with those of ONNX Runtime, and tries
-all presets."""
+"""Implements `convoy check`, which compares a model's answers with ONNX Runtime's answers, and
+tries all presets."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -103,9 +103,8 @@ def _models(incomplete: str) -> list[str]:
 
 
 def _works_now(command: str, by_variable: bool) -> str:
-    """Return a hint about models that need no download. The hint has the form that the user used: a
-    variable in a container, otherwise an argument.
-    """
+    """Return a hint about models that need no download. The hint names a variable if the user set
+    the model by a variable, otherwise a command with an argument."""
     if by_variable:
         built_in, file = "CONVOY_MODEL=", "CONVOY_MODEL=path.onnx"
     elif called_by_make():

@@ -13,7 +13,7 @@ _NAME = 32
 
 
 def shortened(name: str) -> str:
-    """Return a name; if it is long, only its end, because names differ at the end."""
+    """Return a name, or only the end of a long name, because names differ at the end."""
     return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
 
 
@@ -26,8 +26,8 @@ def times_of(timeline: Timeline) -> dict[str, float]:
 
 
 def plot_times(plan: PlanReport, file: Path) -> None:
-    """Plot one bar per node to a PNG file. Raises SettingsError if matplotlib is missing, or for
-    another suffix."""
+    """Plot one bar per node to a PNG file. Raises SettingsError if matplotlib is missing, or if the
+    file does not end in .png."""
     if file.suffix != ".png":
         raise SettingsError(f"--plot: {file} must end in .png")
     us = times_of(plan.timeline)
@@ -49,7 +49,7 @@ def plot_timeline(timeline: Timeline, file: Path) -> None:
 
     A thin line leads to a bar from the end of each launch that the bar's launch waits for. The plot
     says whether times are modelled or measured. Raises SettingsError if matplotlib is missing, or
-    for another suffix.
+    if the file has another suffix.
     """
     if file.suffix not in (".svg", ".png"):
         raise SettingsError(f"--timeline: {file} must end in .svg or .png")
