@@ -83,8 +83,8 @@ class Edge:
         on_end: Collection[OnEnd] = (),
         is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Take `on_end`, functions that are called with every request that was answered or whose
-        client left, and `is_busy`, which returns whether models have requests."""
+        """Take `on_end` and `is_busy`. The functions in `on_end` are called with every request that
+        was answered or whose client left. `is_busy` returns whether models have requests."""
         self.limits = limits = limits or Limits()
         self.keys = keys
         self.connections = Connections(limits.connections, limits.per_address or sys.maxsize)
@@ -100,8 +100,7 @@ class Edge:
         self._numbers = count(1)
 
     def client_of(self, address: str) -> Client:
-        """Return the client for an address, which is used until an API key identifies the
-        client."""
+        """Return the client for an address. It is used until an API key identifies the client."""
         limits = self.limits
         return Client(address, 1.0, limits.highest_priority, limits.rights)
 

@@ -43,8 +43,8 @@ def permit(record: RequestRecord, right: Right) -> None:
 def check_name(record: RequestRecord, names: Collection[str] | None) -> None:
     """Raise ForbiddenError if the request's Host header is not a name of this server.
 
-    `names` has the server's names in lower case; loopback addresses are always accepted. None
-    allows any name, because a page that uses another name has no key.
+    `names` has the server's names in lower case; loopback addresses are always accepted. If `names`
+    is None, any name is allowed: clients then need a key, which a page of another site lacks.
     """
     host = record.headers.get(b"host")
     if names is None or host is None:  # as over gRPC, which browsers do not speak
