@@ -169,8 +169,8 @@ class JobProcesses:
             self._setup = _CLOSED
 
     def _start(self) -> None:
-        """Start another process, unless there are enough, one is starting, or too many were lost
-        recently."""
+        """Start another process. Do nothing if there are enough processes, if one is starting, or
+        if too many were lost recently."""
         enough = len(self._all) >= self._most or not all(process.is_open for process in self._all)
         if self._closed or enough or monotonic() < self._start_at:
             return
@@ -196,7 +196,7 @@ class JobProcesses:
 
 
 class _JobProcess:
-    """Sends batches to one process, which runs one at a time, and receives the results."""
+    """Sends batches to one process, which runs one batch at a time, and receives the results."""
 
     def __init__(
         self,

@@ -86,9 +86,9 @@ class Lane:
     def post(
         self, cost: Cost, function: Callable[[], R], then: OnDone[R], client: Client = ANYONE
     ) -> Work | None:
-        """Call the function in a thread when the client's turn comes, then `then` with the outcome
-        in the event loop. Return None if both calls have been made already, because the pool has no
-        threads."""
+        """Call the function in a thread when the client's turn comes. Then call `then` with the
+        outcome in the event loop. Return None if both calls have been made already, because the
+        pool has no threads."""
         if not self.threads:
             self.pool.post(call, function, then)
             return None

@@ -73,18 +73,17 @@ def how_ended(status: int) -> str:
 class ProcessPool:
     """Runs one process for each thread that is calling `run`; processes start when first needed.
 
-    A process has the niceness of the thread that starts it. It ends when this process ends, for
-    whatever reason, because the pipe that it reads is closed then. After each call, this process
-    logs the records that the other process logged.
+    A process has the niceness of the thread that starts it. A process ends when its parent ends,
+    for whatever reason, because the pipe from which it reads is closed then. After each call, the
+    parent logs the records that the process logged.
     """
 
     def __init__(
         self, lost: Callable[[str], Exception], bound_s: float = inf, *, idle: bool = False
     ) -> None:
         """Limit the time of one call to `bound_s` seconds. If a process is lost, raise `lost(how)`,
-        with `how` such as "was ended by signal 11". If `idle`, processes run only on idle cores;
-        where hardly any core is idle, the call begins again in a process of low priority.
-        """
+        with `how` such as "was ended by signal 11". If `idle`, processes run only on idle cores. If
+        hardly any core is idle, the call begins again in a process of low priority."""
         self._lost, self._bound_s, self._is_idle = lost, bound_s, idle
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()

@@ -66,8 +66,8 @@ class _Batch:
 
     @cached_property
     def rankings(self) -> Sequence[Ranking] | None:
-        """Return each image's likeliest classes: those that the engine ranked, or RANKED classes if
-        it did not.
+        """Return each image's likeliest classes: the classes that the engine ranked, or RANKED
+        classes if the engine ranked none.
 
         Returns None if each image must be ranked alone: for a yes/no model, or if a score or its
         exponential is not finite.
@@ -112,8 +112,9 @@ class ScoreRow:
 
     @property
     def flags(self) -> int:
-        """Return why the engine left the file to the CPU, which makes these scores meaningless; 0
-        if the engine decoded the file, NOT_DECODED if it decodes no files."""
+        """Return flags that say why the engine left the file to the CPU; the scores are meaningless
+        then. Return 0 if the engine decoded the file, and NOT_DECODED if the engine decodes no
+        files."""
         flags = None if self.batch is None else self.batch.flags
         return NOT_DECODED if flags is None else int(flags[self.index])
 
@@ -146,9 +147,8 @@ def rank(results: Results, output: OutputKind, decode_s: float = 0.0) -> list[Sc
 
 
 def most_of(rows: Sequence[ScoreRow], output: OutputKind, least: float) -> int:
-    """Return an upper estimate of the number of classes, over all images, whose probability is at
-    least `least`, which is above 0. Takes a microsecond for a thousand classes.
-    """
+    """Return an upper estimate of the number of classes with a probability of at least `least`,
+    added up over all images. `least` is above 0. Takes a microsecond for a thousand classes."""
     least = max(least - 10.0**-_DECIMALS, 1e-9)  # as probabilities are rounded
     if not output.is_independent:  # their sum is 1, or little more by rounding
         return len(rows) * int(2 / least)

@@ -185,8 +185,8 @@ class EngineRunner:
         ]
 
     def _ran(self, number: int) -> tuple[int, int, float]:
-        """Return the number of batches that an engine has ended, the number of their images, and
-        the seconds that they took, divided by the number of batches that the engine runs at a
+        """Return how many batches an engine has ended, how many images these had, and the seconds
+        that they took. The seconds are divided by the number of batches that the engine runs at a
         time."""
         numbers = self._numbers[number]
         batches, images, seconds = zip(*map(self.batcher.ran, numbers), strict=True)

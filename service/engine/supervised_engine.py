@@ -91,8 +91,8 @@ class JobLostError(Exception):
     """Says that a process was lost with its job."""
 
     def __init__(self, how: str, index: int | None, *, begun: bool = True) -> None:
-        """Take `how` the process was lost, such as "ended"; the index in the batch of the image
-        that it was decoding, or None; and whether the process had begun the batch."""
+        """Take `how` the process was lost, such as "ended". `index` is the image that was being
+        decoded, or None. `begun` says whether the process had begun the batch."""
         super().__init__(f"the process that ran this batch {how}")
         self.how, self.index, self.begun = how, index, begun
 
@@ -412,7 +412,7 @@ class _Thread:
     """
 
     def __init__(self, output: OutputKind, engine: Engine | None = None) -> None:
-        """Start the thread, which takes over `engine` if it is given; that engine is warm."""
+        """Start the thread. If `engine` is given, it is warm, and the thread takes it over."""
         self.pool = ThreadPool("engine", 1, replaced=False)
         self.took_s = inf  # the last batch
         self._output = output
@@ -479,7 +479,7 @@ class _Thread:
         return rows
 
     def _begin(self, index: int) -> bool:
-        """Note which image is decoded next; return False if the engine has been taken away."""
+        """Note which image is decoded next; return False if the thread has lost the engine."""
         self._decoding = index
         return self._engine is not None
 

@@ -168,7 +168,8 @@ class ThreadPool:
         bound_s: float | None = None,
         patience_s: float = 0.0,
     ) -> Job | None:
-        """Call `function(argument)` in a thread, then `then` with the outcome in the event loop.
+        """Call `function(argument)` in a thread. Then call `then` with the outcome in the event
+        loop.
 
         The event loop blocks for at most `patience_s` until the job is done. Returns None if `then`
         has been called already. The second argument of `then` is None or an error: the exception of
@@ -244,11 +245,12 @@ class ThreadPool:
             job.then(result, error)
 
     def _keep_on(self, core: int | None) -> None:
-        """Pin the threads to `core`, the event loop's, while the loop waits for them; None unpins
-        them.
+        """Pin the threads to `core`, the event loop's core, while the loop waits for them. If
+        `core` is None, unpin them.
 
         Waking a thread on another core takes several times as long as switching threads on one.
-        Threads that a job starts inherit the pinning, but warming up has started them all.
+        Threads that a job starts would inherit the pinning, but warming up has already started all
+        such threads.
         """
         if core == self._core:
             return
@@ -308,7 +310,7 @@ def promised(post: Callable[[OnDone[R]], Withdrawable | None]) -> "asyncio.Futur
 
 def outcome_of(function: Callable[[Any], Any], argument: Any) -> tuple[Any, Exception | None]:
     """Return a function's result and None, or None and the exception that it raised. StrayError
-    replaces an exception that is not an Exception, and StopIteration."""
+    replaces StopIteration, and any exception that is not an Exception."""
     try:
         return function(argument), None
     except BaseException as error:  # noqa: BLE001  passed on to `then`
