@@ -239,8 +239,8 @@ class _TypedElements:
     most_files: int = 0
 
     def numbers(self, shape: Sequence[int], kind: type[np.generic]) -> Any:
-        """Return the values as an array. Raises BadRequestError unless they are in the field for
-        their type."""
+        """Return the values as an array. Raises BadRequestError if the values are in a field for
+        another type."""
         if kind is np.float32:
             return numbers_in_binary(self._packed(_FLOAT, _FOUR), shape, kind)
         if kind is np.float16:
@@ -277,8 +277,8 @@ class _TypedElements:
 
 
 def _small_numbers(data: bytes | memoryview, expected: int) -> NDArray[np.uint8]:
-    """Return the numbers in varints. Each is at most 255: numbers below 128 have one byte, others
-    two."""
+    """Return the numbers in varints. Each is at most 255: numbers below 128 have one byte, larger
+    numbers have two."""
     encoded = np.frombuffer(data, np.uint8)
     check_size(int(np.count_nonzero(encoded < 0x80)), expected)
     parts, begin = [encoded[:0]], 0

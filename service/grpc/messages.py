@@ -34,8 +34,8 @@ def message_class(name: str) -> Any:
 
 
 def parse(kind: Any, data: bytes) -> Any:
-    """Return the message in the bytes. Raises BadRequestError if the bytes are not such a
-    message."""
+    """Return the message in the bytes. Raises BadRequestError if the bytes are not a message of
+    this type."""
     try:
         return kind.FromString(data)
     except DecodeError as error:

@@ -137,7 +137,7 @@ class _Flow:
 
     def refused(self, error: ServiceError) -> None:
         """Note that a message was refused. If the error is temporary, the next message waits, as a
-        client of unary calls would."""
+        client of unary calls would wait."""
         if isinstance(error, RetryableError):
             pause_s = min(error.retry_after_s, _PAUSE_S)
             self._pause_until = asyncio.get_running_loop().time() + pause_s
@@ -506,7 +506,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
     @asynccontextmanager
     async def _arriving(self, record: RequestRecord, within_s: float | None) -> AsyncIterator[None]:
         """Count a message while it arrives. Raises QueueFullError if the message must give way to
-        another client's, and RequestTimeoutError if it does not arrive in time."""
+        another client's message, and RequestTimeoutError if the message does not arrive in time."""
         refused: list[ServiceError] = []
         try:
             async with asyncio.timeout(within_s) as limit:

@@ -127,7 +127,8 @@ class PortConnections:
 
     @contextmanager
     def busy(self, peer: Peer) -> Iterator[None]:
-        """Count a request on a peer's connection, which does not count as silent meanwhile."""
+        """Count a request on a peer's connection. The connection does not count as silent while it
+        has requests."""
         self._busy[peer] += 1
         try:
             yield
@@ -206,9 +207,9 @@ class PortConnections:
 def _sockets(
     port: int, known: frozenset[int]
 ) -> tuple[Mapping[int, tuple[int, Peer] | None], frozenset[int]]:
-    """Return the sockets of this process that are not `known`, and the inode numbers of all
-    sockets. Sockets of the port's connections come with their file descriptor and peer, others with
-    None."""
+    """Return the sockets of this process that are not `known`, and the inode numbers of all its
+    sockets. A connection of the port comes with its file descriptor and peer; any other socket
+    comes with None."""
     found: dict[int, tuple[int, Peer] | None] = {}
     every = set()
     for file, number in _own_sockets():

@@ -8,8 +8,8 @@ copies the pieces one by one while it holds the interpreter's lock, and then joi
 
 A copy of 20 MB needs 5,000 memory pages that the process does not have yet, so the memory is
 requested first, without the lock. The client's frames determine the length of the pieces. Copying
-short pieces takes longer, and the client's next long message then waits for a multiple of that
-time.
+short pieces takes longer, and the client's next long message then waits for a multiple of the
+copying time.
 """
 
 import asyncio
@@ -203,8 +203,9 @@ def _touch(count: int) -> None:
     """Request `count` bytes of memory from the system without the lock, so that the next allocation
     gets them.
 
-    When the first block is freed, glibc returns its memory to the system, but keeps blocks of this
-    size from then on. So the second block stays in the process.
+    The function allocates and frees two blocks. When the first block is freed, glibc returns its
+    memory to the system, but keeps blocks of this size from then on. So the memory of the second
+    block stays in the process.
     """
     _libc.free(_libc.malloc(count))
     block = _libc.malloc(count)
