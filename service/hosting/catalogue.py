@@ -125,7 +125,7 @@ def pull(name: str, entry: Entry, show: Show, folder: Path = PULLED) -> Path:
 
 
 def _file(name: str, folder: Path) -> Path:
-    """Return the path of the model with that name, which is always inside the folder."""
+    """Return the path of the model with this name. The path is always inside the folder."""
     check_name(name, name)
     return placed(folder) / name / "model.onnx"
 

@@ -45,7 +45,7 @@ class NotDownloadedError(ModelFileError):
 class DownloadError(NotDownloadedError):
     """Says why a server did not send a file, or sent only part of it.
 
-    `status` is the HTTP status, or None without an answer; `begun` is the number of bytes
+    `status` is the HTTP status, or None if there was no answer; `begun` is the number of bytes
     downloaded so far.
     """
 

@@ -123,7 +123,8 @@ def find_models(settings: Settings) -> list[ModelFile]:
 
 
 def _single(found: list[ModelFile], flag: str) -> ModelFile:
-    """Return the only model, ignoring folders without one. Raises SettingsError for several."""
+    """Return the only model, ignoring folders without a model. Raises SettingsError if there are
+    several."""
     whole = [file for file in found if file.path.is_file()]
     if len(whole) > 1:
         names = ", ".join(file.name for file in whole)
@@ -214,9 +215,8 @@ def image_reader(settings: Settings) -> Callable[[Path, Preprocessing], Pixels]:
 
 
 def decoder(meaning: Preprocessing, settings: Settings) -> Callable[[Any], Decoding]:
-    """Return a function that prepares the file of an image or clip for decoding to the input of a
-    model with this preprocessing.
-    """
+    """Return a function that prepares the file of an image or clip. Decoding the prepared file
+    gives the input of a model with this preprocessing."""
     return partial(
         _preparing(meaning),
         preprocessing=meaning,

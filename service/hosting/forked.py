@@ -71,8 +71,8 @@ def forked(
 def _make_and_end(
     make: Callable[[], Iterator[object]], writing: int, parent: int, bound_s: float
 ) -> NoReturn:
-    """Send the items that `make` yields, and end this process. If the parent ends before, end with
-    it."""
+    """Send the items that `make` yields, and end this process. If the parent ends earlier, this
+    process ends too."""
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:  # else it has ended already

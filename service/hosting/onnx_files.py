@@ -7,8 +7,8 @@ FILE = "model.onnx"
 
 
 def model_files(files: Collection[PurePosixPath]) -> list[PurePosixPath]:
-    """Return the files that may be the model: model.onnx, or each *.onnx file if there is none;
-    likewise in the folder `onnx`."""
+    """Return the files that may be the model: model.onnx, or every *.onnx file if there is no
+    model.onnx. The folder `onnx` is searched in the same way."""
     return [*_in(PurePosixPath(), files), *_in(PurePosixPath("onnx"), files)]
 
 

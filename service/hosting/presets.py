@@ -104,7 +104,7 @@ def judged(classifier: "Classifier", engine: Engine, decode: Decode) -> "Classif
     """Return a model with the kind of scores and the preset that the photographs show. The model
     has a warning if the photographs show only that its guessed preset is wrong.
 
-    Raises UnsupportedModelError if nothing shows the kind of its scores.
+    Raises UnsupportedModelError if nothing shows the kind of the scores.
     """
     if not classifier.shown:
         classifier = _with_kind(classifier, engine, decode)
@@ -262,8 +262,8 @@ def _share(total: NDArray[np.float64] | float, size: float, count: int) -> float
 
 
 def label_names(label: str) -> list[str]:
-    """Return the names in a label such as "n02123045 tabby, tabby cat", as plain words; its number
-    is one of the names."""
+    """Return the names in a label such as "n02123045 tabby, tabby cat", as plain words. The number
+    in the label is also a name."""
     number, _, rest = label.partition(" ")
     numbered = len(number) == 9 and number[0] == "n" and number[1:].isdecimal()
     names = [number, *rest.split(",")] if numbered else label.split(",")
@@ -348,7 +348,7 @@ def _by_names(
 
 
 def _with_preset(classifier: "Classifier", name: str) -> "Classifier":
-    """Return a model with the pixel values of a preset; its size and crop do not change."""
+    """Return a model with the pixel values of a preset; the model's size and crop do not change."""
     preset, meaning = PRESETS[name], classifier.preprocessing
     pixels = replace(
         meaning,

@@ -1,9 +1,9 @@
 """Holds the regions of system shared memory that clients on this machine register by name.
 
 A region is part of a file in /dev/shm. Regions are read and written with system calls rather than
-mapped. So a client that shortens its file gets an error, where a mapping would end the process with
-SIGBUS, and data that was read does not change while it is checked and used. The open file survives
-its `shm_unlink`.
+mapped. So if a client shortens its file, a read fails; with a mapping, SIGBUS would end the
+process. Data that was read does not change while it is checked and used. The open file survives its
+`shm_unlink`.
 """
 
 import errno

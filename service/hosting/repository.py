@@ -88,7 +88,7 @@ def those_there_are(name: str, names: Sequence[str]) -> str:
 
 class LoadResult(TypedDict):
     """Describes the version of a model that is served, and how its answers compare with the
-    previous one's."""
+    previous version's answers."""
 
     name: str
     version: str
@@ -106,9 +106,10 @@ class Changes(Protocol):
     async def load(self, name: str) -> LoadResult:
         """Serve the current files of a model; do nothing if they have not changed.
 
-        Raises ModelNotFoundError if the model has no files, RetryableError, and NotLoadedError if
-        the new version cannot be served or agrees too little with the old one; the old version then
-        stays. A load continues when its caller is cancelled.
+        Raises ModelNotFoundError if the model has no files, and RetryableError if models may not
+        change now. Raises NotLoadedError if the new version cannot be served or agrees too little
+        with the old version, which is then still served. A load continues when its caller is
+        cancelled.
         """
 
     async def unload(self, name: str) -> None:
@@ -368,7 +369,7 @@ class Repository:
 
     def _not_found(self, name: str, version: str | None) -> str:
         """Return the end of a message about a model or version that is not served, with the names
-        of models that are."""
+        of models that are served."""
         if known := self.models.get(name):
             return f"'{name}' version {version} is not found; its version is {known.info.version}"
         others = those_there_are(name, [*self.models, *self.broken])
@@ -430,7 +431,8 @@ class Repository:
             self._tell_at = ended + min(_TELL_PAUSES * (ended - began), _MOST_PAUSE_S)
 
     def busy_gpus(self) -> "asyncio.Future[list[float]]":
-        """Return the share of time for which each GPU is busy, measured in a thread."""
+        """Return the share of time for which each GPU is busy. A thread reads it, because drivers
+        may be slow."""
         return self._teller.run(Metrics.busy_gpus, self.metrics)
 
     async def warm_up(self) -> None:

@@ -71,7 +71,7 @@ _NOTHING = ImageRequest((), None)
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """Handles one request; `then` gets its scores or error once, unless it is abandoned."""
+    """Handles one request; `then` gets the scores or error once, unless `abandon` is called."""
 
     pipeline: Pipeline
     record: RequestRecord
@@ -334,8 +334,8 @@ class Request:
             self.fail(refused)
 
     def _refuses(self) -> bool:
-        """Fail the request with the error of the first bad image, if there is one, and return
-        whether it failed. Called when no image is being decoded.
+        """If an image is bad, fail the request with the first bad image's error. Return whether the
+        request failed. Called when no image is being decoded.
 
         The error is not raised, because its traceback would refer to this object, which refers to
         the error.
@@ -455,7 +455,7 @@ class Request:
         self._reservation.release()
 
     def _withdraw(self) -> None:
-        """Cancel all work that has not begun, and wait for no scores."""
+        """Cancel all work that has not begun, and stop waiting for scores."""
         self._awaits_scores = False
         under_way, self._under_way = self._under_way, []
         for work in under_way:
@@ -488,6 +488,6 @@ def _named(error: Exception, index: int, images: int) -> Exception:
 
 
 def _urgency(asked: Urgency, serving: Serving, started: float) -> Urgency:
-    """Return a request's urgency, no later than its model's deadline."""
+    """Return a request's urgency; its deadline is no later than the model's own."""
     latest = inf if serving.timeout_ms is None else started + serving.timeout_ms / 1e3
     return Urgency(min(asked.deadline, latest), asked.priority or serving.priority)
