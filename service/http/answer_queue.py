@@ -82,7 +82,8 @@ class AnswerQueue:
             self.go_on()
 
     def pass_on(self, queued: QueuedRequest, piece: bytes) -> None:
-        """Pass on a piece of a request's body. A request that is already answered drops it."""
+        """Pass on a piece of a request's body. A request that is already answered drops the
+        piece."""
         if queued.begun:
             queued.work.add_piece(piece)
         else:

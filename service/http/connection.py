@@ -67,7 +67,7 @@ class Connection(asyncio.Protocol):
         app_state: dict[str, Any],  # noqa: ARG002
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Prepare for a connection; called by uvicorn, which accepts it."""
+        """Prepare for a connection. uvicorn calls this when it accepts the connection."""
         self._config = config
         self._edge = config.edge
         self._state = server_state
@@ -140,8 +140,8 @@ class Connection(asyncio.Protocol):
 
     @override
     def eof_received(self) -> bool:
-        """Return True to keep the connection, if the client closed its sending side after complete
-        requests, or False if the client has left."""
+        """Return True, which keeps the connection, if the client closed its sending side after
+        complete requests. Return False if the client has left."""
         if self._unparsed:
             self._at_end = True
             return True
@@ -155,8 +155,7 @@ class Connection(asyncio.Protocol):
 
     @override
     def pause_writing(self) -> None:
-        """Stop writing, because the client does not read its answers. Count the bytes that wait to
-        be sent."""
+        """Stop writing, because the client does not read its answers. Count the unsent bytes."""
         self._peers.flow.pause_writing()
         queue = self._answers.queue
         caller = queue[0].record.caller if queue else self._caller
@@ -183,8 +182,8 @@ class Connection(asyncio.Protocol):
             self._unsent = None
 
     def _parse(self, data: bytes) -> None:
-        """Parse bytes. If parsing takes long, the rest is parsed after other clients have had a
-        turn."""
+        """Parse bytes. If parsing takes long, other clients have a turn before the rest is
+        parsed."""
         if self._deaf:
             return
         try:

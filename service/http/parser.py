@@ -84,9 +84,9 @@ class Parser:
         self._pieces = 0  # that were passed on
 
     def parse(self, data: bytes) -> bytes:
-        """Parse received bytes. If the bytes contain many pieces of bodies, return the rest
-        unparsed, so that other clients have a turn first. Raises ServiceError; the parser must not
-        be used after an error."""
+        """Parse received bytes. If the bytes contain many requests or pieces of bodies, return the
+        rest unparsed, so that other clients have a turn first. Raises ServiceError; the parser must
+        not be used after an error."""
         self._size = size = len(data)
         self._read += size
         self._pieces = 0

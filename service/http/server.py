@@ -1,6 +1,6 @@
 """Runs an application until a signal: listens, warms up, announces, drains and closes.
 
-    SIGTERM or SIGINT -> fail readiness, serve for `notice_s` -> refuse, finish those inside -> exit
+    SIGTERM or SIGINT -> fail readiness, serve for `notice_s` -> refuse, finish accepted -> exit
                       └──────── answers say `connection: close` ────────┘
 
 Idle connections are closed at the end. Without a notice, the server continues as long as a client
@@ -114,7 +114,7 @@ def turn_away(listener: socket.socket) -> None:
     """Make the system ignore new connections, so that clients retry and then find the port closed.
 
     Otherwise clients that connect between the last `accept` and the close would be reset. Does
-    nothing on systems without such a filter.
+    nothing on systems that cannot filter connections.
     """
     code = ctypes.create_string_buffer(
         b"".join(struct.pack("HBBI", *instruction) for instruction in _NO_SYN)
@@ -383,7 +383,7 @@ def run_server(
 def outcome_of(server: Server) -> bool:
     """Return whether all accepted requests were answered; exit the process if an engine is stuck.
 
-    Raises the engine's error if it could not warm up or failed permanently, or ListenError.
+    Raises the error of an engine that could not warm up or failed permanently, or ListenError.
     """
     if server.stuck:
         # Without this the interpreter would wait for the engine's thread, perhaps forever.
