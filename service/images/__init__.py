@@ -1,5 +1,5 @@
 """Turns image files into pixels within limits on bytes, pixels, scans, time and memory.
 
 header ── jpeg, png, webp ── file ── decode ─┬─ pool: threads that share one memory budget
-                                             └─ process: large images, drawn apart
+                                             └─ process: large images
 """

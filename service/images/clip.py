@@ -158,7 +158,7 @@ def _planned(
     file: ImageFile, coded_bytes: int, preprocessing: Preprocessing, limits: ImageLimits
 ) -> tuple[list[int], Cost, Sketch]:
     """Return the numbers of the frames that the model gets, the cost of decoding the file up to the
-    last of them, and the sketch to draw each with. Raises PayloadTooLargeError or
+    last of them, and the sketch with which each frame is drawn. Raises PayloadTooLargeError or
     TooManyImagesError over a limit, and BadRequestError for a single frame."""
     _check_frames(file.frames)
     if file.pixels > limits.max_pixels or max(file.width, file.height) > MAX_SIDE:

@@ -114,7 +114,7 @@ class Coded(Undecoded):
     @staticmethod
     def of(file: bytes, prepare: Callable[[bytes], Decoding], most_bytes: int) -> "Coded":
         """Return a file to decode in a job. If the image's size is not found quickly, the header is
-        read now, which raises the errors of `prepare`."""
+        read now. Reading it may raise the errors of `prepare`."""
         size = png_size(file) or jpeg_size(file)
         if size is None:
             decoding = prepare(file)
@@ -150,8 +150,8 @@ class DecodePool:
         nice: int = 0,
         apart: Call = here,
     ) -> None:
-        """Start `threads` threads, or decode inside `post` if 0; `bound_s` limits the time for one
-        image.
+        """Start `threads` threads, or decode inside `post` if `threads` is 0; `bound_s` limits the
+        time for one image.
 
         `apart` decodes large images: in the calling thread by default, or in another process.
         """

@@ -34,8 +34,8 @@ def _also(brand: bytes) -> Sequence[Marks]:
 
 @unique
 class ImageFormat(Enum):
-    """Lists the formats; the member's name is Pillow's name, and its value the name as people write
-    it.
+    """Lists the formats. A member's name is Pillow's name of the format, and its value is the usual
+    name.
 
     This is the only table of formats. Columns: name; marks, one of which a file has; media type;
     file name suffixes; and the plugin that decodes the format, if Pillow needs one.

@@ -41,7 +41,7 @@ def parse_jpeg(data: bytes) -> ImageFile:
     """Return a JPEG's size, orientation, scans and decoding cost.
 
     Raises ImageError if the file is truncated or broken, and UnsupportedMediaTypeError for
-    arithmetic coding, lossless and hierarchical files, and other than 8 bits per sample.
+    arithmetic coding, for lossless and hierarchical files, and for samples that do not have 8 bits.
     """
     view = memoryview(data)
     parts = [view[:2]]

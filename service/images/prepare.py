@@ -287,7 +287,7 @@ def _resized(
     width: int, height: int, preprocessing: Preprocessing, *, turned: bool
 ) -> tuple[int, int]:
     """Return the width and height of the whole resized image, as stored and rounded as in training;
-    `turned` if the stored image lies on its side."""
+    `turned` says whether the stored image lies on its side."""
     if preprocessing.crop_mode is CropMode.CROP:
         resize, shorter = preprocessing.resize, min(width, height)
         if preprocessing.longer_side is Rounding.DOWN:

@@ -52,8 +52,8 @@ def unread(data: bytes, wanted: str) -> UnsupportedMediaTypeError:
 
 
 def _text_in(data: bytes) -> str:
-    """Return the beginning of the first line if a text, such as a path, was sent in place of a
-    file; empty for anything else."""
+    """Return the beginning of the first line of a file that is a short text, such as a path that
+    was sent by mistake. Return an empty string for any other file."""
     if len(data) > _MOST_TEXT:
         return ""
     try:

@@ -2,7 +2,7 @@
 2).
 
 The decoder gets a directory with only the tags that affect pixels, and no further page. Otherwise
-it would read every tag, and a tag may be as long as the file.
+the decoder would read every tag, and a tag may be as long as the file.
 """
 
 import struct

@@ -72,8 +72,8 @@ class _Webm(Container):
         return self.video(codec, size_, chosen.get(_SETUP))
 
     def _number(self, position: int, *, marked: bool = False) -> tuple[int, int]:
-        """Return a number and the position after it. The number has one to eight bytes, as its
-        first set bit tells; this bit is part of the value if `marked`."""
+        """Return a number and the position after it. The position of the first set bit gives the
+        number of bytes, from one to eight. This bit is part of the value if `marked`."""
         first = self.view[position] if position < len(self.view) else 0
         length = 9 - first.bit_length()
         if length > _MOST_NUMBER_BYTES or position + length > len(self.view):
