@@ -1,4 +1,4 @@
-"""Defines the service's errors; each has a code that every protocol maps to one of its own.
+"""Defines the service's errors. Each has a code, which every protocol maps to its own.
 
 The message becomes the field `error` of the answer, and names the fault and the remedy. The router
 answers 405, and 404 for unknown paths, in the same JSON format. Errors that exist only in HTTP are
@@ -103,8 +103,8 @@ class DeadlineError(ServiceError, code=Code.TOO_LATE):
     """Says that a request cannot meet its deadline; any work on it has stopped."""
 
     def __init__(self, expected_s: float, allowed_s: float) -> None:
-        """Take the seconds from now to the expected end and to the deadline; the latter is negative
-        if the deadline has passed."""
+        """Take the seconds from now to the expected end, and the seconds from now to the deadline,
+        which are negative if the deadline has passed."""
         ms = allowed_s * 1e3
         due = f"is in {ms:.1f} ms" if ms > 0 else f"passed {-ms:.1f} ms ago"
         super().__init__(

@@ -97,9 +97,8 @@ class LogLevel(StrEnum):
 
 
 class Settings(BaseModel):
-    """Lists every setting; the names give the flags and variables, the docstrings are the flags'
-    help.
-    """
+    """Lists every setting. A setting's name gives its flag and variable; its docstring is the
+    flag's help."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -506,7 +505,7 @@ def called_by_make(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def parse_assignments(assignments: Sequence[str], flag: str = "--set") -> dict[str, object]:
-    """Parse the `key=value` of a flag. Values are TOML; other values are plain text, as in
+    """Parse the `key=value` of a flag. A value that is not valid TOML is plain text, as in
     channels=bgr.
 
     Raises SettingsError if there is no `=` or no key before it.

@@ -38,8 +38,8 @@ def available_memory() -> int:
 
 
 def memory_share(groups: Path = GROUPS, mount: Path = MOUNT) -> float:
-    """Return the share of a memory limit that is in use, the largest over all groups; 0 without a
-    limit.
+    """Return the share of the memory limit that is in use: the largest share over all control
+    groups, or 0 if there is no limit.
 
     Cached files, which the system could drop, do not count as in use.
     """

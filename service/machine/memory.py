@@ -104,8 +104,8 @@ class Slack:
     """Decides when to give free memory back to the system: when the process has grown and little is
     in use.
 
-    Memory that is in use now is usually needed again soon, so giving it back would cost more than
-    it gains.
+    While much memory is in use, freed memory is usually needed again soon. Giving it back would
+    then cost more than it gains.
     """
 
     def __init__(self, resident: Callable[[], int] = resident_bytes) -> None:

@@ -14,8 +14,9 @@ _LOST = error_response(
 class LostReplicas:
     """Answers a request with 503 if its replica ended before the replica answered.
 
-    Ray's proxy does not answer such a request, and its HTTP server then answers 500. The request is
-    seldom the reason why a replica is lost, so the client may send it again. Ray does not retry it.
+    Without this middleware, Ray's proxy would not answer, and its HTTP server would then send a
+    500. The request is seldom the reason why a replica is lost, so the client may send it again.
+    Ray does not retry it.
     """
 
     def __init__(self, app: ASGIApp) -> None:

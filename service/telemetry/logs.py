@@ -178,7 +178,7 @@ class LineWriter(logging.Handler):
 
 
 class AccessLog:
-    """Writes one line per request, both for answered requests and for those whose client left."""
+    """Writes one line per request, also for requests whose client left."""
 
     def __init__(self, writer: LineWriter, level: LogLevel = LogLevel.INFO) -> None:
         self._write = writer.write

@@ -90,7 +90,8 @@ class Metrics(Collector):
     def replace(self, old: ModelMetrics | None, new: ModelMetrics | None) -> None:
         """Export the counts of a model's new version, instead of the old version's if there is one.
 
-        The old version may still count its requests in progress, but earlier versions may not.
+        The old version may still count its requests in progress; versions before the old one may
+        not.
         """
         others = [model for model in self.models if model is not old]
         index = self.models.index(old) if old in self.models else len(others)
