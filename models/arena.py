@@ -81,7 +81,7 @@ def _place(lifetimes: Sequence[Lifetime]) -> Arena:
         if life.users:
             alive = np.array([i for i in alive.tolist() if life.meets(lifetimes[i])], np.intp)
         alive = alive[np.argsort(begin[alive])]
-        free = np.maximum.accumulate([0, *end[alive]])  # at i: the end of the first i alive
+        free = np.maximum.accumulate([0, *end[alive]])  # free[i]: the end of the first i of them
         fits = np.flatnonzero(free[:-1] + life.nbytes <= begin[alive])
         begin[index] = free[fits[0] if fits.size else -1]
         end[index] = begin[index] + aligned(life.nbytes)

@@ -21,16 +21,17 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 from models.errors import EngineError
 from models.session import open_session
 
-Tensors = NDArray[np.float32]  # n images as the network takes them
+Tensors = NDArray[np.float32]  # n images in the network's input format
 
-# What the input's tensors become; those of whole numbers are whole already.
+# The type of the input's tensors. Tensors of whole numbers contain whole numbers already.
 _TYPES = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
     "tensor(double)": np.float64,
     "tensor(uint8)": np.uint8,
 }
-# The newest IR that ONNX Runtime need know: a higher number alone says nothing of the nodes.
+# The newest IR version that ONNX Runtime must support. A higher number in a file does not mean that
+# its nodes are newer.
 _IR_VERSION = 12
 
 
@@ -46,9 +47,9 @@ class AsGiven:
         `run` may raise EngineError.
         """
         self.tensors = tensors
-        self.is_compared = False  # with an engine on the CPU, of which all are alike
-        # How far ONNX Runtime's scores with and without its optimisations are apart, relative to
-        # the largest; 0 until it is asked for.
+        self.is_compared = False  # with a CPU engine; all CPU engines compute alike
+        # The difference between ONNX Runtime's scores with and without its optimisations, relative
+        # to the largest score. 0 until it is computed.
         self.own_difference = 0.0
         self._run: Callable[[Tensors], Tensors] | None = run
         self._found: Tensors | str = ""
@@ -61,7 +62,7 @@ class AsGiven:
                 self._found = self._run(self.tensors)
             except EngineError as error:
                 self._found = str(error)
-            self._run = None  # and with it the file
+            self._run = None  # this also frees the file
         return self._found
 
 
@@ -70,10 +71,10 @@ class GivenFile:
     """Computes the scores of each image with the original file, one image at a time."""
 
     proto: ModelProto
-    output: str  # its scores
+    output: str  # the name of the scores
     as_it_is: bool  # whether Convoy serves the file's own nodes and types
     threads: int = 0
-    exact: bool = True  # without ONNX Runtime's optimisations
+    exact: bool = True  # whether ONNX Runtime's optimisations are off
 
     def __call__(self, tensors: Tensors) -> Tensors:
         """Return one row of scores per image. Raises EngineError.
@@ -112,7 +113,7 @@ class GivenModel:
         try:
             # Node by node: of 10,000 nodes that opens ten times as fast, in half of the memory.
             self._session = open_session(data, threads, exact=exact)
-        except Exception as error:  # its own exceptions share no base class but this
+        except Exception as error:  # ONNX Runtime's exceptions have no other common base class
             raise EngineError(f"ONNX Runtime cannot open the file: {_in_a_line(error)}") from error
         (self._input,) = self._session.get_inputs()
         self._outputs = list(outputs)
@@ -147,7 +148,7 @@ def in_floats(proto: ModelProto) -> ModelProto:
     """
     if not any(node.op_type.startswith("Q") for node in proto.graph.node):
         return proto
-    # They take half a second to import, and few files need it.
+    # These modules take half a second to import, and few files need them.
     import onnx_ir as ir  # noqa: PLC0415
 
     from models.onnx_loader.integers import spell_out_integers  # noqa: PLC0415
@@ -219,7 +220,7 @@ def _read(node: NodeProto) -> set[str]:
     while pending:
         for attribute in pending.pop().attribute:
             for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                names.update(value.name for value in graph.output)  # perhaps of a graph around
+                names.update(value.name for value in graph.output)  # maybe of an outer graph
                 for inner in graph.node:
                     names.update(inner.input)
                     pending.append(inner)
@@ -227,7 +228,7 @@ def _read(node: NodeProto) -> set[str]:
 
 
 def _as_floats(proto: ModelProto) -> ModelProto:
-    # As above: few files have halves.
+    # As above: few files have float16.
     import onnx_ir as ir  # noqa: PLC0415
 
     from models.onnx_loader.normalise import to_float32  # noqa: PLC0415

@@ -66,17 +66,17 @@ class Classifier:
     classes: int
     precision: Precision = Precision.FP32
     serving: Serving = field(default_factory=Serving)
-    origin: str = ""  # one line: which file said what of it
+    origin: str = ""  # one line: the facts that each file gave
     embedding: Inner | Absent = UNSOUGHT
-    maps: Maps | Absent = UNSOUGHT  # of what the network looked at
-    keeps_input: bool = False  # so that engines can return it, too
+    maps: Maps | Absent = UNSOUGHT  # the parts of the image that decided the scores
+    keeps_input: bool = False  # whether engines can return the network's input, too
     takes_halves: bool = False  # the file's input is float16; engines take float32 in any case
     shown: bool = True  # whether the file or its graph shows what the scores are
-    why: str = ""  # they are what they are
-    warning: str = ""  # why its answers are probably wrong
-    path: Path | None = None  # of its file
-    metadata: Mapping[str, str] = field(default_factory=dict)  # that a file made of it gets, too
-    given: AsGiven | None = None  # what the file itself computes
+    why: str = ""  # the reason for the kind of scores
+    warning: str = ""  # why the model's answers are probably wrong
+    path: Path | None = None  # the model file
+    metadata: Mapping[str, str] = field(default_factory=dict)  # for files made from it, too
+    given: AsGiven | None = None  # the scores of the original file
 
     @property
     def is_multi_label(self) -> bool:
@@ -197,12 +197,12 @@ def load_classifier(
     try:
         classes = _classes(path, graph.shape(graph.outputs[0]))
     except UnsupportedModelError as error:
-        # Of a model that is refused anyway the operators say more than its output.
+        # If the model is refused in any case, its operators explain more than its output.
         raise UnsupportedModelError(network.no_kernels or str(error)) from error
     kind, why = _kind_of_scores(path, network.meaning, description.output, classes)
     labels = preprocessing.labels
     if not labels and (labels := labels_of(outputs, graph.outputs[0], classes)):
-        metadata = {**metadata, "labels": json.dumps(labels)}  # what has them is not in its graph
+        metadata = {**metadata, "labels": json.dumps(labels)}  # no node has them any more
     if classes == imagenet.CLASSES and not labels:
         _log.warning("%s has 1000 classes and no labels: ImageNet's labels are used", path.name)
         labels = imagenet.labels()

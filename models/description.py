@@ -70,12 +70,12 @@ from models.readers.reading import read_text
 from models.scores import OutputKind
 from models.served import Serving
 
-if TYPE_CHECKING:  # it brings what reads ONNX
+if TYPE_CHECKING:  # it imports the readers of ONNX
     from models.onnx_loader.own_normalisation import OwnNormalisation
 
 _log = logging.getLogger(__name__)
 
-_LONGEST = 2000  # characters of the line about what was taken from where
+_LONGEST = 2000  # characters of the line that names the source of each key
 
 _Path = TypeVar("_Path", bound=PurePath)
 
@@ -90,11 +90,11 @@ class Description:
     preprocessing: Preprocessing
     precision: Precision | None  # None: the network's own
     serving: Serving
-    origin: str  # one line: what was taken from which file, what was overruled or is not used
+    origin: str  # one line: the keys from each file, the overruled keys and the unused keys
     labels_from: str  # the file of the labels
-    embedding: str | None = None  # the node that has it; None: it is found
-    output: OutputKind | None = None  # what the scores are; None: nothing says so
-    scores: str | None = None  # the output that is the scores; None: it is found
+    embedding: str | None = None  # the node that computes it; None: Convoy finds it
+    output: OutputKind | None = None  # the kind of scores; None: no source names it
+    scores: str | None = None  # the output with the scores; None: Convoy finds it
 
 
 def files_of(model_path: Path) -> Iterator[Path]:
@@ -254,7 +254,7 @@ def _add(
         sources.setdefault(name, []).extend(taken)
 
 
-# --- what was taken from where -------------------------------------------------------------------
+# --- sources of the keys --------------------------------------------------------------------------
 
 
 def _shown_file(file: Path, model_path: Path) -> str:
@@ -299,8 +299,8 @@ def _overruled(reading: Reading, used: Mapping[str, Any]) -> Iterator[str]:
         if reading.pixels:
             said |= parse_keys(str(reading.file), reading.pixels())
     except NotLabelsError:
-        pass  # it is said elsewhere
-    except PreprocessingError as error:  # what is not used may be out of order
+        pass  # another place reports this
+    except PreprocessingError as error:  # an unused file may be invalid
         yield str(error)
     if "crop_pct" in said:
         said["resize"] = _resized(used["height"], used["width"], said.pop("crop_pct"))
@@ -332,7 +332,7 @@ def _settle(
         if not as_bytes:
             if name != own:
                 _say_guess(model_path, name, given)
-            # Where it is `own`, of the order of channels alone.
+            # If the name is `own`, only the order of the channels is a guess.
             guess = "" if CHOICES & given.keys() else name
     preset = EVERY_PRESET[name]
 

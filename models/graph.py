@@ -40,7 +40,7 @@ class ChannelSlice:
     """Locates a value that is a range of channels of a larger value (created by a fused Concat)."""
 
     parent: str
-    offset: int  # in channels
+    offset: int  # the first channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,12 @@ class Conv(Node):
     x: str = operand()
     weight: str = operand()
     bias: str | None = operand(default=None)
-    residual: str | None = operand(default=None)  # of the output's shape, or to be projected
+    residual: str | None = operand(default=None)  # in the output's shape; or a projection's input
     scale: str | None = operand(default=None)
     shift: str | None = operand(default=None)
     problem: ConvProblem  # for one image; `problem.with_batch(n)` for n
     activation: Activation | None = None
-    rounded: Storage | None = None  # of bytes: what the sum is rounded to ahead of the residual
+    rounded: Storage | None = None  # if bytes: the sum is rounded to this before the residual
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,7 +397,7 @@ class Graph:
     values: Mapping[str, Value]
     nodes: tuple[Node, ...]
     weights: Mapping[str, Weight]
-    # Of weights that were quantized, by name. A weight that a rule computes has another name.
+    # The quantized weights, by name. A weight that a rule computes gets another name.
     grids: Mapping[str, Grid] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -32,7 +32,7 @@ from models.served import Absent, Inner
 
 NONE = "none"
 
-_LISTED = 8  # names in a message
+_LISTED = 8  # the most names in a message
 
 _IN_BYTES = "it is computed in int8, and the values inside it are bytes"
 _AS_IT_IS = "ONNX Runtime runs its original nodes, which Convoy does not read"

@@ -29,7 +29,7 @@ from models.torchvision import TORCHVISION
 EVERY_PRESET: Mapping[str, Preset] = {**PRESETS, **TORCHVISION}
 """All presets by name, including torchvision's weights."""
 
-# A YAML file's values may share parts, and written out be as large as memory.
+# The values of a YAML file may share parts. Written out, they could fill the memory.
 _BRIEF = Repr()
 _BRIEF.maxlevel = 2
 

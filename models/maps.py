@@ -40,7 +40,7 @@ _Array = NDArray[np.float32]
 
 _SKIPPED = Identity | Reshape | Softmax
 
-_LENGTH = 3  # nodes that matter, from the scores back
+_LENGTH = 3  # the number of last nodes that decide
 
 _NEEDS = (
     "its scores are not a linear function of averages over an image's positions; a network with"

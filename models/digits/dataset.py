@@ -15,7 +15,7 @@ from PIL import Image
 from models.digits.drawing import Coverage, Placement, pen_digit, place, printed_digit
 from models.digits.network import SIDE
 
-_CANVAS = 96  # drawn at three times that, for smooth edges
+_CANVAS = 96  # drawn three times as large, for smooth edges
 HELD_OUT = 360
 
 _SPLIT_SEED = 0
@@ -68,10 +68,10 @@ def enlarged_digit(
 class Amounts:
     """Gives the number of training images of each kind."""
 
-    as_is: int = 6  # of each digit of the handwriting
-    enlarged: int = 12  # of each digit of the handwriting
-    pen: int = 1600  # of each of the ten digits
-    printed: int = 400  # of each of the ten digits
+    as_is: int = 6  # per handwritten digit
+    enlarged: int = 12  # per handwritten digit
+    pen: int = 1600  # per digit from 0 to 9
+    printed: int = 400  # per digit from 0 to 9
 
 
 def coverage_maps(

@@ -69,7 +69,7 @@ class Placement:
     downwards."""
 
     height: float  # of the digit, as a fraction of the image's
-    aspect: float  # width : height of the digit
+    aspect: float  # width / height of the digit
     angle: float  # degrees, counter-clockwise
     slant: float  # tangent of the lean to the right
     x: float  # of the digit's centre
@@ -161,7 +161,7 @@ def place(glyph: Image.Image, placement: Placement, side: int, aspect: float) ->
     `aspect` is the width of the digit divided by its height.
     """
     matrix = np.vstack([replace(placement, aspect=aspect).matrix(), [0, 0, 1]])
-    # Pillow needs the inverse: for each pixel of the result, its place in the glyph.
+    # Pillow needs the inverse matrix, which maps each pixel of the result to a point of the glyph.
     back = np.diag([glyph.width, glyph.height, 1]) @ np.linalg.inv(
         np.diag([side, side, 1]) @ matrix
     )
@@ -207,7 +207,7 @@ def _move(
 ) -> NDArray[np.float64]:
     offsets = rng.normal(0, wobble, points.shape)
     same = np.flatnonzero((points[1:] == points[:-1]).all(axis=1)) + 1
-    offsets[same] = offsets[same - 1]  # a corner stays one
+    offsets[same] = offsets[same - 1]  # a corner stays a corner
     moved: NDArray[np.float64] = points + offsets
     return moved
 

@@ -18,7 +18,7 @@ _SEED = 2
 
 @dataclass(frozen=True, slots=True)
 class _Manner:
-    name: str  # of the file, after the digit
+    name: str  # the part of the file name after the digit
     size: tuple[int, int]
     colours: Colours
     height: float  # of the digit, as a fraction of the image's
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def _save(image: Image.Image, path: Path) -> None:
-    image.save(path, quality=80)  # PNG, which is lossless, ignores it
+    image.save(path, quality=80)  # PNG is lossless and ignores the quality
     print(f"wrote {path}, {path.stat().st_size} bytes")
 
 

@@ -16,7 +16,7 @@ class DeviceChoice:
     """Names the device of one engine."""
 
     kind: DeviceKind
-    number: int = 0  # of the GPU
+    number: int = 0  # the GPU's index
 
 
 def every_gpu() -> Sequence[DeviceChoice]:

@@ -19,19 +19,21 @@ from models.engines.tolerance import relative_error, repeat_tolerance, score_tol
 from models.errors import EngineError, ModelError, UnsupportedModelError
 from models.onnx_loader import FileLimits, expose, read_model
 
-if TYPE_CHECKING:  # it brings the planner, which only a GPU needs
+if TYPE_CHECKING:  # it imports the planner, which only a GPU needs
     from models.lowering import Choose
 
-# Relative to an image's largest score; rounding alone may be more where a network says so.
+# Relative to an image's largest score. A network's rounding alone may allow a larger difference.
 _ALLOWED = 1e-3
-# In 8 bits a number between two codes becomes either, and its layer's results move by steps that
-# the next layers multiply: NNCF's MobileNetV2 of random weights differs by 0.2 where scales are
-# folded into its filters, 2 codes in 100,000 of the second layer and three quarters of the last.
+# In 8 bits, a number between two codes is rounded to either of them. This moves the layer's results
+# by whole steps, which the next layers multiply. Example: NNCF's MobileNetV2 with random weights
+# differs by 0.2 if scales are folded into its filters: 2 codes in 100,000 of the second layer
+# differ, and three quarters of the codes of the last layer.
 _ALLOWED_IN_8_BITS = 0.25
-# Some networks multiply rounding errors: of random weights, or with logits of thousands. As much as
-# ONNX Runtime's two ways of running a file differ, others may, within a bound.
+# Some networks amplify rounding errors: networks with random weights, or with logits of thousands.
+# Allow this multiple of the difference between ONNX Runtime's two ways to run a file, but at most
+# the second number.
 _OF_OWN, _MOST_OF_OWN = 2.0, 0.05
-# How many values are looked at by one session, which bounds memory.
+# The number of values that one session returns, which bounds the memory.
 _AT_ONCE = 32
 
 _log = logging.getLogger("convoy")
@@ -119,7 +121,7 @@ def _own_difference(classifier: Classifier, given: AsGiven) -> float:
             _scores_of_the_file(classifier.path, classifier, given, exact=exact)
             for exact in (False, True)
         )
-    except (ModelError, EngineError):  # the file may have gone, or need what the session lacks
+    except (ModelError, EngineError):  # the file is missing, or the session cannot run it
         return 0.0
     difference = relative_error(optimised, exact)
     return difference if np.isfinite(difference) else 0.0
@@ -164,7 +166,7 @@ def _cause(classifier: Classifier, given: AsGiven, index: int, allowed: float) -
         return _first_difference(
             in_floats(proto), classifier.network.proto, given.tensors[index], allowed
         )
-    except ModelError as error:  # the file may have gone
+    except ModelError as error:  # the file may be missing now
         return f"The operator that differs could not be found: {error}."
 
 
@@ -210,7 +212,7 @@ def _converted(
 def _differ(a: NDArray[np.float32], b: NDArray[np.float32], allowed: float) -> bool:
     if a.size != b.size or not a.size:
         return a.size != b.size
-    return not relative_error(a[np.newaxis], b[np.newaxis]) <= allowed  # NaN
+    return not relative_error(a[np.newaxis], b[np.newaxis]) <= allowed  # also true for NaN
 
 
 def _values(

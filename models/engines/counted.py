@@ -26,9 +26,10 @@ _ON_INTEGERS = frozenset(
         "QLinearMatMul",
     }
 )
-# What ONNX Runtime appends to the names of nodes that it moves to channels-last.
+# The suffix that ONNX Runtime appends to the names of nodes that it converts to channels-last.
 _MOVED = re.compile(r"_token_\d+$")
-# And to a result's name, which names the node, where it moves channels in blocks.
+# The suffix that it appends to the names of results whose channels it stores in blocks. The name of
+# a result names its node.
 _IN_BLOCKS = "_nchwc"
 
 

@@ -59,7 +59,7 @@ _log = logging.getLogger("convoy")
 _AHEAD = 20
 """The number of replays that keep the GPU busy while the host queues the measured launches."""
 
-_PlanKey = tuple[Kind, int]  # and N
+_PlanKey = tuple[Kind, int]  # kind and N
 
 
 class _Weights:
@@ -150,14 +150,15 @@ class CudaEngine:
         )
         self._replays: dict[_PlanKey, Replay] = {}
         self._kernels: Mapping[Instantiation, Kernel]
-        self._side_streams: Sequence[Stream] = ()  # for what runs beside `_stream`
+        self._side_streams: Sequence[Stream] = ()  # for steps that run in parallel to `_stream`
         self._buffer: Buffer | None = None
         self._weights: _Weights | None = None
         try:
             self._kernels = beside._kernels if beside else self._load(progress, threads)
             self._stream = device.stream()
             branches = max(max(streams(plan.after)) for plan in self._plans.values())
-            # None is made in a capture, which need not allow it.
+            # All streams are created before the captures, in which a driver may refuse to create
+            # one.
             self._side_streams = [device.stream() for _ in range(branches)]
             self._allocate(beside)
         except OutOfMemoryError as error:
@@ -195,7 +196,7 @@ class CudaEngine:
                 raise
             try:
                 self.close()
-            except EngineError as error:  # on a lost device; the CPU needs none
+            except EngineError as error:  # on a lost device; the CPU engine does not need it
                 _log.warning("the GPU's memory could not be freed: %s", error)
             return self._fallback(failure).warm_up()
         return self
@@ -354,7 +355,7 @@ class CudaEngine:
             step.launch.instantiation for plan in self._plans.values() for step in plan.steps
         )
         for _ in zip(progress(every), self._device.compile(every, threads), strict=True):
-            pass  # each step of the progress is a kernel that is compiled
+            pass  # each step of the progress bar is a compiled kernel
         return {instantiation: self._device.load(instantiation) for instantiation in every}
 
     def _allocate(self, beside: "CudaEngine | None") -> None:

@@ -13,15 +13,15 @@ from kernels.image.place import DeferredImage, Kind
 from kernels.problems.precision import Precision
 from models.errors import EngineError
 
-# N×H×W×C, pixels 0..255 in the order the model's channels have; N×D×H×W×C for clips of D frames.
+# N×H×W×C, with pixels 0..255 in the model's order of channels. N×D×H×W×C for clips of D frames.
 Pixels = NDArray[np.uint8]  # one image, H×W×C, in the model's size and order
 Images = NDArray[np.uint8]
-# One image as the network takes it, normalised: C×H×W, or H×W×C where that is the model's layout.
+# One normalised image in the network's input format: C×H×W, or H×W×C if that is the model's layout.
 Tensor = NDArray[np.float32]
 Array = Pixels | Tensor
-# Others than arrays are arrays of pixels, too, which some engines make on their device.
+# A DeferredImage stands for pixels that some engines compute on their device.
 Image = Array | DeferredImage
-# As one array, or one array per image: an engine copies them anyway. The kinds may mix.
+# One array, or one image after another: an engine copies them in any case. A batch may mix kinds.
 Batch = Images | Tensor | Sequence[Image]
 Scores = NDArray[np.float32]  # N×classes, one row per image
 
@@ -37,18 +37,18 @@ class TopClasses(NamedTuple):
     """
 
     indices: NDArray[np.float32]  # whole numbers
-    probabilities: NDArray[np.float32]  # all NaN where one of the image's scores is not finite
+    probabilities: NDArray[np.float32]  # all NaN if one of the image's scores is not finite
 
 
 class Results(NamedTuple):
     """Holds the results of a batch in arrays that later batches do not overwrite."""
 
     scores: Scores
-    ranked: TopClasses | None = None  # where the device ranks them; else that is left to the reader
-    # The values asked for, by name: n×(one image's shape) each.
+    ranked: TopClasses | None = None  # None if the device does not rank them; the caller does
+    # The requested values, by name: n×(shape for one image) each.
     inner: Mapping[str, NDArray[np.float32]] = MappingProxyType({})
-    # For each image, why the device left its file to the CPU: its scores mean nothing then. 0 where
-    # the device decoded it. None where the device decodes no files.
+    # For each image, the reason why the device left its file to the CPU; its scores then mean
+    # nothing. 0 if the device decoded the file. None if the device decodes no files.
     flags: NDArray[np.int32] | None = None
 
 
@@ -154,6 +154,6 @@ def batch_size(
 class DeviceKind(Enum):
     """Names the kinds of device on which an engine can run."""
 
-    AUTO = "auto"  # a CUDA GPU where one answers and passes the self-test, else the CPU
+    AUTO = "auto"  # a CUDA GPU if one is found and passes the self-test, else the CPU
     CUDA = "cuda"
     CPU = "cpu"

@@ -63,8 +63,9 @@ def _normalise(preprocessing: Preprocessing, output: str) -> list[NodeProto]:
     """Return nodes that compute the model's input, called `output`, from PIXELS."""
     pixels, transpose = PIXELS, []
     if preprocessing.layout is Layout.NCHW:
-        # Bytes are moved first, then each number has its neighbours' factor: with channels last the
-        # three passes below take three times as long, a quarter of SqueezeNet's time in 8 bits.
+        # The bytes are transposed first, so that neighbouring numbers share a factor. With channels
+        # last, the three nodes below take three times as long: a quarter of SqueezeNet's time in 8
+        # bits.
         *spatial, channels = range(1, 1 + len(preprocessing.image_shape))  # axes
         pixels = "convoy/planes"
         transpose = [

@@ -36,11 +36,12 @@ from models.session import PIXELS, TENSORS, open_session, session_options
 if TYPE_CHECKING:
     from models.classifier import Classifier
 
-# How much faster parallel images must be, and in how many tries.
+# Parallel images must take at most this fraction of the time, in the best of several tries.
 _CLEARLY = 0.97
 _TRIES = 3
 
-# Where one thread computes an image in less, the others are woken for every layer to save little.
+# If one thread computes an image in less time, several threads save little, and every layer wakes
+# them.
 _QUICK_S = 0.001
 
 
@@ -54,8 +55,8 @@ class SessionModel:
     inner: Mapping[str, Inner]
     preprocessing: Preprocessing
     classes: int
-    precision: Precision  # that the file computes in, whatever a GPU was to compute in
-    one_by_one: bool  # nothing shows whether images of a batch stay apart
+    precision: Precision  # the precision of the file's nodes; a GPU may use another one
+    one_by_one: bool  # images of one batch may influence each other
 
     @staticmethod
     def of(classifier: "Classifier") -> "SessionModel":
@@ -75,7 +76,7 @@ class SessionModel:
             classifier.preprocessing,
             classifier.classes,
             _precision(classifier),
-            bool(classifier.network.no_kernels),  # its images may mix
+            bool(classifier.network.no_kernels),  # its images may influence each other
         )
 
 
@@ -155,9 +156,9 @@ class OnnxRuntimeEngine:
         p = model.preprocessing
         self.fallback_reason = fallback_reason
         self._prove = prove
-        self._model: SessionModel | None = model  # while it may be opened elsewhere
+        self._model: SessionModel | None = model  # None if no other process may open it
         self._settled, self._one_thread = side_by_side, one_thread
-        inside = 1 if one_thread else threads  # the session
+        inside = 1 if one_thread else threads  # threads inside the session
         self.max_batch = max_batch
         self.classes = model.classes
         self._forms, self._image_shape = p.forms, p.image_shape
@@ -184,13 +185,13 @@ class OnnxRuntimeEngine:
             if threads > 1 and (apart or (one_thread is None and max_batch > 1)):
                 one = self._session if inside == 1 else None
                 self._single = self._single or one or open_session(model.data, 1)
-        except Exception as error:  # its own exceptions share no base class but this
+        except Exception as error:  # ONNX Runtime's exceptions have no other common base class
             raise EngineError(f"ONNX Runtime cannot open {model.name}: {error}") from error
         self._layers: Layers | None = layers
         computes = layers is None or layers.on_integers
         self.precision = model.precision if computes else Precision.FP32
-        self._beside = ThreadPoolExecutor(max(1, threads - 1), "beside")  # starts none yet
-        self._side_by_side: ort.InferenceSession | None = None  # where it is faster
+        self._beside = ThreadPoolExecutor(max(1, threads - 1), "beside")  # no thread starts yet
+        self._side_by_side: ort.InferenceSession | None = None  # None if this is not faster
 
     @property
     def device(self) -> str:
@@ -256,7 +257,7 @@ class OnnxRuntimeEngine:
         if self._side_by_side is None:
             self._beside.shutdown()
             if self._one_by_one:
-                self.max_batch = 1  # an image would only wait for others
+                self.max_batch = 1  # a batch would only make an image wait for others
         self.max_batch = self._prove(self)
         if not self._one_thread:
             self._model = None
@@ -328,7 +329,7 @@ class OnnxRuntimeEngine:
         Each thread takes the next image until none is left, so a delayed thread takes fewer images.
         """
         arrays = self._empty(len(images), outputs)
-        indices = iter(range(len(images)))  # the GIL gives each item to one thread
+        indices = iter(range(len(images)))  # the GIL ensures that each index goes to one thread
 
         def work(indices: Iterator[int]) -> None:
             for index in indices:
@@ -340,7 +341,7 @@ class OnnxRuntimeEngine:
         try:
             work(indices)
         finally:
-            wait(others)  # the caller may change the images afterwards
+            wait(others)  # the caller may overwrite the images afterwards
         for other in others:
             other.result()
         return arrays
@@ -400,7 +401,7 @@ class OnnxRuntimeEngine:
         return self._gathered[: len(images)]
 
 
-_Arrays = list[NDArray[np.float32]]  # the scores, then the inner values: n rows each
+_Arrays = list[NDArray[np.float32]]  # scores, then inner values: n rows each
 
 
 def _joined(parts: Sequence[_Arrays]) -> _Arrays:
@@ -417,7 +418,7 @@ def _precision(classifier: "Classifier") -> Precision:
         return Precision.INT8
     from models.onnx_loader import Opaque  # noqa: PLC0415
 
-    # The loader turns a model's float16 into float32, but of one that is served as it is.
+    # The loader converts float16 to float32, except in a model that runs with its original nodes.
     halves = any(isinstance(n, Opaque) and n.halves for n in classifier.network.graph.nodes)
     return Precision.FP16 if halves else Precision.FP32
 

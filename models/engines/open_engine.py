@@ -110,7 +110,7 @@ def _open(
 
     def on_gpu(fallback: Fallback | None) -> Engine:
         opened = None if beside else open_gpu(NO_GPU, choice.number)
-        # What plans and launches takes 0.2 s to import.
+        # The modules that plan and launch take 0.2 s to import.
         from models.engines.cuda_engine import CudaEngine  # noqa: PLC0415
         from models.tuning.measured import choose_for  # noqa: PLC0415
 

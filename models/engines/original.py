@@ -28,7 +28,7 @@ class Original:
         self._classifier = classifier
         try:
             proto = onnx.load(path)
-        except Exception as error:  # of protobuf, or of the file system
+        except Exception as error:  # an error of protobuf or of the file system
             raise EngineError(f"{path} cannot be read: {error}") from error
         expose(proto, classifier.network.graph.outputs[0])
         self._scores = proto.graph.output[0].name

@@ -16,8 +16,8 @@ class QuantizedWeights:
     0."""
 
     integers: NDArray[np.generic]
-    scale: NDArray[np.float32]  # of one number, or one an entry of axis 0
-    zero: NDArray[np.generic]  # as many
+    scale: NDArray[np.float32]  # one number, or one number per entry of axis 0
+    zero: NDArray[np.generic]  # as many numbers as `scale`
 
     @property
     def floats(self) -> NDArray[np.float32]:

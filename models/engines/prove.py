@@ -23,7 +23,7 @@ from models.engines.tolerance import relative_error, repeat_tolerance, score_tol
 from models.errors import DeviceLostError, EngineError
 from models.preprocessing import normalised
 
-if TYPE_CHECKING:  # it brings the planner, which only a GPU needs
+if TYPE_CHECKING:  # it imports the planner, which only a GPU needs
     from models.lowering import Choose
 
 _START_OF_SCAN = 0xDA
@@ -80,7 +80,7 @@ def prove(
             batches.append(([_twice_as_large(image) for image in images[-n:]], expected[-n:]))
         if files:
             batches.append((files[-n:], expected[-n:]))
-        if choose or n == engine.max_batch:  # a GPU has a plan for tensors at every N, too
+        if choose or n == engine.max_batch:  # at every N, a GPU also has a plan for tensors
             batches.append((tensors[-n:][::-1], expected[-n:][::-1]))
         flaw = next(filter(None, (_flaw(engine, *batch, allowed, whose) for batch in batches)), "")
         if flaw and n == 1:
@@ -161,6 +161,6 @@ def _flaw(engine: Engine, images: Batch, expected: Scores, allowed: float, whose
         return str(failure)
     if results.flags is not None and results.flags.any():
         return f"test files could not be decoded (flags {results.flags.tolist()})"
-    if error <= allowed:  # not NaN
+    if error <= allowed:  # False for NaN
         return ""
     return f"scores differ from {whose} by {error:.1e} of the largest, {allowed:.1e} is allowed"

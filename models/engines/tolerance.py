@@ -34,7 +34,7 @@ from models.graph import (
 from models.onnx_loader import Opaque
 from models.quantized_filters import is_quantized
 
-if TYPE_CHECKING:  # it brings the planner, which only a GPU needs
+if TYPE_CHECKING:  # it imports the planner, which only a GPU needs
     from models.lowering import Choose
 
 _STEPS = 255
@@ -56,7 +56,7 @@ def network_tolerance(graph: Graph, choose: "Choose | None" = None) -> float:
     quadratic mean of the error is √(e·s).
     """
     u = float(np.finfo(np.float32).eps) / 2
-    total = 0.0  # in u
+    total = 0.0  # in units of u
     for node in graph.nodes:
         errors: list[float] = []
         if is_quantized(graph.values[node.output].stored):
@@ -66,13 +66,13 @@ def network_tolerance(graph: Graph, choose: "Choose | None" = None) -> float:
         if isinstance(node, Conv):
             errors.append(_conv_error(node.problem, choose))
             if node.problem.prologue is not None:
-                errors.append(2)  # as the node that it was
+                errors.append(2)  # the error of the node that it replaced
         elif isinstance(node, Gemm):
             errors.append(sqrt(graph.shape(node.weight)[1]))
             if graph.values[node.x].stored == HALF:
-                errors.append(ROUNDED)  # its weights
+                errors.append(ROUNDED)  # the weights are rounded
         elif isinstance(node, Attention):
-            errors += [sqrt(_terms(graph, node)), 2 * FACTORS[node.precision]]  # of both products
+            errors += [sqrt(_terms(graph, node)), 2 * FACTORS[node.precision]]  # for both products
         elif isinstance(node, Product):
             errors += [max(2, sqrt(_terms(graph, node))), FACTORS[node.precision]]
         elif isinstance(node, Opaque):
@@ -86,7 +86,7 @@ def network_tolerance(graph: Graph, choose: "Choose | None" = None) -> float:
 def _terms(graph: Graph, node: Node) -> int:
     """Return how many numbers the node adds for each element of its result, at least 1."""
     match node:
-        case Attention():  # scores, and shares of the values
+        case Attention():  # terms of a score, and of a sum of values
             return sum(graph.shape(node.k)[-2:])
         case Product():
             return graph.shape(node.a)[-1]
@@ -122,7 +122,7 @@ def score_tolerance(
     relative to the largest |z|, which is estimated by |ln p| of the smallest probability,
     `smallest`.
     """
-    if classifier.network.no_kernels:  # both sides are ONNX Runtime
+    if classifier.network.no_kernels:  # ONNX Runtime computes both scores
         return repeat_tolerance(classifier, smallest)
     at_n = choose and (lambda conv: choose(conv.with_batch(n)))
     ours = network_tolerance(classifier.rewritten.graph, at_n)
@@ -142,7 +142,7 @@ def _of_scores(classifier: Classifier, smallest: float, bound: float) -> float:
     kind = classifier.preprocessing.output
     if not (kind.is_unbounded or kind.by_softmax):
         tiny = float(np.finfo(np.float32).tiny)
-        bound *= 2 * max(1.0, -log(smallest if smallest > tiny else tiny))  # not NaN
+        bound *= 2 * max(1.0, -log(smallest if smallest > tiny else tiny))  # NaN: `tiny`
     return bound
 
 

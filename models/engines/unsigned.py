@@ -42,7 +42,7 @@ _TYPES: Mapping[int, np.iinfo[Any]] = {
     TensorProto.UINT8: np.iinfo(np.uint8),
 }
 
-# They move bytes, or take the largest: the order of the numbers is that of the shifted ones.
+# Nodes that move bytes or select the largest. A shift does not change the order of codes.
 _MOVES = frozenset(
     {"Concat", "Flatten", "Identity", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 )
@@ -61,7 +61,7 @@ def on_integers(
     """
     result = ModelProto()
     result.CopyFrom(model)
-    # A graph inside a node may read any value.
+    # A subgraph of a node may read any value.
     if any(p.type == AttributeProto.GRAPH for node in model.graph.node for p in node.attribute):
         return result
     graph = ProtoGraph.of(result.graph, kept)
@@ -128,7 +128,8 @@ def _moved(node: NodeProto) -> Sequence[str]:
 class _Change:
     joined: _Joined
     shift: int
-    # What a QuantizeLinear reads instead of the activation ahead of it, and the largest code.
+    # By the output of a QuantizeLinear: its new input (the activation's input), and the highest
+    # code.
     behind: Mapping[str, tuple[str, int]]
 
     @property
@@ -196,7 +197,7 @@ def _bound(graph: ProtoGraph, quantize: NodeProto, highest: int) -> tuple[str, i
 def _apply(graph: ProtoGraph, change: _Change) -> None:
     for end in (*change.joined.quantize, *change.joined.dequantize):
         end.input[2] = _shifted(graph, end.input[2], change.shift)
-        # From opset 21 on it may say the type of the zero point once more.
+        # From opset 21 on, this attribute may repeat the type of the zero point.
         kept = [part for part in end.attribute if part.name != "output_dtype"]
         if end.op_type == "QuantizeLinear" and len(kept) < len(end.attribute):
             del end.attribute[:]

@@ -52,7 +52,7 @@ def lower(
     are computed.
     """
     output = preprocessing.output
-    # The host makes probabilities of the few scores that are ranked, where no softmax does.
+    # If no softmax computes probabilities, the host converts the few ranked scores.
     score = ScoreKind.LOGITS if output.by_softmax else ScoreKind.PROBABILITIES
     if output is OutputKind.PROBABILITIES and (logits := without_last_softmax(graph)) is not None:
         graph, score = logits, ScoreKind.SOFTMAX

@@ -28,8 +28,8 @@ class BufferView:
 
     root: str
     offset: int
-    strided: StridedTensor  # batch axis first; its `offset` is this one's, modulo 16 bytes
-    pixels: Pixels | None  # None where the channels of a pixel do not lie side by side
+    strided: StridedTensor  # batch axis first; its `offset` is `offset` modulo 16 bytes
+    pixels: Pixels | None  # None if the channels of a pixel are not contiguous
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def with_single_axes(view: BufferView, shape: Shape) -> BufferView | None:
     pixels = None
     if len(shape) in PIXEL_RANKS:
         channels, spatial = shape[0], shape[1:]
-        # The result is pixels only if the value was, or if an image has one pixel.
+        # The result has `pixels` only if the value had them, or if an image has a single pixel.
         if prod(spatial) == 1 and strides[0] == 1 and batch >= channels:
             pixels = Pixels(channels, batch, stored=view.strided.stored)
         elif view.pixels is not None and view.pixels.channels == channels:

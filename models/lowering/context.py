@@ -50,15 +50,16 @@ class Context:
     def __init__(self, graph: Graph, n: int, choose: Choose) -> None:
         self.graph, self.n, self.choose = graph, n, choose
         self.tape = Tape()
-        self.index = -1  # of the node at hand
+        self.index = -1  # the index of the node that is being lowered
         self.views: dict[str, BufferView] = {}
-        self.values_in: dict[str, list[str]] = {}  # root: the values that lie in it
+        self.values_in: dict[str, list[str]] = {}  # by root: the values in that buffer
         self.last_read = _last_reads(graph)
-        self.flags: dict[str, Operand] = {}  # of the images, where a device decodes files
+        self.flags: dict[str, Operand] = {}  # the flags of the images, if a device decodes files
         self._readers = _readers(graph)
         self.of_tokens = _values_of_tokens(graph, self._readers)
 
-    # --- where values lie ------------------------------------------------------------------------
+    # --- locations of values
+    # -------------------------------------------------------------------------
 
     def settle(self, value: str, view: BufferView) -> BufferView:
         """Record `view` as the location of `value`, and return it."""
@@ -218,7 +219,7 @@ class Context:
         x = self.dense(value)
         results = ResultLayout(*x.strided.shape)
         elements = self.n * results.classes
-        flops = 0 if kind is ScoreKind.PROBABILITIES else 4 * elements  # as of a Softmax
+        flops = 0 if kind is ScoreKind.PROBABILITIES else 4 * elements  # like a Softmax
         read = x.strided.stored.itemsize * elements
         self.tape.begin(OUTPUT, Cost(flops, read + results.nbytes))
         results_at = self.tape.buffer(OUTPUT, results.nbytes)
@@ -240,14 +241,14 @@ class Context:
         *spatial, channels = p.image_shape
         area = prod(spatial)
         if p.layout is Layout.NHWC:
-            # The network itself reads H×W×C: the graph's first axis is not the channels.
+            # The network itself reads H×W×C, so the graph's first axis is not the channels.
             shape = self.graph.shape(value)
             view = BufferView(value, 0, StridedTensor.contiguous((self.n, *shape), stored), None)
             self.tape.buffer(value, stored.itemsize * self.n * prod(shape))
             written = Pixels(channels, channels, stored=stored)
         else:
             view = self.fresh(value, self.graph.shape(value), stored)
-            # A pixel's padding becomes 0: the first convolution may read whole vectors.
+            # A pixel's padding is set to 0, because the first convolution may read whole vectors.
             written = Pixels(pixels_of(view).pitch, pixels_of(view).pitch, stored=stored)
         self.settle(value, view)
         read = self.n * area * channels
@@ -287,7 +288,7 @@ class Context:
             return None, {"images": images}
         places = Places(place_bytes, p.layout is Layout.NHWC, has_made=kind >= Kind.DECODED)
         entries = self.tape.buffer("convoy/entries", self.n * place_bytes)
-        # As of photographs that were decoded to twice the network's width and height.
+        # The cost of photographs that were decoded to twice the network's width and height.
         self.tape.begin(INPUT, Cost(0, 4 * nbytes))
         self.tape.emit(fetch_launch(self.n, place_bytes), images=images, entries=entries)
         if not places.has_made:
@@ -346,7 +347,8 @@ class Context:
             into = buffer_view.refined(y.strided, axes)
             self.tape.copy(buffer_view.refined(x, axes), x_at, into, at(y))
             return
-        # No axes in common: through a row-major copy, which can be viewed in any shape.
+        # The shapes share no axes. The elements pass through a row-major copy, which any shape can
+        # view.
         root = f"reshape/{len(self.tape.steps)}"
         middle = self.tape.buffer(root, x.stored.itemsize * prod(x.shape))
         self.tape.copy(x, x_at, StridedTensor.contiguous(x.shape, x.stored), middle)

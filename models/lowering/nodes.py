@@ -95,8 +95,9 @@ def _conv(to: Context, node: Conv) -> None:
     if node.residual is not None:
         view, residual = to.pixels(node.residual)
         operands["residual"] = at(view)
-    # The thread that writes an element has read its residual: y may take the residual's buffer. But
-    # x and what is projected are read by others, at other positions: never in a buffer of theirs.
+    # The thread that writes an element has read its residual, so y may overwrite the residual.
+    # Other threads read x, and the input of a projection, at other positions. Therefore y must not
+    # overwrite these.
     added = node.residual if problem.projection is None else None
     apart = added is not None and to.views[added].root != x.root
     y = to.output(node.output, over=added if apart else None)
@@ -185,7 +186,7 @@ def _binary(to: Context, node: Binary) -> None:
     reads = [to.views[operand] for operand in (node.a, node.b) if operand in to.views]
     whole = to.graph.shape(node.a) == to.graph.shape(node.output)
     y = to.output(node.output, over=node.a if whole else node.b, reads=reads)
-    if is_quantized(stored):  # a sum: `integer_sum` makes no other
+    if is_quantized(stored):  # a sum, because `integer_sum` makes nothing else
         launch = add_launch(a, b, y.strided, node.activation)
     else:
         launch = elementwise.binary_launch(node.op, a, b, y.strided, node.activation)
@@ -249,7 +250,7 @@ def _pad(to: Context, node: Pad) -> None:
 
 
 def _quantize(to: Context, node: Quantize) -> None:
-    if node.output in to.views:  # of pixels, which Context.preprocess made bytes of
+    if node.output in to.views:  # Context.preprocess already wrote the bytes of pixels
         return
     x, y = to.views[node.x], to.output(node.output)
     launch = quantize_launch(*blocks_of(x.strided, y.strided, node.block))
@@ -275,7 +276,7 @@ def _gemm(to: Context, node: Gemm) -> None:
     if is_quantized(to.graph.values[node.x].stored):
         lower_integer_gemm(to, node)
         return
-    # Several rows of an image would be a Conv's pixels (sink_transpose).
+    # A Gemm over several rows of an image would be a 1×1 Conv (sink_transpose).
     to.output(node.output)
     x, y = to.dense(node.x), to.dense(node.output)
     operands: dict[str, Operand] = {"x": at(x), "y": at(y)}
@@ -320,8 +321,8 @@ def _reshape(to: Context, node: Reshape) -> None:
     if node.channels_last:
         seen = buffer_view.flattened(x, to.n)
         seen = seen and buffer_view.with_single_axes(seen, shape)
-        seen = seen or buffer_view.with_single_axes(x, shape)  # a vector along any axis
-        # Channels after the spatial axes, as in memory: H, W, C.
+        seen = seen or buffer_view.with_single_axes(x, shape)  # also a vector along any axis
+        # The channels follow the spatial axes, as in memory: H, W, C.
         strided = strided.transposed((0, *range(2, len(strided.shape)), 1))
     else:
         seen = buffer_view.with_single_axes(x, shape) or buffer_view.pixels_in_order(x, shape)

@@ -70,7 +70,7 @@ class TapeStep:
     launch: Launch
     operands: Mapping[str, Operand]
     cost: Cost
-    chosen: PlannedConv | None  # of a convolution
+    chosen: PlannedConv | None  # None if the launch computes no convolution
 
 
 @dataclass
@@ -79,14 +79,14 @@ class Tape:
     weights."""
 
     steps: list[TapeStep] = field(default_factory=list)
-    buffers: dict[str, int] = field(default_factory=dict)  # root: bytes
-    counters: list[str] = field(default_factory=list)  # roots, zero before and after every step
+    buffers: dict[str, int] = field(default_factory=dict)  # the bytes of each root
+    counters: list[str] = field(default_factory=list)  # roots; 0 before and after each step
     weights: dict[str, MakeWeight] = field(default_factory=dict)
-    # Values that the last step leaves intact.
+    # Values that are still intact after the last step.
     kept: dict[str, BufferView] = field(default_factory=dict)
-    node: str = ""  # whose steps are emitted
-    cost: Cost = NO_COST  # of that node; its first step carries it
-    chosen: PlannedConv | None = None  # of that node
+    node: str = ""  # the node whose steps are emitted
+    cost: Cost = NO_COST  # that node's cost, which its first step carries
+    chosen: PlannedConv | None = None  # that node's convolution and algorithm
 
     def begin(self, node: str, cost: Cost) -> None:
         """Attribute the following steps to this node."""
@@ -108,7 +108,8 @@ class Tape:
         self.cost = NO_COST
 
     def _check_types(self, launch: Launch, operands: Mapping[str, Operand]) -> None:
-        # conv_tensor's Element is not a name of a type here; check_operands holds it to its type.
+        # The type Element of conv_tensor is not in _TYPES; check_operands compares it with the
+        # stored type.
         declared = {name: type_ for name, type_ in launch.elements.items() if type_ in _TYPES}
         for name, type_ in declared.items():
             stored = operands[name].stored

@@ -50,9 +50,9 @@ class LoadedModel:
 
     name: str
     graph: Graph  # typed nodes as exported, before any rewriting
-    proto: ModelProto  # the normal form as ONNX, its batch axis symbolic; or the file's own
-    quantized: bool = False  # whether it computes on 8-bit integers
-    meaning: Meaning = UNSHOWN  # of its scores
+    proto: ModelProto  # the normal form with a symbolic batch axis, or the original nodes
+    quantized: bool = False  # whether the model computes on
+    meaning: Meaning = UNSHOWN  # the meaning of the scores
 
     @property
     def no_kernels(self) -> str:
@@ -67,7 +67,7 @@ class LoadedModel:
 def metadata_of(proto: ModelProto) -> Mapping[str, str]:
     """Return the metadata entries in the model file, except those that are not valid text."""
     entries = ((entry.key, entry.value) for entry in proto.metadata_props)
-    # Of bytes that are not UTF-8 protobuf makes no str, whatever its types promise.
+    # protobuf returns text that is not UTF-8 as bytes, although its type hints say str.
     return {key: value for key, value in entries if {type(key), type(value)} == {str}}
 
 
@@ -112,7 +112,7 @@ def load_proto(
     """
 
     def translate() -> tuple[Graph, ModelProto, bool, Meaning]:
-        # Their libraries take 0.6 s.
+        # The libraries of these modules take 0.6 s to import.
         from models.onnx_loader.choose import choose_scores  # noqa: PLC0415
         from models.onnx_loader.translate import translate  # noqa: PLC0415
 

@@ -79,7 +79,8 @@ def _runnable(proto: ModelProto, model: ir.Model, scores: str) -> ModelProto:
     runnable = ModelProto()
     runnable.CopyFrom(proto)
     expose(runnable, scores)
-    # From 4 on initializers are no inputs; a number above ONNX Runtime's says nothing of the nodes.
+    # From IR version 4 on, initializers are not inputs. A version above ONNX Runtime's does not
+    # mean that the nodes are newer.
     runnable.ir_version = min(max(proto.ir_version, 4), IR_VERSION)
     flush_proto(runnable)
     return runnable

@@ -36,7 +36,7 @@ def make_batch_symbolic(model: ir.Model) -> None:
         elif node.op_type in _ELEMENTWISE:
             _cut_constants(model.graph, node, range(len(node.inputs)))
         elif node.op_type == "Gemm":
-            _cut_constants(model.graph, node, range(2, len(node.inputs)))  # its bias
+            _cut_constants(model.graph, node, range(2, len(node.inputs)))  # the bias
     shapes = {value: static_shape(value)[1:] for value in model.graph.outputs}
     for node in model.graph:
         for output in node.outputs:
@@ -46,8 +46,8 @@ def make_batch_symbolic(model: ir.Model) -> None:
     passes.ShapeInferencePass()(model)
     passes.RemoveUnusedNodesPass()(model)
     for value, rest in shapes.items():
-        # Typed nodes never touch the batch, so where inference loses it (Pad, Slice) it is known.
-        # A number would mean that the model still has one fixed batch size.
+        # Typed nodes never change the batch axis, so it is known even if shape inference loses it
+        # (Pad, Slice). A number would mean that the model still has a fixed batch size.
         if value.shape is not None and isinstance(value.shape[0], int):
             raise UnsupportedModelError(
                 f"output {value.name} has the shape {value.shape}; its first axis must be the batch"
@@ -67,7 +67,7 @@ def _copy_batch(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _expand_without_batch(graph: ir.Graph, node: ir.Node) -> None:
-    # Expand broadcasts both ways: 1 keeps the input's size.
+    # Expand broadcasts in both directions: a target of 1 keeps the input's size.
     target = np.array([1, *_image_shape(node)], np.int64)
     node.replace_input_with(1, add_constant(graph, f"{node.outputs[0].name}/target", target))
 

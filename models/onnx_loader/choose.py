@@ -14,9 +14,9 @@ from models.onnx_loader.meaning import range_of, static_shape_or_none
 from models.onnx_loader.outputs import Outputs
 from models.scores import classes_of, set_key
 
-_LISTED = 8  # names in a message
-_COMPARED = 32  # outputs
-_MORE_OWN = 2  # convolutions, and as many as twice another head's
+_LISTED = 8  # the most names in a message
+_COMPARED = 32  # the most outputs that are compared
+_MORE_OWN = 2  # by which a main head's convolutions exceed twice another head's
 
 
 def choose_scores(model: ir.Model, outputs: Outputs, labels: int, beside: str | None) -> None:

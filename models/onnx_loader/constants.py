@@ -16,7 +16,7 @@ def numbered(stem: str) -> Iterator[str]:
 
 def add_constant(graph: ir.Graph, name: str, array: NDArray[Any]) -> ir.Value:
     """Add a constant to `graph` and return it. If `name` is used, a number is appended to it."""
-    # A model that was written in this form has constants of these names.
+    # A model that Convoy wrote already has constants of these names.
     name = next(free for free in numbered(name) if free not in graph.initializers)
     value = ir.Value(
         name=name,

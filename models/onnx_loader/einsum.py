@@ -121,7 +121,7 @@ class _Products:
             return
         a, b = terms
         if a.name in self.to.weights or (b.name not in self.to.weights and y[-1:] in a.letters):
-            a, b = b, a  # so that a constant comes last, and rows ahead of columns
+            a, b = b, a  # the constant comes last, and rows come before columns
         if set(a.letters) & set(b.letters) <= set(y):
             self.elements(a, b, y)
         else:

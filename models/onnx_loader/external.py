@@ -35,7 +35,7 @@ def read_external_data(path: Path, model: ModelProto, *, allowed: bool, max_byte
                     f"{path} and its external data exceed {max_bytes:,} bytes, which is the limit"
                 )
             load_external_data_for_tensor(tensor, str(folder))
-        # ValueError: an invalid number, or a path with a NUL.
+        # A ValueError means an invalid number or a path with a NUL.
         except (OSError, ValueError, onnx.checker.ValidationError) as error:
             raise ModelFileError(
                 f"{path}: cannot read the external data of {tensor.name}: {shortened(str(error))}"
@@ -65,7 +65,7 @@ def _check(path: Path, folder: Path, tensor: TensorProto, *, inner: bool) -> int
     name = info.location if isinstance(info.location, str) else ""
     file, plain = folder / name, PurePath(name)
     inside = name.isprintable() and plain.parts and not plain.is_absolute()
-    on_the_way = (file, *file.parents[: len(plain.parts) - 1])  # not the folder itself
+    on_the_way = (file, *file.parents[: len(plain.parts) - 1])  # without the model's folder
     if not inside or ".." in plain.parts or any(folder.is_symlink() for folder in on_the_way):
         raise ModelFileError(
             f"{where} is refused: it must be a plain relative path inside the model's folder,"

@@ -22,7 +22,7 @@ from models.onnx_loader.limits.wire import MalformedError, check_wire
 
 OLDEST_OPSET = 7
 NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
-# Protobuf, and so ONNX without external data, ends at 2 GiB.
+# Protobuf messages, and so ONNX files without external data, have at most 2 GiB.
 MAX_MODEL_BYTES = 2**31 - 1
 
 _Checked = TypeVar("_Checked", bytes, ModelProto)
@@ -52,7 +52,7 @@ def read_model(path: Path, limits: FileLimits) -> ModelProto:
     _refuse(path, check_stored, model)
     try:
         check_valid(model)
-    # RuntimeError: where onnx itself asserts.
+    # A RuntimeError is a failed assertion of onnx.
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
         raise ModelFileError(
             f"{path} is not a valid ONNX model: {_first_line(error)}{remedy(model)}"
@@ -106,7 +106,8 @@ _HIDDEN = "convoy.old"
 
 
 def _is_spelled_out(op: str, opset: int) -> bool:
-    # It imports onnx-ir, which takes 0.6 s, and few files have operators that onnx has dropped.
+    # This module imports onnx-ir, which takes 0.6 s. Few files have operators that onnx has
+    # removed.
     from models.onnx_loader.old_operators import is_spelled_out  # noqa: PLC0415
 
     return is_spelled_out(op, opset)
@@ -136,7 +137,7 @@ def _read(path: Path, max_bytes: int) -> bytes:
             size = fstat(file.fileno()).st_size
             if size > max_bytes:
                 raise ModelFileError(f"{path} has {size:,} bytes; the limit is {max_bytes:,}")
-            # One byte more than its size: files under /proc report a size of 0.
+            # Read one byte more than the size, because files under /proc report a size of 0.
             data = file.read(size + 1)
     except OSError as error:
         raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -159,7 +160,7 @@ def _parse(path: Path, data: bytes) -> ModelProto:
 
 _EXPORT = "export the model as docs/from-pytorch.md or docs/from-keras.md says"
 
-# What people have in place of a model, or under its name.
+# Files that people may have instead of a model, or under the model's name.
 _OTHERS = (
     Signature(
         "a Git LFS pointer; run `git lfs pull` to fetch the file itself",

@@ -13,8 +13,9 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 from onnxscript.optimizer import FOLDED_FROM_KEY
 
-# The public fold_constants_ir takes no subclass, and only this class sees each node as soon as its
-# shape is known: whole-graph inference would compute every shape that follows from a large one.
+# The public fold_constants_ir accepts no subclass. Only a subclass can check each node as soon as
+# its shape is known. Inference on the whole graph would first compute every shape that follows from
+# a large one.
 from onnxscript.optimizer._constant_folding import FoldConstantsPass, Replacement
 from onnxscript.rewriter import MatchResult, RewritePass
 from onnxscript.rewriter.rules import common as rules
@@ -59,9 +60,9 @@ def _trains(node: ir.Node | None) -> bool:
     return training is not None and training.as_int() == 1
 
 
-# onnxscript's default rules, in its order, without those for operators that are not supported
-# (ConvTranspose, ScatterND, ...), and without slice_split, which walks all nodes for each node;
-# models/rewrite joins slices itself.
+# onnxscript's default rules, in the default order, with two exceptions. Rules for operators that
+# are not supported (ConvTranspose, ScatterND, ...) are left out. So is slice_split, which walks all
+# nodes for each node; models/rewrite joins slices itself.
 _RULES = (
     rules.add_0_rule,
     rules.sub_0_rule,
@@ -101,8 +102,8 @@ _RULES = (
     rules.remove_optional_bias_from_gemm_rule,
 )
 
-# The operators to fold: their time and memory are linear in their inputs and outputs, but for
-# products, which are counted. A loop or a regular expression may take any time.
+# The operators to fold. Their time and memory are linear in their inputs and outputs, except for
+# products, which are counted. A loop or a regular expression could take any time.
 # fmt: off
 _FOLDED = frozenset(
     {
@@ -121,10 +122,10 @@ _FOLDED = frozenset(
     }
 )
 # fmt: on
-# The size of their output is unknown in advance, but at most that of their input.
+# The size of these operators' output is unknown in advance, but at most the size of their input.
 _SHRINKING = frozenset({"NonZero"})
-# Each number of their output is a sum along an axis of their first input; of convolutions only
-# those with a window of one position are folded.
+# Each number of the output is a sum along an axis of the first input. Convolutions are folded only
+# if their window is one position.
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv"})
 
 
@@ -304,7 +305,7 @@ class _Folding(FoldConstantsPass):
             _standardise(node)
         replacement: Replacement | None = super().process_node(node, is_function)
         if node.op_type == "GroupNormalization" and node.inputs[0] is not None:
-            node.outputs[0].shape = node.inputs[0].shape  # onnx infers none
+            node.outputs[0].shape = node.inputs[0].shape  # onnx does not infer it
         for value in node.outputs:
             check_value(value)
         return replacement

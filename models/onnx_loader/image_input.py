@@ -23,7 +23,7 @@ class ImageInput:
 
     name: str
     elements: int  # a type of TensorProto
-    shape: tuple[int | None, ...]  # of one image; None: open
+    shape: tuple[int | None, ...]  # for one image; None: an open size
 
     @property
     def takes_bytes(self) -> bool:

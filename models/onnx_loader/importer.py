@@ -30,7 +30,7 @@ class UnknownShapeError(RefusedError):
 class Importer:
     """Collects typed nodes, values and weights while operators are imported one by one."""
 
-    reserved: frozenset[str] = frozenset()  # names of computed values, declared when they are met
+    reserved: frozenset[str] = frozenset()  # names of computed values that are declared later
     values: dict[str, Value] = field(default_factory=dict)
     weights: dict[str, Weight] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
@@ -62,9 +62,9 @@ class Importer:
         If `name` is used, a number is appended to it. `grid` holds the weight's integers if it is
         quantized in the file.
         """
-        # Not np.ascontiguousarray, which gives a scalar an axis.
+        # np.ascontiguousarray would add an axis to a scalar.
         weight = np.asarray(array, np.float32, order="C")
-        # Several nodes may read one weight, each in its own shape.
+        # Several nodes may read the same weight, each in another shape.
         name = next(
             free
             for free in numbered(name)

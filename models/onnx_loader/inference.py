@@ -6,8 +6,8 @@ import onnx_ir as ir
 
 from models.errors import UnsupportedModelError
 
-# The first opset in which BatchNormalization says by an attribute that it trains; before, it said
-# so by giving the means that it computes.
+# The first opset in which an attribute shows that BatchNormalization is in training mode. In older
+# opsets, additional outputs (the means) show it.
 _TRAINING_MODE = 14
 _RANDOM = frozenset(
     {
@@ -20,7 +20,8 @@ _REMEDY = (
     " training=TrainingMode.TRAINING"
 )
 
-# Every number of their weights reaches a score. Others may well read an infinite bound or mask.
+# Every number of these operators' weights affects a score. Other operators may read infinite bounds
+# or masks.
 _LINEAR = frozenset({"BatchNormalization", "Conv", "ConvTranspose", "Gemm", "MatMul"})
 _ARITHMETIC = _LINEAR | {
     "Add", "Div", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "Mul",

@@ -27,7 +27,7 @@ from onnxscript.rewriter.rules import common as rules
 from models.onnx_loader.constants import add_constant
 from models.onnx_loader.integers import constant_of
 
-# They move their first input, and Concat all of them; a maximum selects.
+# These operators move their first input, and Concat moves all its inputs; MaxPool selects elements.
 _MOVES = frozenset(
     {"Concat", "Flatten", "MaxPool", "Pad", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 )

@@ -41,9 +41,9 @@ from onnx_ir.passes import common as passes
 from models.onnx_loader.constants import add_constant
 from models.onnx_loader.integers import QuantizedConstant, constant_of, dequantized_constant
 
-# Smaller products are 0: their steps would leave the numbers that float32 has.
+# Smaller products count as 0, because a scale for them would be too small for float32.
 _LEAST = 1e-30
-# The largest bias in steps, half of what 32 bits hold.
+# The largest bias, in multiples of the scale: half the range of 32 bits.
 _STEPS = 2.0**30
 
 _Numbers = NDArray[np.float64]
@@ -99,7 +99,7 @@ def _share_scale(quantize: ir.Node, graph: ir.Graph) -> None:
     if activation is not None and not _is_relu(activation, scales, kind.max - zeros):
         return
     zero, most = zeros.min(), scales.max()
-    fewer = (kind.max - zeros) / (kind.max - zero)  # codes, as a part of the others'
+    fewer = (kind.max - zeros) / (kind.max - zero)  # the channel's codes, as a fraction of N
     if (fewer < 1).any() and (
         activation is None or (scales * (kind.max - zeros) > most)[fewer < 1].any()
     ):

@@ -30,8 +30,8 @@ class _Spelling:
 
     operator: str
     reads: tuple[Parameters, ...]
-    writes: tuple[int, int]  # inputs of the result: scale, zero point
-    bias: int | None = None  # int32, in steps of the product of both scales
+    writes: tuple[int, int]  # the indices of the inputs with the result's scale and zero point
+    bias: int | None = None  # the index of the int32 bias, in units of the product of both scales
 
 
 _PAIR = ((0, 1, 2), (3, 4, 5))
@@ -46,12 +46,12 @@ _SPELLINGS = {
         for operator in ("AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax")
     },
 }
-# Attributes of Microsoft's operators that ONNX's do not have, with the value that both mean.
+# Attributes that only Microsoft's operators have, with the value at which both operators are equal.
 _THEIRS = {"channels_last": 0}
-# The axis of a Softmax meant another thing before this opset.
+# Before this opset, the axis of a Softmax has another meaning.
 _SOFTMAX_OPSET = 13
 
-# What ONNX Runtime computes on integers where each operand is dequantized beside it.
+# Operators that ONNX Runtime computes on integers if each operand is dequantized directly before.
 _ON_INTEGERS = frozenset({"Add", "Conv", "Gemm", "MatMul", "Mul"})
 _INTEGERS = {
     ir.DataType.INT8: np.dtype(np.int8),
@@ -108,7 +108,7 @@ def _spell_out(node: ir.Node, spelling: _Spelling) -> None:
     floats.outputs[0].name = f"{output.name}/float"
     new.append(floats)
     result = [_input(node, index) for index in spelling.writes]
-    if result[0] is not None:  # QGemm may give floats
+    if result[0] is not None:  # the result of a QGemm may be float
         new.append(ir.node("QuantizeLinear", [floats.outputs[0], *result]))
     if isinstance(node.graph, ir.Graph):
         ir.convenience.replace_nodes_and_values(
@@ -172,8 +172,8 @@ class QuantizedConstant:
     """Holds a quantized constant. An integer q represents scale · (q - zero_point)."""
 
     integers: NDArray[np.integer]
-    scale: NDArray[np.float32]  # of one number, or one an entry of `axis`
-    zero_point: NDArray[np.integer]  # as many
+    scale: NDArray[np.float32]  # one number, or one number per entry of `axis`
+    zero_point: NDArray[np.integer]  # as many numbers as `scale`
     axis: int
 
     @property

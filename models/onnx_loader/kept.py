@@ -25,7 +25,8 @@ T = TypeVar("T")
 
 TRANSLATED = CACHE_FOLDER / "translated"
 
-# Of a model, and how many are kept, with how many bytes in all: those that were written last.
+# The most bytes of one cached translation; the most files, and the most bytes in total. The files
+# that were written last are kept.
 _MOST_BYTES = 2**28
 _MOST_FILES, _MOST_BYTES_IN_ALL = 16, 2**30
 
