@@ -1,5 +1,5 @@
-"""Decides when to dispatch how many items and which to refuse, with pure functions of a batcher's
-state.
+"""Decides how many items to dispatch and when, and which items to refuse, with pure functions of a
+batcher's state.
 
     View ── decide ── Decision: dispatch n now | look again at a time | refuse these
 
@@ -17,8 +17,8 @@ L(n) is the measured latency of a batch of n items.
   So if m clients share the engines, two batches last at most m times as long as the items of the
   client with the fewest items would take alone. That client's latency is then at most m times as
   long as alone. There is one exception: batches are large enough for 1/m of the engines' highest
-  throughput. Without it, a client with one image per second would cost the other clients more than
-  its share.
+  throughput. Without this exception, a client with one image per second would cost the other
+  clients more than its share.
 - **Time.** A batch is dispatched at once, unless expected arrivals (`service/batching/traffic.py`)
   make waiting pay. The throughput in items per second must be higher with the arrivals than
   without, both for this batch alone and for this batch and the next together. This merges groups of
@@ -27,12 +27,12 @@ L(n) is the measured latency of a batch of n items.
   here: the batcher only lets the event loop read requests that have arrived.
 - **Deadlines.** An item that cannot meet its deadline is refused as soon as that is known. Batches
   are no larger than their deadlines allow. If the nearest deadline is closer than a full batch
-  takes, several plans are compared (`_plan`). The plan that serves the most items in time decides,
-  where the items are the waiting ones and the arrivals expected at the recent rate. A plan may drop
-  items at the front, like the early drop of Nexus (Shen et al. 2019, section 6.3). An item has less
-  weight if its client has more items waiting, and more weight if its priority is higher
-  (`Claim.weight`). The queue of a client that is alone may hold a full batch of items more than can
-  be in time, so that a plan can choose among items.
+  takes, several plans are compared (`_plan`). The best plan serves the most items in time: waiting
+  items, and the arrivals expected at the recent rate. A plan may drop items at the front, like the
+  early drop of Nexus (Shen et al. 2019, section 6.3). An item has less weight if its client has
+  more items waiting, and more weight if its priority is higher (`Claim.weight`). The queue of a
+  client that is alone may hold a full batch of items more than can be in time, so that a plan can
+  choose among items.
 """
 
 from collections.abc import Sequence, Set

@@ -100,7 +100,8 @@ class Edge:
         self._numbers = count(1)
 
     def client_of(self, address: str) -> Client:
-        """Return the client for an address. It is used until an API key identifies the client."""
+        """Return the client for an address. This client is used until an API key identifies the
+        real one."""
         limits = self.limits
         return Client(address, 1.0, limits.highest_priority, limits.rights)
 

@@ -2,8 +2,8 @@
 
 A key has the rights named in its line; without keys, all clients have the rights in `Limits`. A
 browser lets any page send requests, even to a server on the user's own machine, so pages of other
-sites have no rights. They are recognised by their Origin header, or by a Host header that is not a
-name of this server.
+sites have no rights. Requests of such pages are recognised by their Origin header, or by a Host
+header that is not a name of this server.
 """
 
 from collections.abc import Collection

@@ -247,7 +247,7 @@ class EngineRunner:
             self.state = State.READY
 
     def _spread(self, engine: SupervisedEngine) -> None:
-        """Let other processes also run the engine's batches."""
+        """Let other processes run the engine's batches too."""
         where = self._elsewhere
         if where is None or not where.turns or (jobs := where.start(engine.engine)) is None:
             return

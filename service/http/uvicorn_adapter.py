@@ -48,8 +48,9 @@ class ConvoyConfig(Config):
         room: ByteRoom | None = None,
         **options: Any,
     ) -> None:
-        """Take the edge, and the `endpoints` by path, which connections call without ASGI; this
-        mapping may change. Answers that clients have not read are counted in `room`."""
+        """Take the edge and two shared objects. `endpoints` maps paths to endpoints, which
+        connections call without ASGI; this mapping may change. `room` counts the answers that
+        clients have not read."""
         super().__init__(app, **options)
         self.edge = edge
         self.room = room or ByteRoom(sys.maxsize)
