@@ -29,7 +29,8 @@ Config = TypeVar("Config")
 
 
 class Algorithm(Protocol[Config]):
-    """Computes convolutions in one way; its docstring names the paper and section that it follows.
+    """Computes convolutions in one way. The docstring of each algorithm names the paper and section
+    that the algorithm follows.
 
     Every method except `supports` takes only problems that the algorithm supports. A configuration
     is a frozen dataclass. Equal configurations give equal launches, and no two configurations of
@@ -41,8 +42,8 @@ class Algorithm(Protocol[Config]):
         """Return a short and unique name, such as "direct" or "winograd F(2x2,3x3)"."""
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot run the problem for any number of images, or None if it
-        can."""
+        """Return why the algorithm cannot run the problem, or None if it can. The answer holds for
+        any number of images."""
 
     def multiplications(self, problem: ConvProblem) -> int:
         """Return how many times the algorithm multiplies two elements."""

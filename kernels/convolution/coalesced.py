@@ -104,8 +104,8 @@ class CoalescedTile:
 
 
 def _tiles(*rest: tuple[int, int, int, int]) -> tuple[CoalescedTile, ...]:
-    """Return tiles that are 7 pixels wide, because 7 divides the widths 7, 14 and 28, and almost
-    divides 13 and 27."""
+    """Return tiles that are 7 pixels wide. 7 divides the widths 7, 14 and 28, and tiles of 7 pixels
+    almost fill the widths 13 and 27."""
     return tuple(CoalescedTile(8, 7, *sizes) for sizes in rest)
 
 
@@ -122,7 +122,7 @@ TILES: Mapping[Taps, tuple[CoalescedTile, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class CoalescedConfig:
-    """Sets the tile, the part of a filter that one block sums, and how these partial sums are
+    """Sets the tile, the part of a filter that one block sums, and how the blocks' partial sums are
     added.
 
     A block sums `taps` of a filter's taps over one of `strips` parts of the channels, and so
@@ -151,8 +151,8 @@ class CoalescedConv:
     row with every input row: R·S planes of P×Q for each image and filter. The second stage adds
     these planes. A 1×1 filter has only one plane, which is the output. The paper measures filters
     of 1×1, 3×3 and 5×5 at stride 1, and gains most for small images at N = 1. Its section 6
-    proposes as future work that one block does the work of several blocks. Here a block sums
-    several taps for more filters.
+    proposes, as future work, to give the work of several blocks to one block. Here a block may sum
+    several taps, for more filters.
     """
 
     name: str = "coalesced"
@@ -180,8 +180,7 @@ class CoalescedConv:
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: CoalescedConfig) -> float:  # noqa: ARG002  (the same for all)
-        """Return the rounding error of y in units of float32's eps / 2, for a sum of all
-        products."""
+        """Return the rounding error of y, a sum of all products, in units of float32's eps / 2."""
         return direct_rounding(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[CoalescedConfig, ...]:
@@ -333,8 +332,8 @@ def _sum_planes(activation: Activation | None = None) -> Instantiation:
 
 
 def planes(problem: ConvProblem, config: CoalescedConfig) -> int:
-    """Return how many partial sums an output element has: the parts of the taps times the parts of
-    the channels."""
+    """Return the number of planes. An output element has one partial sum per plane: the number of
+    parts of the taps times the number of parts of the channels."""
     return problem.window.kernel_volume // prod(config.taps) * config.strips
 
 

@@ -39,9 +39,9 @@ _RUNS = (4, 1)
 class DepthwiseConfig:
     """Sets the part of a window that a thread holds; the template's parameters have the same names.
 
-    A thread computes `run` neighbouring outputs for windows of width s at this stride, and holds
-    their inputs in registers. s = 0 stands for any window; a thread then computes one output at a
-    time.
+    A thread computes `run` neighbouring outputs of a window of width `s` and stride `stride`, and
+    holds their inputs in registers. With `s` = 0 the window may have any width and stride, and a
+    thread computes one output at a time.
     """
 
     s: int
@@ -82,13 +82,12 @@ class DepthwiseConv:
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: DepthwiseConfig) -> float:  # noqa: ARG002  (the same for all)
-        """Return the rounding error of y in units of float32's eps / 2, for a sum of all
-        products."""
+        """Return the rounding error of y, a sum of all products, in units of float32's eps / 2."""
         return direct_rounding(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[DepthwiseConfig, ...]:
-        """Return the configurations, long runs first. An unusual window gets only the configuration
-        for any window."""
+        """Return the configurations, those with long runs first. An unusual window has only one
+        configuration, the one for any window."""
         window = problem.window
         s, stride = window.kernel[-1], window.strides[-1]
         if (
@@ -171,8 +170,8 @@ class DepthwiseConv:
     def sized(
         self, problem: ConvProblem, config: DepthwiseConfig, tensors: ConvTensors
     ) -> tuple[DepthwiseConfig, int, bytes]:
-        """Return a configuration that can run, its number of threads with work, and the kernel's
-        `Sizes`.
+        """Return the configuration to launch, its number of threads with work, and the kernel's
+        `Sizes`. The configuration for any window replaces `config` if x cannot be read in vectors.
 
         Raises ValueError if pixels do not fit the problem, or if an index exceeds 32 bits.
         """

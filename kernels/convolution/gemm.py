@@ -47,7 +47,7 @@ class GemmConv(FloatGemm):
 
 
 def _prologue_not_in_float(problem: ConvProblem) -> str | None:
-    """Refuse a prologue where tensor cores multiply, because that kernel has none."""
+    """Refuse a prologue if tensor cores multiply, because their kernel supports no prologue."""
     if problem.prologue is None or problem.precision is Precision.FP32:
         return None
     return f"the prologue {problem.prologue} in {problem.precision.value}; supported: fp32"

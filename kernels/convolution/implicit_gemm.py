@@ -1,7 +1,8 @@
 """Launches kernels/src/implicit_gemm.cu: convolution as an implicit matrix product.
 
-DirectConv and GemmConv share its tiles, its filter layout and its split of the inner dimension.
-TensorConv shares this split and the kernel's arguments (kernels/src/implicit_gemm.cuh).
+DirectConv and GemmConv have the same tiles, filter layout and split of the inner dimension.
+TensorConv has other tiles and another layout, but the same split and the same arguments
+(kernels/src/implicit_gemm.cuh).
 """
 
 from collections.abc import Iterable, Mapping
@@ -122,8 +123,8 @@ TILES = (
 
 
 def unit(problem: ConvProblem) -> int:
-    """Return how many channels are copied at once: as many as 16 bytes hold, or as 8 bytes hold if
-    a pixel has few float16 channels."""
+    """Return how many channels are copied at once: the channels in 16 bytes, or in 8 bytes if
+    pixels have few float16 channels."""
     wide = 16 // problem.precision.stored.itemsize
     if problem.precision is Precision.INT8:
         return wide
@@ -161,8 +162,7 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
         return problem.macs
 
     def rounding(self, problem: ConvProblem, config: TileConfig[T]) -> float:  # noqa: ARG002  (the same for all)
-        """Return the rounding error of y in units of float32's eps / 2, for a sum of all
-        products."""
+        """Return the rounding error of y, a sum of all products, in units of float32's eps / 2."""
         return direct_rounding(problem)
 
     @override
@@ -204,7 +204,8 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
 
     @override
     def sizes(self, problem: ConvProblem, config: TileConfig[T], tensors: ConvTensors) -> bytes:
-        """Return the `Sizes` of implicit_gemm.cuh. Raises ValueError beyond 32-bit indices."""
+        """Return the `Sizes` of implicit_gemm.cuh. Raises ValueError if an index exceeds 32
+        bits."""
         x, y, residual, *_ = tensors
         added, projected = (y, residual) if problem.projection else (residual or y, None)
         _check_reach(problem, config.tile, x, y, added)

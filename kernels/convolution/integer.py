@@ -28,8 +28,8 @@ class IntegerSum(SplitSum[C], Generic[C]):
     """The base of algorithms that multiply bytes with mma.sync and sum in 32-bit integers.
 
     Source: Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient
-    Integer-Arithmetic-Only Inference", sections 2.1 to 2.4. Unlike there, the sum is scaled in
-    float32, as ONNX defines.
+    Integer-Arithmetic-Only Inference", sections 2.1 to 2.4. Unlike in that paper, the sum is scaled
+    in float32, as ONNX defines.
     """
 
     __slots__ = ()
@@ -121,9 +121,9 @@ def requantization(
 
     The kernel adds the offset to a sum of products and multiplies by the scale; the result is in
     units of y's scale. The operand "offset" begins with 16 bytes that repeat x's zero point.
-    `scale` has 1 or K entries. `bias` is in units of x's scale times the filter's scale. `y` says
-    how the sum is stored before any residual is added. Raises ValueError if a sum may exceed 32
-    bits.
+    `scale` has 1 or K entries. `bias` is in units of x's scale times the filter's scale. `y` is the
+    type in which the sum is stored before any residual is added. Raises ValueError if a sum may
+    exceed 32 bits.
     """
     rows = numbers.reshape(len(numbers), -1).astype(np.int64)
     offset = -x.zero_point * rows.sum(axis=1) + (0 if bias is None else bias)

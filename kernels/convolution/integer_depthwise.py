@@ -21,7 +21,8 @@ _MOST_TAPS = 512
 
 @dataclass(frozen=True, slots=True)
 class IntegerDepthwiseConv(DepthwiseConv):
-    """Computes DepthwiseConv's sums of unsigned bytes and signed weights, in whole floats."""
+    """Computes DepthwiseConv's sums for unsigned bytes and signed weights. The sums are whole
+    numbers, which floats hold exactly."""
 
     name: str = "integer depthwise"
 

@@ -33,8 +33,8 @@ def direct_rounding(problem: ConvProblem) -> float:
 def winograd_rounding(
     problem: ConvProblem, m: int, r: int, points: Points, factors: float
 ) -> float:
-    """Return the error of F(m, r)'s outputs in units of u, if the factors of products have the
-    error `factors`."""
+    """Return the error of the outputs of F(m, r) in units of u. `factors` is the error of the
+    numbers that are multiplied."""
     matrices = winograd_matrices(m, r, points)
     growth = winograd_growth(matrices) ** len(problem.window.input)
     return float(growth * (sqrt(winograd_roundings(problem, matrices)) + factors))

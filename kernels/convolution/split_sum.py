@@ -4,7 +4,7 @@
                                   └─> parts, in a cluster's shared memory ─ its blocks ─> y
 
 kernels/src/split.cuh adds the parts in a workspace, and cluster_sum.cuh adds the parts of a
-cluster. An algorithm defines its blocks, and inherits its configurations, their workspace and the
+cluster. An algorithm defines its blocks, and inherits the configurations, the workspace and the
 launch.
 """
 
@@ -127,21 +127,21 @@ class SplitSum(Generic[C]):
         config: C,  # noqa: ARG002
         tensors: ConvTensors,  # noqa: ARG002
     ) -> Mapping[str, Value]:
-        """Return the arguments through which the kernel reads x and the weights; the bias follows
-        them."""
+        """Return the arguments through which the kernel reads x and the weights. The kernel's next
+        argument is the bias."""
         return {"x": "x", "weight": "weight"}
 
     def sizes(self, problem: ConvProblem, config: C, tensors: ConvTensors) -> bytes:
-        """Return the kernel's `Sizes`. Raises ValueError beyond 32-bit indices."""
+        """Return the kernel's `Sizes`. Raises ValueError if an index exceeds 32 bits."""
         raise NotImplementedError
 
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:  # noqa: ARG002  (most have none)
-        """Return the arguments that only this kernel has; they stand between the window and the
-        epilogue's arguments."""
+        """Return the arguments that only this kernel has. They stand between the window and the
+        arguments of the epilogue."""
         return {}
 
     def configs(self, problem: ConvProblem) -> tuple[C, ...]:
-        """Return each tile with every split that gives all blocks work and keeps the workspace
+        """Return each tile with every split for which all blocks have work and the workspace stays
         within its limit."""
         return tuple(
             config

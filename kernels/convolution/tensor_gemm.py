@@ -161,7 +161,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return problem.precision.architectures
 
     def products_of_chunk(self, problem: ConvProblem, tile: TensorTile) -> int:
-        """Return the instructions with which a warp multiplies one chunk."""
+        """Return how many instructions a warp needs to multiply one chunk."""
         products = 3 if problem.precision is Precision.TF32X3 else 1
         return products * (tile.wm // 16) * (tile.wn // 8) * (ROW_BYTES // STEP_BYTES)
 
@@ -184,7 +184,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
 
     def work(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[Work]:
         """Count the work: blocks multiply prefetched chunks. The last block of each tile adds the
-        partial sums, or the blocks of a cluster each add a share of them."""
+        partial sums; in a cluster, each block adds a share of them."""
         tile, split = config.tile, config.split > 1
         sharing = config.split if config.cluster else 1
         itemsize = problem.precision.stored.itemsize
@@ -214,7 +214,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return NO_INNER_LOOPS
 
     def copied_rows(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:  # noqa: ARG002  (all of them)
-        """Return how many rows of both factors a block copies for a chunk."""
+        """Return how many rows a block copies for a chunk, of both factors together."""
         return config.tile.bm + config.tile.bn
 
     def bytes_of_row(self, problem: ConvProblem, chunks: int) -> int:  # noqa: ARG002  (whole chunks)

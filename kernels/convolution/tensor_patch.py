@@ -130,8 +130,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         return problem.precision
 
     def rounding(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> float:  # noqa: ARG002  (the same for all)
-        """Return the rounding error of y in units of float32's eps / 2, for a sum of all
-        products."""
+        """Return the rounding error of y, a sum of all products, in units of float32's eps / 2."""
         return direct_rounding(problem)
 
     @override
@@ -285,8 +284,8 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         return min(2, ceil(slices_of(problem).count / config.split))
 
     def _tables(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return the tables' offset in shared memory, where both the weights and patches and the
-        sums have ended."""
+        """Return the offset of the tables in shared memory. They begin after the weights and
+        patches, and also after the sums, which later use the same memory."""
         tile, slices = config.tile, slices_of(problem)
         patch_bytes = patch_of(problem, tile.bm).places * slices.place_bytes
         row_bytes = CHUNK_BYTES + 16  # an odd number of vectors
@@ -318,6 +317,6 @@ def unfit_window(problem: ConvProblem) -> str | None:
 
 
 def _trips(tile: PatchTile, multiplies: str) -> Trips:
-    """Return the trip counts for a window of 3×3 and 8 vectors of channels."""
+    """Return the trip counts, as for a window of 3×3 and 8 vectors of channels."""
     read = (sqrt(tile.bm) + 2) ** 2
     return Trips({multiplies: 9, "STS": ceil(8 * read / tile.threads)}, {})

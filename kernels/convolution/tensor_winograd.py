@@ -198,7 +198,8 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         )
 
     def filter_form(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> str:  # noqa: ARG002  (always fp16)
-        """Return the name of the layout, the same for all configurations with the same points."""
+        """Return the name of the layout. Configurations with the same points have the same
+        layout."""
         return f"F({self.m},{self.r}) {config.points.name} fp16"
 
     def prepare_filter(
@@ -281,11 +282,12 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
 @cache
 def region_of(n: int, rows: int, columns: int, bm: int, m: int, r: int) -> Region:
-    """Return a region with at most `bm` tiles that reads at most 8 bm pixels, for n images of rows
-    × columns tiles.
+    """Return the region of tiles that a block computes, for n images of `rows` × `columns` tiles.
+    It has at most `bm` tiles and reads at most 8 · `bm` pixels.
 
-    The returned region covers a layer with the fewest copies of itself. Among regions with equally
-    few copies, it reads the fewest pixels.
+    Of all such regions, it is the region of which the fewest are needed to cover an image. If
+    several need equally few, it is the one that reads the fewest pixels. A region that covers a
+    whole image has as many images as fit.
     """
     max_pixels = _PIXELS * bm
     shapes = (

@@ -110,8 +110,8 @@ class TmaConv(WarpgroupConv):
 
     @override
     def unsplit(self, problem: ConvProblem) -> Iterable[TileConfig[TensorTile]]:
-        """Return each tile alone, and in clusters of 2 or 4 blocks if the problem has enough
-        tiles."""
+        """Return each tile with blocks that run alone, and with clusters of 2 or 4 blocks if the
+        problem has enough tiles."""
         for tile in self.blocks_of(problem):
             of_pixels, of_filters = _tiles(problem, tile)
             yield TileConfig(tile)
@@ -264,7 +264,7 @@ def _shape(problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[int, i
 
 
 def _copied(problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[int, int]:
-    """Return how many rows of x and of the weights a block copies for a chunk. Of rows that another
-    block needs too, it copies half."""
+    """Return how many rows of x and of the weights a block copies for a chunk. If another block
+    needs the same rows, each of the two blocks copies half of them."""
     pixels, filters = _shape(problem, config)
     return config.tile.bm // filters, config.tile.bn // pixels

@@ -41,8 +41,8 @@ class WarpgroupConv(TensorConv):
 
     @override
     def configs(self, problem: ConvProblem) -> tuple[TileConfig[TensorTile], ...]:
-        """Return all tiles with every split, and also with each split whose blocks fit in one
-        cluster."""
+        """Return each tile with every split. If the blocks of a split fit in a cluster, there is
+        one more configuration in which they form a cluster."""
         return TensorConv.configs(self, problem) + tuple(
             replace(one, split=split, cluster=True)
             for one in self.unsplit(problem)

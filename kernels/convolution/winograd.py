@@ -118,8 +118,8 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
 
     @property
     def alpha(self) -> int:
-        """Return m + r - 1, the length of an input tile along an axis, which is also its number of
-        multiplications."""
+        """Return m + r - 1, the length of an input tile along an axis. It is also the number of
+        multiplications along that axis."""
         return self.m + self.r - 1
 
     @property
@@ -251,8 +251,8 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         )
 
     def filter_form(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> str:  # noqa: ARG002  (one serves all)
-        """Return the name of the layout for these points; the non-fused algorithm uses the same
-        layout."""
+        """Return the name of the layout for the configuration's points. The non-fused algorithm
+        uses the same layout."""
         return f"F({self.m},{self.r}) {config.points.name}"
 
     def prepare_filter(

@@ -87,7 +87,8 @@ class _BatchedProducts(FloatGemm):
 
 
 def _product(products: ConvProblem) -> TensorConv | _BatchedProducts:
-    """Return the algorithm of the products, which uses tensor cores except in strict fp32."""
+    """Return the algorithm that computes the products. It uses tensor cores except in strict
+    fp32."""
     return _BatchedProducts() if products.precision is Precision.FP32 else TensorConv()
 
 
@@ -116,8 +117,8 @@ class NonfusedWinogradConv:
         return not_floating(problem) or self._winograd.misfit(problem)
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
-        """Return the precision of the products: the problem's precision, except TF32 instead of
-        fp16, and 3×TF32 where F(m, r) amplifies errors too much.
+        """Return the precision of the products. It is the problem's precision, with two exceptions:
+        TF32 replaces fp16, and 3×TF32 is used if F(m, r) amplifies errors too much.
 
         TF32 multiplies numbers of 11 bits, which is the precision of float16. float16 itself ends
         at 65504, which transformed data and products may exceed although y does not. 3×TF32 is
@@ -300,8 +301,9 @@ class NonfusedWinogradConv:
         return WinogradConv(self.m, self.r, self.axes)
 
     def _chunk(self, problem: ConvProblem, total: int, nbytes: int) -> int:
-        """Return how many tiles a chunk has. Chunks are equal, need at most `nbytes`, and have at
-        least `_STEP` tiles or all of them."""
+        """Return how many tiles a chunk has. Chunks have about the same size and need at most
+        `nbytes`, if `_STEP` tiles fit into that. A chunk has at least `_STEP` tiles, or all tiles
+        if there are fewer."""
         products = self._products(problem, _STEP)
         limit = max(1, nbytes // (FLOAT.itemsize * _STEP * (products.c + products.k))) * _STEP
         if total <= limit:

@@ -1,4 +1,4 @@
-"""Describes the work of a launch for the model that estimates its time."""
+"""Describes the work of a launch for the cost model, which estimates its time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,9 +8,11 @@ from kernels.device.device import Instantiation
 
 
 class Trips(NamedTuple):
-    """Holds trip counts of loops inside a kernel's outer loop that machine code does not show.
+    """Holds the trip counts of loops inside a kernel's outer loop; machine code does not show these
+    counts.
 
-    An opcode that occurs in no other loop names each loop. A loop without a name here runs once.
+    Each loop is named by an opcode that occurs in no other loop. A loop that is not listed runs
+    once.
     """
 
     loop: Mapping[str, int]  # in an iteration of the outer loop
