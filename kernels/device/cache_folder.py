@@ -13,7 +13,7 @@ _chosen = [FOLDER]
 
 
 def keep_below(folder: Path) -> None:
-    """Keep all such files below this folder from now on."""
+    """From now on keep the files that are made or downloaded once below `folder`."""
     _chosen[0] = folder
 
 

@@ -127,7 +127,8 @@ def compile_all(
     threads: int = 0,
     root: Path = SOURCE_ROOT,
 ) -> dict[tuple[Instantiation, str], Cubin]:
-    """Return the cubin of every instantiation for each of the architectures that it supports.
+    """Return the cubin of every instantiation for each of `architectures` that the instantiation
+    supports.
 
     `threads` is the number of threads that compile; 0 stands for one per core. `progress(done,
     total)` is called in the calling thread after each kernel. Raises the first CompileError at
@@ -169,8 +170,8 @@ def compile_each(
 def _in_threads(
     make: Callable[[_Item], _Made], items: Iterable[_Item], threads: int
 ) -> Iterator[tuple[_Item, _Made]]:
-    """Yield each item with the result of `make`, in the order in which the calls end. After an
-    error no further call begins."""
+    """Call `make` with every item in several threads. Yield each item with the result, in the order
+    in which the calls end. After an error no further call begins."""
     with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         running = {pool.submit(make, item): item for item in items}
         try:
@@ -203,8 +204,8 @@ def _sources(root: Path, source: str) -> dict[str, str]:
     """Return the texts of `source` and of every file under `root` that it includes, by name.
 
     The compiler gets these texts and searches no folder, so it compiles exactly the texts in the
-    digest. A missing include is no error here, because it may stand in a branch that the compiler
-    skips.
+    digest. An include that is missing is no error here, because the compiler may skip the branch
+    with that include.
     """
     texts = {source: (root / source).read_text(encoding="utf-8")}
     waiting = _INCLUDE.findall(texts[source])

@@ -2,8 +2,8 @@
 them.
 
 For each release tests/kernels/resources has a table of its kernels' resources. The extras in
-pyproject.toml allow these releases and no newer one. If another release is loaded, a warning names
-it.
+pyproject.toml allow these releases and no newer one. If NVRTC of another version is loaded, a
+warning names that version.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ class Compiler:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Return the version that NVRTC reports; a process cannot know more."""
+        """Return the version that NVRTC reports, which has only two of the release's three
+        numbers."""
         major, minor, _ = map(int, self.release.split("."))
         return major, minor
 

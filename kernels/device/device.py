@@ -70,7 +70,7 @@ class Trigger(Enum):
 
 @unique
 class Variant(Enum):
-    """Names a change to what a kernel does before it waits (kernels/src/dependent.cuh)."""
+    """Names a change to the work that a kernel does before it waits (kernels/src/dependent.cuh)."""
 
     LATE_WEIGHTS = "WEIGHTS_FIRST=0"  # the first weights are copied behind the wait
     PREFETCH = "PREFETCH=1"  # the weights are brought to the L2 cache
@@ -111,7 +111,8 @@ class Instantiation:
 
     @property
     def macros(self) -> tuple[str, ...]:
-        """Return the compiler flags that define macros; with default settings there are none."""
+        """Return the compiler flags that define macros. There are none if the trigger and the
+        variants are the defaults."""
         chosen = self.trigger is not Trigger.START
         return (
             *([f"-DTRIGGER={self.trigger.value}"] if chosen else []),
@@ -200,7 +201,7 @@ class Event(Protocol):
 
 
 class Graph(Protocol):
-    """Work captured once, to be replayed in one call."""
+    """Work that was captured once and that one call replays."""
 
     def replay(self, stream: Stream) -> None:
         """Enqueue the captured work on `stream`, with the same addresses and arrays as during the

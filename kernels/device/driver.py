@@ -138,7 +138,7 @@ def _array(kind: Any, *numbers: int) -> Any:
 
 
 def programmatic_edges(graph: int) -> int:
-    """Return how many edges of a CUgraph let a launch begin before the previous one has ended.
+    """Return how many edges of a CUgraph let a launch begin before the previous launch has ended.
 
     A capture turns each dependent launch into such an edge or into a full dependency. Raises
     DriverError.

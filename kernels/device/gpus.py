@@ -28,7 +28,7 @@ class Architecture:
         return self.block_kb << 10
 
     def rate(self, precision: Precision) -> float:
-        """Return the peak rate of multiply-adds at a precision, divided by that of fp32."""
+        """Return the peak rate of multiply-adds at a precision, divided by the rate at fp32."""
         divisor = {
             Precision.INT8: 0.5,
             Precision.FP16: 1,

@@ -64,13 +64,13 @@ class Launch:
 
     @property
     def writes(self) -> frozenset[str]:
-        """Return the operands that the kernel may write, which are its pointers to non-const
-        types."""
+        """Return the operands that the kernel may write. These are the operands whose pointer's
+        type is not const."""
         return frozenset(operand for operand, declared in self._named() if declared.written)
 
     @property
     def restricted(self) -> frozenset[str]:
-        """Return the operands that are declared `__restrict__`, which no launch may write
+        """Return the operands that are declared `__restrict__`. No launch may write these operands
         (kernels/src/dependent.cuh)."""
         return frozenset(operand for operand, declared in self._named() if declared.restricted)
 

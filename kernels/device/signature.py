@@ -51,7 +51,8 @@ def check_template(instantiation: Instantiation, source: Path) -> None:
 
 @cache
 def fields(source: Path, struct: str) -> tuple[Declaration, ...]:
-    """Return the fields of a struct in a file or its includes; the fields of its base come first.
+    """Return the fields of a struct in a file or its includes; the fields of the struct's base come
+    first.
 
     Raises TypeError if there is no such struct.
     """
@@ -66,7 +67,8 @@ def fields(source: Path, struct: str) -> tuple[Declaration, ...]:
 
 
 def check_names(what: str, declared: Iterable[str], given: Iterable[str]) -> None:
-    """Raise TypeError, naming the first difference, unless both have the same names in order."""
+    """Raise TypeError, which names the first difference, unless `given` has the names of `declared`
+    in the same order."""
     for place, (want, have) in enumerate(zip_longest(declared, given, fillvalue="nothing"), 1):
         if want != have:
             raise TypeError(f"argument {place} of {what} must be {want} as declared, got {have}")

@@ -2,9 +2,10 @@
 
     TensorMap of an operand ─ Launch.bind ─ of an address ─ Device.launch ─ 128 bytes, a parameter
 
-Only the driver knows the layout of these 128 bytes, and the simulator uses another layout. Both
-therefore get this description, which refuses the same tensors as a driver. The bytes are passed by
-value, so a captured graph keeps them; they stay valid while the operand keeps its address.
+Only the driver knows the layout of these 128 bytes, and the simulator uses another layout. The
+driver and the simulator therefore both get this description, which refuses the same tensors as a
+driver. The 128 bytes are passed by value, so a captured graph keeps a copy. The copy is valid while
+the operand keeps its address.
 """
 
 from dataclasses import dataclass, replace
