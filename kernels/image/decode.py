@@ -27,9 +27,9 @@ def decode_launches(
     """Return the launches that decode the JPEG files in n places. The operands are entries, scratch
     (n times `scratch_bytes`) and flags (n int32).
 
-    These launches run after `fetch_launch`. They replace a file's scan with its pixels and set its
-    entry in `flags` to 0, or to a sum of `Flag`s if decoding failed. For a place with another kind
-    of image the entry is 0.
+    These launches run after `fetch_launch`. They replace a file's scan with its pixels. They set
+    the place's number in `flags` to 0, or to a sum of `Flag`s if decoding failed. For an image of
+    another kind the number is 0.
     """
 
     def over(source: str, kernel: str, blocks: int, threads: int, **more: int | str) -> Launch:

@@ -39,8 +39,8 @@ PLACE_BYTES = ENTRY_BYTES + _TAPS_BYTES + JPEG_BYTES + 3 * MOST_PIXELS
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Describes how to resize, crop, turn and paste a decoded image. x and y are those of the
-    stored image, before turning.
+    """Describes how to resize, crop, turn and paste a decoded image. x and y are the axes of the
+    stored image, before it is turned.
 
     The image's `box` is resized to `size`, and `crop` is cut out of the result. This crop is
     mirrored by `x_reversed` and `y_reversed`, then transposed, and pasted into the middle of the
@@ -106,9 +106,9 @@ class Crop:
         )
 
     def head(self, nbytes: int, jpeg: bytes = b"") -> Bytes:
-        """Return the bytes of a place before its `nbytes` of pixels or of a JPEG file's scan: the
-        `Entry` of kernels/src/place.cuh, the tables of both axes, and `jpeg`, which describes the
-        JPEG file."""
+        """Return the first bytes of a place, which `nbytes` of pixels or of a JPEG file's scan
+        follow: the `Entry` of kernels/src/place.cuh, the tables of both axes, and `jpeg`, which
+        describes the JPEG file."""
         first, second = self.across, self.down
         height, width, channels = self.shape
         inner, inputs, kept_stride = channels, width, channels
@@ -250,7 +250,8 @@ def _cut(
     crop: tuple[int, ...],
     interpolation: Interpolation,
 ) -> tuple[Taps, slice]:
-    """Return an axis's taps relative to the first used pixel, and the slice of used pixels."""
+    """Return an axis's taps, which count from the first pixel that is used, and the slice of the
+    pixels that are used."""
     taps = taps_of(size, (box[0], box[1]), outputs, (crop[0], crop[1]), interpolation)
     first, end = taps.span
     return Taps(taps.starts - first, taps.weights), slice(first, end)
@@ -270,8 +271,8 @@ def _filled(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _resampled(table: NDArray[np.int32], inputs: Callable[[int], Bytes]) -> Bytes:
-    """Return the result of one pass of the resize, rounded to bytes: each output is the weighted
-    sum of its taps' inputs."""
+    """Return the result of one pass of the resize, rounded to bytes. Each output is the weighted
+    sum of the inputs of its taps."""
     total: Any = 1 << (WEIGHT_BITS - 1)
     for tap in range(table.shape[-1] - 1):
         total = total + table[..., 1 + tap, None] * inputs(tap)

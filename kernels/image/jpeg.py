@@ -4,10 +4,10 @@ kernels/src/jpeg.cuh.
     parts of a file ── read_jpeg ── JpegFile ── JpegImage ── write ── a place in a batch
 
 A device decodes the files that cameras and most encoders write: baseline or extended Huffman
-coding, 8 bits, one scan, and one or three components, of which only the first may have more
-samples. Other files raise an `UnsuitableError` here, or set `Flag`s on the device. libjpeg then
-decodes or refuses the file. So this decoder accepts no file that libjpeg refuses, and refuses many
-that libjpeg accepts.
+coding, 8 bits, one scan, and one or three components. Only the first component may have more
+samples than the others. Other files raise an `UnsuitableError` here, or set `Flag`s on the device.
+libjpeg then decodes or refuses the file. So this decoder accepts no file that libjpeg refuses, and
+refuses many that libjpeg accepts.
 """
 
 import re
@@ -127,17 +127,17 @@ class JpegFile:
         return len(self.quantization)
 
     def scaled(self, eighths: int) -> tuple[int, int]:
-        """Return the width and height of the image decoded at `eighths` of its size: 8, 4, 2 or
-        1."""
+        """Return the width and height of the image if it is decoded at `eighths` / 8 of its size.
+        `eighths` is 8, 4, 2 or 1."""
         return ceil(self.width * eighths / 8), ceil(self.height * eighths / 8)
 
 
 def read_jpeg(parts: Sequence[bytes | memoryview]) -> JpegFile:
     """Return the contents of a file's headers.
 
-    `parts` are the file without segments that affect no pixel: first the start-of-image marker,
-    then one part per segment, and last the scan's header with the rest of the file. Raises
-    UnsuitableError.
+    `parts` is the file without the segments that affect no pixel. The first part is the
+    start-of-image marker. One part per segment follows. The last part is the scan's header with the
+    rest of the file. Raises UnsuitableError.
     """
     headers = _Headers()
     for part in parts[1:-1]:
@@ -277,7 +277,7 @@ class _Headers:
 
 
 def _find_end(rest: memoryview) -> int:
-    """Return where the image ends."""
+    """Return the offset at which the scan ends, where the end-of-image marker begins."""
     # bytes.find would take a copy of the file.
     if end := re.compile(_EOI).search(rest, 0, MOST_SCAN_BYTES + len(_EOI)):
         return end.start()
@@ -287,8 +287,8 @@ def _find_end(rest: memoryview) -> int:
 
 
 def _check_codes(table: bytes, *, dc: bool) -> None:
-    """Raise UnsuitableError if a length has too many codes, a code is all ones, or a DC value has
-    more than 15 bits."""
+    """Raise UnsuitableError if a table has too many codes of one length, a code of ones only, or a
+    DC value with more than 15 bits."""
     code = 0
     for length, count in enumerate(table[:_LENGTHS], 1):
         code += count
@@ -312,16 +312,17 @@ def _truncated() -> UnsuitableError:
 
 
 class JpegImage(DeferredImage):
-    """Holds a JPEG file for a device to decode and resize, with the size and the crop to produce.
+    """Holds a JPEG file that a device decodes and resizes, and the size and crop of the result.
 
-    Converted to an array it is black, because only a device decodes it.
+    NumPy sees the image as black pixels, because only a device decodes it.
     """
 
     kind = Kind.JPEG
 
     def __init__(self, file: JpegFile, eighths: int, resize: Resize) -> None:
-        """Take a file to decode at `eighths` of its size: 8, 4, 2 or 1. `resize` applies to the
-        decoded image. Raises UnsuitableError if a place has no room for the file."""
+        """Take a file that is decoded at `eighths` / 8 of its size. `eighths` is 8, 4, 2 or 1.
+        `resize` applies to the decoded image. Raises UnsuitableError if a place has no room for the
+        file."""
         try:
             crop = Crop(file.scaled(eighths), file.components, resize)
         except ValueError as error:
@@ -350,8 +351,8 @@ class JpegImage(DeferredImage):
         place[begin:end] = np.frombuffer(self.file.scan, np.uint8)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return black pixels. An engine that cannot decode files sets no flags for them, and its
-        scores are discarded."""
+        """Return black pixels. An engine that cannot decode JPEG files computes scores of black
+        pixels and sets no flag; these scores are discarded."""
         return np.zeros(self.shape, dtype or self.dtype)
 
 
@@ -428,9 +429,9 @@ def _described(file: JpegFile, eighths: int, crop: Crop) -> tuple[bytes, int]:
 
 
 def _side(factors: tuple[int, int], most: tuple[int, int], eighths: int) -> int:
-    """Return the width and height, in samples, to which a component's block is decoded.
-
-    Chroma is scaled down less than luma if it would otherwise have to be scaled up again.
+    """Return how many samples a component's block has along each side after decoding. Blocks of
+    chroma are scaled down less than blocks of luma if chroma would otherwise have to be scaled up
+    again.
     """
     side = eighths
     while side < 8 and all(

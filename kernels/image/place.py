@@ -1,7 +1,7 @@
 """Writes a batch's images, each of any kind in its own place, in the layout of
 kernels/src/place.cuh.
 
-A place begins with an entry, and uses as many of its bytes as its image needs:
+A place begins with an entry. It uses only as many of its bytes as its image needs:
 
     Entry │ pixels of the network's size, or a tensor
     Entry │ taps of the first axis │ of the second │ pixels of another size
@@ -37,8 +37,8 @@ Bytes = NDArray[np.uint8]
 class Kind(IntEnum):
     """Lists the kinds of images that a place may hold, with place.cuh's numbers.
 
-    A batch of one kind may also hold images of all kinds before it, because its launches support
-    these kinds too.
+    A batch of one kind may also hold images of the kinds that are listed before it, because the
+    batch's launches support these kinds too.
     """
 
     PIXELS = 0  # of the network's size
@@ -85,7 +85,7 @@ def kind_of_batch(images: Iterable[PlacedImage]) -> Kind:
 
 
 def array_bytes(nbytes: int) -> int:
-    """Return the bytes of a place with room for an array of `nbytes`."""
+    """Return the size in bytes of a place that has room for an array of `nbytes` bytes."""
     return aligned(ENTRY_BYTES + nbytes)
 
 

@@ -47,7 +47,8 @@ class Taps:
 
 
 def most_taps(size: float, outputs: int, interpolation: Interpolation) -> int:
-    """Return the most taps that an output can have if `size` pixels become `outputs`."""
+    """Return the most taps that an output can have if `size` pixels are resized to `outputs`
+    pixels."""
     if interpolation is Interpolation.NEAREST:
         return 1
     support, _ = _FILTERS[interpolation]
@@ -64,8 +65,8 @@ def taps_of(
 ) -> Taps:
     """Return the taps with which Pillow resizes the part `box` of an axis of `size` pixels.
 
-    The part becomes `outputs` pixels. The taps of the pixels `crop[0]` to before `crop[1]` are
-    returned.
+    The part becomes `outputs` pixels. Only the taps of the output pixels from `crop[0]` to before
+    `crop[1]` are returned.
     """
     first, last = np.float32(box[0]), np.float32(box[1])  # as Pillow's C code takes them
     begin, scale = float(first), float(last - first) / outputs
@@ -85,8 +86,8 @@ def taps_of(
 def _nearest(
     size: int, begin: float, scale: float, outputs: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return one tap per output, at positions that add up steps of `scale` like Pillow. Beyond the
-    axis the weight is 0."""
+    """Return one tap per output. As in Pillow, each position is the previous position plus `scale`.
+    Taps beyond the end of the axis have the weight 0."""
     places = np.cumsum([begin + scale * 0.5, *[scale] * (outputs - 1)]).astype(np.int64)
     weights = np.where(places < size, 1 << WEIGHT_BITS, 0)[:, None]
     return np.minimum(places, size - 1), weights
@@ -113,7 +114,8 @@ def _antialiased(
 def _within(
     size: int, starts: NDArray[np.int64], weights: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Move taps that reach beyond the end of the axis back inside, with zeros in front."""
+    """Move taps that reach beyond the end of the axis back into the axis, and put zeros before
+    their weights."""
     count = weights.shape[1]
     beyond = np.maximum(starts + count - size, 0)
     columns = np.arange(count) - beyond[:, None]
