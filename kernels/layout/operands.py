@@ -73,10 +73,10 @@ def taps_by_channels_by_filters(weight: Filter, problem: ConvProblem) -> Filter:
 
 
 def vectors_in(*tensors: Pixels, width: int = VECTOR) -> bool:
-    """Return whether all pixels of all tensors begin at a multiple of `width` channels.
-
-    Then channels can be loaded as vectors. This includes the last channels if their number is not a
-    multiple of `width`, because the rest of that vector belongs to the same pixel.
+    """Return whether all pixels of all tensors begin at multiples of `width` channels, so that
+    channels can be loaded as vectors. The last channels can be loaded as a vector even if the
+    number of channels is not a multiple of `width`, because the rest of that vector belongs to the
+    same pixel.
     """
     return all(tensor.pitch % width == tensor.offset % width == 0 for tensor in tensors)
 

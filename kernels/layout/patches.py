@@ -34,8 +34,8 @@ class Patch:
     memory.
 
     A region is the output pixels of a tile: rows × columns of one image, or all pixels of several
-    images. A place in shared memory holds the channels that a slice has of one input pixel, or of
-    two neighbouring pixels if images have few channels.
+    images. A place in shared memory holds the channels of one slice, for one input pixel. If images
+    have few channels, a place holds two neighbouring pixels.
     """
 
     images: int
@@ -50,7 +50,7 @@ class Patch:
 
     @property
     def region(self) -> tuple[int, int, int]:
-        """Return the images, rows and columns of the outputs that read the patch."""
+        """Return the numbers of images, rows and columns of the outputs that read the patch."""
         return self.images, self.rows, self.columns
 
     def place(self, row: int, column: int) -> int:
@@ -84,8 +84,8 @@ def _of_region(window: Window, pair: int, images: int, rows: int, columns: int) 
 
 
 def _congruent(least: int, outputs: int) -> int:
-    """Return a number of pixels that is at least `least`, and congruent to `outputs` modulo 8
-    unless 8 divides `outputs`."""
+    """Return the least number of pixels from `least` on that is congruent to `outputs` modulo 8. If
+    8 divides `outputs`, return `least`."""
     return least if outputs % 8 == 0 else least + (outputs - least) % 8
 
 
@@ -93,9 +93,9 @@ def _congruent(least: int, outputs: int) -> int:
 class Slices:
     """Describes how a filter's weights and a pixel's channels are divided into slices.
 
-    The channels are divided into slices of whole vectors of 16 bytes. A slice has one vector per
-    tap and vector of channels. If taps are paired, it has one vector per pair, which holds 4
-    channels of each tap. The vectors are padded to whole chunks.
+    The channels are divided into slices of whole vectors of 16 bytes. For each tap, a slice has one
+    vector per vector of channels. If taps are paired, a slice has one vector per pair of taps, with
+    4 channels of each tap. The vectors are padded to whole chunks.
     """
 
     count: int
@@ -140,7 +140,7 @@ def in_vector(problem: ConvProblem) -> int:
 def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
     """Return the offset of each vector of a slice, in the order of the kernel's table.
 
-    An offset is the number of bytes from the begin of a window to the vector, or to the vector of
+    An offset is the number of bytes from the start of a window to the vector, or to the vector of
     zeros. An mma reads two vectors, one per half warp, and a chunk has 4 such pairs. The lowest
     bits of both offsets mark vectors whose second pixel lies outside the window.
     """
@@ -177,10 +177,10 @@ def slices_of(problem: ConvProblem) -> Slices:
 
 
 def patch_of(problem: ConvProblem, outputs: int) -> Patch:
-    """Return a patch of at most `outputs` outputs whose region covers the images with the fewest
-    copies.
+    """Return the patch that a block reads. Its region has at most `outputs` outputs.
 
-    Among patches with equally few copies it reads the fewest pixels.
+    Of all such regions, it is the region of which the fewest are needed to cover the images. If
+    several need equally few, it is the one that reads the fewest pixels.
     """
     place_bytes = slices_of(problem).place_bytes
     return _smallest(problem.window, problem.n, _pair(problem), place_bytes, outputs)

@@ -36,8 +36,8 @@ class Pixels:
 
 @dataclass(frozen=True, slots=True)
 class Addend(Pixels):
-    """Pixels that are added to quantized numbers, after those numbers have been rounded to
-    `ahead`."""
+    """Pixels that are added to quantized numbers. Before the addition, these numbers are rounded to
+    the storage `ahead`."""
 
     ahead: Storage = BYTE
 

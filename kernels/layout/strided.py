@@ -64,8 +64,8 @@ class StridedTensor:
         )
 
     def split(self, axis: int, outer: int) -> "StridedTensor":
-        """Split `axis` into two axes: `outer` runs, and the elements of a run. Raises ValueError if
-        the runs would not be equal."""
+        """Split `axis` into two axes: an axis of `outer` runs, and an axis of the elements of a
+        run. Raises ValueError if the runs would not be equal."""
         size, stride = self.shape[axis], self.strides[axis]
         if size % outer:
             raise ValueError(f"an axis of size {size} does not split into {outer} equal runs")
@@ -136,9 +136,9 @@ def walk(written: StridedTensor, *read: StridedTensor, vectors: bool = True) -> 
 def walk_rows(
     axis: int, written: StridedTensor, *read: StridedTensor
 ) -> tuple[Walk, tuple[int, ...]]:
-    """Return the loops over the rows along `axis`, and each tensor's stride along it.
+    """Return the loops over the rows along `axis`, and the stride of each tensor along `axis`.
 
-    The loops go element by element; otherwise they are like those of `walk`.
+    Each step is one element; otherwise the loops are like the loops of `walk`.
     """
     _check(written, *read)
     others = [_without(axis, tensor) for tensor in (written, *read)]
@@ -149,8 +149,8 @@ def walk_rows(
 def walk_matrices(written: StridedTensor, *read: StridedTensor) -> Walk:
     """Return the loops over matrices. The last two axes are the matrices, whose shapes may differ.
 
-    The loops go matrix by matrix; otherwise they are like those of `walk`. Raises ValueError like
-    `walk`, and if an index into a matrix exceeds 32 bits.
+    Each step is one matrix; otherwise the loops are like the loops of `walk`. Raises ValueError
+    like `walk`, and if an index into a matrix exceeds 32 bits.
     """
     tensors = (written, *read)
     for tensor in tensors:
