@@ -104,7 +104,8 @@ def attention_launch(
 def attention_reads(
     k: StridedTensor, v: StridedTensor, precision: Precision, *, bias: bool
 ) -> BlockReads:
-    """Return the reads of a block of `attention_launch`: its queries, and all keys and values."""
+    """Return the reads of a block of `attention_launch`. A block reads its queries, and all keys
+    and values."""
     (keys, depth), width = k.shape[-2:], v.shape[-1]
     nbytes = precision.stored.itemsize * (_QUERIES + keys) * (depth + width)
     nbytes += FLOAT.itemsize * _QUERIES * keys * bias

@@ -34,8 +34,8 @@ def epilogue_arguments(activation: Activation | None) -> dict[str, Value]:
 
 
 def variants(kernel: Instantiation) -> tuple[Instantiation, ...]:
-    """Return two variants of a kernel, one that clamps and one for all other activations. Without
-    an epilogue return the kernel alone."""
+    """Return the two variants of a kernel, one that clamps and one for all other activations. If
+    the kernel has no epilogue, return only the kernel."""
     if "finish" not in dict(kernel.arguments):
         return (kernel,)
     others = kernel.arguments[:-1]
@@ -45,5 +45,6 @@ def variants(kernel: Instantiation) -> tuple[Instantiation, ...]:
 
 
 def commonest(kernel: Instantiation) -> Instantiation:
-    """Return the variant of a kernel that clamps; its profile stands for all activations."""
+    """Return the variant of a kernel that clamps. The profile of this variant is used for all
+    activations."""
     return variants(kernel)[0]

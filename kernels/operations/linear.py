@@ -71,7 +71,8 @@ def linear_launch(
 
 
 def linear_reads(rows: int, x: Pixels) -> BlockReads:
-    """Return the reads of a block of `linear_launch`: rows of the weights, and rows of x."""
+    """Return the reads of a block of `linear_launch`. A block reads rows of the weights and rows of
+    x."""
     at_once, outputs, _, warps = _block(rows, x)
     vectors = -(-x.channels // VECTOR)
     nbytes = (outputs + at_once) * vectors * VECTOR * x.stored.itemsize
@@ -79,8 +80,8 @@ def linear_reads(rows: int, x: Pixels) -> BlockReads:
 
 
 def _block(rows: int, x: Pixels) -> tuple[int, int, int, int]:
-    """Return a block's rows, its outputs, its largest allowed number of warps, and its number of
-    warps."""
+    """Return four numbers: the rows and the outputs of a block, the largest allowed number of
+    warps, and the number of warps."""
     at_once = next((size for size in (1, 2, 4) if rows <= size), _ROWS_AT_ONCE)
     max_warps = 4 if at_once == _ROWS_AT_ONCE else 8
     vectors = -(-x.channels // VECTOR)

@@ -11,9 +11,9 @@ def lrn_launch(
     """Return a launch of y = x / (bias + alpha / size · Σ x²)^beta for `pixels` pixels, with the
     operands x and y.
 
-    The sum for channel c is over the existing channels from c - floor((size - 1) / 2) to c +
-    ceil((size - 1) / 2), as in ONNX's LRN. Raises ValueError if x and y differ in channels, or if
-    an index exceeds 32 bits.
+    As in ONNX's LRN, the sum for channel c runs from channel c - floor((size - 1) / 2) to channel c
+    + ceil((size - 1) / 2); channels that do not exist are left out. Raises ValueError if x and y
+    differ in channels, or if an index exceeds 32 bits.
     """
     if x.channels != y.channels:
         raise ValueError(f"y must have x's {x.channels} channels, got {y.channels}")

@@ -44,9 +44,9 @@ def to_floats_launch(
     """Return a launch of y = pixel · multiplier + offset, which converts n uint8 images of `area`
     pixels to floats.
 
-    The operands are images, multiplier, offset and y; multiplier and offset have one number per
-    channel of the image. For places, the operands entries and `made` replace images. Further
-    channels of y become 0. Raises ValueError.
+    The operands are images, multiplier, offset and y. multiplier and offset have one number per
+    channel of the image. If the images are in places, the operands entries and `made` replace
+    images. If y has more channels than the images, these become 0. Raises ValueError.
     """
     if y.channels < channels:
         raise ValueError(f"{channels} channels of the image do not fit into pixels of {y}")
@@ -90,7 +90,7 @@ def to_bytes_launch(
 ) -> Launch:
     """Return a launch that converts n uint8 images of at most 4 channels to quantized pixels of y.
 
-    The operands are those of `to_floats_launch`, whose floats are quantized like in
+    The operands are those of `to_floats_launch`. The floats of that launch are quantized as in
     `quantize_launch`. One pixel of y holds side × side pixels of an image, with 4 channels each.
     Raises ValueError.
     """

@@ -68,5 +68,6 @@ def product_launch(
 
 
 def product_reads(terms: int, stored: Storage) -> BlockReads:
-    """Return the reads of a block of `product_launch`: in each step, its tile of both factors."""
+    """Return the reads of a block of `product_launch`. In each step a block reads one tile of each
+    factor."""
     return BlockReads(2 * _TILE * terms * stored.itemsize, -(-terms // _TERMS))

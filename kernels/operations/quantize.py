@@ -38,10 +38,10 @@ def quantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
 def blocks_of(
     x: StridedTensor, y: StridedTensor, block: int
 ) -> tuple[StridedTensor, StridedTensor]:
-    """Return x, N×C×H×W, and y, whose pixels each hold a block of x's pixels, as tensors of the
-    same shape.
+    """Return x and y as tensors of the same shape. x is N×C×H×W, and each pixel of y holds a block
+    of x's pixels.
 
-    In y a block's pixels follow each other row by row, with 4 channels each.
+    In a pixel of y, the block's pixels follow each other row by row, with 4 channels each.
     """
     if block == 1:
         return x, y
@@ -160,5 +160,5 @@ def clamps(activation: Activation | None) -> bool:
 
 
 def step_of(x: Storage, y: Storage) -> float:
-    """Return one value's scale divided by another's, computed in float32."""
+    """Return the scale of one value divided by the scale of another, computed in float32."""
     return float(np.float32(x.scale) / np.float32(y.scale))

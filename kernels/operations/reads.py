@@ -1,5 +1,5 @@
-"""Describes the data that a block of an operation reads, for the cost model that estimates its
-time."""
+"""Describes the data that a block of an operation reads, for the cost model, which estimates the
+operation's time."""
 
 from dataclasses import dataclass
 
