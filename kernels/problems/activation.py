@@ -1,4 +1,4 @@
-"""Lists the elementwise activations, which a kernel may also apply in its epilogue."""
+"""Lists the elementwise activations. A kernel may also apply one in its epilogue."""
 
 from dataclasses import dataclass
 from enum import Enum, unique

@@ -9,11 +9,11 @@ from kernels.problems.window import Window, by_axis
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A 1×1 convolution of another value x' that is added to a 1×1 convolution, as in ResNet's
-    shortcuts.
+    """A 1×1 convolution of another value x'. It is added to the result of a 1×1 convolution, as in
+    ResNet's shortcuts.
 
-    x' is N×C'×H'×W'. Output position (p, q) reads position (u'·p, v'·q) of x', for strides u' and
-    v'.
+    x' is N×C'×H'×W'. With strides u' and v', output position (p, q) reads position (u'·p, v'·q) of
+    x'.
     """
 
     c: int

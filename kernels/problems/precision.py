@@ -77,9 +77,10 @@ class Precision(Enum):
     except INT8.
 
     TF32 multiplies 10 bits of a float's mantissa. TF32X3 adds three such products; its error in a
-    layer is at most 1.7 times FP32's (docs/decisions/truncated-sums.md). Both store float32. INT8
-    is for quantized models, whose files say which tensors have 8 bits, and their scales. Sums of
-    products of bytes are exact. Parts that are not quantized are computed in FP16.
+    layer is at most 1.7 times FP32's (docs/decisions/truncated-sums.md). TF32 and TF32X3 store
+    float32. INT8 is for quantized models. The file of such a model says which tensors have 8 bits,
+    and with which scales. Sums of products of bytes are exact. The parts of the model that are not
+    quantized are computed in FP16.
     """
 
     FP32 = "fp32"
@@ -90,7 +91,7 @@ class Precision(Enum):
 
     @property
     def stored(self) -> Storage:
-        """Return the type in which activations and a convolution's weights are stored."""
+        """Return the type in which activations and the weights of convolutions are stored."""
         return _STORED[self]
 
     @property

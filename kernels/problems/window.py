@@ -50,7 +50,8 @@ class Window:
 
     @property
     def is_pointwise(self) -> bool:
-        """Return whether every output position reads only the input at the same position."""
+        """Return whether every output position reads only one input, the input at the same
+        position."""
         return self.kernel_volume == 1 and set(self.strides) == {1} and self.input == self.output
 
 
