@@ -64,8 +64,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Sets how much to measure: the `top` candidates by estimated cost, or all candidates if `top`
-    is None.
+    """Sets which candidates are measured: the `top` candidates with the lowest estimated cost, or
+    all candidates if `top` is None.
 
     The `finalists` fastest candidates and the fastest candidate of each algorithm are timed
     thoroughly. If `anew`, measurements in the store are repeated.
@@ -90,7 +90,8 @@ def autotune(
 
     All kernels are compiled before the first measurement, on `threads` threads; 0 stands for one
     per core. Earlier measurements stay in the store, also after Ctrl-C. Raises TuningStoreError or
-    DeviceError. A candidate that breaks the device (FaultError) is left out the next time.
+    DeviceError. If a candidate breaks the device (FaultError), the next run leaves this candidate
+    out.
     """
     key_of = keys(conditions_of(device))
     stored = {} if search.anew else store.read()
@@ -159,7 +160,8 @@ def _untimed(candidates: Candidates, known: Outcomes, search: Search) -> list[st
 
 
 def _untriggered(candidates: Candidates, known: Outcomes) -> list[str]:
-    """Return the winner's name if its best trigger is not known yet, and otherwise no name."""
+    """Return the name of the winner, in a list, if its best trigger is not known yet. Otherwise
+    return an empty list."""
     winners = [name for name, _ in ranking(known)[:1] if name in candidates]
     return [name for name in winners if known[name].trigger is None]
 
@@ -188,7 +190,7 @@ def _measure(
 def _measure_triggers(
     bench: Bench, problem: ConvProblem, candidates: Candidates, known: Outcomes
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yield the winner with its best trigger."""
+    """Yield the winner's outcome with the winner's best trigger."""
     for name in _untriggered(candidates, known):
         best = partial(_trigger, known[name], problem, candidates[name])
         yield from _attempt(bench, problem, name, candidates[name], best)
@@ -232,8 +234,8 @@ def _time(known: Outcome, bench: Bench, candidate: Candidate) -> Outcome:
 def _trigger(
     known: Outcome, problem: ConvProblem, choice: ConvChoice, bench: Bench, _: Candidate
 ) -> Outcome:
-    """Return `known` with the trigger at which consecutive, overlapping launches take the least
-    time."""
+    """Return `known` with the trigger for which launches that follow each other and overlap take
+    the least time."""
 
     def us(trigger: Trigger) -> float:
         candidate = bench.candidate(problem, choice._replace(trigger=trigger))

@@ -184,7 +184,7 @@ class Bench:
 
     def _upload(self, candidate: Candidate) -> dict[str, int]:
         """Upload the operands for the check and return their addresses. All candidates of a problem
-        share x."""
+        use the same x."""
         exam, n = candidate.exam, candidate.problem.n
         of_filters = exam.of_filters
         inputs = {name: candidate.read[name] for name in (*exam.images, *of_filters)}
@@ -212,7 +212,7 @@ class Bench:
         return {**at, "counters": counters}
 
     def _randomise(self, stored: Storage, address: int, nbytes: int) -> None:
-        """Fill memory with normally distributed numbers, repeating one block."""
+        """Fill memory with normally distributed numbers: one block of numbers, again and again."""
         floats = np.random.default_rng(0).standard_normal(min(nbytes // 4, 1 << 20), np.float32)
         numbers = floats.astype(stored.dtype) if stored != BYTE else (32 * floats).astype(np.int8)
         octets: NDArray[np.uint8] = numbers.view(np.uint8)
@@ -229,7 +229,7 @@ def _y_shape(problem: ConvProblem) -> tuple[int, ...]:
 
 
 class _Room:
-    """Holds device memory that is reallocated, and filled again, when more is needed."""
+    """Holds device memory. When more is needed, larger memory is allocated and filled again."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ CLOCK_HZ = H200.clock_hz
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Holds numbers that small kernels can measure; the defaults are assumptions."""
+    """Holds the numbers that small kernels can measure. The default values are assumptions."""
 
     launch_cycles: float = 1600
     """Cycles from a launch's end to the next launch's start in a captured graph, 0.8 µs."""

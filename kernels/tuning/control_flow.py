@@ -26,8 +26,8 @@ def loops(code: Sequence[Instruction]) -> list[Loop]:
     """Return the loops. Each loop ends in a branch back to an instruction that dominates the
     branch.
 
-    Other backward branches, and branches across the kernel's end, return from code that is placed
-    out of line.
+    All other backward branches, and branches across the kernel's end, belong to no loop: they
+    return from code that is placed out of line.
     """
     ends = [
         i

@@ -1,9 +1,9 @@
 """Checks a convolution on a device with whole numbers, so that results need no tolerance.
 
 x, the filter and y are small integers. float32 adds integers without rounding, in any order, while
-their absolute values sum to less than 2^24. An algorithm that transforms data rounds, but by far
-less than a half. An extra, missing or misplaced term changes y by an integer. So y is right if it
-rounds to the right integer.
+their absolute values sum to less than 2^24. An algorithm that transforms data has rounding errors,
+but these are far smaller than a half. An extra, missing or misplaced term changes y by an integer.
+So y is right if it rounds to the right integer.
 
 Image i is the first image times ±2^(i // 2), a factor with which float32 multiplies without
 rounding. So one reference is enough for every N, and images in the wrong order are detected. From
@@ -11,8 +11,8 @@ image 128 on the factors repeat, because float32 ends at 2^128. float16 represen
 up to 2048, and ends at 65504. Random signs keep y far below 2048, and the factors repeat after
 every 8 images.
 
-Bytes hold such integers, too: the bytes of x are 128 larger than their numbers, the bias matches
-that, and y is clamped.
+Bytes hold such integers, too. The bytes of x are 128 larger than the numbers for which they stand,
+the bias compensates for this, and y is clamped.
 """
 
 from collections.abc import Callable, Mapping

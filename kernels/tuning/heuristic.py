@@ -111,10 +111,10 @@ def _chosen(facts: Facts, problem: ConvProblem) -> ConvChoice:
 def choose(
     problem: ConvProblem, candidates: Sequence[ConvChoice], device: DeviceFacts
 ) -> ConvChoice:
-    """Return the candidate with the lowest estimated cost, or the first of equal candidates.
+    """Return the candidate with the lowest estimated cost, or the first of several such candidates.
 
-    If a candidate that costs little more fills the device, the first such candidate is returned
-    instead.
+    There is one exception: among the candidates that cost at most little more, the cheapest that
+    fills the device is returned.
     """
 
     def cost(choice: ConvChoice) -> float:
@@ -129,7 +129,8 @@ def choose(
 
 
 def fills(problem: ConvProblem, choice: ConvChoice, device: DeviceFacts) -> bool:
-    """Return whether the largest launch has nearly as many blocks as there are multiprocessors."""
+    """Return whether the largest launch has at least nearly as many blocks as the device has
+    multiprocessors."""
     works = choice.algorithm.work(problem, choice.config)
     return max(work.blocks for work in works) >= FULL * device.multiprocessors
 
@@ -141,7 +142,7 @@ def estimated_cycles(
     warm: bool = False,
     constants: Constants = ASSUMED,
 ) -> float:
-    """Return the estimated cycles of all launches, including the gap before each."""
+    """Return the estimated cycles of all launches, including the gap before each launch."""
     launches = launch_cycles(problem, choice, device, warm, constants)
     return sum(constants.launch_cycles + launch for launch in launches)
 
@@ -155,7 +156,7 @@ def launch_cycles(
 ) -> tuple[float, ...]:
     """Return each launch's estimated cycles if it runs alone with x in the second-level cache.
 
-    Weights come from memory, or from the cache too if `warm`.
+    Weights come from memory or, if `warm`, from that cache.
     """
     works = choice.algorithm.work(problem, choice.config)
     return tuple(sum(parts(work, device, warm, constants).values()) for work in works)
@@ -164,7 +165,8 @@ def launch_cycles(
 def parts(
     work: Work, device: DeviceFacts, warm: bool, constants: Constants = ASSUMED
 ) -> dict[str, float]:
-    """Return the named parts of one launch's estimated cycles; their sum is its time."""
+    """Return the parts of one launch's estimated cycles, by name. The sum of the parts is the
+    launch's time."""
     profile = profile_of(work.kernel)
     # Of the busiest multiprocessor.
     blocks = ceil(work.blocks / usable(device.multiprocessors, work.cluster))
@@ -196,7 +198,7 @@ def _split(work: Work, constants: Constants) -> float:
 
 
 def usable(multiprocessors: int, cluster: int) -> int:
-    """Return how many multiprocessors can have a block at once if a cluster has `cluster`
+    """Return how many multiprocessors can have a block at the same time if a cluster has `cluster`
     blocks."""
     whole = sum(size // cluster * cluster for size in _GROUPS)
     return max(1, multiprocessors * whole // sum(_GROUPS))
@@ -235,8 +237,8 @@ def _iteration(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
 
 
 def _ends(work: Work, profile: StaticProfile, blocks: int) -> tuple[dict[str, float], float]:
-    """Return the cycles of prologue and epilogue: the latency of one warp by part, and the issue
-    cycles of all warps."""
+    """Return the cycles before and after the loop, in two forms: the latency of one warp, part by
+    part, and the cycles in which the instructions of all warps are issued."""
     ends = {
         "start": (profile.start, 1.0),
         "fill": (profile.fill, 1.0),

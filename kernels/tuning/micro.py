@@ -39,7 +39,8 @@ WARPS = (4, 8, 16, 32)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Holds the median time in µs of one launch, or of one run of a fork, under `conditions`."""
+    """Holds a median time in µs, measured under `conditions`: of one launch, or of one run of a
+    fork (`measure_fork`)."""
 
     name: str
     conditions: Mapping[str, Any]
@@ -122,8 +123,8 @@ def laboratory(device: Device, effort: Effort) -> Iterator[Laboratory]:
 
 
 def measure_cache(at: Laboratory) -> list[Reading]:
-    """Time blocks that read CACHE_BYTES: a single block, and one block each on 1/4, 1/2 and all of
-    the multiprocessors."""
+    """Time blocks that read CACHE_BYTES: a single block, and then one block on each of 1/4, 1/2 and
+    all of the multiprocessors."""
     every = at.multiprocessors
     return [
         Reading(
@@ -197,8 +198,9 @@ MEASUREMENTS: Mapping[str, Callable[[Laboratory], list[Reading]]] = {
 def fitted(readings: Iterable[Reading]) -> Constants:
     """Return the constants that follow from the readings of all MEASUREMENTS.
 
-    A gap is the time of a chain's launch minus the time of its additions. The time of additions is
-    the difference between chains of different length. Raises ValueError if a reading is missing.
+    A gap is the time of one launch in a chain minus the time of the launch's additions. The time of
+    the additions follows from chains with different numbers of additions. Raises ValueError if a
+    reading is missing.
     """
     found = list(readings)
 

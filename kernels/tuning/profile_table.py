@@ -2,7 +2,7 @@
 
     profiles.py ─ rows ─ profile.tsv ─ profile_of ─ heuristic, inspect
 
-A row has counts, and for human readers also the shares that follow from the counts.
+A row has counts. For human readers, it also has the shares that follow from these counts.
 """
 
 from collections.abc import Iterable, Mapping
@@ -55,7 +55,7 @@ def name_of(kernel: Instantiation) -> str:
 
 
 def load_wavefronts(kernel: Instantiation) -> float:
-    """Return the simulated cycles of shared memory for a warp's load of 16 bytes per lane.
+    """Return how many cycles of shared memory a load of 16 bytes per lane takes, as simulated.
 
     For a kernel that was not simulated, return the largest number of any kernel in the same source,
     or 2 if there is none.

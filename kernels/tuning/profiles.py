@@ -69,7 +69,8 @@ class LaunchShape(NamedTuple):
 
 @cache
 def launches() -> dict[Instantiation, LaunchShape]:
-    """Return, for each kernel that has a row, its launch with the most shared memory."""
+    """Return a launch of each kernel that has a row: the kernel's launch with the most shared
+    memory."""
     largest: dict[Instantiation, LaunchShape] = {}
     for kernel, launch in (*_convolutions(), *_linear()):
         before = largest.setdefault(commonest(kernel), launch)

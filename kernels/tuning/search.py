@@ -29,8 +29,8 @@ def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch,
     """Return the launches to measure, on separate buffers, without prologue or activation.
 
     The launches have a bias. A prologue, a residual, an activation or a place in a Concat is left
-    out, because it costs each candidate about the same. Raises ValueError if an index exceeds 32
-    bits.
+    out, because it takes about the same time with every candidate. Raises ValueError if an index
+    exceeds 32 bits.
     """
     problem = replace(problem, prologue=None)
     stored = problem.precision.stored
@@ -91,8 +91,8 @@ def shortlist(
 ) -> dict[str, ConvChoice]:
     """Return the `top` candidates with the lowest estimated cost, or all if `top` is None.
 
-    The list also has the first `top` / 4 candidates of each algorithm, since the estimate compares
-    algorithms less well, and all candidates with known outcomes.
+    The result also has all candidates with known outcomes. And it has the first `top` / 4
+    candidates of each algorithm, because the estimate compares different algorithms less well.
     """
     every = sorted(
         choices(problem, device.max_shared_bytes, device.architecture),
@@ -106,8 +106,8 @@ def shortlist(
 
 
 def finalists(candidates: Mapping[str, ConvChoice], outcomes: Outcomes, count: int) -> list[str]:
-    """Return the `count` candidates that were fastest in the screening, and the fastest of each
-    algorithm.
+    """Return the `count` candidates that were fastest in the screening, and the fastest candidate
+    of each algorithm.
     """
     screened = {
         name: outcome.screened_us
@@ -140,8 +140,8 @@ def ranking(outcomes: Outcomes) -> list[tuple[str, Times]]:
 def finder(measurements: Measurements, conditions: Conditions) -> Find:
     """Return a function that returns a problem's winner, or None if the winner is unknown.
 
-    The winner is unknown if the problem was not measured under these conditions or with the current
-    sources, or if the winner's configuration no longer exists.
+    The winner is unknown in two cases: the problem was not measured under these conditions and with
+    the current sources, or the winner's configuration no longer exists.
     """
     problems = {key.problem for key in measurements if key.conditions == conditions}
     key_of = keys(conditions)

@@ -94,8 +94,8 @@ document."""
 def kind(instruction: Instruction) -> str:
     """Return the class of an instruction, such as "FFMA", "LDS.128" or "integer".
 
-    Raises LookupError for an opcode without a class, because its cost must be decided and not
-    guessed.
+    Raises LookupError for an opcode without a class, because a person must decide what the opcode
+    costs.
     """
     base, opcode = instruction.base, instruction.opcode
     if base == "LDS":
@@ -129,9 +129,9 @@ class Stretch:
 class StaticProfile:
     """Counts a kernel's instructions by part of the code.
 
-    A thread executes four parts: `start`, up to its first copy; `fill`, up to the loop that
-    multiplies; this loop; and `finish`, in which a loop executes `vector` for every 4 outputs.
-    Without a loop that multiplies, `finish` follows `start`.
+    A thread executes four parts: `start`, up to the thread's first copy; `fill`, up to the loop
+    that multiplies; `loop`; and `finish`, in which another loop executes `vector` for every 4
+    outputs. Without a loop that multiplies, `finish` follows `start`.
     """
 
     registers: int
@@ -168,8 +168,8 @@ class StaticProfile:
 
     @property
     def share(self) -> float | None:
-        """Return the share of multiplications in the instructions of multiplying warps, or None
-        without a loop."""
+        """Return the share of multiplications in the instructions of multiplying warps, or None if
+        no loop multiplies."""
         return self.products / sum(self.loop.values()) if self.loop else None
 
     @property
@@ -217,8 +217,8 @@ class StaticProfile:
 
     @property
     def wavefronts_a_product(self) -> float | None:
-        """Return `wavefronts` divided by the block's FFMA or mma instructions, or None without a
-        loop."""
+        """Return `wavefronts` divided by the number of the block's FFMA or mma instructions, or
+        None if no loop multiplies."""
         multiplying = self.products * (self.warps - self.data_warps)
         return self.wavefronts / multiplying if multiplying else None
 
@@ -371,13 +371,13 @@ def _writes(code: Sequence[Instruction], loop: Loop) -> bool:
 
 
 def hot_loop(code: Sequence[Instruction]) -> Loop | None:
-    """Return the loop with the most multiplications, the outermost of equal loops, or None if no
-    loop multiplies.
+    """Return the loop with the most multiplications, or None if no loop multiplies. If several
+    loops have equally many, return the outermost.
 
     The loop loads its operands, or waits for them at an mbarrier. It does not store to global
     memory and does not compute activations. If all loops are unrolled, the result is None. Raises
-    LookupError if tensor cores multiply in a loop whose loads are not known here, since the
-    estimate would then leave out these multiplications.
+    LookupError if tensor cores multiply in a loop whose loads are not known here, because the
+    estimate would leave out that loop.
     """
 
     def multiplied(loop: Loop) -> int:
@@ -423,7 +423,7 @@ def _repeated(
 
 
 def _data_loop(code: Sequence[Instruction], hot: Loop) -> Loop:
-    """Return the loop of warps that only copy, which is the longest loop with copies outside the
+    """Return the loop of the warps that only copy. It is the longest loop with copies outside the
     hot loop."""
     beside = [
         loop
@@ -453,10 +453,9 @@ def _bases(code: Sequence[Instruction], loop: Loop) -> set[str]:
 
 
 def weight(instruction: Instruction) -> Weight:
-    """Return an instruction's weight on a path. Weights are compared as tuples.
-
-    The start includes the barriers that the block's first thread initialises, because all threads
-    wait for them.
+    """Return an instruction's weight on a path. Weights are compared as tuples. The usual path of
+    the start is the path of the block's first thread, which initialises barriers, because all
+    threads wait for these barriers.
     """
     narrow, multiplies, copies, shared, waits, length = _weight_of_fill(instruction)
     bulk, mbarrier = instruction.base == _BULK, instruction.base == "SYNCS"
@@ -464,8 +463,8 @@ def weight(instruction: Instruction) -> Weight:
 
 
 def _weight_of_fill(instruction: Instruction) -> Weight:
-    """Return an instruction's weight on the path to the loop. On this path a warp that copies whole
-    tiles does not wait for a free stage, and has already copied the weights."""
+    """Return an instruction's weight on the path to the loop. On this path, a warp that copies
+    whole tiles does not wait until a stage is free, and has copied the weights before."""
     is_of, base = kind(instruction), instruction.base
     return (
         -_narrow(instruction),
@@ -480,7 +479,8 @@ def _weight_of_fill(instruction: Instruction) -> Weight:
 def _weight_of_finish(instruction: Instruction, split: bool) -> Weight:
     """Return an instruction's weight on the path from the loop to the kernel's end.
 
-    The path prefers stores of whole vectors, no activation, and instructions that are not `split`.
+    The path prefers stores of whole vectors and instructions that are not `split`, and avoids
+    activations.
     """
     is_of, base = kind(instruction), instruction.base
     return (

@@ -12,8 +12,8 @@
     ...
 
 A writer holds a lock file, reads the file, adds its rows, and replaces the file by renaming. So a
-reader sees the file from before or after, and a killed writer loses only its own last addition.
-Times are in microseconds; lists are the 20th, 50th and 80th percentile.
+reader sees either the old or the new file, and a writer that is killed loses only its own last
+addition. Times are in microseconds; lists are the 20th, 50th and 80th percentile.
 """
 
 import json
@@ -79,10 +79,11 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Holds a candidate's result: a time from few runs, times from many runs, or the reason of a
+    """Holds a candidate's result: a time of few runs, times of many runs, or the reason for a
     failure.
 
-    `trigger` is the winner's fastest trigger when its launches follow each other and overlap.
+    `trigger` is set only for the winner: the trigger for which launches that follow each other and
+    overlap take the least time.
     """
 
     screened_us: float | None = None
@@ -170,8 +171,8 @@ class TuningStore:
 
 
 def merged(known: Outcomes, later: Outcomes) -> Outcomes:
-    """Return both sets of outcomes. If both have a candidate, its later outcome is kept unless it
-    has less detail."""
+    """Return both sets of outcomes. If both have an outcome of a candidate, the later outcome is
+    kept. The earlier outcome is kept if the later one has only a time of few runs."""
 
     def worth_more(name: str) -> bool:
         outcome = later[name]

@@ -61,9 +61,10 @@ class Timing:
 class Copies:
     """Holds captured copies of some work, which can be timed any number of times.
 
-    `run(stream, i)` enqueues the work on operand set i of `sets`; the sets keep their addresses.
-    The work first runs once on set 0, so that errors occur before the capture. `capture` is the
-    device's method unless the work must be captured in another way. Raises DeviceError.
+    `run(stream, i)` enqueues the work on operand set i of `sets`. The addresses of the sets must
+    not change. The work first runs once on set 0, so that errors occur before the capture.
+    `capture` is the device's method unless the work must be captured in another way. Raises
+    DeviceError.
     """
 
     def __init__(
@@ -188,10 +189,10 @@ def time_launches(
 
 
 def graph_sizes(sets: int, copies: int) -> list[int]:
-    """Return the number of copies in each graph, about `copies`, such that all sets are used
-    equally often.
+    """Return the number of copies in each graph, which is about `copies`. All graphs together use
+    every set equally often.
 
-    After the last graph, the first graph then continues with the next set.
+    So when the first graph follows the last graph, it continues with the next set.
     """
     if sets <= copies:
         return [-(-copies // sets) * sets]
@@ -205,7 +206,7 @@ def sets_needed(
     """Return how many sets of `nbytes` to use in turn so that `reuse_bytes` pass between two uses
     of a set.
 
-    The result is at most the number of runs, including one warm-up graph. With that many sets no
+    The result is at most the number of runs, including one warm-up graph. With one set per run, no
     set is used twice.
     """
     return min(reuse_bytes // nbytes + 2, copies * (replays + 1))
