@@ -15,10 +15,10 @@ Array = NDArray[np.floating[Any]]
 def filter_transform(weight: Filter, m: int, points: Points) -> NDArray[np.float32]:
     """Return U of F(m, r) along every axis: K×C×R×S → alpha² × C × K, K×C×T×R×S → alpha³ × C × K.
 
-    Along the first axis nu varies fastest, then xi, and in 3-D the depth's index slowest. C and K
-    are padded with zeros to whole vectors. U is computed in float64 and rounded once, when the
-    model is loaded: variant FX of Lavin & Gray, section 6. Raises ValueError if R and S differ, or
-    if there are too few points.
+    Along the first axis of U, the index nu varies fastest, then xi. In 3-D the index of the depth
+    varies slowest. C and K are padded with zeros to whole vectors. U is computed in float64 and
+    rounded once, when the model is loaded: variant FX of Lavin & Gray, section 6. Raises ValueError
+    if R and S differ, or if there are too few points.
     """
     k, c, r, *others = weight.shape
     if any(size != r for size in others):

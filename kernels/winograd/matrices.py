@@ -33,8 +33,8 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 class Points(Enum):
     """Lists sets of finite points. F(m, r) uses the first m + r - 2 points of a set.
 
-    F(2, 3) uses the first three points. For F(4, 3) Lavin and Gray take integers. With ½ instead of
-    2 the entries of the matrices differ less in size. This reduces the error by a third, and costs
+    F(2, 3) uses the first three points. For F(4, 3) Lavin and Gray take integers. If ½ replaces 2,
+    the entries of the matrices differ less in size. This reduces the error by a third, and costs
     two more instructions in each one-dimensional transform.
     """
 

@@ -130,17 +130,18 @@ def _with_butterflies(steps: Steps, pairs: list[tuple[Value, Value]]) -> Steps:
 
 
 def _unit(terms: Terms) -> Fraction:
-    """Return a factor by which to divide the coefficients so that one becomes 1, which saves a
-    multiplication."""
+    """Return the number by which to divide the coefficients. One coefficient becomes 1, which saves
+    a multiplication."""
     sizes = sorted(map(abs, terms.values()))
     exact = (unit for unit in sizes if all(_is_binary(size / unit) for size in sizes))
     return next(exact, Fraction(1))
 
 
 def _with_common_pairs(steps: Steps) -> Steps:
-    """Return the steps, with each a + c·b that two values contain computed only once.
+    """Return the steps with shared values added: if two values contain the same a + c·b, it is
+    computed only once.
 
-    A value may also contain a multiple of a + c·b.
+    A value that contains a multiple of a + c·b counts too.
     """
     result = {value: dict(terms) for value, terms in steps.items()}
     while True:
@@ -165,10 +166,9 @@ def _fresh(steps: Steps) -> Value:
 
 
 def _pairs(terms: Terms) -> list[Pair]:
-    """Return (a, b, c) for each two terms that are a multiple of a + c·b and whose c is exact in
-    binary.
+    """Return (a, b, c) for every two terms that are a multiple of a + c·b, if c is exact in binary.
 
-    |c| is at least 1 where possible, so that a multiple of 1 stays 1.
+    a is the term with the smaller coefficient if c is then exact, so |c| is at least 1.
     """
     found = []
     for pair in combinations(sorted(terms, reverse=True), 2):
@@ -203,8 +203,8 @@ def _without_copies(steps: Steps) -> Steps:
 def _ordered(steps: Steps) -> Steps:
     """Return the steps sorted so that each follows its operands.
 
-    If several steps may come next, the first is the step that uses the most operands for the last
-    time. Shared values are renumbered in this order.
+    If several steps may come next, the step that uses the most operands for the last time is
+    chosen. Shared values are renumbered in this order.
     """
     left, numbers, result = dict(steps), count(), {}
     names: dict[Value, Value] = {}
