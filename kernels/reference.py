@@ -1,8 +1,8 @@
 """Defines convolution in plain NumPy, as a reference for the kernels.
 
 Arrays have ONNX's logical order with the batch axis first: N×C×H×W, or N×C×D×H×W in 3-D. A
-convolution computes in the type of its input and refuses to mix types. float64 serves to check a
-kernel, and float32 to see the effect of rounding alone.
+convolution computes in the type of its input, and all inputs must have the same type. float64
+checks a kernel. float32 shows how large the effect of rounding alone is.
 """
 
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ def _conv_image(image: Array, weight: Array, problem: ConvProblem) -> Array:
 
 
 def padded(x: Array, window: Window, fill: float) -> Array:
-    """Return x, padded with `fill` as far as the windows reach."""
+    """Return x, padded with `fill` so that every window lies inside the result."""
     reach = [
         (p - 1) * stride + extent
         for p, stride, extent in zip(window.output, window.strides, window.extent, strict=True)
