@@ -1,13 +1,14 @@
 """Reads the memory accesses recorded for a launch, and computes what a GPU would need for them.
 
-A record has the addresses of a warp's lanes and a source line. From it wavefronts and sectors are
-computed.
+A record has the addresses of a warp's lanes and a source line. The numbers of wavefronts and
+sectors follow from the addresses.
 
 Rules of shared memory, which has 32 banks of 4 bytes:
 
 - At most 4 bytes per lane: the number of wavefronts is the largest number of different words in one
   bank (CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x and later).
-- 8 bytes per lane: half a warp at a time. 16 bytes: a quarter. A wavefront returns 128 bytes.
+- 8 bytes per lane: half a warp at a time. 16 bytes per lane: a quarter of a warp. A wavefront
+  returns 128 bytes.
 - Loads of 8 and 16 bytes serve twice as many lanes at once if lanes l and l ^ 1, or l and l ^ 2,
   have the same address, for all active l. The source is an engineer of NVIDIA, for compute
   capability 7.x: forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228. Later

@@ -277,8 +277,8 @@ def _make_whole(path: Path, make: Make) -> None:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a file to build. Other processes that need the file wait instead of building
-    it."""
+    """Hold the lock of a file that this process builds. Other processes that need the file wait
+    instead of building it too."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

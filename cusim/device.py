@@ -291,8 +291,8 @@ class CusimDevice:
         copies: list[CusimBuffer],
         ahead: bool,
     ) -> None:
-        """Begin a launch. If it begins `ahead` of earlier launches, it reads copies of buffers that
-        no wait orders."""
+        """Begin a launch. If it begins `ahead` of earlier launches, buffers whose loads no wait
+        orders are copied, and the launch reads the copies."""
         if ahead:
             unordered = self._unordered[kernel.function]
             arguments = [
@@ -304,8 +304,8 @@ class CusimDevice:
         self._ask(Request.BEGIN, head + self._how() + _passed(arguments))
 
     def _as_it_is(self, address: int, copies: list[CusimBuffer]) -> int:
-        """Copy the buffer and return the same position in the copy. A constant buffer is not
-        copied."""
+        """Copy the buffer that holds an address, and return the same position in the copy. If the
+        buffer is constant, return the address itself."""
         found = self._heap.buffer(address - self._process.base)
         if found is None or found[0] in self._constant:
             return address

@@ -131,8 +131,8 @@ _CODE_ADDRESS = re.compile(r" \[(.+)\+(0x[0-9a-f]+)\]$")
 
 
 def _with_line(fault: str) -> str:
-    """Return a fault's text. If the text has only an address in a library, the source line is
-    added."""
+    """Return a fault's text. If the text ends with an address in a library, the source line
+    replaces that address."""
     found = _CODE_ADDRESS.search(fault)
     if found is None:
         return fault

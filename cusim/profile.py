@@ -66,7 +66,7 @@ def profiled() -> dict[str, tuple[ConvProblem, ConvChoice]]:
 
 
 def kernel_of(problem: ConvProblem, choice: ConvChoice) -> Instantiation:
-    """Return the kernel of a choice that launches only one."""
+    """Return the kernel of a choice that launches only one kernel."""
     (launch,) = measured_launches(problem, choice)
     return launch.instantiation
 
@@ -166,7 +166,8 @@ def table(title: str, found: Sequence[Instruction]) -> Table:
 
 
 def lost(instruction: Instruction) -> float:
-    """Return the wavefronts or sectors beyond the least, summed over all executions."""
+    """Return how many wavefronts or sectors more than the fewest possible were needed, summed over
+    all executions."""
     return instruction.executed * (instruction.needed - instruction.least)
 
 

@@ -1,9 +1,11 @@
-"""Implements the simulated device's streams, events and graphs; work runs when the host waits.
+"""Implements the simulated device's streams, events and graphs. Work runs only when the host waits
+for it.
 
-A GPU does the work at some time between the request and the wait. Here the work is done as late as
-possible. This reveals code that reads a result, or overwrites memory that a copy has not read yet,
-without waiting. In a graph, work that no edge orders is done in the device's order: first, last, or
-at random. Launches that may overlap do overlap: the next two launches begin before a launch runs.
+A GPU does work at some time between the host's request and the host's wait. Here the work is done
+as late as possible. This reveals code that reads a result, or overwrites memory that a copy has not
+read yet, without waiting. In a graph, work that no edge orders is done in the device's order:
+first, last, or at random. Launches that may overlap do overlap: the next two launches begin before
+a launch runs.
 """
 
 import time
