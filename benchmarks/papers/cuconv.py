@@ -102,7 +102,7 @@ def _counts() -> list[Result]:
         ours_of = launches.second_stage(launches.named(where))
         found.append(
             Result(where.removeprefix("cuConv, "), "second stage's share of the time",
-                   f"{share:.2%}", f"{ours_of:.1%} by the model of time", Status.IN_PART,
+                   f"{share:.2%}", f"{ours_of:.1%} by the cost model", Status.IN_PART,
                    f"{OURS}stages", "Convoy's number is modelled, and launches cost more in"
                    " relation to sums; Convoy adds the planes in the first launch unless that is"
                    " slower")

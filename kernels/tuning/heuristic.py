@@ -3,10 +3,10 @@
     problem ─ Work: blocks, products, bytes ─┐
     machine code ─ StaticProfile ────────────┴─ cycles of each launch ─ the choice with the fewest
 
-This is a cost model. It counts the instructions that a kernel issues, and takes the hardware's
-limits from data sheets. Assumed numbers are marked as such or stand in kernels/tuning/constants.py.
-Numbers are for an H100 or H200, in clock cycles of one multiprocessor. Numbers that differ little
-between GPUs are the same for all GPUs.
+This is the cost model for convolutions. It counts the instructions that a kernel issues, and takes
+the hardware's limits from data sheets. Assumed numbers are marked as such or stand in
+kernels/tuning/constants.py. Numbers are for an H100 or H200, in clock cycles of one multiprocessor.
+Numbers that differ little between GPUs are the same for all GPUs.
 """
 
 from collections.abc import Callable, Sequence

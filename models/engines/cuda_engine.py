@@ -115,7 +115,7 @@ class CudaEngine:
 
         `beside` is an open engine of the same classifier. `warm_up` ends with `prove`. If a step of
         it fails and `fallback` is given, the engine that `fallback` opens replaces this one. The
-        branches of a plan run in parallel if `pays` returns True; by default, the time model
+        branches of a plan run in parallel if `pays` returns True; by default, the cost model
         decides. The device takes images of all kinds up to `takes` that are in the model's
         `batch_kinds`. Kernels are compiled by `threads` threads; 0 means one thread per core.
         """

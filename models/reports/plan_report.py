@@ -54,7 +54,7 @@ class StepReport:
     roofline_us: float
     bound: str  # "FLOPs" or "bytes"
     code: CodeReport | None  # None where the kernel is not profiled for the GPU's architecture
-    start_us: float  # by the model of time (models/schedule/time.py)
+    start_us: float  # by the cost model (models/schedule/time.py)
     end_us: float
     after: tuple[int, ...]  # the launches that it waits for, by their indices
 
@@ -90,7 +90,7 @@ class PlanReport:
 
     @property
     def timeline(self) -> Timeline:
-        """Return the times at which each launch runs, according to the time model."""
+        """Return the times at which each launch runs, according to the cost model."""
         bars = [Bar(step.name, step.start_us, step.end_us, step.after) for step in self.steps]
         return Timeline(self.name, self.n, self.gpu.name, bars)
 
@@ -175,7 +175,7 @@ def _losers(
             yield algorithm.name, f"{chosen} was measured to be the fastest"
         else:
             best = least_cost(problem, configured, gpu)
-            times = f"{us(best):.1f} us by the model of time; {chosen} takes {us(chosen):.1f}"
+            times = f"{us(best):.1f} us by the cost model; {chosen} takes {us(chosen):.1f}"
             if us(best) >= us(chosen):
                 yield algorithm.name, times
             elif len(algorithm.work(problem, best.config)) > 1:

@@ -1,7 +1,8 @@
 """Estimates how long the steps of a plan take, and when each step runs.
 
-The cost model (kernels/tuning/heuristic.py) gives the time of a convolution, which is divided
-equally among its launches. Any other step takes OTHER_US plus the longest of these times: its
+This is the cost model for whole plans. The cost model for convolutions
+(kernels/tuning/heuristic.py) gives the time of a convolution, which is divided equally among the
+convolution's launches. Any other step takes OTHER_US plus the longest of these times: its
 operations on the busiest multiprocessor, its memory traffic, the traffic between its blocks and the
 second-level cache, and the latency of its reads. Exponentials of a softmax run on slower units.
 After the last step on which a step depends, a gap passes before the step starts. Steps that run in
@@ -36,7 +37,8 @@ _THREADS = 640
 their registers and shared memory, it is about a third of the maximum."""
 
 _CLEARLY = 0.95
-"""Branches run in parallel only if the model estimates at most this share of the serial time."""
+"""Branches run in parallel only if the cost model estimates at most this share of the serial
+time."""
 
 
 class Machine(Protocol):

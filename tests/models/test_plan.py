@@ -46,7 +46,7 @@ def plan_of(graph: Graph, n: int = 1, choose: Choose = H200, pays: Pays = lambda
 
 
 def always(*_: object) -> bool:
-    """Let branches run concurrently, whatever the model of time predicts."""
+    """Let branches run concurrently, whatever the cost model predicts."""
     return True
 
 

@@ -1,4 +1,4 @@
-"""Estimates of the model of time for whole networks, which are not measurements."""
+"""Estimates of the cost model for whole networks, which are not measurements."""
 
 import pytest
 

@@ -63,7 +63,7 @@ def test_convolutions_on_tensor_cores_have_their_peak() -> None:
         plan_report(turing, 1, GPUS["t4"])
 
 
-_BY_THE_MODEL = r"([0-9.]+) us by the model of time; (.*) takes ([0-9.]+)"
+_BY_THE_MODEL = r"([0-9.]+) us by the cost model; (.*) takes ([0-9.]+)"
 
 
 def test_every_algorithm_that_a_convolution_does_not_run_has_its_reason() -> None:
@@ -84,7 +84,7 @@ def test_every_algorithm_that_a_convolution_does_not_run_has_its_reason() -> Non
             assert chosen[name].startswith(ran)
             for reason in reasons.values():
                 if found := re.match(
-                    r"([0-9.]+) us by the model of time; (.*) takes ([0-9.]+)", reason
+                    r"([0-9.]+) us by the cost model; (.*) takes ([0-9.]+)", reason
                 ):
                     assert found[2] == chosen[name]
                     slower = float(found[1]) >= float(found[3])

@@ -1,1 +1,1 @@
-"""The order of steps, and the model of time."""
+"""The order of steps, and the cost model."""

@@ -1,4 +1,4 @@
-"""The model of time."""
+"""The cost model."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -126,7 +126,7 @@ def test_refusals_are_one_row_a_reason(convoy: Run) -> None:
     assert status == 0
     rows = [line for line in out.splitlines() if "stride 2x2; supported: stride 1" in line]
     assert rows
-    assert any(" us by the model of time; gemm " in line for line in out.splitlines())
+    assert any(" us by the cost model; gemm " in line for line in out.splitlines())
     assert len(out.splitlines()) == len(set(out.splitlines()))
 
 

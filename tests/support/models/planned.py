@@ -37,7 +37,7 @@ class Planned:
 
 
 def planned(name: str) -> Iterator[Planned]:
-    """Yield the rows of one of the nine networks, as planned for an H200 with the model of time."""
+    """Yield the rows of one of the nine networks, as planned for an H200 with the cost model."""
     network = network_of(name, light_network(name))
     for precision in PRECISIONS:
         classifier = replace(network, precision=precision)
