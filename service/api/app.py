@@ -38,7 +38,8 @@ from service.hosting.repository import Repository
 from service.http.exchange import AnyEndpoint
 from service.http.responses import error_response, json_response, refusal
 
-# Allows nothing by itself: every answer names the origin that may call, where there is one.
+# The answer to a CORS preflight. It allows no origin by itself: if an origin may call, every answer
+# names it.
 _PREFLIGHT = Response(
     status_code=204,
     headers={
@@ -50,7 +51,7 @@ _PREFLIGHT = Response(
 )
 
 
-# To what operations refer.
+# The schemas to which operations refer.
 _ANSWERS = (ClassifyAnswer, ModelsAnswer, Traffic, embeddings.EmbeddingsAnswer, ErrorAnswer)
 
 METRICS_PORT_HEADER = "Metrics-Port"
@@ -60,12 +61,11 @@ METRICS_PORT_HEADER = "Metrics-Port"
 _TAGS = ("classify", "models", "KServe V2", "health", "metrics")
 
 
-# Of a path that is not there: the most characters that are shown, the most others that are looked
-# at, the most of these that it is compared with, which takes 0.1 ms each, and how like one of them
-# it must be.
+# For an unknown path: the most characters that are shown, the most known paths that are looked at,
+# the most of them that are compared (0.1 ms each), and the least similarity of a suggestion.
 _SHOWN, _MOST_PATHS, _MOST_COMPARED, _NEAR = 200, 1000, 32, 0.8
 
-# The paths of the default model, and what they are for the model of a name.
+# The default model's paths, and the functions that return the path for a named model.
 _DEFAULTS = {v1.CLASSIFY_PATH: v1.model_path, embeddings.PATH: embeddings.embeddings_path}
 
 
@@ -118,7 +118,7 @@ def create_app(
         description='Send images, get labels. Every error is `{"error": "..."}`.',
         lifespan=lifespan,
         openapi_tags=[{"name": name} for name in _TAGS],
-        openapi_url=None,  # below
+        openapi_url=None,  # see `openapi` below
         docs_url=None,
         redoc_url=None,
         exception_handlers={
@@ -228,7 +228,7 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
     headers = dict(error.headers or {})
     if message == HTTPStatus.NOT_FOUND.phrase:
         path = request.url.path[:_SHOWN]
-        beginning = f"{path.rstrip('/')}/classify"  # as of a model's path
+        beginning = f"{path.rstrip('/')}/classify"  # so a model's path is suggested
         if beginning in request.app.endpoints:
             near = [beginning]
         else:

@@ -87,7 +87,7 @@ class _Head(NamedTuple):
 
     form: _Form
     urgency: Urgency
-    boundary: bytes | None  # of a form; empty: the body is one image; None: it is JSON
+    boundary: bytes | None  # of a form; empty if the body is one image, None if it is JSON
 
 
 def embeddings_path(name: str) -> str:

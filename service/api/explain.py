@@ -39,13 +39,13 @@ QUERY: Mapping[str, tuple[dict[str, Any], str]] = {
 MOST_MAPS = 8
 """The most maps per request: creating a PNG takes milliseconds, and blocks the event loop."""
 
-# Bytes of a map besides its values, with a long label, and those of its PNG.
+# The most bytes of a map without its values but with a long label, and of a map's PNG.
 _MAP_BYTES, _OVERLAY_BYTES = 2048, 2**20
 
 _LIKELIEST = "1"
 _BY_NUMBER = "class:"
 
-# Classes that an error names, of those with the same label.
+# The most classes with the same label that an error names.
 _SHOWN = 8
 
 
@@ -108,7 +108,7 @@ def check_number(explained: MapRequest, images: int) -> None:
 def map_bytes(asked: MapRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> int:
     """Return an upper limit on the bytes of the maps in an answer. Maps are not compressed."""
     features = rows[0].inner[maps_of(info).features.name]
-    # A number takes up to 24 characters; of an overlay each pixel four bytes, in base64.
+    # A number takes up to 24 characters; a pixel of an overlay takes four bytes, in base64.
     values = _OVERLAY_BYTES if asked.as_overlay else 24 * features.size
     return len(rows) * len(asked.classes) * (values + _MAP_BYTES)
 

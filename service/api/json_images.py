@@ -20,13 +20,14 @@ from service.errors import (
 from service.hosting.pipeline import ModelInfo
 from service.http.body import JSON_TYPE
 
-# Strings that are cut out, and the most bytes of all the rest, which is parsed at once.
+# The length from which strings are cut out, and the most bytes of the rest, which is parsed at
+# once.
 _LONG, _MOST_BESIDE = 2**10, 2**18
 
-# In place of a string that was cut out; clients do not know it.
+# The mark in place of a string that was cut out. It is random, so clients cannot send it.
 _MARK = f"cut {secrets.token_hex(16)} "
 
-# Of a data URL, up to its comma.
+# The most characters of a data URL before its comma.
 _MOST_HEAD = 256
 
 HOW = "each a data URL (data:image/jpeg;base64,...) or the file in base64"

@@ -5,7 +5,7 @@ from urllib.parse import parse_qsl
 
 from service.errors import InvalidParameterError
 
-# Parsing takes time in proportion to the length.
+# The most bytes of a query: parsing takes time in proportion to the length.
 _MAX_BYTES = 1024
 
 

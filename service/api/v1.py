@@ -61,12 +61,12 @@ T = TypeVar("T")
 CLASSIFY_PATH = "/v1/classify"
 DEFAULT_TOP_K = 5
 
-# Parsing a longer form takes longer than handing it to a thread; so does one of more parts, each of
-# which takes 20 µs.
+# Parsing a form with more bytes or more parts takes longer than handing the form to a thread; each
+# part takes 20 µs.
 _LONG_FORM, _FEW_PARTS, _PART = 2**18, 16, b"\r\n--"
 
-# Of an answer, the most bytes of what is not a line; of a line without its label; and the most
-# lines that are encoded at once.
+# The most bytes of an answer without its lines, the most bytes of a line without its label, and the
+# most lines that are encoded at once.
 _HEAD_BYTES, _LINE_BYTES, _MANY_LINES = 4096, 80, 500
 
 _IMAGE = {"type": "string", "format": "binary"}
@@ -248,7 +248,7 @@ class _ClassifyParameters(NamedTuple):
 
     form: _Form
     urgency: Urgency
-    boundary: bytes | None  # of a form; empty: the body is one image; None: it is JSON
+    boundary: bytes | None  # of a form; empty if the body is one image, None if it is JSON
 
 
 class Classify:
@@ -300,7 +300,7 @@ class Classify:
     def answer(self, form: _Form, scored: Scored, phases: Callable[[], Phases]) -> Response:
         """Return the likeliest classes of each image, and maps if requested."""
         info, asked = self.pipeline.info, form.explained
-        # Of many lines the text takes a fifth of the objects, and is encoded in pieces.
+        # Text of many lines takes a fifth of the memory of objects, and is encoded in pieces.
         many = form.classes * len(scored.results) > _MANY_LINES or asked is not None
         results, pieces = [], []
         for number, row in enumerate(scored.results):

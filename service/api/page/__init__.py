@@ -18,7 +18,7 @@ from service.images.file import ImageFormat
 
 _FOLDER = Path(__file__).parent
 
-# What a page of ours may load, beside images of a source of its own.
+# The sources from which every page may load; a page may have an additional source of images.
 _OURS = "script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'"
 
 EXAMPLES = {

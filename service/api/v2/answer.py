@@ -14,8 +14,8 @@ from service.hosting.regions import RegionPart
 from service.hosting.vectors import embedding, embeddings_of
 from service.http.responses import JSON_NUMBER_BYTES
 
-# The most bytes of what is not an element, and of "value:index:" of a class, as `%f` writes the
-# largest float32.
+# The most bytes of an answer without its elements, and of the part "value:index:" of an element:
+# `%f` writes the largest float32 with many digits.
 _HEAD_BYTES, _LINE_BYTES = 4096, 64
 
 

@@ -29,7 +29,7 @@ _HEADER_LENGTH = b"inference-header-content-length"
 # Parsing longer JSON takes longer than handing it to a thread.
 _LONG_JSON = 2**16
 
-# Numbers that the standard library writes at once: so many take a millisecond.
+# The most numbers that the standard library writes at once, which takes a millisecond.
 _SLOW_PIECE = 2**12
 
 
@@ -161,7 +161,8 @@ def _tensor(output: Output, binary: list[bytes], lists: list[list[bytes]]) -> In
         place: Any = PLACE
         tensor["data"] = place
         if isinstance(elements, np.ndarray) and not np.isfinite(elements).all():
-            # As Triton writes what JSON has not, to a client that sent NaN.
+            # NaN and infinity, which JSON lacks, are written as Triton does, to a client that sent
+            # NaN.
             lists.append(json_pieces(elements, lambda some: json.dumps(some).encode(), _SLOW_PIECE))
         else:
             lists.append(json_pieces(elements))

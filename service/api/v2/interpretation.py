@@ -306,10 +306,10 @@ def _read_input(
         return [], in_engine_order(given.numbers((n, *info.image_shape), np.uint8), info)
     kind = NUMBERS[tensor.datatype]
     numbers = given.numbers((n, *info.tensor_shape), kind)
-    if kind is not np.float32:  # of JSON float16 is not rounded yet
+    if kind is not np.float32:  # numbers from JSON are not yet rounded to float16
         with np.errstate(over="ignore"):
             numbers = numbers.astype(kind, copy=False).astype(np.float32)
-    # Bytes may be any number, as in Triton, whose perf_analyzer sends random ones.
+    # Binary numbers may be NaN or infinite, as in Triton, whose perf_analyzer sends random bytes.
     if given.written and np.isinf(numbers).any():
         raise BadRequestError(
             f"input '{tensor.name}' has a number that is too large for {tensor.datatype}"

@@ -19,16 +19,17 @@ from service.errors import BadRequestError, PayloadTooLargeError
 PIECE = 2**16
 """The most bytes that are passed to a parser or translation at once, which takes a millisecond."""
 
-# An input, an output and their parameters are five; clients add a few of their own.
+# The most objects. A request, its input, its output and their parameters are five; clients add a
+# few of their own.
 _MOST_OBJECTS = 256
 
-# Strings beside the files: names, keys and values.
+# The most strings besides the files: names, keys and values.
 _MOST_STRINGS = 512
 
-# Bytes beside `data`, which are parsed at once.
+# The most bytes besides `data`, which are parsed at once.
 _MOST_BESIDE = 2**16
 
-# White space within which a list or a colon follows its key, and backslashes before a quote.
+# The most white space between a key and its colon or list, and the most backslashes before a quote.
 _NEAR = 256
 
 _LIST_FOLLOWS = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*\[")

@@ -41,10 +41,10 @@ from service.images.file import FORMATS, ImageFormat
 
 T = TypeVar("T")
 
-# Parsing takes about 10 ms per megabyte.
+# The most bytes that are parsed at once: parsing takes about 10 ms per megabyte.
 MAX_JSON_BYTES = 8 * 2**20
 
-# Of a request without tensors.
+# The most bytes of a request without tensors.
 _MAX_SHORT_BYTES = 4096
 
 
@@ -219,7 +219,7 @@ def _data_of(tensor: InputTensor, lists: Sequence[Span] | None) -> Span:
         if lists is None:
             return Span(data, 0, len(data))
         index = data[1:-1]
-        # A key that is spelled with escapes was not found; no client writes it so.
+        # A key that is written with escapes is not found; no client writes it in this way.
         if index.isdigit() and int(index) < len(lists):
             return lists[int(index)]
     raise BadRequestError(

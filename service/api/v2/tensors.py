@@ -27,18 +27,18 @@ _SIGNS = b"+-.eEaN"  # and the letters of NaN
 
 NAN = b"NaN"
 
-# An array's numbers without their brackets, which are no part of them.
+# Replaces brackets by spaces, so that nested lists become one flat list.
 _FLAT = bytes.maketrans(b"[]", b"  ")
 
-# Codes by which a bracket that opens after a number, and a number after one that closes, are
-# each one more than what is before them; no other neighbours are.
+# Codes of characters. A `[` after a number, and a number after a `]`, are wrong; only in these two
+# cases is a code greater by one, modulo 256, than the code before it.
 _CODES = bytes.maketrans(_DIGITS + _SIGNS + b"[],", bytes([0] * 17 + [1, 255, 100]))
 _CLOSED = bytes([255])
 
-# The longest escape, of a character by its number, without its first character.
+# The length of the longest escape (`\u0041`) without its first character.
 _ESCAPE = 5
 
-# Bytes that are copied at once. Joining more lets other threads run.
+# The most bytes that are copied at once. Joining several pieces lets other threads run.
 _COPIED = 2**20
 
 _whole_numbers = msgspec.json.Decoder(list[int]).decode
@@ -104,7 +104,7 @@ def numbers_in_json(data: Span, shape: Sequence[int], kind: type[np.generic]) ->
         parts = [_numbers(part, kind) for part in _flat(data, wrong)]
     except ValueError:  # msgspec's errors too
         raise BadRequestError(wrong) from None
-    # Where a comma is the last or the first of a part, there is no number beside it.
+    # If a part begins or ends with a comma, no number is next to the comma.
     if not all(map(len, parts)):
         raise BadRequestError(wrong)
     return np.concatenate(parts).reshape(shape)
@@ -122,7 +122,7 @@ def _numbers(flat: bytes, kind: type[np.generic]) -> Numbers:
 def _skeleton(data: Span, of_numbers: bytes, wrong: str) -> bytearray:
     """Return the brackets and commas of an array. Raises BadRequestError with the message `wrong`
     if the array has anything other than numbers."""
-    skeleton = bytearray()  # which grows in pieces: to join them would take 2 ms at once
+    skeleton = bytearray()  # grows in pieces: joining them at the end would take 2 ms
     last = b""
     for start in range(data.start, data.end, PIECE):
         piece = data.text[start : min(start + PIECE, data.end)]
