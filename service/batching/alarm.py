@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-# A moment this near has come.
+# A moment that is at most this near counts as now, in seconds.
 _SOON_S = 1e-6
 
 

@@ -51,7 +51,8 @@ R = TypeVar("R")
 # Timers of asyncio and uvloop count whole milliseconds.
 _TIMER_ERROR_S = 0.001
 
-# Turns of the event loop within which the next request arrives that comes in several steps.
+# Iterations of the event loop within which the next request arrives, if requests arrive in several
+# steps.
 _TURNS = 8
 
 Run = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
@@ -125,7 +126,7 @@ class Batcher(Generic[T, R]):
             consumer.turn = device_turns.join(consumer.changed.set, weight)
         self._weight = weight
         self._reserve: _Consumer[T, R] | None = None  # set where other processes run batches
-        self._idle: list[_Consumer[T, R]] = []  # those that wait for a change, the longest first
+        self._idle: list[_Consumer[T, R]] = []  # wait for a change; the longest idle first
         self._working = 0  # tasks that have not ended
         self._on_batch = on_batch
         self._company = company or Company()
@@ -326,7 +327,7 @@ class Batcher(Generic[T, R]):
                 batch = self._waiting.take(size, now)
                 if batch.items:
                     ahead = await self._carry(consumer, batch)
-                del batch  # while it waits it would keep its last batch
+                del batch  # an idle consumer would keep its last batch in memory
             elif self._closing and not self._waiting:
                 return
             else:
@@ -367,7 +368,7 @@ class Batcher(Generic[T, R]):
         size = decision.dispatch
         if self._closing and not size:
             max_batch = self.latency(consumer.number).max_batch
-            size = min(self.depth, max_batch)  # nothing more can arrive
+            size = min(self.depth, max_batch)  # after `close` nothing more can arrive
         if turn:
             if not size:
                 turn.let_go()
@@ -404,7 +405,7 @@ class Batcher(Generic[T, R]):
     def _on_alarm(self, now: float) -> None:
         if self._any_free():
             self._wake()
-        else:  # too late for some
+        else:  # the moment has passed: it is too late for some
             self._see_others()
             self._obey(now, self._decide(now, self._first_free(now)))
 
@@ -464,11 +465,11 @@ class Batcher(Generic[T, R]):
                 ahead = self.depth >= self._dispatcher.share(self.depth + size, consumer.number)
             if short and not ahead:
                 self._deliver()
-            else:  # start the next batch before answers are made of this one
+            else:  # start the next batch before this batch's answers are created
                 asyncio.get_running_loop().call_soon(self._deliver)
         else:
             self._fail_all(batch, error)
-            error = None  # its traceback has this frame, and so the batch's items: a cycle
+            error = None  # its traceback refers to this frame and to the batch's items: a cycle
         call_safely(self._on_batch, BatchRecord(size, compute_s, failed))
         return ahead
 

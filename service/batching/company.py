@@ -12,8 +12,8 @@ class Company:
 
     def __init__(self) -> None:
         self.inside = 0  # now
-        self._most = 0  # at once, since the last look
-        self._before = 0  # the same, of the look before
+        self._most = 0  # the most at once since the last look
+        self._before = 0  # the most at once between the two looks before
 
     def enter(self) -> None:
         """Count a request whose head has arrived."""

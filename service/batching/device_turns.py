@@ -113,7 +113,7 @@ class DeviceTurn:
         self.let_go()
         turns.members -= self._member
         self._member = False
-        if turns.members == 1:  # it runs without asking, and so would never give the device back
+        if turns.members == 1:  # alone, it never calls `take`, and would never give the device back
             turns.holder = None
 
     def _grant(self) -> None:

@@ -22,10 +22,11 @@ from service.batching.policy import (
 from service.batching.rivalry import Rivalry
 from service.batching.traffic import Traffic
 
-# Of short batches, and of single items that take as long as expected, every fourth is recorded.
+# Only every fourth batch is recorded if batches are short, or if a single item takes as long as
+# expected.
 _SAMPLE = 4
 
-# By this factor a batch, the shortest time is forgotten.
+# The factor by which the shortest recent time grows with each batch, so that it is forgotten.
 _FORGET = 1.02
 
 _NOTHING = Decision()
@@ -81,7 +82,7 @@ class Dispatcher:
         self._traffic = Traffic(len(latencies))
         self._rivalry = Rivalry()
         self._batches = 0  # dispatched
-        self.short_s = SHORT_S  # of L(1), see `policy.py`
+        self.short_s = SHORT_S  # batches are short if L(1) is below this, see `policy.py`
         # Whether batches are so short that waiting for more items never pays: then traffic need not
         # be tracked.
         self.short = False
@@ -106,7 +107,7 @@ class Dispatcher:
     def learn(self, latency: Latency, engine: int = 0) -> None:
         """Replace an engine's known latency."""
         if self._engines[engine].learn(latency, self.short_s):
-            # All run the same model: the shortest time decides among them, too.
+            # All engines run the same model, so batches are short if they are short on any engine.
             short = any(state.short for state in self._engines)
             if short and not self.short:
                 self._traffic = Traffic(len(self._engines))  # not updated from now on

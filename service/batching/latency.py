@@ -10,18 +10,18 @@ from itertools import accumulate
 from statistics import median
 from typing import NamedTuple
 
-# Weight of the newest measurement in a moving average: of a relative error, of arrivals after an
-# event, and of an entry of L(n) that another size's batch moves, since what slows a device down
-# slows it for every size.
+# Weight of the newest measurement in a moving average. There are averages of a relative error and
+# of arrivals after an event. An entry of L(n) is also averaged with measurements of other sizes,
+# because a device that is slower is slower for every size.
 NEWEST = 1 / 8
 
-# The same of the entry that a batch has itself. Both move logarithms.
+# The same weight for the entry of the measured size. Both weights apply to logarithms.
 _OWN = 0.25
 
 # The largest slowdown or speedup that one batch may show.
 _MOST = 4.0
 
-# Most batches stay below so many mean relative errors.
+# The errors of most batches are below this multiple of the mean relative error.
 _MARGIN = 2.0
 
 
@@ -34,8 +34,8 @@ class Latency(NamedTuple):
 
     seconds: tuple[float, ...]
     error: float = 0.0  # mean relative error of a batch's prediction
-    # The last batches' times over their predictions. The median of three counts, so that one batch
-    # that the machine interrupted changes nothing.
+    # The last three batches' times, divided by their predictions. Their median counts, so that a
+    # single interrupted batch changes nothing.
     ratios: tuple[float, ...] = ()
     # Each size's own average, which may fall with n; empty: `seconds`. If one size's entry were
     # changed for its neighbour's sake, the others would follow its way back for ever.
@@ -105,7 +105,8 @@ class Latency(NamedTuple):
         recent = (*self.ratios[-2:], ratio)
         believed = min(max(sorted(recent)[len(recent) // 2], 1 / _MOST), _MOST)
         off = min(abs(took_s / self.seconds[n - 1] - 1), 1.0)
-        # Always by the same ratio, or noise that averages out in this entry would add up in others.
+        # All other entries change by the same ratio. Otherwise noise that averages out in this
+        # entry would add up in others.
         others = believed**NEWEST
         moved = [s * others for s in followed]
         moved[n - 1] = followed[n - 1] * believed**_OWN

@@ -43,8 +43,8 @@ from typing import NamedTuple
 from service.batching.latency import Latency
 from service.batching.traffic import Prospect
 
-# When an item without a deadline is due after its arrival, and by how much each level of priority
-# shifts that.
+# Seconds from the arrival of an item without a deadline until it is due. Each level of priority
+# shifts this by the same time.
 PATIENCE_S = 1.0
 
 DEFAULT_PRIORITY = 2  # 1 is the highest; 0 means the default
@@ -54,30 +54,30 @@ LEVELS = (
 )
 """The sentence that names the priorities in OpenAPI, errors and documentation."""
 
-# What a smaller batch must gain, as a share of the largest one's time for each item. Where L is
-# linear, at a load of 0.8, the p99 of Poisson arrivals is 4.4% above that of the least mean; with
-# 0.02 it is 6.4%, and with 0.01, where noise in L begins to choose sizes, 5.6%.
+# The least gain of a smaller batch, per item, as a share of the largest batch's time. Measured with
+# linear L, Poisson arrivals and a load of 0.8: with 0.015 the p99 is 4.4% above the p99 of the
+# least mean, with 0.02 6.4%, and with 0.01, where noise in L begins to choose sizes, 5.6%.
 _CLEARLY = 0.015
 
-# Factor of throughput that waiting must gain. With 1.015 twelve clients have 1% more where L is in
-# pairs, in batches of unequal sizes, by which their p99 grows.
+# The least factor by which waiting must raise the throughput. With 1.015, twelve clients get 1%
+# more throughput if L rises at every second n, but in batches of unequal sizes, so their p99 grows.
 _GAIN = 1.02
 
-# Where L(1) is less, batches never wait: an event loop cannot time a fraction of it, and deciding
-# would cost more than it gains. Where images are decoded in the job, most of L(1) is that, which
-# larger batches do not shorten, and deciding takes time from it.
+# Below this L(1), batches never wait: an event loop cannot time a fraction of L(1), and deciding
+# would cost more than it gains. If jobs decode images, decoding is most of L(1). Larger batches do
+# not shorten it, and deciding takes time from it.
 SHORT_S = 0.0005
 SHORT_WITH_DECODING_S = 0.003
 
-# Every 256th batch takes all that fits, so that the measured latency of no size goes stale. With
-# every 64th the p99 above is 4% worse.
+# Every 256th batch takes all items that fit, so that the latency of every size stays up to date.
+# With every 64th batch the p99 above is 4% worse.
 _EXPLORE = 256
 
-# Where deadlines are near: how many parts a full batch has; and the effort of a plan, an engine: so
-# many full batches of waiting items, half as many of expected ones, and so many plans for as many
-# parts, by what they drop, but no fewer than a batch has parts. That bounds a decision of one
-# engine to 1.3 ms. With 4 plans instead of 8 1% fewer are in time where L is flat, with 2 up to 9%;
-# without expected items up to 8% on two engines where it has pairs.
+# For near deadlines: the parts of a full batch, and the effort per engine. A plan covers at most
+# `_EFFORT` full batches of waiting items and half as many of expected items. For each number of
+# parts, `_EFFORT` plans are kept, but at least `_PARTS`. This bounds a decision of one engine to
+# 1.3 ms. Fewer items are in time with 4 plans instead of 8 (1% fewer if L is flat), with 2 plans
+# (up to 9%), or without expected items (up to 8% on two engines if L rises at every second n).
 _PARTS = 8
 _EFFORT = 4
 

@@ -25,7 +25,8 @@ R = TypeVar("R")
 
 _due = attrgetter("due")
 
-# How many items of the next lower priority weigh as much as one item: more than can wait.
+# How many items of the next lower priority weigh as much as one item. It is more items than can
+# wait.
 _LEVEL = 1e6
 
 
@@ -35,7 +36,7 @@ class BatchResult(NamedTuple, Generic[R]):
     results: list[R]
     batch_size: int  # items in that batch, of all requests
     queue_s: float  # from when the request was posted until it was dispatched
-    compute_s: float  # from then to its results
+    compute_s: float  # from its dispatch to its results
 
 
 class BatchRecord(NamedTuple):
@@ -62,7 +63,7 @@ class Posted(Generic[T, R]):
     due: float  # clock seconds, see `service/batching/policy.py`
     urgency: Urgency
     left: int  # items that wait
-    cost: float = 1.0  # of an item, in usual ones: what it counts in its client's turns
+    cost: float = 1.0  # of an item, in usual items: how much it counts when clients take turns
     parts: dict[int, list[R]] = field(default_factory=dict)  # see `gather`
 
     def gather(self, first: int, results: list[R]) -> list[R]:
@@ -94,7 +95,7 @@ class Posted(Generic[T, R]):
             call_safely(then, outcome)
 
 
-# What a batch has of a request: the first item and how many.
+# The part of a request that is in a batch: the request, the first item and the number of items.
 Part = tuple[Posted[T, R], int, int]
 
 
@@ -118,7 +119,7 @@ class Batch(Generic[T, R]):
                 request.tell(BatchResult(own, size, queue_s, compute_s))
 
 
-# Items of a request that go one after another.
+# Consecutive items of a request.
 Stretch = tuple[Posted[T, R], int]
 
 
@@ -127,8 +128,8 @@ class Backlog(Generic[T, R]):
 
     def __init__(self) -> None:
         self._queue: FairQueue[Posted[T, R]] = FairQueue(_due_by_turns)
-        # While one client waits: its requests in order, not in the queue, which takes longer. But
-        # for the first of them, none has a deadline or a priority.
+        # While only one client waits, its requests are here in order, because the queue takes
+        # longer. Only the first of them may have a deadline or a priority.
         self._alone: list[Posted[T, R]] = []
         self._taken = 0.0  # when the last of them was, in clock seconds
         self.deadlines = 0  # requests that have one

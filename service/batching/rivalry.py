@@ -16,7 +16,7 @@ class Rivalry:
     of its images. Callers pass the time."""
 
     def __init__(self) -> None:
-        # Of each client when it asked last, the most that it had inside, and since when.
+        # For each client: the time of its last request, its most items in progress, and since when.
         self._clients: OrderedDict[str, tuple[float, int, float]] = OrderedDict()
 
     def asked(self, now: float, client: str, inside: int) -> None:

@@ -17,24 +17,25 @@ from service.batching.latency import NEWEST
 
 _BINS = 16
 
-# The window over L(1): shorter, or a client that is always answered alone would follow itself.
+# The window's length divided by L(1). It is below 1: otherwise a client that is always answered
+# alone would seem to follow itself.
 _WINDOW = 0.9
 
-# The square of a moving average's standard error over the variance.
+# The variance of a moving average, divided by the variance of its entries.
 _ERROR = NEWEST / (2 - NEWEST)
 
-# Evidence: an excess of so many standard errors, and of this share of all arrivals. With a share of
-# 0.3 two clients with random think times get up to 10% less than the most throughput, with this up
-# to 7%; with 0.12 it is 6%, and their p99 grows by 5%.
+# An excess is evidence if it is at least this many standard errors and this share of all arrivals.
+# With a share of 0.3, two clients with random think times get up to 10% less than the highest
+# throughput; with 0.2, up to 7%; with 0.12, up to 6%, but their p99 grows by 5%.
 _SURE = 3.0
 _SHARE = 0.2
 
 # Fewer arrivals than this count as none.
 _FEWEST = 1 / 64
 
-# Weight of the newest batch in the averages of busy and idle time. At 0.05 they are noise: where L
-# is linear the p99 of Poisson arrivals is 12% above that of the least mean at a load of 0.8, at
-# this 4%.
+# Weight of the newest batch in the averages of busy and idle time. With 0.05 the averages are
+# noise: with linear L, Poisson arrivals and a load of 0.8, the p99 is 12% above the p99 of the
+# least mean. With 0.005 it is 4% above.
 _NEWEST_BATCH = 0.005
 
 
