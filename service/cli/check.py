@@ -43,12 +43,14 @@ from service.settings import Settings, SettingsError
 from service.telemetry.counts import NO_FILE, why_left
 from service.telemetry.logs import configure_logging
 
-# Of the images with labels, how many more another preset must be right for to be advised, and how
-# improbable the wins of one preset over another must be, were both as good, to tell the two apart.
+# Another preset is advised if it is right for more images than the preset in use, by more than this
+# share of the images with labels. Two presets are told apart if their wins would be less probable
+# than this if both were equally good.
 _CLEARLY_MORE = 0.1
 _IMPROBABLE = 0.05
-# How far a probability that clients get may be from that of ONNX Runtime's scores, for float32; the
-# tolerance of the scores allows more at other precisions.
+# The largest difference between a probability that clients get and the probability from ONNX
+# Runtime's scores, for float32. For other precisions, the tolerance of the scores applies if it is
+# larger.
 _SHIFT = 1e-3
 
 _OTHER_PIXELS = "the GPU computes other pixels than the CPU"

@@ -31,7 +31,7 @@ from service.hosting.reading import load
 from service.settings import Settings, SettingsError
 from service.telemetry.logs import configure_logging
 
-# Characters of an algorithm in 80 columns.
+# The most characters of an algorithm's name in a table of 80 columns.
 _ALGORITHM = 24
 
 

@@ -40,7 +40,8 @@ def listen(
     """Serve the models that `begin_reading` reads, until a signal. With `browse`, open the page in
     a browser once the server is ready."""
     with ExitStack() as stack:
-        # First: there are no sockets yet and no threads, of which the log has one.
+        # This comes first, because there must be no sockets and no threads yet; the log has a
+        # thread.
         parent = JobParent.fork() if settings.processes else None
         if parent is not None:
             stack.callback(parent.close)
@@ -49,7 +50,8 @@ def listen(
         configure_logging(verbose=verbose, log_format=settings.log_format, level=settings.log_level)
         keys = _keys(settings)
         stack.enter_context(ended_by_sigterm())
-        # Before the models, which may take long to open: an address in use fails at once.
+        # Before the models are opened, which may take long, so that an address in use fails at
+        # once.
         listener = stack.enter_context(bind(settings.host, settings.port))
         repository = make_repository(settings, parent)
         if settings.metrics_port is not None:
@@ -90,7 +92,7 @@ def _with_grpc_port(settings: Settings) -> Settings:
         raise SettingsError(
             f"--grpc-port: grpcio is not installed; {how_to_install('grpc')}"
         ) from error
-    # Only to see that it is free: grpcio has no way to take a socket.
+    # Only checks that the port is free: grpcio cannot take over a socket.
     with bind(settings.host, settings.grpc_port, "--host and --grpc-port") as free:
         port = free.getsockname()[1]
     return settings.model_copy(update={"grpc_port": port})
@@ -126,7 +128,8 @@ def _announce(settings: Settings, port: int, repository: Repository, *, browse: 
         f"  curl -F file=@{image} {url}{path}"
     )
     if browse:
-        # In a thread: a browser in a terminal returns when it is closed.
+        # In a thread, because the call of a browser in a terminal returns only when the browser is
+        # closed.
         Thread(target=_open_browser, args=(f"{url}/",), daemon=True).start()
 
 

@@ -148,7 +148,7 @@ def _parameter(name: str, *, required: bool) -> inspect.Parameter:
             kinds = list(PRESETS)
         elif numbers:
             shown = f"<{numbers[0].__name__}>"
-        if kinds or numbers:  # text: our own settings say what is wrong with it
+        if kinds or numbers:  # as text, because `Settings` checks it and explains errors
             annotation = str
         option = typer.Option(
             flag + flag.replace("--", "/--no-", 1) if default is True else flag,

@@ -42,7 +42,7 @@ def _serve(
     settings: Settings, expectations: list[str] | None, *, verbose: bool, browse: bool
 ) -> None:
     with closing(begin_reading(settings, expectations)) as reads:
-        # In the time that this takes the models are read.
+        # The models are read while this module is imported.
         with importing():
             from service.cli.listen import listen  # noqa: PLC0415
 

@@ -34,7 +34,7 @@ class CallTurns:
     def __init__(self, is_busy: Callable[[], bool] = lambda: False) -> None:
         """Take `is_busy`, which returns whether models have requests."""
         self.is_busy = is_busy
-        self._waiting: dict[str, deque[Turn]] = {}  # the client that goes next first
+        self._waiting: dict[str, deque[Turn]] = {}  # in the order of turns
         self._paused = False
 
     def post(self, client: str, begin: Begin) -> Turn:

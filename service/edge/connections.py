@@ -15,7 +15,7 @@ from typing import Protocol
 
 from service.errors import TooManyConnectionsError
 
-# For health checks, beyond the limit: a load balancer has a few probes.
+# Connections for health checks beyond the limit: a load balancer has a few probes.
 SPARE = 16
 
 GRACE_S = 0.25
@@ -25,7 +25,8 @@ KEPT_S = 1.0
 """Seconds after an answer within which a client is likely to send another request: a server that
 ends without a notice waits this long for it."""
 
-# A provider gives one customer at least a network of this prefix length.
+# The prefix length of an IPv6 network that counts as one client: a provider gives each customer at
+# least such a network.
 _IPV6_PREFIX = 64
 
 

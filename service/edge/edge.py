@@ -40,12 +40,12 @@ RPC = b"RPC"
 # The request ids that clients may choose; others are replaced.
 _SANE_ID = re.compile(rb"[!-~]{1,128}").fullmatch
 
-# Without a key: the page on which users enter theirs.
+# Paths that need no key: the page on which users enter their key.
 _PAGE = b"/"
 _OPEN_FOLDERS = (b"/page/", b"/docs/")
 _READS = (b"GET", b"HEAD", RPC)
 
-# Files that a process opens later, beside connections: those of the event loop, logs, a GPU.
+# Files that a process opens later in addition to connections: for the event loop, logs, a GPU.
 _MORE_FILES = 16
 _FEW_FILES = 64  # open files, where the system does not list them
 
@@ -67,10 +67,10 @@ class Limits:
     per_address: int = 0  # connections of one address; 0: any
     per_client: int = 0  # images inside at once, at least one per request; 0: any
     rate: float = 0.0  # images per second of one client, at least one per request; 0: any
-    # Of a client without a key, where none is needed:
+    # For clients without a key, if no key is needed:
     highest_priority: int = 1
     rights: frozenset[Right] = frozenset(Right)
-    hosts: frozenset[str] | None = None  # by which it may name the server, in lower case; None: any
+    hosts: frozenset[str] | None = None  # names for the server, in lower case; None: any
 
 
 class Edge:
@@ -88,7 +88,7 @@ class Edge:
         self.limits = limits = limits or Limits()
         self.keys = keys
         self.connections = Connections(limits.connections, limits.per_address or sys.maxsize)
-        self.turns = CallTurns(is_busy)  # of calls that no model answers
+        self.turns = CallTurns(is_busy)  # turns of calls that no model answers
         self._rates = RateLimit(limits.rate) if limits.rate else None
         self._on_end = tuple(on_end)
         self.inside: dict[str, int] = {}  # images by client, if they are limited
@@ -177,14 +177,14 @@ class Edge:
         if reads and path in PROBES:
             return None
         if record.method == b"OPTIONS" and b"access-control-request-method" in record.headers:
-            return None  # browsers ask without a key whether they may send one
+            return None  # browsers send a CORS preflight without a key
         known: Client | None = record.caller
         if self.keys is not None:
             scheme, _, token = record.headers.get(b"authorization", b"").partition(b" ")
             bearer = scheme.lower() == b"bearer"
             presented = token if bearer else record.headers.get(b"x-api-key", b"")
             known = self.keys.find(presented.strip())
-        # A wrong key takes a token of its address: this limits the rate of guesses.
+        # A request with a wrong key takes a token of its address, which limits the rate of guesses.
         refused = self._pace(known or record.caller)
         if refused is not None:
             return refused

@@ -24,7 +24,7 @@ from service.settings import SettingsError
 # The characters that an HTTP header carries unchanged.
 _SANE = re.compile(r"[!-~]+").fullmatch
 
-# What may follow a key, and how it is read.
+# The words that may follow a key.
 _WEIGHT = re.compile(r"weight=(\d{1,3}(?:\.\d{1,3})?)").fullmatch
 _PRIORITY = re.compile(r"priority(?:=([1-9]))?").fullmatch
 _RIGHTS = {right.value: right for right in Right}

@@ -19,7 +19,7 @@ _WHAT = {
     Right.SHARED_MEMORY: "use this machine's shared memory",
 }
 
-# Characters of a client's own words in an error.
+# The most characters of a client's text that an error repeats.
 _SHOWN = 40
 
 
@@ -47,7 +47,7 @@ def check_name(record: RequestRecord, names: Collection[str] | None) -> None:
     is None, any name is allowed: clients then need a key, which a page of another site lacks.
     """
     host = record.headers.get(b"host")
-    if names is None or host is None:  # as over gRPC, which browsers do not speak
+    if names is None or host is None:  # over gRPC, which browsers do not use, there is no Host
         return
     name = _name_in(host)
     if name not in names and not _is_loopback(name):
