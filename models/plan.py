@@ -44,7 +44,7 @@ Pays = Callable[[Sequence[TapeStep], After], bool]
 class Region(Enum):
     """Names a part of device memory by its contents."""
 
-    INPUT = "input"  # the images, of the plan's kind (models/lowering/context.py, INPUT)
+    INPUT = "input"  # the images of the plan's kind (INPUT in models/lowering/context.py)
     OUTPUT = "output"  # results (kernels/operations/top_k.py), read by the host
     ARENA = "arena"  # everything in between
     COUNTERS = "counters"  # all zero before and after every step
@@ -68,7 +68,7 @@ class Step:
     launch: Launch
     operands: Mapping[str, Location]
     cost: Cost
-    chosen: PlannedConv | None  # of a convolution
+    chosen: PlannedConv | None  # None if the launch computes no convolution
 
     def arguments(self, address: Callable[[Location], int]) -> tuple[Argument, ...]:
         """Return the kernel's arguments. `address` returns the address of a location."""
@@ -80,7 +80,7 @@ class KeptValue:
     """Locates a value that the host may read after the last step, `offset` bytes into the arena."""
 
     offset: int
-    nbytes: int  # of the buffer that it lies in
+    nbytes: int  # the size of the buffer that contains the value
     view: BufferView
 
     def array(self, buffer: NDArray[np.uint8]) -> NDArray[Any]:
@@ -101,12 +101,12 @@ class Plan:
     """
 
     n: int
-    kind: Kind  # of batch
+    kind: Kind  # the kind of batch
     steps: tuple[Step, ...]
-    after: After  # by step: those that must have ended, without what follows from the rest
+    after: After  # per step: the steps that must have ended, as a transitive reduction
     weights: Mapping[str, MakeWeight]
-    kept: Mapping[str, KeptValue]  # the graph's outputs but the scores
-    buffers: tuple[Lifetime, ...]  # of the arena; for reports and tests (windows of `after`)
+    kept: Mapping[str, KeptValue]  # the graph's outputs except the scores
+    buffers: tuple[Lifetime, ...]  # in the arena; for reports and tests (windows of `after`)
     offsets: Mapping[str, int]
     arena_bytes: int
     input_bytes: int

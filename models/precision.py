@@ -90,7 +90,7 @@ class _Halves:
             else value
             for name, value in graph.values.items()
         }
-        # Where a value was written as float32, that form of it, by its name.
+        # By the name of a value, the name of its float32 form, if that was computed.
         self._floats: dict[str, str] = {}
         self._unwritten: set[str] = set()
         self._nodes: list[Node] = []
@@ -123,7 +123,7 @@ class _Halves:
             self._unwritten.add(value.name)
             node = replace(node, output=written.name)
         self._nodes.append(node)
-        if value.inside is not None:  # it is read as a part of another
+        if value.inside is not None:  # other nodes read it as a part of a larger value
             self._as_stored(value.name)
 
     def _as_float(self, name: str) -> str:
@@ -161,7 +161,7 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
 
     Biases, scales and shifts are always float32.
     """
-    # It brings the convolutions, which only a GPU needs.
+    # This module imports the convolutions, which only a GPU needs.
     from kernels.convolution.tensor_winograd import LARGEST_WEIGHT  # noqa: PLC0415
 
     match node:
@@ -185,7 +185,7 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
                 f"it has a weight of {largest:.3g}; with weights above {LARGEST_WEIGHT:.0f},"
                 " Winograd's transform may exceed float16"
             )
-        # Among many weights of a sum, one that is so small is nothing.
+        # Among the many weights of a sum, such a small weight has no effect.
         smallest = sizes[sizes > 0].min(initial=np.inf)
         if isinstance(node, Binary | Constant) and smallest <= _VANISHING:
             return f"it has a constant of {smallest:.3g}, which float16 rounds to 0"

@@ -42,7 +42,7 @@ class CropMode(Enum):
 
     CROP = "crop"  # the shorter side becomes `resize`
     SQUASH = "squash"  # both sides become `resize`, so the aspect ratio changes
-    PAD = "pad"  # the longer side becomes `resize`; `paper` is around the image
+    PAD = "pad"  # the longer side becomes `resize`; `paper` fills the rest
 
 
 @unique
@@ -57,9 +57,9 @@ class Rounding(Enum):
 class Sampling(Enum):
     """Names how frames are selected from a longer clip. Frames of a shorter clip are repeated."""
 
-    UNIFORM = "uniform"  # the middles of as many equal parts
+    UNIFORM = "uniform"  # the middles of `frames` equal parts of the clip
     FIRST = "first"
-    STRIDE = "stride"  # the first, and every so many further
+    STRIDE = "stride"  # the first frame, and then every `stride`-th frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Preprocessing:
     height: int
     width: int
     crop_mode: CropMode
-    resize: int  # the side that `crop_mode` names, before the crop; of a square one, of the longer
+    resize: int  # CROP: the shorter side, before the crop; PAD, SQUASH: the longer side
     interpolation: Interpolation
     channels: ChannelOrder
     layout: Layout
@@ -82,17 +82,17 @@ class Preprocessing:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     output: OutputKind
-    # Empty: classes are named by their index. There may be thousands to hash.
+    # If empty, the index of a class is its name. Not hashed, because there may be thousands.
     labels: tuple[str, ...] = field(hash=False)
-    frames: int | None = None  # of a clip; None: the model takes images
-    exact: bool = False  # pixels to the bit as in training: slower, and no EXIF orientation
-    guess: str = ""  # the preset, where nothing chose it
-    sampling: Sampling = Sampling.UNIFORM  # of a clip
-    stride: int = 1  # of STRIDE
-    as_bytes: bool = False  # the file's input is uint8: pixels as they are
-    longer_side: Rounding = Rounding.DOWN  # of an image that CROP resizes
-    crop_offset: Rounding = Rounding.NEAREST  # where not as much is cut off on both sides
-    pad: tuple[int, ...] = ()  # the colour of PAD as RGB, or one grey; empty: that of the mean
+    frames: int | None = None  # the frames of a clip; None: the model takes images
+    exact: bool = False  # pixels bit-identical to training; slower, and without EXIF orientation
+    guess: str = ""  # the preset that was guessed, or "" if one was chosen
+    sampling: Sampling = Sampling.UNIFORM  # for clips
+    stride: int = 1  # for STRIDE
+    as_bytes: bool = False  # the file's input is uint8: pixels stay as they are
+    longer_side: Rounding = Rounding.DOWN  # for an image that CROP resizes
+    crop_offset: Rounding = Rounding.NEAREST  # if the crop cannot be exactly in the middle
+    pad: tuple[int, ...] = ()  # PAD's colour, RGB or one grey value; empty: the mean's colour
 
     def chosen(self, frames: int) -> list[int]:
         """Return the indices of the frames that the model gets, in order, from a clip of `frames`
@@ -200,7 +200,7 @@ class Preset:
         )
 
 
-# torchvision and most of what was trained in PyTorch
+# torchvision, and most networks trained in PyTorch
 _IMAGENET = Preset(
     size=224,
     resize=256,
@@ -217,7 +217,7 @@ _GREY = replace(_IMAGENET, size=32, resize=32, channels=ChannelOrder.GREY, mean=
 
 PRESETS: Mapping[str, Preset] = {
     "imagenet": _IMAGENET,
-    # Caffe's model zoo, and what was converted from it
+    # Caffe's model zoo, and networks that were converted from it
     "caffe": replace(
         _IMAGENET,
         channels=ChannelOrder.BGR,
@@ -231,25 +231,25 @@ PRESETS: Mapping[str, Preset] = {
     "raw": replace(_IMAGENET, scale=1.0, mean=_NONE, std=_UNIT),
     # 0..1: Ultralytics, Keras' Rescaling(1/255), PyTorch's ToTensor alone, Lobe
     "unit": replace(_IMAGENET, mean=_NONE, std=_UNIT),
-    # 0..255 as OpenCV reads them: Custom Vision, and what was trained on cv2.imread
+    # 0..255 in OpenCV's order: Custom Vision, and networks trained with cv2.imread
     "bgr": replace(_BGR, scale=1.0, mean=_NONE, std=_UNIT),
     "bgr-unit": replace(_BGR, mean=_NONE, std=_UNIT),
     "bgr-inception": replace(_BGR, scale=1 / 127.5, mean=_UNIT, std=_UNIT),
-    # imagenet's numbers in the order of BGR: what OpenCV read, normalised as PyTorch does
+    # imagenet's numbers in the order BGR, for images that OpenCV read
     "bgr-imagenet": replace(_BGR, mean=(0.406, 0.456, 0.485), std=(0.225, 0.224, 0.229)),
-    # caffe's numbers in the order of RGB
+    # caffe's numbers in the order RGB
     "rgb-caffe": replace(_IMAGENET, scale=1.0, mean=(123.68, 116.779, 103.939), std=_UNIT),
-    # CLIP's encoders, and what was fine-tuned from them
+    # CLIP's encoders, and networks fine-tuned from them
     "clip": replace(
         _IMAGENET,
         mean=(0.48145466, 0.4578275, 0.40821073),
         std=(0.26862954, 0.26130258, 0.27577711),
     ),
-    # the built-in model; plain grey of 0..1 for any other model of one channel
+    # the built-in model; also plain grey from 0 to 1 for any other model with one channel
     "digits": _GREY,
     "grey-inception": replace(_GREY, scale=1 / 127.5, mean=(1.0,)),
     "grey-raw": replace(_GREY, scale=1.0),
-    # torchvision's examples of MNIST
+    # torchvision's MNIST examples
     "mnist": replace(_GREY, mean=(0.1307,), std=(0.3081,)),
 }
 

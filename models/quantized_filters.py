@@ -31,7 +31,7 @@ def operands_of(
 def _in_steps(bias: Weight, grid: Grid | None, step: NDArray[np.float32]) -> NDArray[np.int64]:
     if grid is not None and np.allclose(grid.scale, step, rtol=1e-6, atol=0):
         return grid.numbers.astype(np.int64)
-    with np.errstate(divide="ignore", invalid="ignore"):  # of a filter of zeros
+    with np.errstate(divide="ignore", invalid="ignore"):  # a filter may be all zeros
         steps = np.where(bias == 0, 0, bias.astype(np.float64) / step)
     if not (np.abs(steps) < 2**31).all():
         raise ValueError(

@@ -28,8 +28,8 @@ _PERCENT = 100.0
 _LOG_OF_YES = "the logarithm of the probability of yes"
 
 
-# What holds of a kind: a softmax makes probabilities of several scores; an image may have several
-# labels, or none; scores are numbers of any size, not probabilities in some form.
+# Properties of a kind: a softmax converts the scores to probabilities; an image may have several
+# labels or none; scores are numbers of any size and not a form of probability.
 _BY_SOFTMAX, _INDEPENDENT, _UNBOUNDED = "by softmax", "independent", "unbounded"
 
 
@@ -95,17 +95,17 @@ class OutputKind(Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> "OutputKind | None":
-        return cls.LOGITS if value == "softmax" else None  # by what is done to them
+        return cls.LOGITS if value == "softmax" else None  # "softmax" names the conversion
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
     """Holds the facts about scores that the graph of a model shows."""
 
-    kind: OutputKind | None  # None: it does not show that
+    kind: OutputKind | None  # None: the graph does not show the kind
     reason: str  # a phrase
-    refusal: str = ""  # why they are no scores
-    around_0: bool = False  # each lies as far below 0 as above, as behind a Tanh
+    refusal: str = ""  # the reason why the numbers are not scores
+    around_0: bool = False  # each has a symmetric range around 0, as after a Tanh
 
 
 UNSHOWN = Meaning(None, "its graph was not examined")
@@ -185,7 +185,7 @@ def _of_one(scores: Floats, kind: OutputKind) -> Floats:
     return np.concatenate([1 - yes, yes], axis=1)
 
 
-# How far sums of float32 and float16 probabilities may be from 1.
+# The allowed difference from 1 of the sums of float32 and float16 probabilities.
 _NEAR = 5e-3
 
 
@@ -203,7 +203,7 @@ def shown_by(scores: Floats) -> OutputKind | None:
         return OutputKind.LOG_PROBABILITIES
     if low >= 0 and high <= 1:
         return OutputKind.PROBABILITIES if count == 1 else OutputKind.INDEPENDENT
-    # Within -1 to 1 they may as well be what a Tanh or a cosine gives.
+    # Numbers within -1 to 1 may also be the results of a Tanh or a cosine.
     is_wide = low < 0 and max(-low, high) > 1
     return OutputKind.LOGITS if is_wide and (high > 0 or count > 1) else None
 

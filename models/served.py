@@ -13,7 +13,7 @@ from typing_extensions import override
 
 _Array = NDArray[np.float32]
 
-_SHOWN = 8  # layers
+_SHOWN = 8  # the most names in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class Serving:
     """Holds the serving options that a model's own files set. They limit or replace the server's
     settings for this model."""
 
-    max_batch: int | None = None  # beside --max-batch
-    timeout_ms: float | None = None  # deadline of requests that set none, or a later one
-    priority: int = 0  # of requests that set none; 0: the default
+    max_batch: int | None = None  # a limit in addition to --max-batch
+    timeout_ms: float | None = None  # deadline of requests that set none or a later one
+    priority: int = 0  # priority of requests that set none; 0: the default
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Inner:
     """
 
     name: str
-    shape: tuple[int, ...]  # one image's
+    shape: tuple[int, ...]  # for one image
 
     @property
     def size(self) -> int:

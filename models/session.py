@@ -5,8 +5,8 @@ This module does not import ONNX: a server does not need it if another process h
 
 import os
 
-# ONNX Runtime's Linux wheels switch telemetry on when they are imported: they write an identifier
-# into the home directory and send it away. Its own off switch is read at that moment only.
+# ONNX Runtime's Linux wheels enable telemetry when they are imported: they write an identifier into
+# the home directory and send it. They read this variable, which disables telemetry, only then.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # noqa: TID251  set, not read
 
 import onnxruntime as ort
@@ -35,19 +35,19 @@ def session_options(model: bytes, threads: int, *, exact: bool = False) -> ort.S
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # its errors are raised, too
+    options.log_severity_level = 4  # errors are raised in any case
     # Threads that spin between runs would take cores from decoding.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if exact:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     disabled = []
     if _PAD in model and _MAX_POOL in model:
-        # It takes the zeros around an image out of a window's largest: another result where all
-        # others are below 0, as in Keras' ResNet50V2.
+        # This optimisation ignores the zeros around an image in a maximum. The result is wrong if
+        # all other numbers of a window are below 0, as in Keras' ResNet50V2.
         disabled.append("Pad_Fusion")
     if _DEQUANTIZE in model:
-        # It makes whole numbers of a filter that is left in float between quantizers, by a scale of
-        # its own for the whole filter.
+        # This optimisation quantizes a filter that is in float between quantizers, with one scale
+        # for the whole filter.
         disabled.append("WeightBiasQuantization")
     if disabled:
         key = "optimization.disable_specified_optimizers"

@@ -7,8 +7,8 @@ from dataclasses import replace
 from kernels.problems.interpolation import Interpolation
 from models.preprocessing import PRESETS, Preset
 
-# Length of the shorter side, side of the crop, filter, weights, and the models that have them; a
-# line that begins with a space goes on with the models of the one before.
+# The length of the shorter side, the side of the crop, the filter, the weights, and the models that
+# have them. A line that begins with a space continues the list of models of the line before.
 _TABLE = """
 230 224 bilinear IMAGENET1K_V1 convnext_small
 232 224 bilinear IMAGENET1K_V1 convnext_base convnext_large mnasnet0_75 mnasnet1_3
@@ -62,7 +62,7 @@ def _presets() -> Iterator[tuple[str, Preset]]:
             imagenet, size=int(size), resize=int(resize), interpolation=Interpolation(kind)
         )
         yield from ((f"{name}.{weights}", preset) for name in names)
-    halves = (0.5, 0.5, 0.5)  # the only weights with another normalisation
+    halves = (0.5, 0.5, 0.5)  # only these weights have another normalisation
     large = replace(imagenet, size=480, resize=480, interpolation=Interpolation.BICUBIC)
     yield "efficientnet_v2_l.IMAGENET1K_V1", replace(large, mean=halves, std=halves)
 

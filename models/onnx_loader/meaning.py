@@ -19,14 +19,14 @@ from models.onnx_loader.importer import OnnxNode, RefusedError, static_shape
 from models.onnx_loader.integers import constant_of
 from models.scores import Meaning, OutputKind, set_key
 
-# Values that are followed back. What decides is behind few nodes, and others are of no interest.
+# The most values that are examined. The deciding nodes are few and near the scores.
 _MOST_VALUES = 96
 
 _OVER_IMAGES = "a softmax over the images of a batch"
 
-# How far sums may be from 1, as Clip and label smoothing leave them.
+# The allowed difference of a sum from 1, which Clip and label smoothing cause.
 _NEAR = 1e-3
-# And the largest of numbers that a bound cuts off.
+# The same for the largest probability, if a bound cuts off others.
 _CUT = 0.1
 
 
@@ -36,15 +36,15 @@ class Range:
 
     low: float = -inf
     high: float = inf
-    total: float | None = None  # what `size` of them add up to
+    total: float | None = None  # the sum of `size` elements; None: unknown
     size: int = 0
-    is_log: bool = False  # they are logarithms of numbers with that sum, or of 0 to 1
-    is_part: bool = False  # of numbers with a sum, some of which were left out or cut off
-    is_known: bool = True  # False: something may bound them that is not understood
-    is_each: bool = False  # each is bounded by a function of its own, as by a sigmoid
-    is_fixed: bool = False  # they are the same for every image that is alone in its batch
-    picks: str = ""  # the operator that chose one or some of the scores: ArgMax, TopK
-    by: str = ""  # the operator that bounds them
+    is_log: bool = False  # the elements are logarithms of numbers with that sum, or from 0 to 1
+    is_part: bool = False  # from numbers with a known sum, some of them left out or cut off
+    is_known: bool = True  # False: an operator that is not understood may bound them
+    is_each: bool = False  # each element is bounded by itself, as by a sigmoid
+    is_fixed: bool = False  # equal for all images that run alone in a batch
+    picks: str = ""  # the operator that selected some of the scores: ArgMax, TopK
+    by: str = ""  # the operator that bounds the elements
 
 
 def meaning_of_scores(scores: ir.Value) -> Meaning:
@@ -121,11 +121,12 @@ def _meaning(found: Range, classes: int, name: str) -> Meaning:
                 return Meaning(None, f"{by}, to 0 to {found.high:g}")
         if found.high <= 1 + _NEAR or isclose(found.high, 100, rel_tol=_NEAR):
             return Meaning(None, by)
-    # From 0 up, as a Softplus or the Neg of a LogSoftmax, or around 0, as a Tanh: a softmax of
-    # them may rank the classes wrong, and makes all nearly as likely.
+    # Scores of 0 or more (from a Softplus, or the Neg of a LogSoftmax) or around 0 (from a Tanh): a
+    # softmax of such scores may rank the classes wrong, and gives all classes nearly equal
+    # probabilities.
     is_loss = found.low >= 0 and found.high == inf
     is_around_0 = found.is_each and -inf < found.low < 0 < found.high < inf
-    # So would a second softmax of a first one's numbers, shifted.
+    # The same is true for a second softmax of shifted probabilities.
     is_shifted = found.by not in ("", "Clip") and -inf < found.low and found.high < inf
     if (found.by and is_loss) or is_around_0 or is_shifted:
         return Meaning(None, by, around_0=is_around_0)
@@ -135,7 +136,7 @@ def _meaning(found: Range, classes: int, name: str) -> Meaning:
 _UNBOUNDED = Range()
 _UNKNOWN = Range(is_known=False)
 
-# Nodes that only move numbers, convert them, or take means or the largest.
+# Operators that only move or convert numbers, average them, or select the largest.
 _MOVES = frozenset(
     {
         "AveragePool", "Cast", "DepthToSpace", "DequantizeLinear", "Dropout", "Expand", "Flatten",
@@ -172,7 +173,7 @@ class _Ranges:
 
     def of(self, value: ir.Value) -> Range:
         if value not in self._known:
-            # What is far from the scores, or part of a circle, is taken as any number.
+            # A value far from the scores, or one that depends on itself, may be any number.
             known = len(self._known) < _MOST_VALUES
             self._known[value] = _UNBOUNDED
             if known:
@@ -185,7 +186,7 @@ class _Ranges:
             return _of_constant(constant)
         node = value.producer()
         if node is None:
-            return _UNBOUNDED  # the image
+            return _UNBOUNDED  # this is the image
         if node.op_type in ("Normalizer", "LpNormalization"):
             return self._normalised(OnnxNode(node), node.outputs[0])
         if node.domain not in ("", "ai.onnx"):
@@ -339,7 +340,7 @@ def _moved(seen: Range, value: ir.Value) -> Range:
         return seen
     if shape is not None and prod(shape[1:]) < seen.size:
         return replace(seen, total=None, size=0, is_part=not seen.is_log)
-    return replace(seen, total=None, size=0, is_each=True)  # several rows in one
+    return replace(seen, total=None, size=0, is_each=True)  # several rows are joined
 
 
 def _one_of_many(node: OnnxNode, value: ir.Value) -> bool:
@@ -484,7 +485,7 @@ def _mul(node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
     a, b = inputs
     ends = [_product(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
     made = _mixed(inputs, min(ends), max(ends))
-    # As p log p: no logits, though no bound shows it.
+    # For example p log p, which is no logit although it has no bounds.
     is_odd = a.by and b.by and not (isfinite(made.low) and isfinite(made.high))
     return replace(made, is_known=made.is_known and not is_odd)
 
@@ -499,7 +500,7 @@ def _div(node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
     least, most = 1 / b.high if b.high else inf, 1 / b.low if b.low else inf
     ends = [_product(x, y) for x in (a.low, a.high) for y in (least, most)]
     made = _mixed(inputs, min(ends), max(ends))
-    # A number by itself, as 1 / (1 + e^-x) is.
+    # Each number is bounded by itself, for example 1 / (1 + e^-x).
     is_each = constant_of(node.input(0)) is not None and not made.by
     return replace(made, is_each=made.is_each or is_each, by=made.by or "a division")
 
@@ -542,7 +543,7 @@ def _clip(node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
 
 
 def _between(seen: Range, low: float, high: float) -> Range:
-    # A sum that bounds which hardly bite leave nearly as it was.
+    # The sum is kept if the bounds cut off almost nothing.
     is_kept = seen.total is not None and low <= seen.low + _NEAR and high >= seen.high - _NEAR
     by = seen.by if seen.by or not (isfinite(low) and isfinite(high)) else "Clip"
     is_cut = seen.total is not None and not seen.is_log and not is_kept
@@ -608,7 +609,7 @@ def _concat(_node: OnnxNode, inputs: list[Range], value: ir.Value) -> Range:
         for each in inputs
     ):
         return _moved(replace(made, total=first.total, size=first.size, is_log=first.is_log), value)
-    # As of p and 1 - p: whether they add up to 1 is for their numbers to show.
+    # For example p and 1 - p: the scores of test images must show whether they add up to 1.
     return replace(made, is_each=False)
 
 

@@ -38,17 +38,18 @@ from models.onnx_loader.old_operators import keep_old_sampling, spell_out_old, u
 from models.onnx_loader.pixels import pixels_to_float32
 from models.onnx_loader.subnormal import flush
 
-# The form's opset: 24 is the first with Swish. Before 22 ONNX's shape inference counts pooling
-# windows (ceil_mode) that start beyond the image, which no runtime computes.
+# The opset of the normal form. 24 is the first opset with Swish. Before opset 22, ONNX's shape
+# inference counts pooling windows (ceil_mode) that begin outside the image, which no runtime
+# computes.
 OPSET = 24
-# The oldest IR that has it: a model of a newer one may be ahead of ONNX Runtime's.
+# The oldest IR version with this opset. ONNX Runtime may not support a newer version.
 IR_VERSION = 12
 
 _CONTRADICTIONS = (
     ir.serde.SerdeError,
     ir.passes.PassError,
     onnx.checker.ValidationError,
-    RuntimeError,  # where onnx itself asserts, or converts no further
+    RuntimeError,  # onnx asserts, or has no converter for an operator
     TypeError,
     ValueError,
 )
@@ -65,7 +66,7 @@ def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
         return _normal_form(proto, input_shape)
     except _CONTRADICTIONS as error:
         cause = _innermost(error)
-        if isinstance(cause, ModelError):  # raised within a pass
+        if isinstance(cause, ModelError):  # a pass raised it
             raise cause from error
         what = (
             "has parts that Convoy does not read" if isinstance(cause, NotImplementedError) else ""
@@ -81,8 +82,8 @@ def _normal_form(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
     room = CONSTANT_FREE + CONSTANT_FACTOR * proto.ByteSize()
     model = ir.serde.deserialize_model(_inlined(proto))
     model.ir_version = IR_VERSION
-    model.metadata_props.clear()  # each conversion would copy them, and fails on what is no text
-    # Up to IR version 3 every initializer is an input too; then it could not be folded.
+    model.metadata_props.clear()  # each conversion would copy these, and fail on invalid text
+    # Up to IR version 3, every initializer is also an input. Such initializers could not be folded.
     model.graph.inputs[:] = [v for v in model.graph.inputs if v.name not in initializers]
     names = {node.name for node in model.graph if node.name}
     with _quiet():
@@ -158,7 +159,8 @@ _SPARSE = (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS
 def _inlined(proto: ModelProto) -> ModelProto:
     if not proto.functions:
         return proto
-    # onnx's own: onnx-ir's looks for a free name from 1 upwards in every call of a function.
+    # This is onnx's function. onnx-ir's function searches for an unused name from 1 upwards at
+    # every call.
     inlined = inline_local_functions(proto)
     if inlined.functions:
         left = inlined.functions[0]
@@ -166,7 +168,8 @@ def _inlined(proto: ModelProto) -> ModelProto:
             f"the function {left.domain}::{left.name} is written for another opset than the model;"
             " export the model again without functions"
         )
-    # Again: the body of a function may name what only its caller has, even its own result.
+    # Check again, because the body of a function may contain names that only its caller defines,
+    # even its own result.
     check_valid(inlined)
     return inlined
 
@@ -193,7 +196,7 @@ def _is_negative(size: int | ir.SymbolicDim) -> bool:
 
 
 def _infer_shapes(model: ir.Model) -> None:
-    check_flat(model)  # of which data propagation writes out every entry
+    check_flat(model)  # data propagation stores every entry of these values
     passes.ShapeInferencePass()(model)
     for node in model.graph.all_nodes():
         for value in node.outputs:
@@ -207,7 +210,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _first_line(error: BaseException) -> str:
-    # onnx-ir asks its users to contribute what it lacks.
+    # onnx-ir's messages end with a request to contribute ("Please ...").
     line = (str(error).strip() or type(error).__name__).partition("\n")[0].partition(" Please ")[0]
     return shortened(line)
 
@@ -285,7 +288,7 @@ def _convert_opset(model: ir.Model) -> None:
             f"onnx cannot convert {operators} from opset {version} to {OPSET}, which Convoy needs;"
             f" replace these operators before exporting, or export with opset {OPSET}"
         )
-    # Attributes have become nodes: three for each old Slice.
+    # The conversion turns attributes into nodes: three for each old Slice.
     nodes = sum(1 for _ in model.graph.all_nodes())
     if nodes > 2 * NODE_LIMIT:
         raise UnsupportedModelError(
@@ -324,7 +327,8 @@ def _fix_input_shapes(model: ir.Model, input_shape: Shape | None) -> None:
     batches = {v.shape[0] for v in model.graph.inputs if v.shape is not None}
     if len(batches) != 1:
         raise UnsupportedModelError(f"the inputs have different batch sizes: {batches}")
-    # Shapes inferred earlier, and those of nodes inside nodes, would contradict these.
+    # Delete the shapes that were inferred earlier and the shapes in subgraphs, which would
+    # contradict the new shapes.
     for node in model.graph.all_nodes():
         for output in node.outputs:
             output.shape = None

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from models.errors import UnsupportedModelError
 from models.onnx_loader.limits.sizes import known_shape
 
-# The first opset in which Slice has inputs; before, it has attributes.
+# The first opset in which Slice has inputs instead of attributes.
 _SLICE_OF_INPUTS = 10
-# ONNX Runtime's, which keeps it from dividing by 0.
+# ONNX Runtime's epsilon, which prevents a division by 0.
 _MVN_EPSILON = 1e-9
 
 
@@ -166,7 +166,7 @@ def _group_normalisation(to: _Writer) -> ir.Value:
     return to.add("Reshape", normal, to.add("Shape", to.x()))
 
 
-# The last opset in which each has this meaning.
+# For each operator, the last opset in which it has this meaning.
 _ALWAYS = 10**6
 _SPELLINGS: Mapping[str, tuple[int, Callable[[_Writer], ir.Value]]] = {
     "Affine": (_ALWAYS, _affine),
@@ -207,7 +207,8 @@ def spell_out_old(model: ir.Model, opset: int) -> None:
             )
 
 
-# The last opset in which Resize, and Upsample before it, have no coordinate_transformation_mode.
+# The last opset in which Resize has no coordinate_transformation_mode. Upsample, its predecessor,
+# has none, either.
 _OF_CORNERS = 10
 
 
@@ -244,7 +245,7 @@ def _sample_as_before(graph: ir.Graph, node: ir.Node) -> None:
     if (factors <= 1).all():
         node.attributes["nearest_mode"] = ir.AttrString("nearest_mode", "ceil")
         return
-    # Along some axes it grows, along others it shrinks: one Resize for each.
+    # The image grows along some axes and shrinks along others, so there is one Resize for each.
     name = f"{node.outputs[0].name}/grown"
     shape = known_shape(node.inputs[0])
     grow = ir.Node("", "Resize", node.inputs, list(node.attributes.values()))

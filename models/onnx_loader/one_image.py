@@ -43,7 +43,7 @@ def separate_batch(model: ir.Model) -> bool:
 class _Pass:
     def __init__(self, graph: ir.Graph) -> None:
         self.graph = graph
-        self.ahead: dict[ir.Value, ir.Value] = {}  # a value: the same with an axis ahead
+        self.ahead: dict[ir.Value, ir.Value] = {}  # values with an added first axis
 
     def concerns(self, node: ir.Node) -> bool:
         """Return whether axis 0 of an input or output of the node is not the batch."""

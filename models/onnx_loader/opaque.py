@@ -10,6 +10,6 @@ class Opaque(Node):
     """Represents a whole model that only ONNX Runtime can run."""
 
     x: str = operand()
-    reason: str  # why typed nodes cannot express it
-    sums: tuple[int, ...]  # how many terms a number of each inner node's result sums
+    reason: str  # the reason why typed nodes cannot express it
+    sums: tuple[int, ...]  # for each inner node, the terms that it sums per number
     halves: bool  # whether the inner nodes round to float16

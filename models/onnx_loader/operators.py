@@ -114,7 +114,7 @@ def _all_of(op: BinaryOp) -> Operator:
 
 def _chain(to: Importer, node: OnnxNode, op: BinaryOp) -> None:
     output = to.declare(node.output)
-    # Constants last: no typed node reads two of them.
+    # Constants come last, because no typed node reads two constants.
     terms = sorted(_broadcast_operands(to, node), key=lambda name: name in to.weights)
     if len(terms) == 1:
         to.nodes.append(Identity(name=node.name, output=output, x=terms[0]))
@@ -326,7 +326,7 @@ def _quantize(to: Importer, node: OnnxNode) -> None:
 
 def _dequantize(to: Importer, node: OnnxNode) -> None:
     if dequantized_constant(node.output) is not None:
-        return  # its readers take the floats
+        return  # its readers read the dequantized constant
     stored, x = _storage(node, node.input(0)), node.x()
     if stored != to.values[x].stored:
         raise RefusedError(f"it dequantizes {stored}, but its input is {to.values[x].stored}")

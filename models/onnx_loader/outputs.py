@@ -17,19 +17,19 @@ from models.scores import classes_of, set_key
 _FLOATS = frozenset(
     {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16}
 )
-_LISTED = 8  # names in a message
-_FOLLOWED = 64  # nodes from an output back
+_LISTED = 8  # the most names in a message
+_FOLLOWED = 64  # the most nodes that are followed back from an output
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
     """Holds facts about a model's outputs, collected before the model is normalised."""
 
-    listed: str  # all of them, with their shapes, for messages
-    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of an output
-    names: tuple[tuple[str, ...], ...] = ()  # that an output of strings may be of
-    wanted: str | None = None  # the scores, where they were named
-    features: tuple[str, ...] = ()  # other outputs
+    listed: str  # all outputs with their shapes, for messages
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by output
+    names: tuple[tuple[str, ...], ...] = ()  # lists of strings from which an output may be selected
+    wanted: str | None = None  # the output that the user named as the scores
+    features: tuple[str, ...] = ()  # the other outputs
 
 
 def take_outputs(proto: ModelProto, wanted: str | None, beside: str | None = None) -> Outputs:

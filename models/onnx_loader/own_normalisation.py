@@ -17,7 +17,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 Floats = NDArray[np.float64]
 
-# What retypes pixels, and changes no number.
+# Operators that may change the type of pixels, but no number.
 _MOVES = frozenset({"Cast", "Identity"})
 
 _ARITHMETIC: Mapping[str, Callable[..., Floats]] = {
@@ -27,12 +27,12 @@ _ARITHMETIC: Mapping[str, Callable[..., Floats]] = {
     "Div": np.divide,
 }
 
-# Constants of a normalisation have a number per channel, or one.
+# A constant of a normalisation has one number, or one number per channel.
 _MOST_NUMBERS = 4
 
-# The mean of natural images' channels, in parts of the largest value, is within these.
+# The mean of a channel of natural images, divided by the largest value, is between these numbers.
 _LEAST_MEAN, _MOST_MEAN = 0.25, 0.75
-_MEAN_OF_RGB, _NEAR = np.array((0.485, 0.456, 0.406)), 0.01  # of ImageNet's photographs
+_MEAN_OF_RGB, _NEAR = np.array((0.485, 0.456, 0.406)), 0.01  # the mean of ImageNet's photographs
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class OwnNormalisation:
     """Describes the pixels that a network expects, as far as its first operations show them."""
 
     most: float  # the largest value of a pixel, 255 or 1
-    order: str = ""  # of the channels, "rgb" or "bgr"; empty: they do not tell
+    order: str = ""  # "rgb" or "bgr"; "" if the operations do not show it
 
 
 def own_normalisation(proto: ModelProto, name: str) -> OwnNormalisation | None:
@@ -54,12 +54,12 @@ def own_normalisation(proto: ModelProto, name: str) -> OwnNormalisation | None:
     if line is None or (line.scale <= 0).any():
         return None
     if (line.shift < 0).all():
-        zero = -line.shift / line.scale  # the pixel that becomes 0, near the mean of the images
+        zero = -line.shift / line.scale  # the pixel that becomes 0: near the images' mean
         for most in (255.0, 1.0):
             if ((zero >= _LEAST_MEAN * most) & (zero <= _MOST_MEAN * most)).all():
                 return OwnNormalisation(most, _order(zero / most, line))
         return None
-    # Without a mean only a division by about the largest byte, or half of it, tells.
+    # Without a mean, only a division by about 255 or 127.5 shows the range.
     factor = 1 / line.scale
     return OwnNormalisation(255.0) if (factor >= 100).all() and (factor <= 300).all() else None
 
@@ -74,8 +74,8 @@ class _Line:
     scale: Floats
     shift: Floats
     axes: int
-    channels: int | None  # their axis, if one axis has three entries
-    is_reversed: bool = False  # the channels, compared with those of the input
+    channels: int | None  # the axis of the channels, if only one axis has three entries
+    is_reversed: bool = False  # whether the channels are reversed, compared with the input
 
     def then(self, scale: Floats, shift: Floats) -> "_Line":
         """Return this line followed by another scale and shift."""
@@ -117,7 +117,7 @@ def _line(graph: GraphProto, name: str) -> _Line | None:
             line = moved
         elif (own := _own_line(node, name, constants)) is not None:
             if len({part.size for part in (line.scale, line.shift, *own)} - {1}) > 1:
-                break  # along two axes
+                break  # the numbers vary along two axes
             line, computed = line.then(*own), True
         else:
             break
@@ -189,7 +189,7 @@ def _of_arithmetic(
 ) -> tuple[Floats, Floats] | None:
     other = [index for index, each in enumerate(node.input) if each != name]
     if len(other) != 1 or (node.op_type in ("Sub", "Div") and other == [0]):
-        return None  # as of a constant minus the pixels, or over them
+        return None  # for example, a constant minus the pixels or divided by them
     numbers = _numbers(node, other, constants)
     if numbers is None:
         return None

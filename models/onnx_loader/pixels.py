@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-# What only moves the numbers of its first input.
+# Operators that only move the numbers of their first input.
 _MOVES = {
     *(
         "DepthToSpace",
@@ -33,7 +33,7 @@ def _moved(value: ir.Value) -> list[ir.Value] | None:
     """Return all values that consist of the pixels of `value`, or None if a node computes on such a
     value."""
     found = [value]
-    for each in found:  # which grows
+    for each in found:  # the list grows meanwhile
         if each.is_graph_output():
             return None
         for node, index in each.uses():

@@ -26,7 +26,8 @@ def reduce(to: Importer, node: OnnxNode) -> None:
     rank = len(shape)
     given = node.constant_integers(1) if node.has(1) else []
     if not given and node.integer("noop_with_empty_axes", 0):
-        # The sum, mean, largest or least of one number is that number, its L2 norm is not.
+        # The sum, mean, maximum and minimum of a single number are the number itself. Its L2 norm
+        # is not.
         if ReduceKind(node.node.op_type) is ReduceKind.L2:
             absolute(to, node)
         else:

@@ -78,7 +78,7 @@ def _positions(node: OnnxNode, size: int, wanted: int, factor: np.float32) -> Po
     if mode == "pytorch_half_pixel" or (mode == "align_corners" and wanted == 1):
         return np.zeros_like(i)
     if mode == "align_corners":
-        if not np.isclose(size * factor, wanted):  # ONNX and ONNX Runtime differ
+        if not np.isclose(size * factor, wanted):  # ONNX and ONNX Runtime disagree
             raise RefusedError(
                 f"align_corners with a scale of {factor:g} is not supported, because the output"
                 " size is not a whole number"
@@ -126,7 +126,7 @@ def _resample(to: Importer, node: OnnxNode, x: str, tables: Sequence[Table]) -> 
     to.nodes.append(Resample(name=node.name, output=to.declare(node.output), x=x, taps=names))
 
 
-# Where positions before and after an axis of this size lie on it.
+# For each mode, the positions on an axis of this size that stand for positions outside it.
 _INSIDE: Mapping[str, Callable[[Index, int], Index]] = {
     "edge": lambda at, size: at.clip(0, size - 1),
     "reflect": lambda at, size: size - 1 - abs(size - 1 - abs(at)),

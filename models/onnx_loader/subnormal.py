@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from models.onnx_loader.limits.census import tensors
 
 _TINY = np.finfo(np.float32).tiny  # the smallest normal number
-_CHUNK = 2**16  # numbers that stay in a processor's cache while they are looked at
+_CHUNK = 2**16  # numbers that fit a processor's cache while they are checked
 
 
 def flush(model: ir.Model) -> None:

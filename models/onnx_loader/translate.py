@@ -75,7 +75,7 @@ def translate(
     check_structure(graph)
     make_batch_symbolic(model)
     written = ir.serde.serialize_model(model)
-    if choose is not None:  # what is beside the scores is asked for by name
+    if choose is not None:  # other values are requested by name
         graph = replace(graph, outputs=graph.outputs[:1])
         del written.graph.output[1:]
     return Translation(graph, written, bool(quantized), meaning)
@@ -99,7 +99,7 @@ def _at_batch_one(name: str, model: ir.Model) -> tuple[Graph, ir.Model]:
             raise NoKernelsError(f"{error}\nand {refused}") from error
 
 
-# What may be done to integers that stand for other numbers.
+# Operators that may be applied to integers that represent other numbers.
 _MOVES = frozenset(
     {
         "Concat", "DepthToSpace", "DequantizeLinear", "Expand", "Flatten", "Gather", "Identity",
@@ -133,7 +133,8 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
             OPERATORS[ir_node.op_type](importer, node)
             if ir_node.op_type != "QuantizeLinear" and _holds_integers(ir_node.outputs[0]):
                 importer.keep_storage(written)
-        # LookupError: onnx.checker does not count a node's inputs, nor the numbers in attributes.
+        # A LookupError: onnx.checker does not check the number of inputs, nor the numbers in
+        # attributes.
         except (RefusedError, UnsupportedModelError, ValueError, LookupError) as error:
             operator = f"{ir_node.domain}.{ir_node.op_type}".removeprefix(".")
             problems.append(_Problem(operator, node.name, error))
@@ -177,10 +178,10 @@ class _Problem:
     error: Exception
 
 
-# Parentheses, brackets and numbers in a reason; and the name of a value after "of".
+# The details of a reason: parentheses, brackets, numbers, and the name of a value after "of".
 _DETAILS = re.compile(r"\([^)]*\)|\[[^]]*\]|\d+|(?<=shape of )\S+")
 
-# Reasons in one message.
+# The most reasons in one message.
 _REASONS = 50
 
 
@@ -205,7 +206,7 @@ def _lines(causes: list[_Problem]) -> list[str]:
     grouped: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for problem in causes:
         reason = shortened(str(problem.error))
-        # One line a reason: shapes, and the names of values, are those of its first node.
+        # One line per reason. Shapes and names of values in the line are from the first node.
         kind = _DETAILS.sub("", reason)
         grouped.setdefault((problem.operator, kind), []).append((problem.node, reason))
     lines = [

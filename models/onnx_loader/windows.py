@@ -37,7 +37,7 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
         begin = end = (0,) * axes
     elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         if set(dilations) != {1}:
-            # ONNX's shape inference and ONNX Runtime do not agree on what that means.
+            # ONNX's shape inference and ONNX Runtime disagree about dilations with auto_pad.
             raise RefusedError(
                 f"auto_pad={auto_pad} with dilations={dilations} is not supported; export pads"
             )

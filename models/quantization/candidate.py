@@ -30,15 +30,17 @@ Ranges = Mapping[str, tuple[float, float]]
 Tensors = NDArray[np.float32]
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
-# What ONNX Runtime computes on integers, or moves. The softmax at the end stays exact.
+# Operators that ONNX Runtime computes on integers, and operators that move them. The softmax at the
+# end stays exact.
 _OPERATORS = (
     *_PRODUCTS, "Add", "Clip", "Concat", "Flatten", "LeakyRelu", "MaxPool", "Mul", "Pad", "Relu",
     "Reshape", "Resize", "Sigmoid", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze",
 )  # fmt: skip
-# The library would give their output the scale of their input, whose numbers are larger.
+# The library would give the output of these operators the scale of their input, whose numbers are
+# larger.
 _AVERAGES = ("AveragePool", "GlobalAveragePool")
 
-# Images whose activations are in memory at once.
+# The number of images whose activations are in memory at the same time.
 _CHUNK = 4
 
 
@@ -162,7 +164,7 @@ def _joined(proto: ModelProto, ranges: Ranges, in_float: Sequence[str]) -> Range
     readers = Counter(name for node in proto.graph.node for name in node.input)
     kept = {output.name for output in proto.graph.output}
     joined = dict(ranges)
-    for node in reversed(proto.graph.node):  # those that are parts of another one come later
+    for node in reversed(proto.graph.node):  # a Concat inside another Concat comes later
         if node.op_type == "Concat" and node.name not in in_float:
             for part in node.input:
                 if readers[part] == 1 and part in joined and part not in kept:
@@ -178,7 +180,7 @@ def products_of_values(proto: ModelProto) -> tuple[str, ...]:
     quantized values in between would split.
     """
     constants = {tensor.name for tensor in proto.graph.initializer}
-    wanted: set[str] = set()  # values
+    wanted: set[str] = set()  # names of values
     found: list[str] = []
     for node in reversed(proto.graph.node):
         is_layer = node.op_type in _PRODUCTS and not constants.isdisjoint(node.input)
@@ -195,7 +197,7 @@ def layers(proto: ModelProto) -> Mapping[str, tuple[str, ...]]:
     A layer is a product with weights, followed by all nodes that depend on it up to the next
     product.
     """
-    order: dict[str, int] = {}  # by value: the last product that it depends on
+    order: dict[str, int] = {}  # by value: the index of the last product on which it depends
     found: list[list[str]] = []
     for node in proto.graph.node:
         before = max((order[name] for name in node.input if name in order), default=-1)

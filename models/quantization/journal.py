@@ -26,7 +26,7 @@ class Journal:
     def _kept(self) -> dict[str, Any]:
         try:
             kept = json.loads(self._path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):  # none, or one that is no JSON
+        except (FileNotFoundError, ValueError):  # no file, or a file that is not JSON
             return {}
         if not isinstance(kept, dict) or kept.get("question") != self._question:
             return {}

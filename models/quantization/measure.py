@@ -19,11 +19,12 @@ from models.session import open_session
 Tensors = NDArray[np.float32]
 Probabilities = NDArray[np.float64]
 
-# Labels kept among all images, unless fewer are asked for: those that are nearly a tie change.
+# The fraction of labels that must be kept among all images, unless the goal asks for less. Images
+# whose two best probabilities are nearly equal change their labels.
 _OF_ALL = 0.95
-# How improbable a loss of accuracy must be to be one, were both models as good.
+# A loss of accuracy counts if its probability would be lower than this for two equally good models.
 _SIGNIFICANT = 0.05
-# Two probabilities below this are as good as equal: a logarithm of 0 would hide all others.
+# Two probabilities below this count as equal. The logarithm of 0 would dominate all other terms.
 _TINY = 1e-9
 _BATCH = 8
 
@@ -43,15 +44,15 @@ class Comparison:
 
     images: int
     kept: int
-    clear: int  # images whose two best probabilities are the goal's margin apart
+    clear: int  # images whose two best probabilities differ by at least `margin`
     kept_clear: int
-    named: int  # images whose right label is known
+    named: int  # images whose true label is known
     right_before: int
     right_after: int
-    lost: int  # answers that were right and are not
+    lost: int  # right answers that became wrong
     won: int
-    largest_shift: float  # of a probability
-    divergence: float  # Kullback and Leibler's, mean over the images
+    largest_shift: float  # the largest change of a probability
+    divergence: float  # the Kullback-Leibler divergence, averaged over the images
 
     def shortfall(self, goal: Goal) -> str:
         """Return the reason why the goal is missed, or "" if it is reached."""
@@ -109,7 +110,7 @@ def probabilities(proto: ModelProto, images: Tensors, output: OutputKind) -> Pro
     reproducible."""
     try:
         session = _opened(proto, 1)
-    except Exception as error:  # its own exceptions share no base class but this
+    except Exception as error:  # ONNX Runtime's exceptions have no other common base class
         raise EngineError(f"ONNX Runtime cannot open the model: {error}") from error
     batches = (images[i : i + _BATCH] for i in range(0, len(images), _BATCH))
     scores = np.concatenate([_run(session, batch) for batch in batches]).astype(np.float64)
@@ -148,6 +149,6 @@ def time_in_turn(
         for session, own in zip(sessions, seconds, strict=True):
             started = clock()
             _run(session, images)
-            if count:  # the first run allocates
+            if count:  # the first run allocates memory and does not count
                 own.append(clock() - started)
     return [min(own) for own in seconds]

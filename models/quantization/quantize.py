@@ -47,19 +47,22 @@ FEWEST = 20
 MOST_PHOTOGRAPHS = 1000
 """The largest number of photographs that are used. More would take time and change little."""
 
-# Opsets to write, the oldest first that the model needs.
+# The opsets of the result. The oldest opset that the model allows is used.
 _OPSETS = (17, 21)
-# The IR version that came with them.
+# The IR version that was released with these opsets.
 _IR_VERSION = 10
-# That times layers: several wait for each other, and for other programs.
+# The number of threads when layers are timed. Several threads would wait for each other and for
+# other programs.
 _ONE_THREAD = 1
-# Images that tell how much a layer errs.
+# The number of images with which the error of a layer is measured.
 _PROBED = 32
-# How much slower than all in 8 bits layers that pay, but are not needed for the goal, may make it.
+# The allowed time, relative to the model all in 8 bits, with layers in float that the goal does not
+# require.
 _SLOWER = 1.25
-# By how much the share of error must exceed that of time: times repeat to some percent.
+# The difference by which a layer's share of the error must exceed its share of the time. Repeated
+# times differ by a few percent.
 _PAYS = 0.1
-# The batch sizes that are timed, with rounds.
+# The batch sizes that are timed, each with its number of rounds.
 _TIMED = {1: 25, 8: 9}
 _ROUNDS = 20
 
@@ -82,7 +85,7 @@ class LayerReport:
 
     name: str
     divergence: float
-    saved: float  # share of the time of the model all in 8 bits that float would add
+    saved: float  # the time that float adds, as a share of the time all in 8 bits
     in_float: bool
 
 
@@ -117,7 +120,7 @@ class _Candidate:
 
     method: Method
     corrected: bool
-    proto: ModelProto  # in float
+    proto: ModelProto  # the model in float
     ranges: Ranges
     compared: Comparison
 
@@ -141,7 +144,7 @@ def quantize(
     kept = Journal(journal, _question(classifier, photographs, goal, threads))
     try:
         result = _Run(classifier, photographs, goal, threads, kept, progress).result()
-    except QuantizationError:  # which answers the question, too
+    except QuantizationError:  # this is a result, too
         kept.remove()
         raise
     kept.remove()
@@ -191,7 +194,7 @@ class _Run:
         self._proto, self._output = classifier.network.proto, classifier.preprocessing.output
         self._journal, self._progress = journal, progress
         images = normalised(photographs.pixels, classifier.preprocessing)
-        # Every second one, in the order of their names: of photographs in folders, half of each.
+        # Every second image, in the order of their names: half of each folder.
         self._seen, self._held = images[0::2], images[1::2]
         self._right = photographs.right[1::2]
         self._layers = layers(self._proto)
@@ -264,7 +267,7 @@ class _Run:
                 f"ranges by {method.value}",
                 partial(calibrate, self._proto, self._seen, method),
             )
-            # The scores' largest numbers decide: no method may cut those off.
+            # The largest scores decide the label, so no method may cut them off.
             whole = candidates[0].ranges if candidates else found
             ranges: Ranges = {
                 name: (whole if name in self._last else found)[name] for name in found
@@ -314,7 +317,8 @@ class _Run:
         model."""
         names: tuple[str, ...] = ()
         compared = best.compared
-        # The most error for the least time first; a layer that float makes faster costs nothing.
+        # Layers with the most error per time come first. A layer that is faster in float costs
+        # nothing.
         order = sorted(
             found, key=lambda layer: layer.divergence / max(layer.saved, 0.01), reverse=True
         )
@@ -365,7 +369,7 @@ class _Run:
                 onnx.checker.check_model(older, full_check=True)
                 same = np.array_equal(probabilities(older, images, self._output), expected)
             except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, EngineError):
-                continue  # an operator, or a form of it, is newer
+                continue  # the older opset lacks an operator, or a form of it
             if same:
                 return older, opset
         return proto, max(entry.version for entry in proto.opset_import)

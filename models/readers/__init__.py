@@ -43,7 +43,7 @@ _LABELS = (
     *("data.yaml", "data.yml", "metadata.yaml"),
 )
 
-# Names of files that probably list labels, though no reader has them.
+# Names of files that probably list labels, but that no reader reads.
 _LIKE_LABELS = re.compile(
     r"(?i).*(label|class|synset|categor|names|mapping).*"
     r"\.(txt|json|ya?ml|[ct]sv|xml|toml|jsonl|xlsx?|pbtxt|names|labels|pkl|npy|pth?)"
@@ -115,7 +115,7 @@ def unread_beside(model_path: Path) -> list[str]:
     own = [f"{model_path.stem}{suffix}" for suffix in _AS_THE_MODEL]
     found = []
     for folder in folders_beside(model_path):
-        with suppress(OSError):  # it is not there, or not ours to list
+        with suppress(OSError):  # the folder is missing or cannot be listed
             names = (path.name for path in folder.iterdir() if path.is_file())
             found += [name for name in names if name in own or _LIKE_LABELS.fullmatch(name)]
     return sorted(set(found).difference(FILES))[:_SHOWN]

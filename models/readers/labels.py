@@ -26,7 +26,7 @@ LABEL_KEYS = (
     *("id2label", "names", "class_names", "classnames", "label_names", "labels", "classes"),
     *("class_labels", "categories", "idx_to_class", "index_to_class", "idx2label"),
     *("class_to_idx", "class_to_index", "class_indices", "label2id", "label"),
-    "vocab",  # fastai's
+    "vocab",  # the key of fastai
 )
 """The keys under which programs write labels, in lower case."""
 
@@ -41,9 +41,9 @@ _NUMBER_FIRST = re.compile(r"(\d{1,9})(?:\s*[:=,;|]\s*|[.)]\s+|\s+)(\S.*)")
 _NUMBER_LAST = re.compile(r"(\S.*?)(?:\s*[:=,;|]\s*|\s+)(\d{1,9})")
 _CLOSES = {"[": "]", "(": ")", "{": "}"}
 
-_LONGEST_YAML = 2**20  # in characters, of which a million take ten seconds
+_LONGEST_YAML = 2**20  # in characters; a million characters take ten seconds
 
-Pair = tuple[int | None, str]  # a class's number, if it is written, and its label
+Pair = tuple[int | None, str]  # the number of a class, or None, and its label
 
 
 class NotLabelsError(PreprocessingError):
@@ -203,7 +203,7 @@ def _parse_literal(text: str) -> object:
             return None
         try:
             items.append((_plain(match[1]), _plain(match[2])))
-        except (SyntaxError, ValueError):  # an escape that there is not
+        except (SyntaxError, ValueError):  # an invalid escape
             return None
         at = match.end()
     if at != end or text[-1] != _CLOSES[text[0]]:
@@ -232,7 +232,8 @@ def _in_lines(path: Path, text: str) -> tuple[str, ...]:
     first = _in_order(None if m is None else (int(m[1]), m[2]) for m in matches)
     matches = [_NUMBER_LAST.fullmatch(line) for line in lines]
     last = _in_order(None if m is None else (int(m[2]), m[1]) for m in matches)
-    # The numbers of "1 euro", "2 euro" are part of the labels, most of which are equal without.
+    # The numbers in "1 euro", "2 euro" are parts of the labels. Without them, most labels would be
+    # equal.
     few = len(set(lines)) / 2
     return next((cut for cut in (first, last) if cut and len(set(cut)) > few), tuple(lines))
 
@@ -252,7 +253,7 @@ def _in_table(path: Path, text: str) -> tuple[str, ...] | None:
     headed = _of_columns(rows[1:], named)
     if named or not _OF_NUMBERS.isdisjoint(heads):
         return headed
-    return _of_columns(rows, ()) or headed  # in words of another language
+    return _of_columns(rows, ()) or headed  # the heading may be in another language
 
 
 def _of_columns(rows: Sequence[Sequence[str]], named: Sequence[int]) -> tuple[str, ...] | None:

@@ -14,25 +14,25 @@ from models.readers.labels import LABEL_KEYS, labels_in_text
 from models.readers.reading import Keys, Reading, is_side
 from models.readers.written_pixels import last_part, written_pixels
 
-# One key's text in characters; 20,000 labels take a quarter.
+# The most characters of one key's value. 20,000 labels take a quarter of that.
 _LONGEST = 2**21
 
-# Keys that may have an object with labels among other things.
+# Keys whose value may be an object with labels and other entries.
 _OBJECTS = ("config", "metadata", "model_config")
 
-# What people and programs call this task.
+# Names of this task.
 _CLASSIFY = {"classify", "classification", "image-classification", "image classification"}
 
-# Of OpenVINO's Model API, whose labels have spaces between them.
+# The prefix of OpenVINO's Model API, in which spaces separate labels.
 _MODEL_INFO = "model_info "
 
-# Keys and values of Windows ML, which does not tell upper from lower case.
+# Keys and values of Windows ML, in lower case, because Windows ML ignores case.
 _FORMAT = "image.bitmappixelformat"
 _RANGE = "image.nominalpixelrange"
 _NUMBERS = ("channels", "scale", "mean", "std")
 _GAMMA = "image.colorspacegamma"
 _CHANNELS = {"rgb8": "rgb", "bgr8": "bgr", "gray8": "grey"}
-# Scale and mean by which pixels from 0 to 255 get the range.
+# The scale and the mean that convert pixels from 0 to 255 to the range.
 _RANGES = {
     "nominalrange_0_255": (1.0, 0.0),
     "normalized_0_1": (1 / 255, 0.0),
@@ -60,11 +60,11 @@ def read_metadata(
     names = _labels(said)
     size = _size(said.get("imgsz", ""))
     written = written_pixels(said, channels)
-    is_own = "names" in said and "imgsz" in said  # of Ultralytics
+    is_own = "names" in said and "imgsz" in said  # written by Ultralytics
     task = said.get("task", "").strip().lower()
     pixels: Keys = {}
     doubts = list(written.doubts)
-    if is_own and task and size is not None:  # of other tasks the range is the same
+    if is_own and task and size is not None:  # other tasks use the same range
         pixels = _of_ultralytics(size, said.get("channels", "3").strip())
     elif {_FORMAT, _RANGE} & said.keys():
         pixels = _of_windows(said)

@@ -11,10 +11,10 @@ from models.errors import PreprocessingError
 from models.readers.labels import read_label_file
 from models.readers.reading import Keys, Reading, is_side, named_by, read_text
 
-# In the order in which Convoy does the same.
+# In the order in which Convoy applies the same steps.
 _STEPS = ("DecodeImage", "ResizeImage", "CropImage", "NormalizeImage")
 
-# What PaddleClas normalises with where its file says nothing.
+# PaddleClas's normalisation if its file does not set one.
 _DEFAULTS: Keys = {
     "scale": 1 / 255,
     "mean": [0.485, 0.456, 0.406],
@@ -79,7 +79,7 @@ def _pixels(path: Path, steps: Sequence[tuple[str, Mapping[str, object]]]) -> Ke
     if others := [name for name in names if name not in _STEPS]:
         raise PreprocessingError(f"{path}: {others[0]} is not supported{_OTHERWISE}")
     if names != [name for name in _STEPS if name in names]:
-        shown = ", then ".join(names[: len(_STEPS) + 1])  # so many, and one of them is repeated
+        shown = ", then ".join(names[: len(_STEPS) + 1])  # of so many steps, one is repeated
         raise PreprocessingError(f"{path}: {shown} is not supported{_OTHERWISE}")
     settings = dict(steps)
     keys = _geometry(path, settings.get("ResizeImage", {}), settings.get("CropImage"))

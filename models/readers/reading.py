@@ -9,9 +9,9 @@ from typing import TypeGuard
 
 from models.errors import PreprocessingError
 
-LARGEST_BATCH = 64  # of --max-batch
+LARGEST_BATCH = 64  # the largest value of --max-batch
 LOWEST_PRIORITY = 9
-LONGEST = 2**24  # of a file in characters; the labels of 20,000 classes take a tenth
+LONGEST = 2**24  # the most characters of a file; the labels of 20,000 classes take a tenth
 _TOO_LONG = 2**16  # a side in pixels
 
 Keys = dict[str, object]
@@ -29,11 +29,11 @@ class Reading:
     file: Path
     pixels: Callable[[], Keys] | None = None
     labels: Callable[[], tuple[str, ...]] | None = None
-    # Keys beside the pixels': max_batch, timeout_ms, priority, height, width, output.
+    # Keys that do not concern pixels: max_batch, timeout_ms, priority, height, width, output.
     serving: Mapping[str, object] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()  # sentences on what contradicts the model
-    unclear: str = ""  # why a model is refused whose output nothing else says
+    doubts: tuple[str, ...] = ()  # sentences about contradictions to the model
+    unclear: str = ""  # why the model is refused if no source names its output
 
 
 def read_text(path: Path, what: str = "", longest: int = LONGEST) -> str:
@@ -51,7 +51,7 @@ def read_text(path: Path, what: str = "", longest: int = LONGEST) -> str:
             raise OSError(f"it has more than {longest} characters, which is the limit")
     except (OSError, UnicodeError) as error:
         whole = f"{what} cannot be read from {path}" if what else f"{path} cannot be read"
-        why: object = getattr(error, "strerror", None) or error  # without the path once more
+        why: object = getattr(error, "strerror", None) or error  # without repeating the path
         if isinstance(error, UnicodeError):
             why = "it is not UTF-8 text; save it in this encoding"
         raise PreprocessingError(f"{whole}: {why}") from error

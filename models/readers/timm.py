@@ -9,14 +9,14 @@ from models.readers.labels import labels_by_number
 from models.readers.reading import Keys, Reading, read_json
 
 _CROP_MODES = {"center": "crop", "squash": "squash", "border": "pad"}
-# What timm evaluates with where its file says nothing.
+# timm's defaults for evaluation if its file does not set these keys.
 _DEFAULTS: Keys = {
     "interpolation": "bicubic",
     "crop_pct": 0.875,
     "mean": [0.485, 0.456, 0.406],
     "std": [0.229, 0.224, 0.225],
 }
-# What it evaluates with where it is asked to, and what it shows beside labels.
+# timm's keys for other evaluations, and texts that it shows beside labels.
 _NOT_USED = ("test_input_size", "test_crop_pct", "label_descriptions")
 _CHANNELS = {1: "grey", 3: "rgb"}
 
@@ -27,7 +27,7 @@ def read_timm(path: Path) -> Reading | None:
     The result is None if timm did not write the file.
     """
     config = read_json(path)
-    older = "architecture" in config and "input_size" in config  # all keys beside each other
+    older = "architecture" in config and "input_size" in config  # all keys on one level
     trained = config.get("pretrained_cfg", config if older else None)
     if not isinstance(trained, dict):
         return None

@@ -11,10 +11,10 @@ from models.readers.reading import Keys, Reading, is_side, read_json
 
 Config = Mapping[str, object]
 
-# Pillow's numbers, which `resample` is.
+# `resample` is an index into this list, as in Pillow.
 _FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 
-# What is done, or makes no difference to a classifier's images.
+# Keys of steps that Convoy does, or that do not change a classifier's images.
 _DONE = {
     "do_resize",
     "do_rescale",
@@ -25,7 +25,7 @@ _DONE = {
     "do_reduce_labels",
 }
 
-# What else is read, or says nothing of pixels.
+# Other keys that are read, or that do not concern pixels.
 _KNOWN = {
     "size",
     "crop_size",
@@ -46,7 +46,7 @@ _KNOWN = {
     "device",
 }
 
-# Image processors for which a `size` that is one number means both sides, or the shorter one.
+# Image processors for which a `size` with one number means both sides, or the shorter side.
 _BOTH_SIDES = {"ViT", "DeiT", "Beit", "EfficientNet", "Pvt", "Segformer"}
 _SHORTER_SIDE = {
     "Bit",
@@ -59,7 +59,7 @@ _SHORTER_SIDE = {
     "PoolFormer",
 }
 
-_LEAST = 0.01  # part of a side that a crop is
+_LEAST = 0.01  # the smallest crop, as a fraction of a side
 
 _TYPE = re.compile(r"(.*?)(ImageProcessor|FeatureExtractor)(Fast|Pil)?")
 
@@ -132,7 +132,7 @@ def _pixels(path: Path, config: Config) -> Keys:
 
 
 def _filter(path: Path, resample: object) -> str:
-    if resample is None:  # its image processors differ in what they do then, and so do releases
+    if resample is None:  # the default depends on the image processor and the release
         raise PreprocessingError(
             f"{path}: resample is missing. Depending on the release of transformers, its default is"
             f' bilinear ("resample": 2), bicubic (3) or nearest (0); add the one that was used'
@@ -148,15 +148,15 @@ def _filter(path: Path, resample: object) -> str:
 
 def _normalisation(path: Path, config: Config, kind: str) -> Keys:
     mean, std = [0.0] * 3, [1.0] * 3
-    # MobileViT's leaves the key out, where others say true.
+    # MobileViT's image processor omits this key; other processors write true.
     if config.get("do_normalize", "image_mean" in config and kind != "MobileViT"):
         mean, std = (_channels(path, config, key) for key in ("image_mean", "image_std"))
     if config.get("rescale_offset"):  # the image is rescaled, then 1 is subtracted
         mean = [number + 1 for number in mean]
     if kind == "EfficientNet" and config.get("include_top", True):
-        std = [number * number for number in std]  # it divides twice
+        std = [number * number for number in std]  # this image processor divides by std twice
     colour = "bgr" if config.get("do_flip_channel_order") else "rgb"
-    if kind == "PPLCNet":  # it normalises, then reverses the channels
+    if kind == "PPLCNet":  # it normalises first, then reverses the channels
         colour, mean, std = "bgr", mean[::-1], std[::-1]
     rescales = config.get("do_rescale", True)
     return {

@@ -22,7 +22,7 @@ NAME = "config.pbtxt"
 
 Message = dict[str, list[Any]]
 
-# Fields that are read, or that only repeat what the model's file says.
+# Fields that are read, or that only repeat facts in the model file.
 _KNOWN = {
     "name",
     "platform",
@@ -91,7 +91,7 @@ def _labels(path: Path, name: str) -> tuple[str, ...]:
 def _serving(path: Path, config: Message, batching: Message, policy: Message) -> Keys:
     keys: Keys = {}
     if (size := _whole(path, config, "max_batch_size")) is not None:
-        keys["max_batch"] = min(max(size, 1), LARGEST_BATCH)  # 0: it takes no batch
+        keys["max_batch"] = min(max(size, 1), LARGEST_BATCH)  # 0: no batches
     if timeout := _whole(path, policy, _POLICY):
         keys["timeout_ms"] = timeout / 1e3
     if level := _whole(path, batching, "default_priority_level"):

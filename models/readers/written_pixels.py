@@ -40,10 +40,10 @@ _ROLES: Mapping[str, Sequence[str]] = {
 }
 _ROLE_OF = {name: role for role, names in _ROLES.items() for name in names}
 
-# OpenVINO's keys, whose numbers are always for pixels of 0 to 255.
+# OpenVINO's keys, whose numbers always apply to pixels from 0 to 255.
 _OF_BYTES = {"mean_values", "scale_values"}
 
-# Keys under which these lie in an object.
+# Keys of objects that may contain these keys.
 _OBJECTS = {
     *("preprocess", "preprocessing", "preprocessor", "preprocessor_config", "pretrained_cfg"),
     *("transform", "transforms", "normalize", "normalization", "config", "metadata"),
@@ -57,7 +57,7 @@ _ORDERS = {
     "gray": "grey",
     "grayscale": "grey",
     "l": "grey",
-    # Whether the channels of images as OpenCV reads them, which are BGR, are reversed.
+    # Values that tell whether the channels of OpenCV's images, which are BGR, are reversed.
     "true": "rgb",
     "yes": "rgb",
     "false": "bgr",
@@ -68,13 +68,13 @@ _CROP_MODES = {"standard": "squash", "fit_to_window_letterbox": "pad", "crop": "
 _FILTERS = {"nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"}
 
 _BYTE = 255.0
-# No channel's mean over images is a smaller part of the largest value.
+# The smallest mean of a channel over images, as a fraction of the largest pixel.
 _LEAST_OF_RANGE = 0.02
-# The mean of ImageNet's photographs, in the order of channels that OpenCV has.
+# The mean of ImageNet's photographs, in OpenCV's order of channels.
 _MEAN_OF_BGR = (0.406, 0.456, 0.485)
 _NEAR = 0.01
 
-_LONGEST = 300  # characters of one value; three numbers take 60
+_LONGEST = 300  # the most characters of one value; three numbers take 60
 _NUMBER = r"[-+]?(?:\d{1,20}\.?\d{0,30}|\.\d{1,30})(?:[eE][-+]?\d{1,3})?"
 _NUMBERS = re.compile(
     rf"(?:[a-z.]+\()?[\[(\s]*({_NUMBER}(?:[\s,;]+{_NUMBER}){{0,2}})[\s,]*[\])]*(?:,[^()]*)?\)?"
@@ -91,7 +91,7 @@ class WrittenPixels:
 
     keys: Keys
     doubts: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()  # keys whose values are no such numbers
+    unread: tuple[str, ...] = ()  # keys whose values are not such numbers
 
 
 def written_pixels(said: Mapping[str, str], channels: int) -> WrittenPixels:
@@ -119,7 +119,7 @@ def written_pixels(said: Mapping[str, str], channels: int) -> WrittenPixels:
         return WrittenPixels({}, tuple(doubts), tuple(unread))
     by_key = {**found.get("mean", {}), **found.get("std", {})}
     one = {role: next(iter(values.values())) for role, values in found.items()}
-    if len(by_key) == 1 and _is_one_number(by_key):  # it may be of anything
+    if len(by_key) == 1 and _is_one_number(by_key):  # the number may mean anything
         unread += [f"{key} = {str(said.get(key, ''))!r:.60}" for key in by_key]
     if unread:
         return WrittenPixels({}, (), tuple(unread))
@@ -183,7 +183,7 @@ def _value(role: str, name: str, value: object) -> object:
 def _numbers(value: object) -> _Numbers | None:
     """Return one or three numbers from a list or a text in any common notation, or None."""
     if isinstance(value, list | tuple) and all(isinstance(each, list | tuple) for each in value):
-        # As an array of shape 3×1×1 is written.
+        # For example, an array of shape 3×1×1.
         return _numbers([number for each in value for number in each]) if len(value) == 3 else None
     text = " ".join(map(str, value[:4])) if isinstance(value, list | tuple) else str(value)
     found = _NUMBERS.fullmatch(text.strip().lower()) if len(text) <= _LONGEST else None
@@ -202,7 +202,7 @@ def _normalisation(one: Mapping[str, object], channels: int, *, of_bytes: bool) 
     mean, std = mean or (0.0,), std or (1.0,)
     scale, doubt = _scale(one.get("scale"), mean, std, of_bytes=of_bytes)
     if scale is not None and not of_bytes and max(map(abs, mean)) > _BYTE * scale:
-        # As in Caffe and OpenCV: the mean is subtracted first, of pixels from 0 to 255.
+        # As in Caffe and OpenCV, the mean is subtracted first, from pixels from 0 to 255.
         if _given(one.get("std")):
             scale, doubt = None, f"and its scale is {scale:g}, by which no pixel reaches that mean"
         else:
@@ -232,7 +232,7 @@ def _scale(
 ) -> tuple[float | None, str]:
     """Return the factor by which pixels are multiplied first, and a sentence about any doubt."""
     if isinstance(given, float):
-        scale = given if given <= 1 else 1 / given  # a divisor, as 255
+        scale = given if given <= 1 else 1 / given  # or a divisor, such as 255
         if any(mean) and max(map(abs, mean)) < _LEAST_OF_RANGE * scale * _BYTE:
             return None, f"and its scale is {given:g}, by which that mean is next to no pixel"
         return scale, ""

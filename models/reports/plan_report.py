@@ -31,10 +31,10 @@ class CodeReport:
     """
 
     registers: int
-    blocks: int  # that fit on a multiprocessor
-    products: float | None  # share of multiply-adds (FFMA, mma) among the instructions
-    issue_ceiling: float | None  # share of the peak rate that the instructions leave
-    shared_ceiling: float | None  # likewise, that accesses to shared memory leave
+    blocks: int  # the blocks that fit on a multiprocessor
+    products: float | None  # the share of multiply-adds (FFMA, mma) in the instructions
+    issue_ceiling: float | None  # the share of the peak rate that the instruction rate allows
+    shared_ceiling: float | None  # the share of it that the shared memory allows
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,17 @@ class StepReport:
     kernel: str
     chosen: str  # a Conv's algorithm and configuration
     measured: bool  # whether `chosen` was measured, not estimated
-    precision: str  # of its arithmetic
+    precision: str  # the precision of its arithmetic
     grid: tuple[int, int, int]
     threads: int
     flops: int
     bytes: int
     roofline_us: float
     bound: str  # "FLOPs" or "bytes"
-    code: CodeReport | None  # None where the kernel is not profiled for the GPU's architecture
+    code: CodeReport | None  # None if the kernel is not profiled for the GPU's architecture
     start_us: float  # by the cost model (models/schedule/time.py)
     end_us: float
-    after: tuple[int, ...]  # the launches that it waits for, by their indices
+    after: tuple[int, ...]  # the indices of the launches for which it waits
 
 
 @dataclass(frozen=True, slots=True)

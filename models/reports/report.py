@@ -37,14 +37,14 @@ class NodeReport:
 
     name: str
     operation: str
-    detail: str  # a Conv's or Pool's problem, an elementwise node's operation
-    shape: tuple[int, ...]  # of one image's output
-    fused: tuple[str, ...]  # into it: bias, residual, projection, activation, place in a Concat
-    flops: int  # a multiply-add is two
-    bytes: int  # that it would move without caches
+    detail: str  # the problem of a Conv or Pool; the operation of an elementwise node
+    shape: tuple[int, ...]  # the shape of the output for one image
+    fused: tuple[str, ...]  # fused parts: bias, residual, projection, activation, place in a Concat
+    flops: int  # a multiply-add counts as two
+    bytes: int  # the bytes that it would move without caches
     rules: tuple[str, ...]  # the rewrite rules that made it
-    refusals: tuple[tuple[str, str], ...]  # (rule, reason) of those that left it as it is
-    choices: tuple[Choice, ...]  # Conv only
+    refusals: tuple[tuple[str, str], ...]  # (rule, reason) for each rule that refused the node
+    choices: tuple[Choice, ...]  # only for a Conv
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ class NetworkReport:
     nodes_loaded: int
     nodes: tuple[NodeReport, ...]
     weight_bytes: int
-    origin: str  # one line: which file said what of it; or empty
-    scores: str  # one line: which output has the scores, what they are, and why
-    layers: str  # of a quantized model: those that a GPU computes on integers; else empty
-    layers_on_cpu: str  # and those that ONNX Runtime does
+    origin: str  # one line: the facts that each file gave; or ""
+    scores: str  # one line: the output with the scores, their kind, and the reason
+    layers: str  # the layers of a quantized model that a GPU computes on integers; else ""
+    layers_on_cpu: str  # the layers that ONNX Runtime computes on integers; else ""
 
     @property
     def kept(self) -> tuple[tuple[str, str], ...]:

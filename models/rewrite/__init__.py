@@ -48,8 +48,8 @@ from models.rewrite.sum_of_gathered import sum_of_gathered
 from models.rewrite.sum_of_parts import sum_of_parts
 
 _FOLDING: tuple[Rule, ...] = (
-    # A rule runs only once no rule above it applies. First, operations that exporters spelled out
-    # are recognised (x + 3 belongs to a HardSwish before it is a ScaleShift), ...
+    # A rule runs only if no rule above it applies. First, rules recognise operations that exporters
+    # wrote as several nodes (x + 3 belongs to a HardSwish before it is a ScaleShift), ...
     drop_identity,
     merge_reshapes,
     channel_shuffle,
@@ -95,7 +95,7 @@ RULES: tuple[Rule, ...] = (
 
 RULES_OF_INTEGERS: tuple[Rule, ...] = (
     *_FOLDING,
-    # ... what is quantized is computed so, ...
+    # ... operations on quantized values get integer kernels, ...
     integer_conv,
     integer_sum,
     integer_move,
@@ -145,7 +145,8 @@ class RewriteResult:
         made: dict[str, set[int]] = {}
         for index, step in enumerate(self.applied):
             past = {name: made.pop(name, set()) for name in step.removed}
-            # A node that keeps its name keeps its own history; it inherits that of the others.
+            # A node that keeps its name keeps its own history, and inherits the history of the
+            # other nodes.
             ended = {i for name in past.keys() - set(step.inserted) for i in past[name]}
             for name in step.inserted:
                 made[name] = {*past.get(name, ()), *ended, index}

@@ -57,5 +57,5 @@ def _per_channel(weight: Weight, shape: Shape) -> Float64 | None:
         return None
     aligned = weight.reshape((1,) * (len(shape) - weight.ndim) + weight.shape)
     if aligned.size != aligned.shape[0]:
-        return None  # it varies along another axis than the first
+        return None  # it varies along an axis other than the first
     return np.broadcast_to(aligned.reshape(-1), shape[0]).astype(np.float64)

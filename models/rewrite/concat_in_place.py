@@ -20,8 +20,8 @@ from math import prod
 from models.graph import ChannelSlice, Concat, Conv, Identity, Node, Reshape, Slice, Value
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
-# Kernels read and write channels in vectors of 16 bytes, aligned: 8 numbers in fp16. In fp32 these
-# are 4 numbers, but a graph is rewritten before its precision is chosen.
+# Kernels read and write channels in aligned vectors of 16 bytes: 8 numbers in fp16. In fp32 a
+# vector has 4 numbers, but the precision is chosen after this rewrite.
 CHANNEL_ALIGNMENT = 8
 
 

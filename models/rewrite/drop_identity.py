@@ -31,7 +31,7 @@ def drop_identity(view: GraphView, node: Node) -> Outcome:
     x = _same(view, node)
     y = node.output
     if x is None or view.weight(x) is not None or view.value(y).inside is not None:
-        return None  # an Identity that writes a slice of another value is a copy for a reason
+        return None  # an Identity that writes a slice of another value is a necessary copy
     if y not in view.outputs:
         return Rewrite(rename={y: x})
     obstacle = _cannot_be_called(view, x)

@@ -33,7 +33,7 @@ def fold_into_normalise(view: GraphView, node: Node) -> Outcome:
     scale, shift = weight64(view, before.scale), weight64(view, before.shift)
     folded = scale * s, shift * s + t
     if any(_axes(weight.shape) > 1 for weight in folded):
-        return None  # constants of one number per element would be read for every image
+        return None  # one number per element would be read again for every image
     if tie := view.tie(before.output, node):
         return Refusal(tie)
     names = [view.fresh(f"{node.output}.{role}") for role in ("scale", "shift")]

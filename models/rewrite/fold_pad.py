@@ -69,7 +69,7 @@ def _obstacle_to_max(view: GraphView, pad: Pad, window: Window) -> str | None:
     for axis, size in enumerate(window.input):
         begin = window.pads_begin[axis]
         last = (window.output[axis] - 1) * window.strides[axis]
-        # A dilated window may step over the image, wherever it begins and ends.
+        # The taps of a dilated window may all miss the image, wherever the window begins and ends.
         if window.dilations[axis] > 1 or window.kernel[axis] <= begin or last >= size + begin:
             return f"a window may hold nothing but the zeros of {pad.name}"
     return None

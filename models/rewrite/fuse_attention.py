@@ -98,7 +98,7 @@ class _Scores:
 
     product: Product
     scale: float = 1.0
-    biases: list[NDArray[np.float64]] = field(default_factory=list)  # each of the product's shape
+    biases: list[NDArray[np.float64]] = field(default_factory=list)  # each in the product's shape
 
 
 def _scores(view: GraphView, softmax: Softmax) -> _Scores | Refusal:

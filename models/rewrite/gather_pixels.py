@@ -136,7 +136,7 @@ def _moved(shape: Shape, steps: Sequence["_Step"]) -> Moved | None:
     """
     if not steps or not _is_small(shape):
         return None
-    # Where the first axis stays as it is, all channels move as one does.
+    # If the first axis stays as it is, all channels move like one channel.
     channels = 1 if all(step.keeps_first for step in steps) else shape[0]
     area = prod(shape[1:])
     at = np.arange(channels * area).reshape(channels, area)
@@ -155,7 +155,7 @@ class _Step:
 
     x: str
     source: Callable[[Places], Places]
-    copies: int  # at most
+    copies: int  # the most copies
     keeps_first: bool  # whether the first axis stays as it is
 
 

@@ -32,7 +32,7 @@ def is_nonnegative(view: GraphView, name: str) -> bool:
     pending, seen = [name], set[str]()
     while pending:
         name = pending.pop()
-        if name in seen:  # Concats of Concats may list a value any number of times
+        if name in seen:  # nested Concats may list a value many times
             continue
         seen.add(name)
         match view.producer(name):

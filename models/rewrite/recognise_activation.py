@@ -149,7 +149,7 @@ def _polynomial(view: GraphView, y: str, x: str, depth: int = 8) -> NDArray[np.f
         return None
     if node.op is BinaryOp.ADD:
         return np.asarray(polyadd(a, b), np.float64)
-    if node.op is BinaryOp.MUL and len(a) + len(b) <= 5:  # of degree 3 at most
+    if node.op is BinaryOp.MUL and len(a) + len(b) <= 5:  # at most degree 3
         return np.asarray(polymul(a, b), np.float64)
     return None
 

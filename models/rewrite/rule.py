@@ -29,7 +29,7 @@ class Rewrite:
     weights: Mapping[str, Weight] = field(default_factory=dict)
     grids: Mapping[str, Grid] = field(default_factory=dict)
     rename: Mapping[str, str] = field(default_factory=dict)
-    caveats: Mapping[str, str] = field(default_factory=dict)  # node name: reason
+    caveats: Mapping[str, str] = field(default_factory=dict)  # by node name: the reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,11 @@ class GraphView:
         self._values = dict(graph.values)
         self._weights = dict(graph.weights)
         self._grids = dict(graph.grids)
-        self._nodes: dict[str, Node] = {}  # by the value they write
-        self._readers: dict[str, list[str]] = {}  # outputs of the reading nodes, one entry a read
-        self._pieces: dict[str, list[str]] = {}  # values that live inside a value
-        # Each loaded node has a position, which its replacements share. So the order is kept
-        # without renumbering, and nodes compare by (position, index within it).
+        self._nodes: dict[str, Node] = {}  # by output
+        self._readers: dict[str, list[str]] = {}  # outputs of the readers, one entry per read
+        self._pieces: dict[str, list[str]] = {}  # by value: the values inside it
+        # Each loaded node has a position, which its replacements share. Thus the order needs no
+        # renumbering, and nodes compare by (position, index within it).
         self._positions: list[list[str]] = []
         self._position_of: dict[str, int] = {}
         for value in graph.values.values():

@@ -70,7 +70,7 @@ def _of_pixels(view: GraphView, name: str) -> list[Node]:
             if node.output not in known and _computes_pixels(view, node, known):
                 known.add(node.output)
                 found.append(node)
-                # What waited for this value may now be next.
+                # Nodes that also read this value may be next.
                 pending = list(known)
     return found
 

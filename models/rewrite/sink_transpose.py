@@ -309,7 +309,7 @@ def _concat(to: _Moving, node: Concat) -> Node:
 
 def _reduce(to: _Moving, node: Reduce) -> Node:
     along = {to.order.axes[axis] for axis in node.axes}
-    if 0 not in along:  # an axis of size 1 joins those that are reduced: all pixels, perhaps
+    if 0 not in along:  # axes of size 1 are reduced, too: maybe all pixels
         along |= set(range(to.order.rank)) - set(to.order.axes)
     return replace(node, x=to.operand(node.x), axes=tuple(sorted(along)))
 

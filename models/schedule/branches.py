@@ -78,7 +78,7 @@ def dependencies(accesses: Sequence[Access]) -> After:
 
 def _reduced(before: Sequence[Collection[int]]) -> After:
     """Remove predecessors that already precede another predecessor of the same step."""
-    ancestors: list[int] = []  # a bit a step
+    ancestors: list[int] = []  # bit sets of steps
     result = []
     for after in before:
         covered, direct = 0, set()
@@ -117,7 +117,7 @@ def streams(after: After) -> list[int]:
     If a step must follow the last step of a stream, it continues that stream. Otherwise it opens a
     new stream. Therefore no step waits longer because of its stream.
     """
-    last: list[int] = []  # of each stream
+    last: list[int] = []  # the last step of each stream
     chosen = []
     for step, (waits, before) in enumerate(zip(after, all_before(after), strict=True)):
         free = [stream for stream, other in enumerate(last) if before >> other & 1]

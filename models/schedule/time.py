@@ -157,7 +157,7 @@ def _cycles(step: TimedStep, machine: Machine) -> float:
     if cost.precision is not Precision.FP32:
         flops_per_cycle /= MMA
     operations = (cost.flops - cost.exponentials) / flops_per_cycle
-    operations += cost.exponentials / EXPONENTIALS  # of a block, between its products
+    operations += cost.exponentials / EXPONENTIALS  # a block computes them between its products
     at_once = max(1, _THREADS // prod(step.launch.block))
     return max(
         operations * busiest / blocks,

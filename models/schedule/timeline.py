@@ -11,7 +11,7 @@ class Bar:
     name: str
     start_us: float
     end_us: float
-    after: Sequence[int]  # the launches that it waits for, by their indices
+    after: Sequence[int]  # the indices of the launches for which it waits
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Cho
     measurements = read_measurements(tuning)
     for conditions in dict.fromkeys(key.conditions for key in measurements):
         if conditions.architecture in architectures:
-            # Where nothing was measured: those kernels are compiled anyway.
+            # The choice without measurements, whose kernels are compiled in any case.
             fallback = heuristic(next(_gpus_of(conditions.architecture)))
             yield tuned(finder(measurements, conditions), fallback)
 

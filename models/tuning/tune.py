@@ -35,8 +35,8 @@ class ProblemReport:
     nodes: tuple[str, ...]
     problem: str
     n: int
-    flops: int  # of the direct algorithm; a multiply-add is two
-    roofline_us: float  # the longer of those FLOPs and the operands' bytes, at the device's peak
+    flops: int  # for the direct algorithm; a multiply-add counts as two
+    roofline_us: float  # the longer time of those FLOPs and the operands' bytes, at peak rates
     ranked: tuple[MeasuredCandidate, ...]
     failures: tuple[tuple[str, str], ...]  # candidate, reason
 

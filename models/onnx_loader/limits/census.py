@@ -28,7 +28,7 @@ from models.onnx_loader.limits.bounds import (
 
 _NUMBERS_A_BYTE = 4  # the smallest type has two bits
 
-_Key = tuple[str, str, str]  # of a function: domain, name, overload
+_Key = tuple[str, str, str]  # a function's domain, name and overload
 
 
 def check_census(model: ModelProto) -> None:
@@ -163,7 +163,7 @@ class _Size:
     nodes: int = 0
     edges: int = 0  # names read and written
     copied: int = 0  # bytes that inlining writes
-    depth: int = 0  # of calls
+    depth: int = 0  # the depth of nested calls
 
 
 def _inlined_size(model: ModelProto) -> _Size:
@@ -199,14 +199,14 @@ def _inlined_size(model: ModelProto) -> _Size:
 def _size(nodes: Iterable[NodeProto], sizes: Mapping[_Key, _Size]) -> _Size:
     total, edges, copied, depth = 0, 0, 0, 0
     for node in _with_nested(nodes):
-        # The call counts too, or calls of empty functions would be free.
+        # The call itself counts, too; otherwise calls of empty functions would be free.
         total += 1
         edges += len(node.input) + len(node.output)
         called = sizes.get(_called(node))
         if called is not None:
             total += called.nodes
             edges += called.edges
-            # Each node of a function may be given the call's attributes.
+            # Each node of a function may get the call's attributes.
             attributes = sum(attribute.ByteSize() for attribute in node.attribute)
             copied += called.copied + called.nodes * attributes
             depth = max(depth, called.depth + 1)
@@ -257,7 +257,7 @@ def _check_inputs(graph: GraphProto) -> None:
     for value in graph.input:
         if value.name in stored:
             continue
-        # 0, and below in old exports, is a size that the model leaves open.
+        # A size of 0 (or, in old exports, a negative size) is a size that the model leaves open.
         sizes = [max(dim.dim_value, 1) for dim in value.type.tensor_type.shape.dim]
         _check_sizes(f"input {value.name}", sizes)
         batch, image = prod(sizes[:1]), prod(sizes[1:])

@@ -15,7 +15,7 @@ from onnxscript.optimizer import basic_constant_propagation
 from models.onnx_loader.limits.bounds import RANK_LIMIT
 from models.onnx_loader.limits.sizes import too_many_axes
 
-# Longer constants cannot be the shape of an allowed value.
+# A longer constant cannot be the shape of an allowed value.
 _SHAPE_ENTRIES = 2 * RANK_LIMIT
 
 _NOT_INFERRED = (
@@ -104,7 +104,7 @@ def _inferred(node: ir.Node, types: _Types, opsets: Mapping[str, int]) -> dict[s
             )
         )
     except _NOT_INFERRED:
-        return {}  # an unknown operator, or a contradiction: reported elsewhere
+        return {}  # an unknown operator or a contradiction, which is reported elsewhere
 
 
 def _rank(value: ir.Value, types: _Types, ranks: Mapping[ir.Value, int]) -> int | None:

@@ -15,7 +15,7 @@ from models.onnx_loader.limits.bounds import (
 )
 
 _INDICES = {ir.DataType.INT64, ir.DataType.INT32}
-# Attributes of windows, each with its least value.
+# Attributes of windows, each with its smallest allowed value.
 _WINDOWS = {"kernel_shape": 1, "strides": 1, "dilations": 1, "pads": -WINDOW_LIMIT, "size": 0}
 
 
@@ -61,7 +61,7 @@ def check_attributes(model: ir.Model) -> None:
     for node in model.graph.all_nodes():
         parts = node.attributes.get("num_outputs")
         count = len(node.outputs) if parts is None or parts.is_ref() else parts.as_int()
-        if count < len(node.outputs):  # onnx asserts this, which would end the process
+        if count < len(node.outputs):  # a failed assertion in onnx would end the process
             raise UnsupportedModelError(
                 f"{node.op_type} {node.name or node.outputs[0].name} has {len(node.outputs)}"
                 f" outputs, but num_outputs={count}; both must be equal"

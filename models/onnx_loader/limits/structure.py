@@ -26,7 +26,8 @@ from models.graph import (
 )
 from models.onnx_loader.limits.bounds import MOVES_LIMIT, PIECES_LIMIT, READER_LIMIT
 
-# Nodes that rules look through; activations too, since a rule drops those that change nothing.
+# Node types through which rules search. Activations are included, because a rule removes
+# activations that change nothing.
 _PASSED = (
     Activate,
     Concat,
@@ -46,8 +47,8 @@ def check_structure(graph: Graph) -> None:
     """Refuse a graph in which a value has too many readers, or a rule would search too many
     nodes."""
     readers: Counter[str] = Counter()
-    moves: dict[str, int] = {}  # nodes in a row that end in this value
-    pieces: dict[str, int] = {}  # computed values that this value joins
+    moves: dict[str, int] = {}  # the number of such nodes in a row that end in this value
+    pieces: dict[str, int] = {}  # the number of computed values that this value joins
     for node in graph.nodes:
         read = {name for name in node.operands() if name in graph.values}
         readers.update(read)

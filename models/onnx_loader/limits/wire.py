@@ -19,16 +19,16 @@ from models.onnx_loader.limits.bounds import FIELD_LIMIT, INTEGER_LIMIT, NAME_LI
 from models.varints import varint
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-# protobuf's own limit, of messages in messages.
+# protobuf's own limit on nested messages.
 _DEEPEST = 100
-# Free text, not a name.
+# Fields that contain free text instead of a name.
 _FREE_TEXT = {"doc_string", "value"}
 _WHOLE_NUMBERS = {
     FieldDescriptor.TYPE_INT32,
     FieldDescriptor.TYPE_INT64,
     FieldDescriptor.TYPE_UINT64,
 }
-# Halves and bytes of weights come in int32_data: as many as there are weights.
+# The field that stores weights of type float16 or of one byte, with one integer per weight.
 _WEIGHTS = "int32_data"
 
 
@@ -79,7 +79,7 @@ def check_wire(data: bytes) -> None:
     protobuf message. The parser finds all other errors.
     """
     fields = integers = position = 0
-    # The messages that the position is in: where each ends and what it is.
+    # The messages that contain the position, outermost first: the end and the type of each.
     inside: list[tuple[int, _Message]] = [(len(data), _model())]
     while inside:
         end, message = inside[-1]
