@@ -250,7 +250,7 @@ class CudaEngine:
         """Return how many launches may begin before the previous launch ends, for n images of
         pixels.
 
-        The first number is from the plan, the second from the captured graph: the capture may add
+        The first number is the plan's, and the second is the captured graph's. The capture may add
         dependencies that prevent an early launch. Raises DeviceError.
         """
         key = Kind.PIXELS, n

@@ -21,8 +21,8 @@ def with_either_input(
     """Return a copy of `model` with two inputs: N images as PIXELS and M images as TENSORS.
 
     N or M may be 0. The output has the scores of the pixels, followed by the scores of the tensors.
-    If there are no tensors, the normalised pixels are not copied to join the two inputs. The
-    `inner` values are additional outputs.
+    Only a batch with tensors is concatenated, which takes a copy. The `inner` values are additional
+    outputs.
     """
     joined = _tensor(preprocessing, "convoy/joined")
     normalised = _normalise(preprocessing, "convoy/normalised")

@@ -1,4 +1,4 @@
-"""Joins channels that are sliced, scaled separately and concatenated: they are scaled together.
+"""Scales channels together instead of slicing, separately scaling and concatenating them.
 
     concat_i(s_i · x[c_i : c_{i+1}] + t_i) = s · x + t,   s = concat_i(s_i), t = concat_i(t_i)
 

@@ -4,10 +4,10 @@ This is the cost model for whole plans. The cost model for convolutions
 (kernels/tuning/heuristic.py) gives the time of a convolution, which is divided equally among the
 convolution's launches. Any other step takes OTHER_US plus the longest of these times: its
 operations on the busiest multiprocessor, its memory traffic, the traffic between its blocks and the
-second-level cache, and the latency of its reads. Exponentials of a softmax run on slower units.
-After the last step on which a step depends, a gap passes before the step starts. Steps that run in
-parallel share the GPU: each occupies one multiprocessor per block, and if there are too few
-multiprocessors, all steps slow down equally.
+second-level cache, and the latency of its reads. Exponentials of a softmax run on slower units. A
+gap separates a step from the last step on which it depends. Steps that run in parallel share the
+GPU: each occupies one multiprocessor per block, and if there are too few multiprocessors, all steps
+slow down equally.
 """
 
 from collections.abc import Sequence
@@ -185,8 +185,8 @@ def gaps(after: After, *, overlaps: bool, constants: Constants = ASSUMED) -> lis
 def spans(
     estimates: Sequence[Estimate], after: After, gaps_us: Sequence[float] | None = None
 ) -> list[Span]:
-    """Return the start and end of each step. Before a step starts, a gap passes after the last step
-    on which it depends.
+    """Return the start and end of each step. A gap separates a step from the last step on which it
+    depends.
 
     The gap is GAP_US, unless `gaps_us` has one gap per step.
     """

@@ -69,7 +69,8 @@ def precompile(
 
 
 def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Choose]:
-    """Yield one choosing function per measured device of these architectures."""
+    """Yield, for each measured device of these architectures, a function that chooses
+    algorithms."""
     if tuning is None:
         return
     measurements = read_measurements(tuning)
