@@ -49,11 +49,12 @@ class Algorithm(Protocol[Config]):
         """Return how many times the algorithm multiplies two elements."""
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
-        """Return the precision at which elements are multiplied; it may differ from the
-        problem's."""
+        """Return the precision at which elements are multiplied. It may differ from the problem's
+        precision."""
 
     def rounding(self, problem: ConvProblem, config: Config) -> float:
-        """Return the rounding error of y, relative to its size, in units of float32's eps / 2."""
+        """Return the rounding error of y, relative to the size of y, in units of float32's eps /
+        2."""
 
     def configs(self, problem: ConvProblem) -> tuple[Config, ...]:
         """Return the algorithm's configurations for the problem; there is at least one."""

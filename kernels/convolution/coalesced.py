@@ -184,8 +184,8 @@ class CoalescedConv:
         return direct_rounding(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[CoalescedConfig, ...]:
-        """Return each tile's configurations within the workspace limit: a block sums all taps, one
-        row of taps, or one tap."""
+        """Return each tile's configurations whose workspace stays within its limit. A block sums
+        all taps, one row of taps, or one tap."""
         r, s = problem.window.kernel
         in_one = [
             CoalescedConfig(tile, taps, strips)
@@ -252,7 +252,8 @@ class CoalescedConv:
         problem: ConvProblem,
         config: CoalescedConfig,  # noqa: ARG002  (one layout serves all)
     ) -> Filter:
-        """Return K×C×R×S as 1 × R·S × C × K, with C and K padded with zeros to multiples of 4."""
+        """Return the filter K×C×R×S as 1 × R·S × C × K, with C and K padded with zeros to multiples
+        of 4."""
         return taps_by_channels_by_filters(weight, problem)
 
     def launches(

@@ -140,7 +140,7 @@ class DepthwiseConv:
         problem: ConvProblem,
         config: DepthwiseConfig,  # noqa: ARG002  (one layout serves all)
     ) -> Filter:
-        """Return K×1×R×S as R·S × K, with K padded with zeros to a multiple of 4."""
+        """Return the filter K×1×R×S as R·S × K, with K padded with zeros to a multiple of 4."""
         check_filter(weight, problem)
         taps = weight.reshape(problem.k, problem.window.kernel_volume).T
         taps = taps.astype(problem.precision.stored, copy=False)

@@ -18,10 +18,9 @@ from kernels.problems.refusals import (
 
 @dataclass(frozen=True, slots=True)
 class GemmConv(FloatGemm):
-    """Computes y = x · wᵀ, (N·H·W) × C by C × K: the pixels of an NHWC buffer are x's rows already.
-
-    It runs 1×1 (1×1×1) kernels at stride 1, without padding, in one group. Jordà et al. 2021
-    (cuConv), section 2.3.1, show that the input then needs no transformation.
+    """Computes y = x · wᵀ, (N·H·W) × C by C × K. The pixels of an NHWC buffer already are the rows
+    of x. GemmConv runs 1×1 (1×1×1) kernels at stride 1, without padding, in one group. Jordà et al.
+    2021 (cuConv), section 2.3.1, show that the input then needs no transformation.
     """
 
     POINTWISE: ClassVar[bool] = True

@@ -290,8 +290,8 @@ class FloatGemm(ImplicitGemm[Tile]):
         problem: ConvProblem,
         config: TileConfig[Tile],  # noqa: ARG002  (one layout serves all tiles)
     ) -> Filter:
-        """Return K×(C/groups)×R×S as groups × R·S × C/groups × K/groups, channels padded with
-        zeros.
+        """Return the filter K×(C/groups)×R×S as groups × R·S × C/groups × K/groups, with channels
+        padded with zeros.
 
         The layout is the same for every configuration.
         """

@@ -49,8 +49,8 @@ class IntegerDepthwiseConv(DepthwiseConv):
     def prepare_filter(
         self, weight: Filter, problem: ConvProblem, config: DepthwiseConfig
     ) -> Filter:
-        """Return K×1×R×S as R·S × K floats, with K padded with zeros to a multiple of 4. Raises
-        ValueError if a number does not fit a signed byte."""
+        """Return the filter K×1×R×S as R·S × K floats, with K padded with zeros to a multiple of 4.
+        Raises ValueError if a number does not fit a signed byte."""
         check_filter(weight, problem)
         taps = signed_bytes(weight).reshape(problem.k, -1).T.astype(np.float32)
         return np.ascontiguousarray(np.pad(taps, ((0, 0), (0, padded(problem.k) - problem.k))))

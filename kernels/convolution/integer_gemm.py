@@ -78,7 +78,7 @@ class IntegerConv(IntegerSum[TileConfig[TensorTile]], TensorConv):
     def prepare_filter(
         self, weight: Filter, problem: ConvProblem, config: TileConfig[TensorTile]
     ) -> Filter:
-        """Return K×(C/groups)×R×S whole numbers as K × (R·S · C/groups) signed bytes.
+        """Return the filter, K×(C/groups)×R×S whole numbers, as K × (R·S · C/groups) signed bytes.
 
         The channels are padded with zeros to a multiple of 16. Raises ValueError if a number does
         not fit a signed byte.

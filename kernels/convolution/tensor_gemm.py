@@ -104,9 +104,9 @@ class TensorConv(ImplicitGemm[TensorTile]):
     as exact as float32.
 
     In 3×TF32 a float32 factor is split into two TF32 numbers, and sums that tensor cores would
-    truncate are computed outside them: Ootomo and Yokota 2022, "Recovering single precision
-    accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance", sections 4.1
-    and 4.3.
+    truncate are computed outside the tensor cores: Ootomo and Yokota 2022, "Recovering single
+    precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance",
+    sections 4.1 and 4.3.
     """
 
     WARPGROUPS: ClassVar[bool] = False
@@ -231,10 +231,9 @@ class TensorConv(ImplicitGemm[TensorTile]):
         problem: ConvProblem,
         config: TileConfig[TensorTile],  # noqa: ARG002  (one layout serves all tiles)
     ) -> Filter:
-        """Return K×(C/groups)×R×S as K × (R·S · C/groups + C'), in the precision's type.
-
-        The channels are padded with zeros to a multiple of the number that is copied at once, and
-        each row to a multiple of 16 bytes.
+        """Return the filter K×(C/groups)×R×S as K × (R·S · C/groups + C'), in the precision's type.
+        The channels are padded with zeros to a multiple of the number of channels that are copied
+        at once, and each row to a multiple of 16 bytes.
         """
         check_filter(weight, problem)
         stored = problem.precision.stored

@@ -145,7 +145,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
 
     @override
     def most_parts(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return the number of slices of channels, since each block needs at least one."""
+        """Return the number of slices of channels, since each block needs at least one slice."""
         return slices_of(problem).count
 
     def work(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> tuple[Work]:
@@ -222,8 +222,8 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         problem: ConvProblem,
         config: TileConfig[PatchTile],  # noqa: ARG002  (one layout serves all tiles)
     ) -> Filter:
-        """Return K×C×R×S as K × slices × (R·S taps or pairs of taps × channels), padded with
-        zeros."""
+        """Return the filter K×C×R×S as K × slices × (R·S taps or pairs of taps × channels), padded
+        with zeros."""
         check_filter(weight, problem)
         weight = self.stored_filter(weight)
         k, c, r, s = weight.shape

@@ -84,10 +84,10 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
     Like WinogradConv it follows Lavin & Gray 2015, algorithm 1. The transformed data and filter are
     rounded to float16; transforms, products and sums are float32. The transformed data may be 4
-    times as large as x. So it is divided by 4, and the filter is multiplied by 4; no finite x then
-    becomes infinite. Transformed data below 2^-12 loses bits when divided by 4, which adds an error
-    of at most 2^-23. A NaN or an infinity in x may turn all outputs of the tiles that read it into
-    NaN.
+    times as large as x. The transformed data is therefore divided by 4, and the filter is
+    multiplied by 4, so that no finite x becomes infinite. Transformed data below 2^-12 loses bits
+    when divided by 4, which adds an error of at most 2^-23. A NaN or an infinity in x may turn all
+    outputs of the tiles that read it into NaN.
     """
 
     m: int

@@ -82,16 +82,17 @@ class TmaConv(WarpgroupConv):
     A cluster of 2 or 4 blocks has pairs of blocks with the same pixels or the same filters. Each
     block of a pair copies half of the data that both need, into both blocks. Blocks that share
     their sums may belong to the same cluster. A chunk holds only one tap, so a problem with few
-    channels leaves most of it empty. Where pixels do not begin at multiples of 16 bytes, as in some
-    slices, WarpgroupConv's kernel is launched instead, with a tile that is at least as large.
+    channels leaves most of each chunk empty. Where pixels do not begin at multiples of 16 bytes, as
+    in some slices, WarpgroupConv's kernel is launched instead, with a tile that is at least as
+    large.
     """
 
     name: str = "tensor tma"
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse the problems that WarpgroupConv refuses, split factors, several groups, and pixels
-        (of 8 bytes) and windows that tensor copies cannot read."""
+        """Refuse the problems that WarpgroupConv refuses. Also refuse 3×TF32, several groups, and
+        the pixels and windows that tensor copies cannot read, such as pixels of 8 bytes."""
         splits = problem.precision is Precision.TF32X3
         return (
             WarpgroupConv.supports(self, problem)
@@ -146,8 +147,8 @@ class TmaConv(WarpgroupConv):
 
     @override
     def trips(self, problem: ConvProblem, tile: TensorTile) -> Trips:
-        """Return the trip counts; one warp copies a chunk in each iteration while the others
-        multiply one."""
+        """Return the trip counts. In each iteration, one warp copies a chunk while the other warps
+        multiply a chunk."""
         return Trips({}, {}, data_warps=1, products=self.products_of_chunk(problem, tile))
 
     @override

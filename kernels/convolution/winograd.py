@@ -38,8 +38,8 @@ class WinogradTile:
     """Holds the tile sizes of a block and of a thread, named like `conv_winograd`'s template
     parameters.
 
-    A block computes bm tiles × bn filters, and processes the channels in chunks of bc. Most of its
-    threads multiply; each computes tm × tn products at one position of the tiles. Meanwhile
+    A block computes bm tiles × bn filters, and processes the channels in chunks of bc. Most threads
+    multiply; each of them computes tm × tn products at one position of the tiles. Meanwhile
     `data_warps` warps transform the data. Registers are limited so that `resident` blocks fit on a
     multiprocessor.
     """
@@ -101,9 +101,9 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
 
     For each tile, Y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A, where the products are summed over C before the
     inverse transform. Sources: Lavin & Gray 2015, section 4.1, equation 8 and algorithm 1, and
-    section 4.3 for F(4×4, 3×3); Lan et al. 2017, section 3.2, for 3-D. It runs stride 1, dilation
-    1, one group and any padding. All three stages are one launch. A NaN or an infinity in x turns
-    all outputs of the tiles that read it into NaN.
+    section 4.3 for F(4×4, 3×3); Lan et al. 2017, section 3.2, for 3-D. WinogradConv runs stride 1,
+    dilation 1, one group and any padding. One launch computes all three stages. A NaN or an
+    infinity in x turns all outputs of the tiles that read it into NaN.
     """
 
     m: int
@@ -132,7 +132,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
     @property
     def points(self) -> tuple[Points, ...]:
         """Return the sets of points, the more accurate set first. F(2, 3) has only one set, because
-        the points that it uses are the same in both."""
+        the points that it uses are the same in both sets."""
         return (Points.INTEGER,) if self.alpha <= 4 else (Points.MIXED, Points.INTEGER)
 
     def image_tiles(self, problem: ConvProblem) -> int:

@@ -133,8 +133,8 @@ class NonfusedWinogradConv:
         return Precision.TF32 if problem.precision is Precision.FP16 else problem.precision
 
     def rounding(self, problem: ConvProblem, config: NonfusedConfig) -> float:
-        """Return the rounding error of y in units of float32's eps / 2. Everything is float32
-        except the factors of products."""
+        """Return the rounding error of y in units of float32's eps / 2. All numbers are float32
+        except the factors of the products."""
         factors = FACTORS[self.arithmetic(problem)]
         return winograd_rounding(problem, self.m, self.r, config.points, factors)
 
@@ -146,9 +146,9 @@ class NonfusedWinogradConv:
         """Return configurations with all tiles in one chunk, and with chunks that fit into the
         cache.
 
-        F(4, 3) has only its more accurate points. With integer points its error is over 20 times
-        the error of direct convolution for an unsplit sum over C = 512, and integer points save
-        almost no time here.
+        F(4, 3) has only the more accurate set of points. With integer points, the error would be
+        over 20 times the error of direct convolution for an unsplit sum over C = 512, and almost no
+        time would be saved.
         """
         points = self._winograd.points[0]
         total = problem.n * self._winograd.image_tiles(problem)
@@ -162,8 +162,8 @@ class NonfusedWinogradConv:
         )
 
     def work(self, problem: ConvProblem, config: NonfusedConfig) -> tuple[Work, ...]:
-        """Count the work: transforms are coalesced, and each thread starts all its loads at
-        once."""
+        """Count the work: the memory accesses of the transforms are coalesced, and each thread
+        starts all its loads at once."""
         positions, outputs = self._winograd.positions, self.m**self.axes
         stored, between = problem.precision.stored.itemsize, FLOAT.itemsize
         works: list[Work] = []
