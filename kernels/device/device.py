@@ -60,7 +60,8 @@ which each device makes its own 128 bytes."""
 class Trigger(Enum):
     """Names the point at which a kernel lets the next launch begin (kernels/src/dependent.cuh).
 
-    The value is the macro TRIGGER there. A block that ends also lets the next launch begin.
+    The value is the value of the macro TRIGGER in that file. A block that ends also lets the next
+    launch begin.
     """
 
     START = 0
@@ -315,8 +316,8 @@ class Device(Protocol):
         """Run `kernel` with `shared_bytes` of dynamic shared memory for each block.
 
         The blocks of a cluster run at the same time and can access each other's shared memory
-        (kernels/src/cluster.cuh). `cluster` is the number of blocks along each axis, at most 8 in
-        all; the grid must be a multiple of it along each axis.
+        (kernels/src/cluster.cuh). `cluster` is the number of a cluster's blocks along each axis, at
+        most 8 blocks in all. Along each axis, the grid must be a multiple of `cluster`.
 
         If `dependent`, the launch may begin before the previous launch in the stream has ended, as
         kernels/src/dependent.cuh allows.

@@ -131,7 +131,8 @@ def instantiate(
 def template_arguments(config: Any) -> Mapping[str, TemplateArgument]:
     """Return the fields of a frozen dataclass, which have the names of the template's parameters.
 
-    Unlike `asdict` it copies nothing, because choosing a kernel calls it thousands of times.
+    Unlike `asdict`, this function copies nothing, because it is called thousands of times when a
+    kernel is chosen.
     """
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
 
@@ -142,8 +143,8 @@ def blocks_of_threads(threads: int) -> tuple[Dim3, Dim3]:
 
 
 def int32(number: int) -> np.int32:
-    """Return the number as a C++ `int`, with which kernels index. Raises ValueError beyond 32
-    bits."""
+    """Return the number as a C++ `int`, with which kernels index. Raises ValueError if the number
+    exceeds 32 bits."""
     if not -(2**31) <= number < 2**31:
         raise ValueError(
             f"{number} is beyond 32 bits, with which kernels index; the tensor must be smaller"
