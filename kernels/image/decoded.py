@@ -228,8 +228,8 @@ class WrittenImage(DeferredImage):
         return framed if dtype is None else framed.astype(dtype, copy=False)
 
     def _tables(self, members: Mapping[str, NDArray[np.int32]]) -> Iterator[NDArray[np.int32]]:
-        """Yield the tables of both axes. Each has one row per output, with its first input and its
-        weights."""
+        """Yield the tables of both axes. A table has one row per output, with the output's first
+        input and the output's weights."""
         ends = [*members["table"], *members["data"]]
         for (begin, end), taps in zip(pairwise(ends), members["taps"], strict=True):
             row = 4 * (1 + taps)

@@ -131,7 +131,7 @@ def _head(kind: Kind, nbytes: int) -> Bytes:
 
 
 def used_bytes(place: Bytes) -> int:
-    """Return how many bytes of a place its entry and image use."""
+    """Return how many bytes the entry and the image of a place use."""
     return int(place[:ENTRY_BYTES].view(np.int32)[1])
 
 

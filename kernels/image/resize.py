@@ -50,9 +50,8 @@ def second_axis_launch(
     middle_bytes: int = MIDDLE_BYTES,
 ) -> Launch:
     """Return a launch that writes the pixels of decoded images, with `shape` H×W×C. Its operands
-    are entries, middle and y. It leaves y unchanged for images of other kinds.
-
-    Raises ValueError if a place has no room for so many pixels.
+    are entries, middle and y. The launch leaves y unchanged for images of other kinds. Raises
+    ValueError if a place has no room for an image of this shape.
     """
     height, width, channels = shape
     nbytes = height * width * channels

@@ -1,7 +1,7 @@
 """Computes the taps of a resize: the input pixels and the weights that make each output pixel.
 
-The taps equal Pillow's to the bit: the same filters in float64, summed in the same order, the box
-in float32, and weights with 22 fractional bits.
+The taps equal Pillow's taps to the bit. As in Pillow, the filters are computed in float64 and
+summed in the same order, the box is float32, and the weights have 22 fractional bits.
 """
 
 import math
@@ -21,8 +21,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """Holds the taps of an axis: output o is the sum of `count` inputs, from input `starts[o]` on,
-    times `weights[o]`.
+    """Holds the taps of an axis. Output o is a weighted sum of `count` neighbouring inputs. The
+    first of these inputs has the index `starts[o]`, and the weights are `weights[o]`.
 
     Every input lies inside the axis. Outputs with fewer taps have additional weights of 0.
     """
@@ -42,7 +42,8 @@ class Taps:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the index of the first input that is read, and the index after the last."""
+        """Return the index of the first input that is read, and the index after the last input that
+        is read."""
         return int(self.starts.min()), int(self.starts.max()) + self.count
 
 
@@ -155,7 +156,8 @@ def _sinc(x: Floats) -> Floats:
 
 
 def _each(function: Callable[[float], float], x: Floats) -> Floats:
-    """Apply the C library's function as Pillow does, since NumPy's may differ in the last bit."""
+    """Apply a function of the C library, as Pillow does. NumPy's function may differ in the last
+    bit."""
     return np.fromiter(map(function, x.ravel().tolist()), np.float64, x.size).reshape(x.shape)
 
 
