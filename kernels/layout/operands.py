@@ -63,7 +63,8 @@ def check_filter(weight: Filter, problem: ConvProblem) -> None:
 
 
 def taps_by_channels_by_filters(weight: Filter, problem: ConvProblem) -> Filter:
-    """Return K×(C/groups)×R×S as groups × R·S × C/groups × K/groups, channels padded with zeros."""
+    """Return the filter K×(C/groups)×R×S as groups × R·S × C/groups × K/groups, with channels
+    padded with zeros."""
     check_filter(weight, problem)
     groups, taps = problem.groups, problem.window.kernel_volume
     k, c = problem.k // groups, problem.c // groups

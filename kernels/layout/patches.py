@@ -167,7 +167,7 @@ def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
 
 
 def slices_of(problem: ConvProblem) -> Slices:
-    """Return slices with at most 8 vectors of channels each, which are as equal as possible."""
+    """Return slices of at most 8 vectors of channels. The slices are as equal as possible."""
     (r, s), pair = problem.window.kernel, paired(problem)
     row_taps = ceil(s / 2) if pair else s
     vectors, numbers = min(CHUNK_VECTORS, MAX_VECTORS // (r * row_taps)), in_vector(problem)

@@ -74,7 +74,8 @@ class StridedTensor:
         return replace(self, shape=shape, strides=strides)
 
     def broadcast(self, shape: Sequence[int]) -> "StridedTensor":
-        """Broadcast to `shape` by NumPy's rules. Raises ValueError if these forbid it."""
+        """Broadcast to `shape` by NumPy's rules. Raises ValueError if NumPy could not broadcast to
+        this shape."""
         missing = len(shape) - len(self.shape)
         have = (1,) * missing + self.shape
         if missing < 0 or any(a not in (1, b) for a, b in zip(have, shape, strict=True)):
@@ -88,8 +89,8 @@ class StridedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Describes nested loops over tensors of one shape, outermost first, merged into as few as
-    possible.
+    """Describes nested loops over tensors of one shape, outermost first. They are merged into as
+    few loops as possible.
 
     The innermost axis advances in steps of `v` elements, which are contiguous in each tensor, or
     repeated. The kernel's type is `Walk<RANK, OPERANDS>` of kernels/src/common.cuh.
