@@ -19,9 +19,9 @@ def product_launch(
     """Return a launch of y = a · b, a product of matrices along the last two axes. Its operands are
     a, b and y.
 
-    The other axes broadcast to y's. Tensor cores multiply, except in strict float32. Raises
-    ValueError if sizes do not match, if an index exceeds 32 bits, or if an operand does not have
-    the type that `precision` stores.
+    The other axes are broadcast to y's other axes. Tensor cores multiply, except in strict float32.
+    Raises ValueError if sizes do not match, if an index exceeds 32 bits, or if an operand does not
+    have the type that `precision` stores.
     """
     *matrices, rows, columns = y.shape
     terms = a.shape[-1]

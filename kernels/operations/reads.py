@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BlockReads:
-    """Holds the bytes that each block reads from the second-level cache, and how often it waits for
-    them.
+    """Holds the bytes that each block reads from the second-level cache, and how often a block
+    waits for such bytes.
 
     `rounds` counts the waits after prefetching.
     """
