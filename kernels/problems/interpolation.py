@@ -5,7 +5,8 @@ from enum import Enum, unique
 
 @unique
 class Interpolation(Enum):
-    """Names the filter of a resize as Pillow does; all except `nearest` are antialiased."""
+    """Names the filter of a resize; the names are Pillow's. All filters except `nearest` are
+    antialiased."""
 
     NEAREST = "nearest"
     BILINEAR = "bilinear"

@@ -63,7 +63,8 @@ _ELEMENTS = {FLOAT.dtype: "float", HALF.dtype: "Half", BYTE.dtype: "Byte"}
 
 
 def one_type(first: Storage, *others: Storage) -> Storage:
-    """Return the storage that all tensors share. Raises ValueError if they differ."""
+    """Return the storage that all tensors share. Raises ValueError if the tensors' storages
+    differ."""
     if any(other != first for other in others):
         raise ValueError(
             f"all tensors must be stored as {first}, got {', '.join(map(str, others))}"
@@ -96,7 +97,8 @@ class Precision(Enum):
 
     @property
     def architectures(self) -> Architectures:
-        """Return the architectures whose tensor cores have this precision; float32 runs on all."""
+        """Return the architectures whose tensor cores have this precision. FP32 needs no tensor
+        cores, so it runs on all architectures."""
         return _ARCHITECTURES[self]
 
 

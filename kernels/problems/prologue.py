@@ -1,4 +1,4 @@
-"""Defines prologues, functions that a convolution applies to its input as it loads it."""
+"""Defines prologues, functions that a convolution applies to its input while it loads the input."""
 
 from dataclasses import dataclass
 

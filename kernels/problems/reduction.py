@@ -5,8 +5,8 @@ from enum import Enum, unique
 
 @unique
 class ReduceKind(Enum):
-    """Names a function that reduces the elements along some axes to one element, as ONNX names
-    it."""
+    """Names a function that reduces the elements along some axes to one element; the names are
+    ONNX's."""
 
     SUM = "ReduceSum"
     MEAN = "ReduceMean"
