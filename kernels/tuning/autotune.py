@@ -203,7 +203,8 @@ def _attempt(
     choice: ConvChoice,
     measure: Callable[[Bench, Candidate], Outcome],
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yield the outcome of one measurement, or nothing if there is too little memory for it now."""
+    """Yield the outcome of one measurement, or nothing if the device now has too little memory for
+    the measurement."""
     try:
         outcome = measure(bench, bench.candidate(problem, choice))
     except OutOfMemoryError as error:

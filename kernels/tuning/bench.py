@@ -27,7 +27,8 @@ class WrongResultError(Exception):
 
 
 class Timer(Protocol):
-    """A function like `kernels.tuning.timing.time_launches`, which tests replace."""
+    """A function with the parameters of `kernels.tuning.timing.time_launches`. Tests use another
+    such function."""
 
     def __call__(
         self,
@@ -39,7 +40,7 @@ class Timer(Protocol):
         replays: int = ...,
         dependent: bool = ...,
     ) -> Timing:
-        """Time launches like `time_launches`."""
+        """Time launches, as `time_launches` does."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +112,8 @@ class Bench:
         )
 
     def examine(self, candidate: Candidate) -> float:
-        """Run the candidate twice and check the second result. Return an upper bound of its time in
-        µs.
+        """Run the candidate twice and check the second result. Return an upper bound of the
+        candidate's time in µs.
 
         Raises WrongResultError or DeviceError.
         """
@@ -242,8 +243,8 @@ class _Room:
         self._buffer: Buffer | None = None
 
     def at_least(self, nbytes: int) -> int:
-        """Return the address of at least `nbytes`; the contents are lost if it grows. Raises
-        OutOfMemoryError."""
+        """Return the address of memory of at least `nbytes` bytes. If the memory grows, its
+        contents are lost. Raises OutOfMemoryError."""
         if self._buffer is None or self._buffer.nbytes < nbytes:
             self.free()
             self._buffer = self._device.allocate(max(nbytes, 1), constant=self._constant)

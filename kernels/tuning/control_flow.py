@@ -109,8 +109,8 @@ def leading_to(
 
 
 def _next(code: Sequence[Instruction], i: int) -> list[int]:
-    """Return the later instructions that may follow if lanes never diverge; BRA.DIV then does not
-    branch."""
+    """Return the later instructions that may come next, if lanes never diverge. In that case
+    BRA.DIV does not branch."""
     instruction = code[i]
     ahead = [i + 1]
     if instruction.target is not None and ".DIV" not in instruction.opcode:

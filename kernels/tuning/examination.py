@@ -39,8 +39,8 @@ _ZERO = 128
 class Exam:
     """Holds a layer's operands, and computes the expected result when it is first needed.
 
-    Pixels have channels last, as on a device. The padding of pixels to whole vectors is NaN, or for
-    bytes a number larger than all others, because kernels must not use it.
+    Pixels have channels last, as on a device. Kernels must not use the padding of pixels to whole
+    vectors. So the padding is NaN, or for bytes a number larger than all numbers of x.
     """
 
     stored: Storage

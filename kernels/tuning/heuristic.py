@@ -226,8 +226,8 @@ def _wave(work: Work, profile: StaticProfile, blocks: int, constants: Constants)
 def _iteration(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
     """Return the cycles in which all warps of one multiprocessor execute one iteration of the loop.
 
-    This is the longest of three times: the busiest scheduler's issue, the tensor cores, and the
-    shared memory.
+    This is the longest of three times: the time in which the busiest scheduler issues its
+    instructions, and the times of the tensor cores and of shared memory.
     """
     profile = profile_of(kernel)
     warps = blocks * profile.warps

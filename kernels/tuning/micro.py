@@ -235,5 +235,5 @@ def fitted(readings: Iterable[Reading]) -> Constants:
 
 
 def cache_bytes_per_cycle(reading: Reading) -> float:
-    """Return the bytes that each multiprocessor with a block reads per cycle."""
+    """Return how many bytes per cycle each multiprocessor reads that has a block."""
     return CACHE_BYTES / cycles(reading.us)

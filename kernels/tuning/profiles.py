@@ -102,8 +102,8 @@ def _linear() -> Iterator[tuple[Instantiation, LaunchShape]]:
 
 
 def profiled(arch: str, sources: Iterable[str] = ()) -> list[Instantiation]:
-    """Return the kernels that have a row for an architecture. `sources` limits them to kernels of
-    these files."""
+    """Return the kernels that have a row for an architecture. If `sources` is not empty, only
+    kernels of these files are returned."""
     only = set(sources)
     return [
         launch
@@ -126,7 +126,7 @@ def table_of(arch: str, kernels: Iterable[Instantiation], cache: Path = DEFAULT_
 
 
 def main(sources: Sequence[str]) -> None:
-    """Compile and disassemble the kernels of `sources`, or all, and write their rows."""
+    """Compile and disassemble the kernels of `sources`, or all kernels, and write their rows."""
     table = {row: cells for row, cells in read()[1].items() if row[1].split()[0] not in sources}
     table = table if sources else {}
     for arch in PROFILED:

@@ -184,13 +184,13 @@ class StaticProfile:
 
     @property
     def shared_ceiling(self) -> float | None:
-        """Return the share of the peak rate that shared memory allows, or None if the kernel uses
-        none."""
+        """Return the share of the peak rate that shared memory allows, or None if the kernel does
+        not access shared memory."""
         return self._of_peak(self.blocks * self.wavefronts)
 
     def busiest(self, blocks: int) -> int:
-        """Return the most instructions that a scheduler issues in an iteration, with warps assigned
-        round-robin."""
+        """Return the number of instructions that the busiest scheduler issues in an iteration.
+        Warps are assigned to schedulers round-robin."""
         issued = [0] * SCHEDULERS
         turns = [self.loop] * (self.warps - self.data_warps) + [self.data_loop] * self.data_warps
         for number, counts in enumerate(turns * blocks):

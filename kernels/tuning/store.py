@@ -69,7 +69,8 @@ class Times:
 
     @property
     def us(self) -> float:
-        """Return the time in µs by which candidates are compared, the mean of both medians.
+        """Return the time in µs by which candidates are compared. It is the mean of the warm and
+        the cold median.
 
         In a network, a layer reads its activations mostly from the cache and its weights from
         memory. So its time lies between warm and cold.
@@ -119,8 +120,8 @@ class TuningStore:
     def add(self, key: Key, outcomes: Outcomes, *, anew: bool = False) -> None:
         """Add outcomes to the outcomes of `key`, or replace all of them if `anew`.
 
-        A later outcome replaces an earlier one, but a time of few runs does not replace one of
-        many. Raises TuningStoreError.
+        A later outcome replaces an earlier outcome. There is one exception: a time of few runs does
+        not replace the times of many runs. Raises TuningStoreError.
         """
         try:
             with self._locked():

@@ -45,7 +45,8 @@ Addresses = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Holds percentiles over all replays of the time that one run of the launches takes, in µs."""
+    """Holds percentiles of the time in µs that one run of the launches takes. The percentiles are
+    over all replays."""
 
     p20_us: float
     p50_us: float
