@@ -71,7 +71,7 @@ class WinogradMatrices:
 
     @property
     def alpha(self) -> int:
-        """Return m + r - 1, the length of an input tile, which is also its number of
+        """Return m + r - 1, the length of an input tile. It is also the number of
         multiplications."""
         return self.m + self.r - 1
 
@@ -121,8 +121,8 @@ class WinogradMatrices:
 def winograd_matrices(m: int, r: int, points: Points) -> WinogradMatrices:
     """Return the matrices of F(m, r) that the kernels use. Raises ValueError for too few points.
 
-    F(2, 3) has the signs of Lavin & Gray's equation 7, which uses -1 at infinity. Their F(3, 2) and
-    F(4, 3) use 1.
+    F(2, 3) has the signs of Lavin & Gray's equation 7, which uses -1 at infinity. Lavin & Gray's
+    F(3, 2) and F(4, 3) use 1 at infinity.
     """
     infinity = -1 if (m, r) == (2, 3) else 1
     return WinogradMatrices(m, r, points.value[: m + r - 2], infinity)
