@@ -51,8 +51,8 @@ Count = Callable[[Addresses, int, Access], int]
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """Records one instruction by its source line. `patterns` counts how often it touched each set
-    of addresses."""
+    """Records one instruction by its source line. `patterns` counts how often the instruction
+    accessed each set of addresses."""
 
     place: str  # "implicit_gemm.cu:88 common.cuh:17": the kernel's line, then those inlined there
     access: Access
@@ -77,8 +77,8 @@ class Instruction:
 
     @property
     def least(self) -> float:
-        """Return the fewest wavefronts or sectors for the same number of distinct bytes, on
-        average."""
+        """Return the fewest wavefronts or sectors with which the instruction could access as many
+        distinct bytes, on average."""
         return self._mean(least_wavefronts) if self.shared else self._mean(least_sectors)
 
     @property
@@ -108,8 +108,8 @@ def wavefronts(addresses: Addresses, size: int, access: Access) -> int:
 
 
 def least_wavefronts(addresses: Addresses, size: int, access: Access) -> int:
-    """Return the fewest wavefronts for the same number of distinct bytes. A load of 16 bytes needs
-    at least 2."""
+    """Return the fewest wavefronts with which an instruction could access as many distinct bytes. A
+    load of 16 bytes per lane needs at least 2."""
     least = -(-_distinct(addresses) * size // ROW)
     return max(least, size // 8, 1) if access is Access.LOAD else max(least, 1)
 
@@ -121,7 +121,7 @@ def sectors(addresses: Addresses, size: int, _access: Access) -> int:
 
 
 def least_sectors(addresses: Addresses, size: int, _access: Access) -> int:
-    """Return the fewest sectors for the same number of distinct bytes."""
+    """Return the fewest sectors with which an instruction could access as many distinct bytes."""
     return -(-_distinct(addresses) * size // SECTOR)
 
 
@@ -149,7 +149,8 @@ def _at_once(addresses: Sequence[int | None], size: int) -> int:
 
 
 def _paired(addresses: Addresses, apart: int) -> bool:
-    """Return whether lanes l and l ^ `apart` have equal addresses if both have an address."""
+    """Return whether, for every l, the lanes l and l ^ `apart` have equal addresses. Lanes without
+    an address do not count."""
     return all(
         address is None or addresses[lane ^ apart] in (None, address)
         for lane, address in enumerate(addresses)

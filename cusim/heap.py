@@ -43,7 +43,8 @@ class Heap:
         del self._sizes[offset]
 
     def buffer(self, offset: int, nbytes: int = 1) -> tuple[int, int] | None:
-        """Return the offset and size of the buffer that holds all these bytes, or None."""
+        """Return the offset and size of the buffer that holds all `nbytes` bytes from `offset` on,
+        or None if no buffer does."""
         for start, size in self._sizes.items():
             if start <= offset and offset + nbytes <= start + size:
                 return start, size

@@ -107,7 +107,8 @@ class CusimStream:
                 self.next()
 
     def next(self) -> None:
-        """Do the first pending work. Launches that may overlap with it begin before it runs."""
+        """Do the first pending work. If it is a launch, the launches that may overlap with it begin
+        before it runs."""
         work = self._work.popleft()
         if isinstance(work, PendingLaunch):
             for following in islice(self._work, OVERLAPPING - 1):
@@ -202,7 +203,7 @@ class CusimGraph:
 
 @contextmanager
 def capture(stream: Stream) -> Iterator[CusimGraph]:
-    """Record the stream's work into a graph instead of its queue within this block.
+    """Within this block, record the stream's work into a graph instead of the stream's queue.
 
     Raises DeviceError if the stream does not wait for the end of a branch.
     """
