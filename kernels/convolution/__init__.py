@@ -1,1 +1,2 @@
-"""Contains the convolution algorithms, one in each file, and decides which can run a problem."""
+"""Contains the convolution algorithms, one in each file, and decides which algorithms can run a
+problem."""

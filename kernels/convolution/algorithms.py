@@ -1,4 +1,4 @@
-"""Lists the convolution algorithms, and decides which of them can run a problem."""
+"""Lists the convolution algorithms, and decides which algorithms can run a problem."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -63,7 +63,8 @@ class Algorithm(Protocol[Config]):
         """Return a description of the work of each launch."""
 
     def workspace(self, problem: ConvProblem, config: Config) -> Mapping[str, int]:
-        """Return the bytes of device memory that each workspace operand needs, by its name."""
+        """Return the bytes of device memory that each workspace operand needs, by the operand's
+        name."""
 
     def counter_bytes(self, problem: ConvProblem, config: Config) -> int:
         """Return the bytes of the operand "counters", or 0 if the algorithm has none. All counters

@@ -86,8 +86,8 @@ class DepthwiseConv:
         return direct_rounding(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[DepthwiseConfig, ...]:
-        """Return the configurations, those with long runs first. An unusual window has only one
-        configuration, the one for any window."""
+        """Return the configurations, those with long runs first. An unusual window has only the
+        configuration for any window."""
         window = problem.window
         s, stride = window.kernel[-1], window.strides[-1]
         if (

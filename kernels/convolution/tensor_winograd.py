@@ -242,7 +242,8 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
     @property
     def _winograd(self) -> WinogradConv:
-        """Return the float32 algorithm with the same windows, tiles, positions and points."""
+        """Return the float32 algorithm, which has the same windows, tiles, positions and points as
+        this algorithm."""
         return WinogradConv(self.m, self.r, self.axes)
 
     def _region(self, problem: ConvProblem, tile: TensorWinogradTile) -> Region:
@@ -285,8 +286,8 @@ def region_of(n: int, rows: int, columns: int, bm: int, m: int, r: int) -> Regio
     """Return the region of tiles that a block computes, for n images of `rows` × `columns` tiles.
     It has at most `bm` tiles and reads at most 8 · `bm` pixels.
 
-    Of all such regions, it is the region of which the fewest are needed to cover an image. If
-    several need equally few, it is the one that reads the fewest pixels. A region that covers a
+    Of all such regions, it is the region of which the fewest are needed to cover an image. Among
+    several such regions, it is the region that reads the fewest pixels. A region that covers a
     whole image has as many images as fit.
     """
     max_pixels = _PIXELS * bm

@@ -297,7 +297,8 @@ class NonfusedWinogradConv:
 
     @property
     def _winograd(self) -> WinogradConv:
-        """Return the fused algorithm with the same problems, tiles, positions and points."""
+        """Return the fused algorithm, which has the same problems, tiles, positions and points as
+        this algorithm."""
         return WinogradConv(self.m, self.r, self.axes)
 
     def _chunk(self, problem: ConvProblem, total: int, nbytes: int) -> int:
