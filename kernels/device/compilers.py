@@ -1,5 +1,5 @@
 """Lists the compiler releases whose kernels were compared with each other. No other file lists
-them.
+compiler releases.
 
 For each release tests/kernels/resources has a table of its kernels' resources. The extras in
 pyproject.toml allow these releases and no newer one. If NVRTC of another version is loaded, a

@@ -249,7 +249,7 @@ class Device(Protocol):
 
     @property
     def overlaps(self) -> bool:
-        """Return whether a dependent launch may begin before the previous one has ended."""
+        """Return whether a dependent launch may begin before the previous launch has ended."""
 
     def compile(
         self, instantiations: Iterable[Instantiation], threads: int = 0
@@ -337,7 +337,8 @@ class Device(Protocol):
         """
 
     def early_launches(self, graph: Graph) -> int:
-        """Return how many launches of a captured graph may begin before the previous one has ended.
+        """Return how many launches of a captured graph may begin before the previous launch has
+        ended.
 
         A GPU's capture may add full dependencies between dependent launches; only this number shows
         them.

@@ -1,5 +1,5 @@
 """Lists the properties of GPU architectures and products from NVIDIA's data sheets. No other file
-lists them.
+lists these properties.
 
 Planning, estimates and reports read this table; on a GPU, `CudaDevice` asks the driver where
 possible.
@@ -98,7 +98,7 @@ class Gpu:
 
     @property
     def overlaps(self) -> bool:
-        """Return whether a dependent launch may overlap with the previous one."""
+        """Return whether a dependent launch may overlap with the previous launch."""
         return ARCHITECTURES[self.architecture].overlaps
 
     @property
