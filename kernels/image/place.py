@@ -1,7 +1,7 @@
 """Writes a batch's images, each of any kind in its own place, in the layout of
 kernels/src/place.cuh.
 
-A place begins with an entry. It uses only as many of its bytes as its image needs:
+A place begins with an entry. Only as many bytes of a place are used as its image needs:
 
     Entry │ pixels of the network's size, or a tensor
     Entry │ taps of the first axis │ of the second │ pixels of another size
