@@ -179,8 +179,8 @@ def slices_of(problem: ConvProblem) -> Slices:
 def patch_of(problem: ConvProblem, outputs: int) -> Patch:
     """Return the patch that a block reads. Its region has at most `outputs` outputs.
 
-    Of all such regions, it is the region of which the fewest are needed to cover the images. If
-    several need equally few, it is the one that reads the fewest pixels.
+    Of all such regions, it is the region of which the fewest are needed to cover the images. Among
+    several such regions, it is the region whose patch has the fewest pixels.
     """
     place_bytes = slices_of(problem).place_bytes
     return _smallest(problem.window, problem.n, _pair(problem), place_bytes, outputs)
