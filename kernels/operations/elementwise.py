@@ -1,8 +1,9 @@
 """Launches kernels/src/elementwise.cu: copies, activations, binary operations, scale and shift.
 
-Tensors may have any strides, and any order of axes that all tensors of a launch share. All tensors
-except the output are broadcast. The output may overwrite an operand with the same strides. Each
-function raises ValueError if shapes do not match, or if an index exceeds 32 bits.
+Tensors may have any strides. The axes may have any order, but all tensors of a launch have the same
+order. All tensors except the output are broadcast. The output may overwrite an operand with the
+same strides. Each function raises ValueError if shapes do not match, or if an index exceeds 32
+bits.
 """
 
 from kernels.device.device import TemplateArgument
