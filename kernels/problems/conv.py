@@ -62,7 +62,7 @@ class ConvProblem:
             )
 
     def with_batch(self, n: int) -> "ConvProblem":
-        """Return the same problem for N = n images."""
+        """Return this problem with N = n images."""
         return replace(self, n=n)
 
     @property
