@@ -143,7 +143,7 @@ class Bench:
     ) -> Timing:
         """Time the candidate repeatedly on the same operands. Raises DeviceError.
 
-        If `dependent`, each launch may begin before the previous one has ended.
+        If `dependent`, each launch may begin before the previous launch has ended.
         """
         return self._time(candidate, 1, copies, replays, dependent)
 

@@ -66,8 +66,8 @@ FULL = 0.9
 
 
 class DeviceFacts(Protocol):
-    """The properties of a device on which the choice depends; both `Device` and `Facts` have
-    them."""
+    """The properties of a device on which the choice depends. `Device` and `Facts` both have these
+    properties."""
 
     @property
     def multiprocessors(self) -> int:

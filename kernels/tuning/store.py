@@ -173,7 +173,7 @@ class TuningStore:
 
 def merged(known: Outcomes, later: Outcomes) -> Outcomes:
     """Return both sets of outcomes. If both have an outcome of a candidate, the later outcome is
-    kept. The earlier outcome is kept if the later one has only a time of few runs."""
+    kept. The earlier outcome is kept if the later outcome has only a time of few runs."""
 
     def worth_more(name: str) -> bool:
         outcome = later[name]
