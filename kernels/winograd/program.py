@@ -138,8 +138,8 @@ def _unit(terms: Terms) -> Fraction:
 
 
 def _with_common_pairs(steps: Steps) -> Steps:
-    """Return the steps with shared values added: if two values contain the same a + c·b, it is
-    computed only once.
+    """Return the steps with shared values added: if two values contain the same a + c·b, this sum
+    is computed only once.
 
     A value that contains a multiple of a + c·b counts too.
     """
