@@ -150,7 +150,7 @@ class DepthwiseConv:
         self, problem: ConvProblem, config: DepthwiseConfig, tensors: ConvTensors
     ) -> tuple[Launch]:
         """Return one launch with the operands x, weight and y, and bias and residual if given.
-        Raises ValueError."""
+        Raises ValueError if pixels do not fit the problem, or if an index exceeds 32 bits."""
         config, steps, sizes = self.sized(problem, config, tensors)
         return (
             launch(

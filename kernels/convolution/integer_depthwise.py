@@ -60,7 +60,8 @@ class IntegerDepthwiseConv(DepthwiseConv):
         self, problem: ConvProblem, config: DepthwiseConfig, tensors: ConvTensors
     ) -> tuple[Launch]:
         """Return one launch with the operands x, weight, offset, scale and y, and residual if
-        given. Raises ValueError."""
+        given. Raises ValueError if pixels do not fit the problem, an index exceeds 32 bits, or the
+        activation does more than clamp."""
         config, steps, sizes = self.sized(problem, config, tensors)
         return (
             launch(
