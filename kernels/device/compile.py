@@ -83,7 +83,8 @@ class Cubin:
 
 
 def architecture(compute_capability: tuple[int, int]) -> str:
-    """Return the chip's own architecture to compile for: "80", "120", or "90a" for Hopper."""
+    """Return the architecture for which kernels are compiled on a GPU of this compute capability:
+    "80", "120", or "90a" for Hopper."""
     major, minor = compute_capability
     return f"{major}{minor}a" if (major, minor) == (9, 0) else f"{major}{minor}"
 
