@@ -48,8 +48,8 @@ class Kind(IntEnum):
 
 
 class DeferredImage:
-    """An image that is not yet an array of pixels. NumPy converts it to the pixels that it will
-    become."""
+    """An image that is not an array of pixels yet. If NumPy converts the image to an array, the
+    array holds the pixels that the image will become."""
 
     kind: Kind
     dtype = np.dtype(np.uint8)
