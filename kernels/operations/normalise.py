@@ -25,7 +25,8 @@ def normalise_launch(
     """Return a launch of y = activation((x - mean) / sqrt(variance + epsilon) · scale + shift).
 
     The operands are x, scale, shift and y; scale and shift are floats and are broadcast. Mean and
-    variance are computed over `axes`. Raises ValueError.
+    variance are computed over `axes`. Raises ValueError if shapes or types do not match, or if an
+    index exceeds 32 bits.
     """
     one_type(FLOAT, scale.stored, shift.stored)
     tensors = [y, *(tensor.broadcast(y.shape) for tensor in (x, scale, shift))]

@@ -21,7 +21,8 @@ _LANES = 32
 
 
 def pool_launch(problem: PoolProblem, n: int, x: Pixels, y: Pixels) -> Launch:
-    """Return a launch that pools n images, with the operands x and y. Raises ValueError."""
+    """Return a launch that pools n images, with the operands x and y. Raises ValueError if channels
+    or types do not match, or if an index exceeds 32 bits."""
     if not x.channels == y.channels == problem.c:
         raise ValueError(
             f"x and y must have {problem.c} channels, got {x.channels} and {y.channels}"
@@ -45,7 +46,7 @@ def pool_launch(problem: PoolProblem, n: int, x: Pixels, y: Pixels) -> Launch:
 
 def global_pool_launch(kind: PoolKind, n: int, pixels: int, x: Pixels, y: Pixels) -> Launch:
     """Return a launch that pools all `pixels` of each of n images, with the operands x and y.
-    Raises ValueError."""
+    Raises ValueError if channels or types do not match, or if an index exceeds 32 bits."""
     if x.channels != y.channels:
         raise ValueError(f"y must have x's {x.channels} channels, got {y.channels}")
     int32(n * pixels * x.pitch)

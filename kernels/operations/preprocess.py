@@ -46,7 +46,8 @@ def to_floats_launch(
 
     The operands are images, multiplier, offset and y. multiplier and offset have one number per
     channel of the image. If the images are in places, the operands entries and `made` replace
-    images. If y has more channels than the images, these become 0. Raises ValueError.
+    images. If y has more channels than the images, the additional channels become 0. Raises
+    ValueError if y has fewer channels, or if an index exceeds 32 bits.
     """
     if y.channels < channels:
         raise ValueError(f"{channels} channels of the image do not fit into pixels of {y}")
@@ -92,7 +93,7 @@ def to_bytes_launch(
 
     The operands are those of `to_floats_launch`. The floats of that launch are quantized as in
     `quantize_launch`. One pixel of y holds side × side pixels of an image, with 4 channels each.
-    Raises ValueError.
+    Raises ValueError if the pixels do not fit so into y, or if an index exceeds 32 bits.
     """
     if channels > VECTOR or y.pitch < VECTOR * side * side or y.pitch % VECTOR or y.offset:
         raise ValueError(

@@ -18,7 +18,7 @@ def reduce_launch(
     kind: ReduceKind, x: StridedTensor, y: StridedTensor, axes: Sequence[int]
 ) -> Launch:
     """Return a launch that reduces x along `axes`, whose size in y is 1. Its operands are x and y.
-    Raises ValueError."""
+    Raises ValueError if shapes or types do not match, or if an index exceeds 32 bits."""
     others = [axis for axis in range(len(x.shape)) if axis not in axes]
     rows = walk(y.transposed(others), x.transposed(others), vectors=False)
     along = walk(x.transposed(axes), vectors=False)

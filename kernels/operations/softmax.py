@@ -10,7 +10,7 @@ _SHORT = 128
 
 def softmax_launch(x: StridedTensor, y: StridedTensor, axis: int, log: bool = False) -> Launch:
     """Return a launch of softmax or its logarithm along `axis`, with the operands x and y. Raises
-    ValueError."""
+    ValueError if shapes do not match, or if an index exceeds 32 bits."""
     rows, (y_stride, x_stride) = walk_rows(axis, y, x)
     length = x.shape[axis]
     threads = 32 if length <= _SHORT else 256

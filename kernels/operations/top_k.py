@@ -47,7 +47,8 @@ class ResultLayout:
 
 def top_k_launch(x: StridedTensor, kind: ScoreKind, *, has_flags: bool = False) -> Launch:
     """Return a launch that ranks rows of contiguous scores. Its operands are x, flags (optional, an
-    int32 per image), and y in the form of ResultLayout. Raises ValueError."""
+    int32 per image), and y in the form of ResultLayout. Raises ValueError if a row is not
+    contiguous, if there are too many classes, or if an index exceeds 32 bits."""
     n, classes = x.shape
     results = ResultLayout(n, classes)
     if classes > _EXACT:
