@@ -8,8 +8,8 @@ multiplications (Lavin & Gray 2015, section 4.1, equation 6):
 The construction is the transposed Toom-Cook algorithm. A product of polynomials of degrees m - 1
 and r - 1 is determined by its values at alpha points. The last point is infinity, where a
 polynomial's value is its highest coefficient. A and G evaluate the polynomials at the points, and B
-interpolates their product. Transposing this with respect to A's polynomial turns the product into
-filtering:
+interpolates their product. If this construction is transposed with respect to A's polynomial, the
+product becomes filtering:
 
     Aᵀ[j][i] = aᵢʲ                                the last column is (0, ..., 0, 1)
     G[i][k]  = aᵢᵏ / fᵢ, fᵢ = Π_{j≠i} (aᵢ - aⱼ)   the last row is (0, ..., 0, 1)
@@ -17,7 +17,7 @@ filtering:
 
 A row of G may be multiplied by a number if the same row of Bᵀ, or the same column of Aᵀ, is divided
 by that number. As in the papers, all factors 1 / fᵢ are in G, which is applied only once per
-filter. So Bᵀ has only the fractions of the points themselves.
+filter. So Bᵀ has fractions only if the points are fractions.
 """
 
 from dataclasses import dataclass

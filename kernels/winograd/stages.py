@@ -67,7 +67,7 @@ def tiles(x: Array, problem: ConvProblem, matrices: WinogradMatrices) -> Array:
 def products(u: Array, v: Array) -> Array:
     """Return M: K×C×alpha×alpha and N×C×⌈P/m⌉×⌈Q/m⌉×alpha×alpha → N×K×⌈P/m⌉×⌈Q/m⌉×alpha×alpha.
 
-    For each xi and nu this is a matrix product summed over C: equations 12 and 13.
+    For each xi and nu, M is a matrix product, summed over C (equations 12 and 13).
     """
     (k, c, *alphas), (n, _, *rest) = u.shape, v.shape
     counts = rest[: len(alphas)]
