@@ -1,4 +1,4 @@
-"""Lets Python use the libraries' bytecode if it looks for bytecode in another folder."""
+"""Lets Python use the libraries' bytecode although it looks for bytecode in another folder."""
 
 import os
 import sys

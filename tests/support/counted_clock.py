@@ -1,4 +1,4 @@
-"""A clock of load tests that does not depend on the machine."""
+"""Provides a clock for load tests that does not depend on the machine."""
 
 import asyncio
 

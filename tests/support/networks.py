@@ -1,4 +1,5 @@
-"""Loads real networks for the tests: the onnx package's nine, and a trained one if available."""
+"""Loads real networks for the tests: nine networks from the onnx package, and a trained network if
+it is available."""
 
 import csv
 from pathlib import Path
@@ -15,23 +16,24 @@ from tests.support import ROOT
 __all__ = ["EACH_NETWORK", "LIGHT", "LIGHT_NETWORKS"]
 
 QUICK = ("inception_v1", "shufflenet", "squeezenet")
-"""One network for most kinds that needs little time and memory: branches, groups, a chain."""
+"""Networks that need little time and memory, one for each of several kinds: branches, groups, a
+chain."""
 
 EACH_NETWORK = pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in LIGHT_NETWORKS],
 )
-"""Networks for sweeps; `make test` runs those in QUICK."""
+"""A parametrisation of tests with all networks. `make test` runs only the networks in QUICK."""
 
 
 def light_network(name: str) -> onnx.ModelProto:
-    """Return one of the nine networks, with narrow fully connected layers, which have most of the
-    weights."""
+    """Return one of the nine networks, with narrower fully connected layers, because these have
+    most of the weights."""
     return light.light_network(name, head=256)
 
 
 def random_images(n: int, shape: tuple[int, int, int], seed: int = 0) -> np.ndarray:
-    """Return n float32 images of `shape` that differ like real images: in colour and coarse
+    """Return n float32 images of `shape`. Like real images, they differ in colour and coarse
     pattern.
 
     White noise would not be suitable, because all such images look the same to a network.
@@ -47,7 +49,8 @@ def random_images(n: int, shape: tuple[int, int, int], seed: int = 0) -> np.ndar
 
 SHARED = ROOT.resolve().parent / "shared"
 DATA = CARRIED / "data" if (CARRIED / "data").is_dir() and not SHARED.is_dir() else SHARED / "data"
-"""SqueezeNet, photographs and their labels: all of them, or those that `carry` copied."""
+"""The folder with SqueezeNet, the photographs and their labels: the complete folder, or the part
+that `carry` copied."""
 
 SQUEEZENET = DATA / "squeezenet1.1-fp16.onnx"
 
@@ -57,9 +60,9 @@ needs_shared = pytest.mark.skipif(
 
 
 def photographs(every: int) -> list[Path]:
-    """Return one in this many of the 200 photographs with labels, as far as they are available.
+    """Return every `every`-th of the 200 photographs with labels, if the file is available.
 
-    If photographs were carried to the machine, every tenth is available.
+    On a machine with carried photographs, only every tenth is available.
     """
     folder = DATA / "images"
     with (folder / "labels.csv").open() as table:

@@ -3,8 +3,8 @@
     python -m tests.support.newest [PYTEST'S ARGUMENTS]
 
 The upper bounds in pyproject.toml are ignored: they state the versions that are known to work, and
-this program tests whether they can be raised. It also names packages that another package holds
-back.
+this program tests whether they can be raised. It also names packages whose newest release another
+package does not allow.
 """
 
 import json
@@ -28,7 +28,7 @@ SUITE = ("-m", "not slow", "--spare-proved", "-n", "auto", f"--deselect={PINS}")
 
 
 def unbounded(requirements: Sequence[str]) -> list[str]:
-    """Return the requirements with an upper bound, without the bound."""
+    """Return the requirements that have an upper bound, but without this bound."""
     found = []
     for requirement in map(Requirement, requirements):
         lower = [str(each) for each in requirement.specifier if each.operator in {">=", ">"}]

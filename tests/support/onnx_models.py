@@ -20,7 +20,8 @@ def single_node(
     weights: Tensors | None = None,
     outputs: tuple[str, ...] = ("y",),
 ) -> onnx.ModelProto:
-    """Return a model of one `op` that reads `inputs`, then `weights` (initialisers), in order."""
+    """Return a model with one node `op`. It reads the `inputs` and then the `weights`
+    (initialisers), in order."""
     weights = weights or {}
     node = helper.make_node(op, [*inputs, *weights], list(outputs), name=op, **(attributes or {}))
     graph = helper.make_graph(

@@ -1,15 +1,16 @@
-"""Chooses the tests that `make test` skips: most tests that passed with the same sources.
+"""Chooses the tests that `make test` skips: most of the tests that have passed with the same
+sources.
 
 Three kinds of tests take most of the suite's time: simulating and compiling every kernel and
 network, computing figures from them, and sending hours of requests in virtual time to the batching
 policy. Their results are the same until a source, a case, a library or a compiler changes. `make
 prove` runs all of them, and then writes a digest of everything on which each proof depends to
-tests/proved.txt. While a proof's digest matches, `make test` runs one test in 64, in each run other
-tests, because a digest does not cover the machine. If it does not match, and in `make test-all`,
-all tests run.
+tests/proved.txt. While a proof's digest matches, `make test` runs only one in 64 of its tests. It
+runs different tests each time, because a digest does not cover the machine. If the digest does not
+match, and in `make test-all`, all tests run.
 
     python -m tests.support.proved [PROOF ...]            # writes digests: `make prove`, at its end
-    python -m tests.support.proved --tests [PROOF ...]    # names the tests that it runs
+    python -m tests.support.proved --tests [PROOF ...]    # prints the tests that `make prove` runs
 
 Both commands apply to all proofs if none is named (`make prove PROOFS=server`).
 """
@@ -38,8 +39,8 @@ _Case = TypeVar("_Case")
 
 ONE_IN = 64
 
-# Of most files one in so many has tests in a run, and so many times as many of them: the others are
-# not even imported, and what a file needs once, such as a build of the simulator, is seldom made
+# In a run, one in FILES of most files has tests, and FILES times as many of them. The other files
+# are not imported. So work that a file needs once, such as a build of the simulator, is rarely done
 # for a single test.
 FILES = 8
 
@@ -55,9 +56,9 @@ class Proof:
 
     name: str
     tests: tuple[str, ...]
-    sources: tuple[str, ...]  # except for test files that `reads_more` names
+    sources: tuple[str, ...]  # except in test files for which `reads_more` is true
     libraries: tuple[str, ...]
-    large: tuple[str, ...] = ()  # files of so many tests that each run makes only some of them
+    large: tuple[str, ...] = ()  # files with so many tests that each run creates only some
 
     def files(self) -> Iterator[Path]:
         """Yield the files of the sources, in order."""
@@ -77,7 +78,7 @@ class Proof:
         return whole.hexdigest()
 
     def holds(self) -> bool:
-        """Return whether all its tests passed with the current sources."""
+        """Return whether all tests of this proof passed with the current sources."""
         lines = PROVED.read_text(encoding="utf-8").splitlines() if PROVED.exists() else []
         return f"{self.name} {self.digest()}" in lines
 
@@ -95,7 +96,8 @@ class Proof:
     def kept(self, file: Path, run: str) -> range:
         """Return the tests of a proved file that a run includes, by their positions in the file.
 
-        They depend only on the run's name, so that all its workers choose the same tests.
+        The choice depends only on the file and the run's name, so all workers of the run choose the
+        same tests.
         """
         where = file.relative_to(ROOT).as_posix()
         files = 1 if where in self.large else FILES
@@ -104,9 +106,9 @@ class Proof:
         return range(turn // files % step, sys.maxsize, step) if turn % files == 0 else range(0)
 
     def spared(self, items: Iterable[pytest.Item], run: str) -> list[pytest.Item]:
-        """Return the tests that need not run again while the digest matches: 63 in 64.
+        """Return the tests that are skipped while the digest matches: 63 in 64.
 
-        A large file creates only its share (`Choice.of_cases`).
+        Large files are left out, because they create only the tests that run (`Choice.of_cases`).
         """
         by_file: dict[Path, list[pytest.Item]] = {}
         for item in items:
@@ -127,8 +129,8 @@ def _gpp() -> str:
 
 @cache
 def _imports(file: Path) -> tuple[str, ...]:
-    """Return a file's imports, with the imported names of each module: a package's names are its
-    modules or are defined in its `__init__`."""
+    """Return the modules that a file imports. Names imported from a package are its modules or are
+    defined in its `__init__`."""
     lines = file.read_text(encoding="utf-8").splitlines()
     return tuple(
         _with_name(found[1], name.split()[0]) if name else found[1]
@@ -362,8 +364,8 @@ class Choice:
     """Chooses the tests of a run, and counts the tests that it leaves out, by folder."""
 
     def __init__(self, holding: Iterable[str], run: str) -> None:
-        """Skip most tests of the proofs with these names; runs with other names include other
-        tests."""
+        """Skip most tests of the proofs with these names. Runs with different names include
+        different tests."""
         self.holding = list(holding)
         self._proofs = [proof for proof in PROOFS if proof.name in self.holding]
         self._run = run
@@ -378,9 +380,10 @@ class Choice:
         return [item for proof in self._proofs for item in proof.spared(items, self._run)]
 
     def of_cases(self, file: Path, cases: Sequence[_Case]) -> Sequence[_Case]:
-        """Return the cases of a large file that the run includes, for the creation of tests.
+        """Return the cases of a large file for which the run creates tests.
 
-        Creating tests for all cases, and leaving 63 in 64 out, took each worker more than a second.
+        If each worker created tests for all cases, and then skipped 63 in 64, this would take more
+        than a second.
         """
         for proof in self._proofs:
             if proof.proves(file):
@@ -396,7 +399,7 @@ class Choice:
 
 
 CHOICE = pytest.StashKey[Choice]()
-"""The place of this object in pytest's configuration."""
+"""The key under which pytest's configuration holds the Choice."""
 
 
 def holding() -> list[str]:

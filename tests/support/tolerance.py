@@ -1,4 +1,4 @@
-"""Compares two right answers within a bound that follows from the arithmetic.
+"""Compares two answers that differ only by rounding. The bound follows from the arithmetic.
 
 The error of a sum of L products is at most about (L + 1)·u·Σ|terms|, u = eps / 2 (Higham, Accuracy
 and Stability of Numerical Algorithms, section 3.1). If both sides of a comparison are rounded, they

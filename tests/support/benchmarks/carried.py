@@ -1,4 +1,4 @@
-"""Packs the compiled kernels for a day on a GPU: those of all tests and of all measurements.
+"""Packs the compiled kernels of all tests and of all measurements, for a day on a GPU.
 
     python -m tests.support.benchmarks.carried RELEASE ARCHITECTURE FILE
 
@@ -42,12 +42,12 @@ from tests.support.networks import SQUEEZENET
 
 TUNED = "SqueezeNet", "ResNet-50"
 SUITE = "vgg-e"
-"""The convolutions that are tuned first if time is left: their candidates are carried with every
-trigger."""
+"""The suite of convolutions that is tuned first if time is left. Its candidates are carried with
+every trigger."""
 
 
 class _Slow(NullEvent):
-    """Replaces an event, and makes every run look long enough to be measured."""
+    """Replaces an event. With it, every run seems to take long enough to be measured."""
 
     def elapsed_ms(self, since: Event) -> float:
         """Return more time than any warm-up takes."""
@@ -72,8 +72,8 @@ class Recorder(NullDevice):
 
 
 def wanted() -> dict[Instantiation, None]:
-    """Return the kernels without repetitions: of tests, engines, the model's constants, and
-    candidates."""
+    """Return the kernels, without repetitions, of tests, engines, the measurements of the cost
+    model's constants, and tuning candidates."""
     device = Recorder()
     for model, most in _served():
         choose = heuristic(device)
@@ -89,8 +89,8 @@ def wanted() -> dict[Instantiation, None]:
 
 
 def _served() -> Iterator[tuple[Classifier, int]]:
-    """Yield the networks that tests and servers run, with the largest batch; all other kernels are
-    in cases."""
+    """Yield the networks that tests and servers run, each with its largest batch. All other kernels
+    belong to a case."""
     yield load_classifier(BUILT_IN_MODEL), 8
     yield load_classifier(SQUEEZENET, overrides={"preset": "caffe", "precision": "fp32"}), 8
 
@@ -127,7 +127,7 @@ def _show(bar: Progress, task: TaskID, done: int, total: int) -> None:
 
 
 def main(release: str, arch: str, file: str) -> None:
-    """Pack the kernels in a process with that compiler. Raises SystemExit for an unknown
+    """Pack the kernels in a process with the compiler RELEASE. Raises SystemExit for an unknown
     compiler."""
     releases = {each.release: each for each in COMPARED}
     if release not in releases:

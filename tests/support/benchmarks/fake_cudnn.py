@@ -1,7 +1,7 @@
-"""Replaces cuDNN: computes on the CPU with PyTorch, at the given addresses.
+"""Replaces cuDNN. It computes on the CPU with PyTorch, and reads and writes at the given addresses.
 
 It provides the part of nvidia-cudnn-frontend that benchmarks/kernels/baselines_cudnn.py uses, and
-is equally strict.
+refuses the same wrong calls.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ class KnobType(Enum):
 
 
 class NotSupportedError(Exception):
-    """An error that is not a RuntimeError, like the real one."""
+    """Like the real error, this error is not a RuntimeError."""
 
 
 @dataclass(eq=False)
@@ -48,10 +48,10 @@ class FakeTensor:
 
 @dataclass
 class FakeCudnn:
-    """A graph with four engines: 0 is right, 1 computes in TF32, 2 fails when built, 3 supports no
-    graph here.
+    """A library with four engines: 0 is right, 1 computes in TF32, 2 fails when it is built, and 3
+    supports no graph.
 
-    In the layouts of `unsupported`, "NCHW" or "NHWC", it supports no engine.
+    It supports no engine in the layouts that `unsupported` names ("NCHW" or "NHWC").
     """
 
     torch: Any

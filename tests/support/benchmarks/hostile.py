@@ -1,11 +1,12 @@
 """Simulates an honest client during floods, for CHANGELOG's promise that clients take turns.
 
-The queue, its turns and the policy are the served code; engine and clock are simulated. A flood
-keeps 128 images waiting, in two requests of 64. During k floods, an honest client's p50 may grow to
-k+1 times, and its share of the engine may fall to 1/(k+1) if it wants that much. If small batches
-waste the engine, batches stay as large as possible without reducing the shares of other clients,
-and two of them bound the p50 instead: 2.3 for "flat" and one flood. `fifo` does not distinguish
-clients.
+The queue, its turns and the policy are the server's code; engine and clock are simulated. A flood
+is a client that keeps 128 images waiting, in two requests of 64. During k floods, an honest
+client's p50 may grow to k+1 times its value without floods. Its share of the engine may fall to
+1/(k+1), or to the share that it needs if this is less. If small batches waste the engine, batches
+stay as large as possible without reducing the shares of other clients. Then the time of two such
+batches bounds the p50 instead: 2.3 times for "flat" and one flood. In `fifo`, the queue does not
+distinguish clients.
 """
 
 import heapq
@@ -26,18 +27,18 @@ from service.fair_queue import ANYONE, Client
 HONEST = "honest"
 FLOODS = (1, 2, 4, 8, 16)
 
-# Beyond the bound, for what a closed loop's phase adds.
+# The factor by which a result may exceed the bound, because of a closed loop's phase.
 SLACK = 1.05
 
 _HTTP_S = 0.0001
-_BATCHES = 400  # about, a run
+_BATCHES = 400  # approximate number of batches in a run
 
 
 class Habit(NamedTuple):
     """Describes how a client sends requests."""
 
     connections: int
-    images: int = 1  # a request
+    images: int = 1  # per request
     think: float = 0.0  # mean, in L(1)
 
 
@@ -53,7 +54,7 @@ class Result(NamedTuple):
     """Holds the honest client's median latency and its share of the engine."""
 
     p50_s: float
-    share: float  # of the engine's time in batches, each item an equal part
+    share: float  # of the batches' time; the items of a batch share its time equally
 
 
 def simulate(seconds: Sequence[float], habit: Habit, floods: int, *, fair: bool = True) -> Result:
@@ -131,7 +132,7 @@ class Row(NamedTuple):
     growth: float  # of p50
     most: float
     share: float
-    fifo: float  # growth without turns
+    fifo: float  # growth of p50 if clients do not take turns
 
     @property
     def met(self) -> bool:
@@ -141,8 +142,8 @@ class Row(NamedTuple):
 
 
 def rows(floods: Sequence[int] = FLOODS) -> Iterator[Row]:
-    """Yield a row for every promise and every profile whose batches take long enough to be
-    shared."""
+    """Yield a row for each habit and number of floods, and for each profile whose batches take long
+    enough to be shared."""
     for profile in ("flat", "linear", "steps"):
         seconds = PROFILES[profile]
         for name, habit in HABITS.items():

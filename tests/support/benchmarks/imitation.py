@@ -1,8 +1,8 @@
-"""Imitates the machine of a day on a GPU without its GPU: its packages, and the carried files.
+"""Imitates the GPU machine without its GPU: its packages, and the carried files.
 
 folder/convoy/        the checkout's files, without git, and .gpu as `carry` fills it
 folder/environment/   Python with the packages of `carry.MACHINE` except PyTorch (2 GB)
-folder/programs/      in place of the profilers: each runs what it should profile
+folder/programs/      replace the profilers: each only runs the command that it should profile
 folder/home/
 """
 
@@ -25,18 +25,18 @@ exec "$@"
 
 @dataclass(frozen=True)
 class Imitation:
-    """Runs commands as they run on the machine."""
+    """Runs commands as they run on the GPU machine."""
 
     folder: Path
 
     @property
     def python(self) -> Path:
-        """Return its Python."""
+        """Return the imitated machine's Python."""
         return self.folder / "environment" / "bin" / "python3"
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """Return an environment of which only the paths of programs come from this process."""
+        """Return the environment variables, which do not depend on this process."""
         programs = (self.folder / "programs", self.python.parent, "/usr/bin", "/bin")
         return {"PATH": ":".join(map(str, programs)), "HOME": str(self.folder / "home")}
 
@@ -53,7 +53,7 @@ class Imitation:
 
 
 def imitate(folder: Path, interpreter: Path, uv: Path) -> Imitation:
-    """Build the machine, for which packages are downloaded and all kernels compiled."""
+    """Build the imitation. This downloads packages and compiles all kernels."""
     made = Imitation(folder)
     for name in checkout_files():
         target = folder / "convoy" / name

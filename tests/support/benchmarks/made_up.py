@@ -1,4 +1,4 @@
-"""Makes up rows for tests of reports; nothing measured them."""
+"""Creates artificial rows, which were not measured, for tests of reports."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ PEAK_FLOPS = 60e12
 
 
 def row(layer: Layer, n: int, side: str, p50_us: float, **changes: Any) -> Row:
-    """Return a measurement of one side, with warm caches unless changed."""
+    """Return a row of one side. The cache is warm unless `changes` says otherwise."""
     return {
         "kind": "measurement",
         "device": "made up",
@@ -31,8 +31,8 @@ def row(layer: Layer, n: int, side: str, p50_us: float, **changes: Any) -> Row:
 def rows_of(
     layers: Sequence[Layer], n: int, speedup: Callable[[Layer], float], cache: str = "warm"
 ) -> list[Row]:
-    """Return rows of every layer: Convoy's at half the peak, the others' times `speedup` times as
-    long."""
+    """Return rows of every layer. Convoy's rows reach half the peak; the fastest other row takes
+    `speedup` times as long."""
     rows = []
     for layer in layers:
         us = 1e6 * 2 * layer.problem.macs * n / (PEAK_FLOPS / 2)

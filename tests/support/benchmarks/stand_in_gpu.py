@@ -1,4 +1,4 @@
-"""Runs measurements with a worker that makes up its numbers: python -m ... OUT [worker].
+"""Runs measurements with a worker that returns random numbers: python -m ... OUT [worker].
 
 One unit of each side crashes its worker.
 """
@@ -24,7 +24,7 @@ COMMIT = "0"
 
 
 def measure(unit: Unit) -> list[Row]:
-    """Return made-up numbers, or crash."""
+    """Return random numbers, or crash."""
     time.sleep(random.uniform(0.005, 0.03))
     if unit.subject == CRASHING:
         os._exit(11)
@@ -32,7 +32,7 @@ def measure(unit: Unit) -> list[Row]:
 
 
 def main() -> None:
-    """Run the measurements, or a worker of them."""
+    """Run the measurements, or one worker."""
     out = Path(sys.argv[1])
     if sys.argv[2:]:
         place = {"kind": "measurement", "device": "made up", "commit": COMMIT}

@@ -50,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Accepts all connections that are opened at the same time; the default is 5."""
+    """Has a longer queue of pending connections than the default of 5."""
 
     request_queue_size = 64
 

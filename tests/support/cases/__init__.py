@@ -56,4 +56,5 @@ INSTANTIATIONS: tuple[Instantiation, ...] = tuple(
         for kernel in variants(launch.instantiation)
     )
 )
-"""The instantiations of all cases, without repetitions, for every activation."""
+"""The instantiations of all cases without repetitions, and the same instantiations for other
+activations."""

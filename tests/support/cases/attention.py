@@ -21,10 +21,11 @@ _SHARE = {
     Precision.TF32X3: SPLIT,
     Precision.FP16: 2.0**-11,
 }
-"""For each precision, the relative error of a share of 1 as the products with v read it."""
+"""For each precision, the relative error of a share (an element of the softmax) when it is
+multiplied by v."""
 
 _LEAST = 2.0**-25
-"""The error of a share that becomes 0 in float16."""
+"""The largest share that becomes 0 in float16."""
 
 
 def attention_case(
@@ -39,18 +40,19 @@ def attention_case(
     shift: float = 0.0,
     precision: Precision = Precision.FP32,
 ) -> KernelCase:
-    """Return a case in which `shift` is added to all scores, which changes no share.
+    """Return a case of attention. `shift` is added to all scores, which does not change the result.
 
-    exp converts the error of a score, eps · (depth + 4) · its terms, which is larger than the
-    rounding of its argument, into a relative error of a share. A sum of shares has one rounding per
-    key. Products in 3×TF32 omit a part of each product.
+    A share is an element of the softmax. exp converts the error of a score, eps · (depth + 4) · its
+    terms, into a relative error of the share. This error is larger than the rounding of exp's
+    argument. The sum of the shares has one rounding per key. In 3×TF32, a part of each product is
+    omitted.
     """
     q, k, v, y = (replace(each, stored=precision.stored) for each in (q, k, v, y))
     launched = attention_launch(q, k, v, y, bias, scale, precision=precision)
 
     def check() -> Check:
         of = [normal(t.shape, i, t.stored) for i, t in enumerate((q, k, v), start=1)]
-        if shift:  # one channel gives all scores the same
+        if shift:  # one channel adds the same number to all scores
             of[0][..., 0], of[1][..., 0] = shift, 1
         wide_q, wide_k, wide_v = (multiplied(each, precision).astype(np.float64) for each in of)
         added = np.zeros((1, 1)) if bias is None else normal(bias.shape, 4, bias.stored)
@@ -70,7 +72,7 @@ def attention_case(
 
 
 def _vanishing(v: Array, precision: Precision) -> Array | float:
-    """Return the largest error of all shares because of float16's digits."""
+    """Return the largest error that arises because small shares become 0 in float16."""
     if precision is not Precision.FP16:
         return 0.0
     lost: Array = _LEAST * np.abs(v).sum(axis=-2, keepdims=True)
@@ -87,7 +89,7 @@ ORDERS = ((0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2))
 
 
 def lying(shape: tuple[int, ...], axes: tuple[int, ...]) -> StridedTensor:
-    """Return a tensor of this shape without gaps, with its axes in this order in memory."""
+    """Return a tensor of this shape without gaps. In memory, its axes have the order `axes`."""
     lies = rows(*(shape[axis] for axis in axes))
     return lies.transposed([axes.index(axis) for axis in range(len(axes))])
 
@@ -109,8 +111,8 @@ WINDOWS = (
     rows(3, 2, 33, 72),
     rows(2, 33, 65),
 )
-"""Return windows with two heads, each with a bias, with more queries, keys and channels than a
-tile."""
+"""The shapes of q, k, v, y and the bias for windows with two heads. Queries, keys and channels are
+more than fit into a tile."""
 
 
 def _cases(precision: Precision) -> Iterator[KernelCase]:

@@ -105,7 +105,8 @@ SPLIT_LAYERS = tuple(
 
 
 def ways(layer: Layer) -> Iterator[CoalescedConfig]:
-    """Yield every tile for every part of the layer's filter, with all channels in one strip."""
+    """Yield every tile for each part of the filter that a block may process, with all channels in
+    one strip."""
     r, s = layer.problem.window.kernel
     for taps in dict.fromkeys(((r, s), (1, s), (1, 1))):
         for tile in TILES[taps]:

@@ -104,10 +104,10 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
 def _after_prologue(
     prologue: Prologue | None, x: Array, scale: Array, shift: Array
 ) -> tuple[Array, Array]:
-    """Return the input of the convolution, and its allowed error.
+    """Return the convolution's input after the prologue, and the allowed error of this input.
 
-    The error of the mean is one rounding per term of its sum. The differences from the mean, and
-    the divisor, have the same error.
+    The mean has one rounding per term of its sum. The differences from the mean and the divisor
+    inherit this error.
     """
     if prologue is None:
         return x, np.zeros_like(x)
@@ -167,8 +167,8 @@ def _rounding_error(
 
 
 SPLIT = 3 * 2.0**-22
-"""The relative error of a product of x = big + small, each rounded to 11 bits: each factor lacks
-2^-22, and the product of the small parts is omitted."""
+"""The relative error of a product in 3×TF32. Each factor is split into big + small, each rounded to
+11 bits, and so lacks 2^-22. The product of the small parts is omitted."""
 
 
 def multiplied(factor: Array, precision: Precision) -> Array:
@@ -181,19 +181,19 @@ def _memory(nbytes: int, value: np.uint32) -> PlacedArray:
 
 
 def exact(numbers: Array) -> Array:
-    """Return the numbers in the type in which the reference computes."""
+    """Return the numbers in float64, in which the reference computes."""
     return numbers.astype(np.float64)
 
 
 def size(numbers: Array) -> Array:
-    """Return absolute values, whose sum bounds the error of a sum."""
+    """Return absolute values. The error of a sum is bounded relative to the sum of these."""
     return np.abs(exact(numbers))
 
 
 def activated_bound(sum_: Array, error: Array, activation: Activation | None) -> Array:
     """Return a bound on the error of activation(sum), if the error of the sum is at most `error`.
 
-    No activation has a slope larger than 1.5, or than its parameter a.
+    No activation is steeper than 1.5 or than its parameter a, whichever is larger.
     """
     steepest = max(1.5, abs(activation.a)) if activation else 1.0
     y = reference.activate(sum_, activation)

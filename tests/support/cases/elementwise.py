@@ -44,8 +44,8 @@ def map_case(
     spread: float = 3.0,
     nan: bool = False,
 ) -> KernelCase:
-    """Return a case of y = activation(x), with normal x of deviation `spread`; with `nan`, every
-    fifth is NaN."""
+    """Return a case of y = activation(x). x is normal with the deviation `spread`. With `nan`,
+    every fifth element is NaN."""
 
     def check() -> Check:
         numbers = x.stored.dtype.type(spread) * normal(x.shape, stored=x.stored)
@@ -118,8 +118,8 @@ def binary_case(
     *,
     in_place: bool = False,
 ) -> KernelCase:
-    """Return a case of y = activation(a op b), with divisors not near 0; with `in_place`, y
-    replaces a."""
+    """Return a case of y = activation(a op b). No divisor is near 0. With `in_place`, y replaces
+    a."""
 
     def check() -> Check:
         left, right = normal(a.shape, 1, a.stored), normal(b.shape, 2, b.stored)

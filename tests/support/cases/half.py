@@ -1,4 +1,5 @@
-"""Lists cases of other launches in fp16 networks: float16 input, float16 or float output."""
+"""Lists fp16 cases of kernels whose other cases are in fp32, with float16 input and float16 or
+float output."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Lists convolutions of bytes: layers with each tile in turn, and their exact answers."""
+"""Lists cases of convolutions of bytes: layers with each tile in turn. The answers are exact."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -42,8 +42,8 @@ _ZERO_POINTS = (0, 128, 77, 255)
 
 
 def in_bytes(layer: Layer, row: int = 0) -> Layer:
-    """Return the layer for bytes, with the zero points and scales of a row, which also states
-    whether it rounds before a residual.
+    """Return the layer for bytes. The number `row` determines the zero points, and whether the sum
+    is rounded before the residual is added.
 
     The sums are about as large as the bytes of y can represent.
     """
@@ -57,7 +57,7 @@ def in_bytes(layer: Layer, row: int = 0) -> Layer:
     residual = layer.residual and replace(layer.residual, stored=added)
     if residual and row % 2:
         residual = Addend(residual.channels, residual.pitch, residual.offset, added, ahead)
-    if layer.in_place and residual:  # then both are stored alike
+    if layer.in_place and residual:  # both are then stored in the same way
         residual = replace(residual, stored=y)
     clamps = layer.activation is None or layer.activation.kind in _CLAMPS
     return replace(
@@ -97,7 +97,7 @@ def _any_bytes(
 def _cancelling_bytes(
     rng: np.random.Generator, x: Shape, filters: Shape
 ) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Draw pixels of which nearly all are the zero point, and weights of one sign."""
+    """Draw pixels that nearly all equal the zero point, and weights of one sign."""
     strays = rng.integers(-2, 3, x) * (rng.random(x) < _STRAYS)
     return (_LARGE_ZERO + strays).astype(np.uint8), rng.integers(100, 128, filters).astype(np.int32)
 
@@ -108,7 +108,7 @@ def integer_case(
     seed: int = 0,
     draw: Draw = _any_bytes,
 ) -> KernelCase:
-    """Return a layer of bytes with one tile and split; the tile determines the algorithm."""
+    """Return a case of a layer of bytes with one configuration, which determines the algorithm."""
     algorithm = _algorithm_of(config)
     problem = layer.problem
     residual = layer.residual
@@ -173,12 +173,12 @@ def _garbage(nbytes: int) -> NDArray[np.int32]:
 
 
 def tiles_of(algorithm: IntegerConv) -> tuple[TensorTile, ...]:
-    """Return the tiles of an algorithm; no other algorithm has them."""
+    """Return the tiles of an algorithm. No other algorithm has these tiles."""
     return algorithm.blocks_of(in_bytes(SPLIT_LAYER).problem)
 
 
 def _in_turn(algorithm: IntegerConv) -> Iterator[KernelCase]:
-    """Yield each layer with one tile and split, in rotation over all tiles and all of 5 splits."""
+    """Yield each layer with one tile and one split, in rotation over all tiles and 5 splits."""
     tiles = tiles_of(algorithm)
     for row, layer in enumerate((*DIRECT_LAYERS, *GEMM_LAYERS)):
         config = TileConfig(tiles[row % len(tiles)], 1 + row % 5)
@@ -186,8 +186,8 @@ def _in_turn(algorithm: IntegerConv) -> Iterator[KernelCase]:
 
 
 def _split(algorithm: IntegerConv) -> Iterator[KernelCase]:
-    """Yield a layer with each tile, and with the last tile in every split: sums are exact in any
-    order."""
+    """Yield a layer with each tile, and then with the last tile in further splits. Integer sums are
+    exact in any order."""
     layer, tiles = in_bytes(SPLIT_LAYER), tiles_of(algorithm)
     for split, tile in enumerate(tiles, start=1):
         yield integer_case(layer, TileConfig(tile, split))
@@ -196,7 +196,7 @@ def _split(algorithm: IntegerConv) -> Iterator[KernelCase]:
 
 
 def _patches() -> Iterator[KernelCase]:
-    """Yield each layer with one tile and split, in rotation over all tiles."""
+    """Yield each layer twice, with tiles and splits in rotation."""
     layers = (each for each in (*DIRECT_LAYERS, SPLIT_LAYER, _OF_SLICES, _OF_IMAGES))
     able = [each for each in layers if INTEGER_PATCH.supports(in_bytes(each).problem) is None]
     for row, layer in enumerate(able):
@@ -244,8 +244,8 @@ _CANCELLING = Layer(
 
 
 def _cancelling() -> Iterator[KernelCase]:
-    """Return a layer whose sums are too large for floats; only sum and offset together are exact as
-    integers.
+    """Yield a layer whose sums are too large for floats. Only the sum and the offset together,
+    added as integers, are exact.
 
     One unit of the sum corresponds to about one unit of y.
     """

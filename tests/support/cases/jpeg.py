@@ -29,11 +29,12 @@ from tests.support.kernels.kernel_case import BYTE_POISON, Check, KernelCase, Pl
 PLACE_BYTES, MIDDLE_BYTES, SCRATCH_BYTES = 1 << 15, 1 << 14, 1 << 18
 
 File = tuple[bytes, int]
-"""A JPEG file, and the eighths of its size."""
+"""A JPEG file, and the scale in eighths at which it is decoded."""
 
 
 def jpeg(file: File) -> JpegImage:
-    """Return a file that is resized to the frame; its last row and column are cropped."""
+    """Return an image for the device. Its last row and column are cropped, and the rest is resized
+    to the frame."""
     data, eighths = file
     headers = read_jpeg(parts_of(data))
     width, height = headers.scaled(eighths)
@@ -43,7 +44,7 @@ def jpeg(file: File) -> JpegImage:
 
 
 def expected(image: File | PlacedImage) -> Bytes:
-    """Return the network's input for a JPEG that Pillow decodes."""
+    """Return the network's input for an image. Pillow decodes a JPEG."""
     if not isinstance(image, tuple):
         return np.asarray(image)
     by_pillow = pillow(*image)
@@ -84,8 +85,8 @@ DECODING = decode_launches(1, PLACE_BYTES, SCRATCH_BYTES, blocks=2)
 
 @cache
 def _states(file: File) -> tuple[Bytes, Sequence[Bytes]]:
-    """Return a place, and its scratch memory before the first launch and after each launch; after
-    the last launch, the place."""
+    """Return a place and a list of memories: the scratch memory before the first launch and after
+    each launch. After the last launch, the list has the place instead."""
     place = np.full(PLACE_BYTES, BYTE_POISON)
     jpeg(file).write(place)
     stages = Stages(place)
@@ -113,7 +114,8 @@ def _states(file: File) -> tuple[Bytes, Sequence[Bytes]]:
 
 
 def _stage(name: str, file: File, number: int) -> KernelCase:
-    """Return a case of one launch, with the memory as the preceding stages leave it."""
+    """Return a case of one launch. The reference computes the memory that the preceding launches
+    leave."""
     launch = DECODING[number]
     changed = "entries" if launch.instantiation.kernel == "jpeg_pixels" else "scratch"
 

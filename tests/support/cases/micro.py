@@ -1,4 +1,4 @@
-"""Lists cases of micro.cu: the results of its kernels show that they do their work."""
+"""Lists cases of micro.cu. The results of its kernels show that they do the work that is timed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ LATE_THREADS = 256
 
 
 def late_launch(blocks: int) -> Launch:
-    """Return a launch in which LATE_THREADS threads of each block read x and store a float of y
-    late."""
+    """Return a launch in which LATE_THREADS threads of each block read x, and each stores a float
+    of y late."""
     kernel = instantiate(SOURCE, "late")
     return launch(kernel, (blocks, 1, 1), (LATE_THREADS, 1, 1), x="x", y="y")
 

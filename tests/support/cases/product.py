@@ -21,9 +21,9 @@ _MORE = {
     Precision.TF32X3: 4 + SPLIT / EPS32,
     Precision.FP16: 4,
 }
-"""For each precision, the errors of a sum in units of eps, in addition to one per product: a
-rounding; on tensor cores, which truncate, the errors of their sums; and the part of a product that
-3×TF32 omits."""
+"""For each precision, the error of a sum in units of eps, in addition to 1 per product. It consists
+of a rounding, on tensor cores of the errors of truncated sums, and in 3×TF32 of the omitted part of
+a product."""
 
 
 def product_case(
@@ -33,7 +33,7 @@ def product_case(
     y: StridedTensor,
     precision: Precision = Precision.FP32,
 ) -> KernelCase:
-    """Return a case of matrices along the last two axes, which broadcast along the other axes."""
+    """Return a case of matrix products along the last two axes. The other axes broadcast."""
     a, b, y = (replace(each, stored=precision.stored) for each in (a, b, y))
 
     def check() -> Check:
@@ -46,16 +46,16 @@ def product_case(
     return KernelCase(name, (product_launch(a, b, y, precision),), check)
 
 
-# q, k and v of 2 images, 3 heads, 37 tokens and 8 channels, as one product leaves them: the heads
-# side by side in each token. And where they come back together, in tokens of 24 channels.
+# q, k and v of 2 images, 3 heads, 37 tokens and 8 channels, as one product writes them: each token
+# has its heads next to each other. _SEEN is the layout of the result, in tokens of 24 channels.
 _TOKENS = rows(2, 37, 3, 3, 8)
 _QUERIES = _TOKENS.transposed((0, 3, 1, 4))
 _KEYS = StridedTensor(_QUERIES.shape, _QUERIES.strides, 24).transposed((0, 1, 3, 2))
 _SEEN = rows(2, 37, 3, 8).transposed((0, 2, 1, 3))
 
 SEVERAL_TILES = (rows(3, 2, 33, 70), rows(3, 2, 70, 65), rows(3, 2, 33, 65))
-"""Sizes with more rows, columns and terms than one tile, and multiples of none of the tile's
-sizes."""
+"""Matrices with more rows, columns and terms than a tile. None of these numbers is a multiple of
+the tile's."""
 
 
 def _cases(precision: Precision) -> Iterator[KernelCase]:

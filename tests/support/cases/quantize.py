@@ -33,7 +33,8 @@ _OTHER = Storage(BYTE.dtype, float(np.float32(0.0173)), 201)
 
 
 def _quantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCase:
-    """Return a case of numbers to bytes; some are ties, some are outside the range of bytes."""
+    """Return a case that converts numbers to bytes. Some numbers are ties, and some are outside the
+    range of bytes."""
 
     def check() -> Check:
         numbers = 3 * normal(x.shape)
@@ -47,7 +48,8 @@ def _quantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCase:
 
 
 def _block_case(name: str, channels: int, block: int) -> KernelCase:
-    """Return a case of 2 images of numbers to bytes, with blocks as pixels."""
+    """Return a case that converts 2 images of numbers to bytes. In the output, a block of pixels is
+    one pixel."""
     x = Pixels(channels, 4).strided(2, (4, 6))
     layout = _of(dense(4 * block**2), _FINE).strided(2, (4 // block, 6 // block))
     read, y = blocks_of(x, layout, block)
@@ -56,7 +58,7 @@ def _block_case(name: str, channels: int, block: int) -> KernelCase:
         numbers = 3 * normal(x.shape)
         bytes_ = reference.quantize(numbers, _FINE).astype(np.float64)
         blocks = reference.in_blocks(bytes_, block)
-        # Of each pixel of a block, what is there; the rest stays as it was.
+        # Only the existing channels of each pixel are written; the rest stays unchanged.
         whole = blocks.reshape(2, block, block, 4, *layout.shape[2:])
         return Check({"x": placed(numbers, x)}, y, whole[:, :, :, :channels], 0.0)
 
@@ -64,7 +66,8 @@ def _block_case(name: str, channels: int, block: int) -> KernelCase:
 
 
 def _pixels_case(name: str, channels: int, block: int, y: Pixels) -> KernelCase:
-    """Return a case of 2 images of 8×6 pixels to bytes, with blocks as pixels."""
+    """Return a case that converts 2 images of 8×6 pixels to bytes. In the output, a block of pixels
+    is one pixel."""
     n, h, w = 2, 8, 6
     stored = y.stored
     layout = replace(y, channels=4 * block**2).strided(n, (h // block, w // block))
@@ -90,7 +93,7 @@ _NONE = ((0, 0), (0, 0))
 
 
 def _requantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCase:
-    """Return a case of every byte to the nearest byte of another scale."""
+    """Return a case that converts every byte to the nearest byte of another scale."""
 
     def check() -> Check:
         bytes_ = np.arange(prod(x.shape)).astype(np.uint8).reshape(x.shape)
@@ -102,7 +105,8 @@ def _requantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCas
 
 
 def _dequantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCase:
-    """Return a case of every byte to its number, which float16 may have to round."""
+    """Return a case that converts every byte to its number. float16 may have to round the
+    number."""
 
     def check() -> Check:
         bytes_ = _bytes(x.shape)

@@ -1,5 +1,5 @@
-"""Lists cases of resize.cu, alone and followed by the kernels of preprocess.cu that read places,
-with batches of several kinds."""
+"""Lists cases of resize.cu, alone and followed by the kernels of preprocess.cu that read images
+from places. Batches contain several kinds of images."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,8 +40,7 @@ TURNS = {  # EXIF's orientation: whether x and y are mirrored, and then exchange
 
 
 def pixels(height: int, width: int, channels: int, seed: int = 0) -> Pixels:
-    """Return pixels of which every second one is at an end of the range, so that filters
-    overshoot."""
+    """Return pixels of which about half are at an end of the range, so that filters overshoot."""
     random = np.random.default_rng(seed)
     noise = random.integers(0, 256, (height, width, channels), np.uint8)
     ends = random.integers(0, 2, (height, width, 1), np.uint8) * np.uint8(255)
@@ -60,8 +59,8 @@ def decoded(
     box: tuple[float, float, float, float] | None = None,
     crop: tuple[int, int] = (0, 0),
 ) -> DecodedImage:
-    """Return an image of `size`, which fills `inside` of the frame, without the borders that `crop`
-    removes."""
+    """Return a decoded image of `size`. Resized, and without the borders that `crop` removes, it
+    fills the part `inside` of the frame."""
     x_reversed, y_reversed, transposed = TURNS[orientation]
     inside = inside or frame
     width, height = inside[::-1] if transposed else inside
@@ -83,7 +82,7 @@ def decoded(
 
 
 def _places(images: Sequence[PlacedImage], place_bytes: int = PLACE_BYTES) -> Pixels:
-    """Return places with these images; memory that no entry describes is poisoned."""
+    """Return places with these images. All memory that no entry describes is poisoned."""
     places = np.full((len(images), place_bytes), BYTE_POISON)
     for place, image in zip(places, images, strict=True):
         write(place, image)
@@ -106,7 +105,7 @@ def tensor(
 
 
 def _numbers(image: PlacedImage, scale: float, *, channels_last: bool) -> NDArray[np.float64]:
-    """Return the network's input for an image, H×W×C, with this normalisation of pixels."""
+    """Return the network's input for an image, H×W×C. Pixels are multiplied by `scale`."""
     if kind_of(image) is Kind.TENSOR:
         array = np.asarray(image, np.float64)
         return array if channels_last else np.moveaxis(array, 0, -1)
@@ -176,7 +175,8 @@ def _whole(
 
 
 def _fetched() -> KernelCase:
-    """Return a case of two entries of the same length; nothing is written behind them."""
+    """Return a case that fetches two entries of the same length. Nothing may be written behind
+    them."""
     images = [decoded((17, 20), Interpolation.BILINEAR, orientation=i) for i in (1, 3)]
     places = _places(images)
     used = int(places[0].view(np.int32)[1])  # Entry's field `bytes`
@@ -191,8 +191,8 @@ def _fetched() -> KernelCase:
 
 
 def _first(name: str, image: DecodedImage) -> KernelCase:
-    """Return a case of the first pass alone; nothing is written behind its output."""
-    # The other axis has its size, which the second pass leaves as it is.
+    """Return a case of the first pass alone. Nothing may be written behind its output."""
+    # The other axis already has its final size, so the second pass would change nothing.
     layout = layout_of(1, *np.asarray(image).shape)
 
     def check() -> Check:

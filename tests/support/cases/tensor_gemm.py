@@ -79,7 +79,7 @@ PROJECTING_LAYERS = (
         nan=True,
     ),
 )
-"""Return a layer with a projection, in fp16 until `at_precision`, because fp32 has no
+"""Layers with a projection. They are in fp16 until `at_precision` changes this, because fp32 has no
 projections."""
 PRECISIONS = (Precision.TF32, Precision.TF32X3, Precision.FP16)
 
@@ -124,7 +124,7 @@ def _split(by: TensorConv, precision: Precision) -> Iterator[KernelCase]:
 
 
 def _clustered(layer: Layer, number: int) -> KernelCase:
-    """Return a case whose blocks form clusters: with each size and each tile in turn."""
+    """Return a case whose blocks form clusters. The size and the tile depend on `number`."""
     tiles = WARPGROUPS.blocks_of(layer.problem)
     config = TileConfig(tiles[number % len(tiles)], 2 + number % (MAX_CLUSTER - 1), cluster=True)
     return conv_case(layer, ConvChoice(WARPGROUPS, config))

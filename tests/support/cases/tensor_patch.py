@@ -92,8 +92,7 @@ LAYERS = tuple(
 
 
 def _cases() -> Iterator[KernelCase]:
-    """Yield each layer with up to three tiles, each with one of its splits, in rotation over all
-    splits."""
+    """Yield each layer with up to three tiles. Each tile has one of its splits, in rotation."""
     for row, layer in enumerate(each for each in LAYERS if PATCH.supports(each.problem) is None):
         configs = PATCH.configs(layer.problem)
         tiles = list(dict.fromkeys(config.tile for config in configs))

@@ -1,5 +1,5 @@
-"""Lists cases of tma_gemm.cu: layers with each tile in turn, with single and grouped blocks; some
-add the parts of a split in their clusters."""
+"""Lists cases of tma_gemm.cu: layers with each tile in turn, with single and grouped blocks. In
+some cases, clusters of blocks add the parts of a split sum."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,7 +26,7 @@ from tests.support.kernels.windows import conv_problem, window
 TMA = TmaConv()
 PRECISIONS = (Precision.FP16, Precision.TF32)
 TOGETHER = (1, 2, 4)
-"""Numbers of blocks that share copies."""
+"""The numbers of blocks that may share copies."""
 
 _3x3 = window((9, 15), (3, 3), pads=(1, 1, 1, 1))
 _APART = window((19, 29), (3, 2), strides=(2, 2), dilations=(2, 3), pads=(1, 2, 3, 0))
@@ -58,8 +58,8 @@ def _moved(pixels: Pixels) -> Pixels:
 
 
 def _in_turn(precision: Precision) -> Iterator[KernelCase]:
-    """Yield each layer with one tile and split in rotation and with groups of 1, 2 or 4 blocks:
-    with pixels at 16 bytes and, if the layer has other places, also at these."""
+    """Yield each layer with one tile, one split and groups of 1, 2 or 4 blocks, all in rotation.
+    Pixels are aligned to 16 bytes. A layer with other alignment is also yielded unchanged."""
     layers = (*DIRECT_LAYERS, *GEMM_LAYERS, *PROJECTING_LAYERS, *PROJECTING_LAYERS)
     at = (at_precision(layer, precision) for layer in layers)
     for row, layer in enumerate(each for each in at if TMA.supports(each.problem) is None):
@@ -88,7 +88,7 @@ def _by_every_tile(precision: Precision) -> Iterator[KernelCase]:
             most = MAX_CLUSTER // together
             added_up = TileConfig(tile, max(2, most - row % 3), cluster=True, together=together)
             yield conv_case(split if row % 2 else whole, ConvChoice(TMA, added_up))
-            # Last: a part without chunks notices by itself that a wait was left out.
+            # This comes last: only a part without chunks shows that a wait is missing.
             parts = TileConfig(tile, 2 + row, together=together)
             yield conv_case(split, ConvChoice(TMA, parts))
             if row == 0:

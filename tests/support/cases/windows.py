@@ -33,7 +33,7 @@ def pool_case(
     *,
     nan: bool = False,
 ) -> KernelCase:
-    """Return a case of pooling; with `nan`, some numbers are NaN.
+    """Return a case of pooling. With `nan`, some numbers are NaN.
 
     The error of an average is one rounding per tap and one for the quotient.
     """
@@ -90,7 +90,7 @@ def softmax_case(
 ) -> KernelCase:
     """Return a case of softmax.
 
-    exp converts the rounding of its argument, eps · |x - max|, into a relative error.
+    exp converts the rounding error of its argument, eps · |x - max|, into a relative error.
     """
 
     def check() -> Check:
@@ -114,7 +114,7 @@ def top_k_case(
     one: float = 0.0,
     flags: Sequence[int] = (),
 ) -> KernelCase:
-    """Return a case of scores with their ranking; one element of x is `one`, and images have
+    """Return a case that ranks scores. One element of x is `one`, and images have the flags
     `flags`.
 
     With `few`, many scores are equal, including -0.
@@ -134,7 +134,8 @@ def top_k_case(
         wide = numbers.astype(np.float64)
         if x.stored.dtype == BYTE.dtype:
             wide = reference.dequantize(numbers, x.stored, np.dtype(np.float32)).astype(np.float64)
-        # exp(x - m) is rounded, as in softmax; its relative error is that of x - m and of the sum.
+        # As in softmax, exp(x - m) is rounded. Its relative error comes from x - m and from the
+        # sum.
         rounding = EPS32 * (float(np.ptp(wide[np.isfinite(wide)])) + classes + 8)
         with np.errstate(invalid="ignore"):  # infinity - infinity
             scores = reference.softmax(wide, 0) if kind is ScoreKind.SOFTMAX else wide

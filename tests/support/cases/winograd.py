@@ -29,7 +29,7 @@ LAYERS_3 = (
         RELU,
     ),
 )
-"""Layers for all Winograd algorithms, some with more tiles than a block."""
+"""Layers for all Winograd algorithms. Some have more tiles than fit into a block."""
 
 LAYERS_5 = (
     Layer(

@@ -1,4 +1,5 @@
-"""Lists cases of winograd_nonfused.cu: layers with every transform, and chunks of any size."""
+"""Lists cases of winograd_nonfused.cu: layers with every transform, in chunks of different
+sizes."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -133,8 +134,8 @@ LAYERS_3D = (
 
 
 def _chunk(algorithm: NonfusedWinogradConv, layer: Layer, number: int) -> int:
-    """Return the tiles of a chunk: all, or so few that chunks begin in the middle of rows and
-    images."""
+    """Return the number of tiles in a chunk: all tiles, or so few that chunks begin in the middle
+    of rows and images."""
     window = layer.problem.window
     total = layer.problem.n * prod(-(-p // algorithm.m) for p in window.output)
     parts = 1 + number % 3
@@ -158,7 +159,7 @@ def _on_tensor_cores(
 ) -> Iterator[KernelCase]:
     """Yield each layer at a precision, with the tiles of tensor cores in turn, split or not.
 
-    There are seven tiles, so that ten layers use each tile, and three layers use three precisions.
+    The order of layers continues from precision to precision, so that all tiles are used.
     """
     points = algorithm.configs(layers[0].problem)[0].points
     first = len(layers) * PRECISIONS.index(precision)

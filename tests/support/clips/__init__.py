@@ -1,4 +1,4 @@
-"""Contains a model that recognises how a handwritten digit moves, and creates such clips."""
+"""Contains a model that recognises how a handwritten digit moves, and creates clips for it."""
 
 from pathlib import Path
 

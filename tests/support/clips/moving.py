@@ -21,8 +21,8 @@ _STEP = 1.5  # pixels a frame, at least
 
 @dataclass(frozen=True, slots=True)
 class Clips:
-    """Holds n clips N×D×H×W, light on dark or dark on light, and the number of each clip's
-    motion."""
+    """Holds clips, N×D×H×W, with light digits on dark or dark on light, and the number of each
+    clip's motion."""
 
     pixels: NDArray[np.uint8]
     motions: NDArray[np.int64]

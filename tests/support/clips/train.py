@@ -1,4 +1,5 @@
-"""python -m tests.support.clips.train: train the model of clips, as models/digits/train.py does."""
+"""python -m tests.support.clips.train: train the model of clips in the same way as
+models/digits/train.py."""
 
 import numpy as np
 import onnx

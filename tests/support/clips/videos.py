@@ -47,7 +47,7 @@ def video(
     streamed: bool = False,
     **options: str,
 ) -> bytes:
-    """Return a video of frames; `written` are options of the container, the others are the
+    """Return a video of frames. `written` are options of the container; the other options are the
     encoder's.
 
     A `streamed` file is written without seeking.

@@ -18,12 +18,12 @@ from tests.support.images.files import (
     scene,
 )
 
-# What a damaged file may grow to: hostile files are small, and long ones are slow to damage.
+# The most bytes of a damaged file: hostile files are small, and damaging long files is slow.
 MAX_BYTES = 200_000
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
-# Numbers at which lengths, counts and offsets go wrong.
+# Numbers near which lengths, counts and offsets are often handled wrongly.
 _EDGES = (0, 1, 2, 7, 8, 0x7F, 0x80, 0xFF, 0x100, 0x3FFF, 0x4000, 0x7FFF, 0x8000, 0xFFFE, 0xFFFF)
 _WIDE_EDGES = (*_EDGES, 0x10000, 0xFFFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFF4, 0xFFFFFFFF)
 
@@ -144,12 +144,12 @@ def _byte_damage() -> st.SearchStrategy[Damage]:
     )
 
 
-# --- damage to segments and chunks, everything around them kept true -----------------------------
+# --- damage to segments and chunks; lengths and checksums stay right -----------------------------
 
 
 def pieces(kind: str, data: bytes) -> list[bytes]:
-    """Return a file's segments or chunks, each with its header, and the rest of the file; for other
-    formats, the whole file."""
+    """Return a file's segments or chunks, each with its header, and the rest of the file. In other
+    formats, the whole file is one piece."""
     if kind not in ("JPEG", "PNG", "WebP"):
         return [data]
     found = []
@@ -170,7 +170,8 @@ def pieces(kind: str, data: bytes) -> list[bytes]:
 
 
 def whole(kind: str, parts: Sequence[bytes]) -> bytes:
-    """Return a file of these segments or chunks, with the right beginning and checksums."""
+    """Return a file that consists of these segments or chunks, with the right beginning and
+    checksums."""
     if kind == "JPEG":
         return b"\xff\xd8" + b"".join(parts)
     if kind == "PNG":
@@ -188,7 +189,7 @@ def _payloads() -> st.SearchStrategy[bytes]:
 
 @st.composite
 def _strange_exif(draw: st.DrawFn) -> bytes:
-    """Draw an almost valid TIFF directory: unusual offsets, counts, types and orientations."""
+    """Draw an almost valid TIFF directory with unusual offsets, counts, types and orientations."""
     order, mark = draw(st.sampled_from([("<", b"II*\0"), (">", b"MM\0*"), (">", b"II*\0")]))
     edges = st.sampled_from(_WIDE_EDGES)
     entries = draw(
@@ -218,7 +219,7 @@ def _new_piece(kind: str) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def rearranged(draw: st.DrawFn, kind: str, data: bytes) -> bytes:
-    """Draw the file with segments lost, repeated, moved, invented, or damaged inside."""
+    """Draw the file with segments that are lost, repeated, moved, added, or damaged inside."""
     parts = pieces(kind, data)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(0, len(parts) - 1)))
@@ -239,7 +240,7 @@ def rearranged(draw: st.DrawFn, kind: str, data: bytes) -> bytes:
 
 @st.composite
 def resized(draw: st.DrawFn, kind: str, data: bytes) -> bytes:
-    """Draw the file with another declared size, and no other change."""
+    """Draw the file with another declared size. Nothing else changes."""
     sides = st.sampled_from(_WIDE_EDGES) | st.integers(1, 3000)
     width, height = draw(sides), draw(sides)
     parts = pieces(kind, data)
@@ -263,7 +264,7 @@ def resized(draw: st.DrawFn, kind: str, data: bytes) -> bytes:
 
 @st.composite
 def damaged(draw: st.DrawFn, files: Sequence[tuple[str, bytes]] | None = None) -> bytes:
-    """Draw one of the files (`good_files` if none are given), damaged."""
+    """Draw a damaged version of one of the files (by default `good_files`)."""
     kind, data = draw(st.sampled_from(files or good_files()))
     way = draw(st.sampled_from(["bytes", "pieces", "size", "both"]))
     if way == "size":

@@ -13,8 +13,9 @@ ORIENTATION = 0x0112
 
 
 def heic(name: str = "scene") -> bytes:
-    """Return a file of `scene(64, 64)`; "scenergba" uses the image's grey as alpha, and "odd" is
-    `scene(61, 45)`, which is padded to whole blocks. "grey" is one colour, 256×256.
+    """Return one of the committed HEIF files. "scene" is `scene(64, 64)`, and "scenergba" also has
+    the image's grey as alpha. "odd" is `scene(61, 45)`, which is padded to whole blocks. "grey" is
+    one colour, 256×256.
 
     pillow-heif 1.8.1 wrote the HEIF files, with quality=60, because the decoder here cannot write
     them.
@@ -38,15 +39,15 @@ def exif(orientation: int) -> Image.Exif:
 
 
 def scene(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Return a colourful image with smooth parts and edges, as JPEG suits; no two parts are
-    equal."""
+    """Return a colourful image with smooth parts and edges, which JPEG stores well. No two parts
+    are equal."""
     rng = np.random.default_rng(seed)
     small = rng.integers(0, 256, (max(2, height // 12), max(2, width // 12), 3), np.uint8)
     return Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Return an image of random pixels, the strictest test of resampling."""
+    """Return an image of random pixels. It is the strictest test of resampling."""
     rng = np.random.default_rng(seed)
     return Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))
 
@@ -62,7 +63,7 @@ def png_checksum(data: bytes) -> bytes:
 
 
 def png(width: int, height: int, depth: int, colour: int, *chunks: bytes) -> bytes:
-    """Return a PNG with any header; `chunks` come between header and end."""
+    """Return a PNG with any header. `chunks` come between the header and the end."""
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     body = b"".join(chunks)
     return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + body + png_chunk(b"IEND", b"")

@@ -1,8 +1,8 @@
 """Lists the inputs with the highest known cost for parsers, for each kind of bytes that clients
 send.
 
-`test_parser_budget` measures their cost, and `test_worst_inputs` their effect on a server. A new
-expensive input is a new row here.
+`test_parser_budget` measures the cost of the inputs, and `test_worst_inputs` measures their effect
+on a server. Add each new expensive input here.
 """
 
 import base64
@@ -40,7 +40,8 @@ def infer_json(data: bytes, datatype: bytes = b"UINT8", shape: bytes = b"[1,224,
     )
 
 
-# What stopped the service for a minute: a string in a list is not a list of letters.
+# This input once stopped the service for a minute, because a string in a list was read as a list of
+# letters.
 NESTED_STRING = infer_json(b"[" + b"[" * 190 + b"]" * 190 + b',"' + b"a" * MB + b'"]')
 
 PIXELS = json.dumps([[[[7, 8, 255]] * 224] * 224]).encode()
@@ -153,7 +154,7 @@ HEADERS: Mapping[str, bytes] = {
     ),
 }  # fmt: skip
 
-# --- image files, which are decoded: 25 megapixels in few bytes, or many, or none ----------------
+# --- image files, which are decoded: 25 megapixels from few bytes, from many, or from none -------
 
 SIDE = 5000
 
@@ -190,4 +191,4 @@ COMPRESSED: Mapping[str, Callable[[], bytes]] = {
     ),
     "20 MB of zeros": lambda: gzip.compress(bytes(20 * MB), 9),
 }
-"""Functions that create bodies, which takes a second."""
+"""Functions that create compressed bodies. Each takes about a second."""

@@ -26,9 +26,9 @@ def quantized_conv(
     """Return the bytes of activation(conv(x, numbers · scale) + residual), exactly.
 
     `stored` states how x and y are stored. The filter's `scale` has one entry or K entries, and the
-    bias has the unit of x's scale times the filter's scale. The sum is exact. It is then converted
-    to float32 in units of y's scale or, if `ahead` is given, in units of its scale: the sum is
-    rounded to this unit before the residual is added. The activation clamps.
+    unit of the bias is x's scale times the filter's scale. The sum is exact. It is then converted
+    to float32 in units of y's scale. If `ahead` is given, it is converted in units of ahead's scale
+    instead, and rounded to this unit before the residual is added. The activation clamps.
     """
     of_x, of_y = stored
     centred = x.astype(np.float64) - of_x.zero_point

@@ -1,6 +1,7 @@
-"""Runs programs with an NVRTC other than the environment's: each release has a folder in the cache.
+"""Runs programs with a release of NVRTC other than the environment's. Each release has a folder in
+the cache.
 
-The first library with this name stays loaded in a process, so the release is loaded before Python
+In a process, the first loaded library with this name stays. So the release is loaded before Python
 starts.
 """
 
@@ -23,7 +24,7 @@ class NotInstalledError(RuntimeError):
 
 
 def named(name: str) -> Compiler:
-    """Return the compared compiler with this name in the tables: "NVRTC 13.0"."""
+    """Return the compared compiler that the tables call `name`, such as "NVRTC 13.0"."""
     return {compiler.name: compiler for compiler in COMPARED}[name]
 
 
@@ -31,7 +32,7 @@ def library(compiler: Compiler) -> Path:
     """Return the library of a release, which is downloaded once (60 to 90 MB)."""
     folder = CACHE / compiler.release
     if not folder.exists():
-        # Several test processes may want it at once: the first that is done keeps its copy.
+        # Several test processes may install the release at the same time. The first copy is kept.
         made = CACHE / f"{compiler.release}.{uuid4().hex}"
         wanted = f"{compiler.package}=={compiler.release}"
         install = ["uv", "pip", "install", "--quiet", "--no-deps", "--python", sys.executable]

@@ -12,7 +12,7 @@ from tests.support.kernels.windows import conv_problem, window
 
 
 def dense(channels: int) -> Pixels:
-    """Return pixels without padding; they are aligned to vectors only if the channels fill
+    """Return pixels without padding. They are aligned to vectors only if the channels fill whole
     vectors."""
     return Pixels(channels, channels)
 
@@ -43,9 +43,9 @@ class Layer:
     residual: Pixels | None = None
     bias: bool = True
     activation: Activation | None = None
-    in_place: bool = False  # y lies where the residual lies
+    in_place: bool = False  # y overwrites the residual
     mean: float = 0.0  # of x
-    nan: bool = False  # one channel of one pixel of x is NaN, and infects none but what sees it
+    nan: bool = False  # one channel of one pixel of x is NaN
 
 
 _1x1 = window((5, 9), (1, 1))
@@ -54,7 +54,7 @@ CLIP = Activation(ActivationKind.CLIP, 0.0, 6.0)
 
 
 def drawn_layer(draw: st.DrawFn, problem: ConvProblem) -> Layer:
-    """Draw a layer of a problem: places of its operands, and optional residual, bias and
+    """Draw a layer for a problem: the places of its operands, and an optional residual, bias and
     activation."""
     places = st.sampled_from((dense, filled, within, odd))
     residual = draw(st.none() | places)
@@ -246,7 +246,7 @@ GEMM_LAYERS = (
     Layer("with a NaN", conv_problem(2, 13, 8, _1x1), filled(13), dense(8), nan=True),
 )
 
-_LAYER_NORM = Prologue(1e-3)  # large enough that a wrong one shows
+_LAYER_NORM = Prologue(1e-3)  # so large that a wrong one is noticed
 _BATCH_NORM = Prologue(activation=RELU)
 
 
@@ -307,7 +307,7 @@ UNCLAMPED_LAYER = Layer(
     True,
     Activation(ActivationKind.HARD_SWISH),
 )
-"""Layers with an activation of the kernels' second instantiation, with whole and partial
+"""A layer whose activation is in the kernels' second instantiation. It has whole and partial
 vectors."""
 SPLIT_LAYER = Layer(
     "split",

@@ -1,9 +1,9 @@
 """Replaces CuPy, so that CudaDevice runs without a GPU.
 
 Its device memory is the host's. A stream's work is done at once, or recorded if the stream is being
-captured. It has one kernel: the sum of two vectors. tests/kernels/device/test_cuda_device_cupy.py
-checks that its names and signatures are CuPy's; only a GPU can show whether CuPy itself behaves
-like this.
+captured. The only kernel adds two vectors. tests/kernels/device/test_cuda_device_cupy.py checks
+that the fake's names and signatures are CuPy's. Only a GPU can show whether CuPy itself behaves
+like the fake.
 """
 
 import ctypes
@@ -114,7 +114,7 @@ class FakeRuntime:
         self._cupy.ask(stream, lambda: ctypes.memset(ptr, value, size))
 
     def deviceSynchronize(self) -> None:  # noqa: N802
-        """Raise the error of an earlier call, as every call that waits does."""
+        """Raise the error of an earlier call, like every call that waits."""
         if self._cupy.fault:
             raise CUDARuntimeError(self._cupy.fault)
 
@@ -132,7 +132,7 @@ class FakeRawModule:
 
 
 class FakeRawKernel:
-    """Replaces cupy.RawKernel: y = a + b. Its arguments become bytes as in CuPy."""
+    """Replaces cupy.RawKernel, and computes y = a + b. As in CuPy, its arguments become bytes."""
 
     kernel = SimpleNamespace(ptr=0xF00)
     num_regs = 32
@@ -171,7 +171,7 @@ class FakeRawKernel:
             raise CUDADriverError(1)
         if len(args) < 4:
             return
-        # a, b, y, then the walk, whose first number is how many vectors of 4 it takes
+        # a, b, y, and the walk, whose first number counts vectors of 4
         a, b, y, walk, *_ = map(_parameter, args)
         (vectors,) = np.frombuffer(walk, np.uint32, 1)
         addresses = [int.from_bytes(each, "little") for each in (a, b, y)]
@@ -190,7 +190,8 @@ def _alloc_pinned_memory(size: int) -> bytearray:
 
 
 def _parameter(argument: Any) -> bytes:
-    """Return an argument's bytes: an array of one element by value, a Python integer as 8 bytes."""
+    """Return an argument's bytes. An array of one element is passed by value, and a Python integer
+    has 8 bytes."""
     if isinstance(argument, np.ndarray):
         if argument.size != 1:
             raise TypeError(f"an array of shape {argument.shape} as a parameter")
@@ -218,8 +219,8 @@ class FakeEvent:
         self._stream: FakeStream | None = None
 
     def record(self, stream: "FakeStream") -> None:
-        """Occur at once; on a captured stream, let other streams join its capture with this
-        event."""
+        """Occur at once. On a captured stream, let other streams join the stream's capture with
+        this event."""
         self._capture, self._stream = stream._kept(), stream
 
     def synchronize(self) -> None:
@@ -263,7 +264,8 @@ class FakeStream:
         return self._cupy.capturing.get(self.ptr)
 
     def wait_event(self, event: "FakeEvent") -> None:
-        """Join the event's capture; without a capture, work runs in order in any case."""
+        """Join the capture of the event's stream. Without a capture, do nothing, because work runs
+        in order in any case."""
         if event._capture is not None:
             self._cupy.capturing[self.ptr] = event._capture
 

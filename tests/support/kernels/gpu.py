@@ -7,10 +7,10 @@ from kernels.device.device import DeviceError
 
 
 def open_gpu(config: pytest.Config) -> CudaDevice:
-    """Return the GPU. Without a GPU, the test is skipped, or fails if `-m gpu` requested one.
+    """Return the GPU. Without a GPU, skip the test, or let it fail if `-m gpu` requested a GPU.
 
-    It uses the server's cache of kernels, so kernels that one program compiles, or that `carry`
-    copied, are available to all.
+    The device uses the server's cache of kernels. So kernels that one program compiled, or that
+    `carry` copied, are available to all programs.
     """
     try:
         return CudaDevice()

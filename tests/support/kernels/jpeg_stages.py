@@ -1,8 +1,9 @@
 """Computes a place's memory after each kernel of huffman.cu and jpeg.cu, step by step and symbol by
 symbol, without regard to speed.
 
-A stage takes a place's entry and the scratch memory before the stage, and returns the scratch
-memory after it. The positions of numbers are in the entry (kernels/image/jpeg.py).
+A stage reads a place's entry and the scratch memory before the kernel. It returns the state after
+the kernel, which is a copy of the scratch memory. The entry states the positions of all numbers
+(kernels/image/jpeg.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,13 +29,14 @@ Table = dict[str, int]
 
 @dataclass(frozen=True)
 class Slot:
-    """Holds the number of bits of a subsequence (or 0) and of its segment."""
+    """Holds where a subsequence begins and ends, in bits of the scan, and its segment. An unused
+    slot has no bits."""
 
     segment: int
-    first: int  # slot of the segment
+    first: int  # the segment's first slot
     begin: int
     end: int
-    last: int  # where the segment ends
+    last: int  # the end of the segment
 
 
 class Stages:
@@ -80,7 +82,7 @@ class Stages:
     # jpeg_count
 
     def counted(self, scratch: Bytes) -> Bytes:
-        """Return the state with the counts of the chunks, and with the meanings of the next
+        """Return the state with the counts of the chunks, and with the tables that decode the next
         bits."""
         scratch = scratch.copy()
         kept, restarts = self._classes
@@ -121,7 +123,8 @@ class Stages:
 
     @cached_property
     def _classes(self) -> tuple[list[bool], list[bool]]:
-        """Return for each byte whether it is kept, and whether it begins a restart marker."""
+        """Return two lists: whether each byte is kept, and whether each byte begins a restart
+        marker."""
         kept, restarts, at = [], [], 0
         while at < len(self.scan):
             marker = self.scan[at] == 0xFF
@@ -157,8 +160,8 @@ class Stages:
         return self.starts[-1] // 128 + self["segments"]
 
     def unstuffed(self, scratch: Bytes) -> Bytes:
-        """Return the state with the bytes of the scan, the beginnings of the segments, and no
-        coefficients."""
+        """Return the state with the bytes of the scan and the beginnings of the segments. All
+        coefficients are 0."""
         scratch = scratch.copy()
         _put(scratch, 0, np.array([self.slot_count, 0], np.int32))
         _put(scratch, self["starts"], np.array(self.starts, np.int32))
@@ -176,7 +179,7 @@ class Stages:
         return f"{int.from_bytes(whole, 'big'):0{8 * len(whole)}b}"
 
     def slot(self, number: int) -> Slot:
-        """Return the component of a slot."""
+        """Return the slot with this number."""
         segments = self["segments"]
         firsts = [self.starts[segment] // 128 + segment for segment in range(segments)]
         segment = max(s for s in range(segments) if firsts[s] <= number)
@@ -185,8 +188,9 @@ class Stages:
         return Slot(segment, firsts[segment], begin, min(begin + SUBSEQUENCE, last), last)
 
     def _symbols(self, bit: int, block: int, z: int, end: int) -> Iterator[tuple[int, ...]]:
-        """Yield the bit, block and coefficient after each symbol; then its component, the number's
-        size and value, and the number of coefficients that it covers."""
+        """Yield seven numbers for each symbol: the bit, block and coefficient after the symbol; the
+        symbol's component; the size and value of its number; and how many coefficients it
+        covers."""
         while bit < end:
             component = self._of("component", block)
             table = self.tables[2 * component + (z > 0)]
@@ -276,8 +280,8 @@ class Stages:
     # jpeg_resolve
 
     def resolved(self, scratch: Bytes) -> Bytes:
-        """Return the state with each subsequence's true record and the sums of the records before
-        it; or unchanged if the links do not lead to the end."""
+        """Return the state with each subsequence's true record and the sums of the preceding
+        records. If the links do not lead to the end, return the state unchanged."""
         scratch, slot, block, link = scratch.copy(), 0, 0, RESTART
         unchanged, per_mcu, walkers = scratch.copy(), self["per_mcu"], self["walkers"]
         sources = scratch[self["sources"] :][: 4 * self.slot_count].view(np.int32)
@@ -300,7 +304,7 @@ class Stages:
         _put(scratch, 4, np.array([1], np.int32))
         return scratch
 
-    # jpeg_write: by one walker, from the begin of each segment
+    # jpeg_write: here, one walker decodes each segment from its begin
 
     def written(self, scratch: Bytes) -> Bytes:
         """Return the state with the coefficients."""
@@ -354,8 +358,8 @@ class Stages:
     # jpeg_pixels
 
     def coloured(self, scratch: Bytes) -> Bytes:
-        """Return the place with the pixels in place of the scan."""
-        height, width = self["height"], self["width"]  # of luma, which has a sample a pixel
+        """Return the place, in which the pixels have replaced the scan."""
+        height, width = self["height"], self["width"]  # luma has one sample per pixel
         channels = [self._upsampled(scratch, c)[:height, :width] for c in range(self["components"])]
         if self["transform"] and self["components"] == 3:
             luma, blue, red = channels[0], channels[1] - 128, channels[2] - 128
@@ -396,7 +400,7 @@ def _put(memory: Bytes, at: int, numbers: NDArray[np.generic]) -> None:
 
 
 def _end(code: str) -> int:
-    """Return the first 16 bits of the values that begin with a code."""
+    """Return the first 16-bit number after those that begin with a code."""
     return (int(code, 2) + 1) << (16 - len(code))
 
 
@@ -415,7 +419,7 @@ def _fixed(number: float) -> int:
 
 
 def _pass(x: NDArray[np.int64], side: int, shift: int) -> NDArray[np.int64]:
-    """Return one pass over 8 numbers, rounded to this many bits less."""
+    """Return the results of one pass over 8 numbers, rounded to `shift` bits less."""
     even, odd, more = {8: _halves8, 4: _halves4, 2: _halves2}[side](x)
     half = 1 << (shift + more - 1)
     first = [e + o for e, o in zip(even, odd, strict=True)]
@@ -424,8 +428,8 @@ def _pass(x: NDArray[np.int64], side: int, shift: int) -> NDArray[np.int64]:
 
 
 _Halves = tuple[list[int], list[int], int]
-"""The numbers that are added for the first half of the results and subtracted for the second half,
-with additional fractional bits."""
+"""Even and odd parts, and the number of additional fractional bits. The first half of the results
+are even + odd, and the second half are even - odd, in reverse order."""
 
 
 def _halves8(x: NDArray[np.int64]) -> _Halves:

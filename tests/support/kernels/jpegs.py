@@ -57,9 +57,10 @@ class Codes:
     """Holds a Huffman table of random codes."""
 
     def __init__(self, symbols: Sequence[int], random: np.random.Generator) -> None:
-        """Take the symbols; some of the codes have 16 bits, or the largest possible length."""
-        # Leaves of a tree, of which random ones are split, most often the deepest. All ones is
-        # no code, so there is one leaf more.
+        """Take the symbols. Some of their codes have 16 bits or, with few symbols, the largest
+        possible length."""
+        # Random leaves of a tree are split, most often the deepest. The code of only ones is not
+        # allowed, so there is one leaf more than symbols.
         lengths = [1, 1]
         while len(lengths) <= len(symbols):
             deep = [i for i, length in enumerate(lengths) if length < 16]
@@ -92,7 +93,7 @@ def _number(value: int) -> tuple[int, str]:
 
 
 def symbols_of(block: Sequence[int], before: int) -> list[tuple[int, str]]:
-    """Return the symbols of a block in zigzag order, each with the bits after its code; `before` is
+    """Return the symbols of a block in zigzag order, each with the bits after its code. `before` is
     the previous block's DC value."""
     found, run = [_number(block[0] - before)], 0
     for value in block[1:]:
@@ -174,7 +175,8 @@ def coded(
 
 
 def random_blocks(count: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Return coefficients like those of noisy images: fewer and smaller towards a block's end."""
+    """Return coefficients like those of noisy images, which become smaller towards a block's
+    end."""
     sizes = 100.0 / (1 + np.arange(64))
     blocks = random.normal(0, sizes, (count, 64)).astype(np.int64)
     return np.where(random.random((count, 64)) < random.uniform(0.05, 0.6), blocks, 0)
@@ -199,7 +201,7 @@ def parts_of(data: bytes) -> list[memoryview]:
 
 
 def whole(data: bytes, eighths: int = 8) -> JpegImage:
-    """Return a file of which all pixels are used. Raises UnsuitableError."""
+    """Return an image for the device that uses all pixels of the file. Raises UnsuitableError."""
     file = read_jpeg(parts_of(data))
     width, height = size = file.scaled(eighths)
     resize = Resize(
@@ -218,8 +220,8 @@ def whole(data: bytes, eighths: int = 8) -> JpegImage:
 
 
 def pillow(data: bytes, eighths: int = 8) -> Bytes | None:
-    """Return the pixels that Pillow decodes, H×W×C; None if it refuses the file or chooses another
-    scale, as it does for small images."""
+    """Return the pixels that Pillow decodes, H×W×C. Return None if Pillow refuses the file or
+    chooses another scale, as for small images."""
     try:
         image = Image.open(io.BytesIO(data))
         width, height = (max(1, side * eighths // 8) for side in image.size)
@@ -265,7 +267,7 @@ class JpegRig:
         return largest <= self.place_bytes and image.scratch_bytes <= self.scratch_bytes
 
     def run(self, images: Sequence[JpegImage | PlacedImage]) -> list[Result]:
-        """Return the result of each image's entry; the remaining places contain pixels."""
+        """Return the result of each image. Places without an image contain a single pixel."""
         given, images = len(images), [*images, *[_ONE_PIXEL] * (self.n - len(images))]
         places = np.full((self.n, self.place_bytes), BYTE_POISON)
         for place, image in zip(places, images, strict=True):

@@ -1,4 +1,4 @@
-"""Defines cases: launches with inputs, the right answer, and its allowed error.
+"""Defines cases: launches with inputs, the right answer, and the allowed error of the answer.
 
 Cases are data. They describe memory as a device sees it: the tensors' elements, with floats before
 and between them that no kernel may read or write.
@@ -28,17 +28,18 @@ from kernels.problems.precision import BYTE, HALF, Storage
 from tests.support.tolerance import Array, assert_within
 
 POISON = np.uint32(0x7FC0DEAD)
-"""A NaN with a payload, in memory that must not be read and in memory that must be written."""
+"""A NaN with a payload. It fills memory that must not be read, and memory that must be written."""
 
 HALF_POISON = np.uint16(0x7EAD)
 """The same for float16."""
 
 BYTE_POISON = np.uint8(0xA7)
-"""The same for bytes: a value that most outputs do not have."""
+"""The same for bytes. Few outputs have this value."""
 
 
 COPY = os.path.relpath(Path(__file__).with_name("copy.cu"), SOURCE_ROOT)
-"""The operands that are not weights and that earlier launches write in a network."""
+"""The source of the kernel that writes those operands before a case that, in a network, earlier
+launches write."""
 
 WEIGHTS = frozenset(
     ("weight", "bias", "scale", "shift", "multiplier", "offset", "depths", "heights", "widths")
@@ -56,7 +57,7 @@ class PlacedArray:
 
 @dataclass(frozen=True)
 class Check:
-    """Holds inputs by operand, and the answer: `expected` in float64, with an error of at most
+    """Holds the inputs by operand, and the answer: `expected`, in float64, with an error of at most
     `bound`.
 
     The answer is written at the places of `layout`. `in_place` names the operand whose memory y
@@ -118,13 +119,14 @@ def view(memory: Array, layout: StridedTensor) -> Array:
 def run(case: KernelCase, device: Device, *, times: int = 1) -> Array:
     """Run the case, check the answer, and return the memory of y.
 
-    Fails if y is outside its bound, or if anything other than y was written. If it runs several
-    `times`, only y is cleared between the runs, and every run must give bit-identical results.
+    Fails if y is outside its bound, or if anything other than y was written. If the case runs
+    several `times`, only y is cleared between the runs, and every run must give bit-identical
+    results.
     """
     check = case.check()
     memories = {name: operand.memory for name, operand in check.inputs.items()}
     begins = {name: operand.begin for name, operand in check.inputs.items()}
-    # In place y is the input's memory, and its address the input's.
+    # In place, y has the memory and the address of the input.
     y = memories.pop(check.in_place) if check.in_place else poisoned(check.layout)
     memories["y"] = y.copy()
     begins["y"] = check.layout.offset * y.itemsize
@@ -134,7 +136,8 @@ def run(case: KernelCase, device: Device, *, times: int = 1) -> Array:
         name: device.allocate(memory.nbytes, constant=name in WEIGHTS)
         for name, memory in memories.items()
     }
-    # Launches write what others write between: the case's own overlap with them.
+    # Launches write the operands that earlier launches write in a network, so that the case's
+    # launches overlap with them.
     written = [name for name in memories if name not in (*WEIGHTS, *check.scratch)]
     sources = {name: device.allocate(memories[name].nbytes) for name in written}
     for name, memory in memories.items():
@@ -145,7 +148,7 @@ def run(case: KernelCase, device: Device, *, times: int = 1) -> Array:
     after = {name: np.empty_like(memory) for name, memory in memories.items()}
     seen = set()
     for _ in range(times):
-        # By two launches: the first is still under way when that of the case begins.
+        # There are two such launches. The first has not ended when the case's launch begins.
         for names in (written[0::2], written[1::2]):
             _copy({buffers[name].address: sources[name] for name in names}, device, stream)
         for each in case.launches:
@@ -182,7 +185,7 @@ def _hold(memory: Array, check: Check) -> None:
 
 
 def _copy(wanted: Mapping[int, Buffer], device: Device, stream: Stream) -> None:
-    """Launch a kernel that copies whole buffers to addresses, at most three."""
+    """Launch a kernel that copies up to three whole buffers to addresses."""
     arguments: list[Argument] = []
     for target, source in wanted.items():
         arguments += [source.address, target, np.int32(source.nbytes)]
@@ -192,13 +195,13 @@ def _copy(wanted: Mapping[int, Buffer], device: Device, stream: Stream) -> None:
 
 
 def storage_error(sizes: Array, stored: Storage) -> Array | float:
-    """Return the rounding error of storing numbers: half a unit in the last place for float16, 0
-    for floats."""
+    """Return the rounding error of storing numbers. It is half a unit in the last place for
+    float16, and 0 for floats."""
     return np.maximum(2.0**-11 * sizes, 2.0**-25) if stored == HALF else 0.0
 
 
 def launch(launched: Launch, device: Device, addresses: Mapping[str, int], stream: Stream) -> None:
-    """Enqueue a launch with operands at these addresses; it may overlap with the previous
+    """Enqueue a launch with operands at these addresses. The launch may overlap with the previous
     launch."""
     device.launch(
         device.load(launched.instantiation),

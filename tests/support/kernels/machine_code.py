@@ -4,8 +4,8 @@ from kernels.device.machine_code import Instruction
 
 
 def listed(*lines: str) -> list[Instruction]:
-    """Return instructions from lines such as "@P0 BRA 3": an optional predicate, the opcode, and an
-    optional target or operands."""
+    """Return instructions from lines such as "@P0 BRA 3". A line has an optional predicate, the
+    opcode, and an optional target or operands."""
     code = []
     for line in lines:
         words = line.split()

@@ -1,8 +1,9 @@
 """Plants one defect in kernels, to check whether the tests notice it.
 
-The mutations in the table were chosen at random; the table does not change when kernels change:
+The mutations in the table were chosen at random. The table is not chosen again when kernels change.
+To choose again:
 
-    python -m tests.support.kernels.mutations    # chooses anew
+    python -m tests.support.kernels.mutations    # writes the table
 """
 
 import re
@@ -37,7 +38,7 @@ EDITS = (
     (r"float\(([^\s()]+) \+ ([^\s()]+)\)", r"float(\1) + float(\2)"),
     (r"\w+ < exist \? (\S.*?) : 0(\.0f)?;", r"\1;"),
 )
-"""Edits that introduce a mistake: a pattern and its replacement."""
+"""Edits that introduce a mistake. Each is a pattern and its replacement."""
 
 _BARRIERS = ("__syncthreads();", "__syncwarp();", "barrier_of_roles();")
 
@@ -56,7 +57,7 @@ CHOSEN_BY_HAND: Final = (
     "depthwise.cu: plus.at[i] = i < exist ? offset[4 + filter + i] : 0;: i < exist ? offset[4 + "
     "filter + i] : 0; becomes offset[4 + filter + i];",
 )
-"""Names in the table next to these: no test once noticed these mutations."""
+"""Mutations that the table has in addition, because once no test noticed them."""
 
 NOT_SIMULATED = ("ptx.cuh",)
 """Files that the simulator replaces."""
@@ -73,8 +74,8 @@ class Mutation:
 
     @property
     def description(self) -> str:
-        """Return the file, the line's text and the change, without line numbers, which every edit
-        would change."""
+        """Return the file, the line's text and the change. There is no line number, because every
+        edit would change it."""
         text = _text(self.file)
         first, last = text.rfind("\n", 0, self.begin) + 1, text.index("\n", self.end)
         line, old = text[first:last].strip(), text[self.begin : self.end].strip()
@@ -91,7 +92,8 @@ class Mutation:
 
 
 def by_name() -> dict[str, Mutation]:
-    """Return all mutations of all files; if several places share a name, it ends in a number."""
+    """Return all mutations of all files. If several places have the same name, a number is added to
+    each."""
     alike: dict[str, list[Mutation]] = {}
     for pattern, new in EDITS:
         for mutation in _places(pattern, new):
@@ -140,8 +142,9 @@ def _text(file: str) -> str:
 def concerned(mutation: Mutation, cases: Iterable[KernelCase], each: int) -> list[KernelCase]:
     """Return the cases of the kernels that include the mutated file.
 
-    There are `each` instantiations of every kernel, spread over all of them, and one that has a
-    case with 3-D padding, without which no depth is out of bounds.
+    Only about `each` instantiations of every kernel are included, spread evenly. In addition, one
+    instantiation with a case with 3-D padding is included, because only there a depth can be out of
+    bounds.
     """
     affected = [case for case in cases if _includes(case, mutation.file)]
     by_kernel: dict[tuple[str, ...], dict[tuple[str, ...], list[KernelCase]]] = {}
@@ -175,8 +178,8 @@ def _includes(case: KernelCase, file: str) -> bool:
 
 
 def copied(folder: Path) -> Path:
-    """Copy all sources into `folder` with the additional files that every case needs; return their
-    root."""
+    """Copy all sources into `folder`, with the additional files that every case needs. Return the
+    root of the copy."""
     root = shutil.copytree(SOURCE_ROOT, folder / "kernels" / "src")
     beside = root / COPY
     beside.parent.mkdir(parents=True)

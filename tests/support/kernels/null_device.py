@@ -1,4 +1,4 @@
-"""Implements a Device that takes no time, so that only the engine's own time in a call remains.
+"""Implements a Device that takes no time, so that a call takes only the engine's own time.
 
 A replay only sets the flags for which the engine waits.
 """
@@ -52,7 +52,7 @@ class NullStream:
 
 
 class NullEvent:
-    """Replaces an event. No time passes before it."""
+    """Replaces an event, which has always occurred."""
 
     def record(self, stream: Stream) -> None:
         pass
@@ -63,7 +63,7 @@ class NullEvent:
 
 @dataclass(slots=True)
 class NullGraph:
-    """Replaces a graph. Replaying it only sets the flags that the engine waits for."""
+    """Replaces a graph. A replay only sets the flags for which the engine waits."""
 
     flags: NDArray[np.float32] | None = None
 
@@ -73,8 +73,8 @@ class NullGraph:
 
 
 class NullDevice:
-    """Implements Device without computing. It has the properties of an H200, so that plans are an
-    H200's."""
+    """Implements Device without computing. It has the properties of an H200, so plans are made for
+    an H200."""
 
     name = "null device"
     architecture = H200.architecture

@@ -1,15 +1,16 @@
 """Finds instructions in PTX that access registers of an unfinished wgmma, along every path.
 
-    python -m tests.support.kernels.ptx    # the compiler's version, and what is found by kernel
+    python -m tests.support.kernels.ptx    # the compiler's version, and the accesses by kernel
 
-PTX ISA, 9.7.15: before the wait for a wgmma, no other instruction may access its sums or the
-registers of A, but another wgmma may add to the same sums. A compiler does not know this rule: an
-addition after a wait in the source depends only on the sums, and could move before the wait.
+PTX ISA, 9.7.15: until a wgmma has been waited for, no other instruction may access its sums or the
+registers of A. Only another wgmma may add to the same sums. The compiler does not know this rule.
+An addition that follows a wait in the source depends only on the sums, so the compiler could move
+it before the wait.
 
-The progress of a wgmma is its age: 0 until it is committed, and then the number of groups committed
-since, including its own. A wait for all but N groups ends those that are older than N. Each
+The age of a wgmma is 0 until it is committed. Then its age is the number of groups committed since,
+including its own group. A wait for all but N groups ends each wgmma that is older than N. Each
 register has the smallest age that it may have on any path to an instruction; where paths meet, the
-smaller age counts. Ages stop growing above the largest N, so the analysis of loops ends.
+smaller age counts. Ages do not grow beyond the largest N, so the analysis of loops ends.
 """
 
 import json
@@ -28,7 +29,7 @@ ARCHITECTURE: Final = "90a"
 """The only architecture that has wgmma."""
 
 Ages = dict[str, int]
-"""The names of registers that an unfinished wgmma uses."""
+"""The registers that an unfinished wgmma uses, each with the age of the wgmma."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Touch:
 
 
 def made(instantiation: Instantiation, root: Path = SOURCE_ROOT) -> nvrtc.CompilerOutput:
-    """Return the compiler's complete output for a kernel for Hopper."""
+    """Return the compiler's complete output for a kernel on Hopper."""
     headers = {path.name: path.read_text(encoding="utf-8") for path in root.glob("*.cuh")}
     source = (root / instantiation.source).read_text(encoding="utf-8")
     options = (f"--gpu-architecture=sm_{ARCHITECTURE}", *FLAGS, *instantiation.macros)
@@ -64,13 +65,13 @@ def made(instantiation: Instantiation, root: Path = SOURCE_ROOT) -> nvrtc.Compil
 
 
 def compiled(instantiation: Instantiation, root: Path = SOURCE_ROOT) -> str:
-    """Return the PTX of a kernel for Hopper."""
+    """Return the PTX of a kernel on Hopper."""
     return made(instantiation, root).ptx
 
 
 def touches(ptx: str) -> list[Touch]:
-    """Return the instructions that access sums or A's registers of an unfinished wgmma, or that
-    return during one."""
+    """Return the instructions that access the sums or A's registers of an unfinished wgmma, or that
+    return before it has ended."""
     code = instructions(ptx)
     oldest = 1 + max((_pending(each) for each in code if _is(each, "wait_group")), default=0)
     before: dict[int, Ages] = {0: {}}
@@ -111,7 +112,7 @@ def _touched(instruction: Instruction, ages: Ages) -> tuple[str, ...]:
         return tuple(sorted(ages))
     registers = set(_registers(instruction.operands))
     if _is(instruction, "mma_async"):
-        # It may add to sums under way, and read the same factors again.
+        # It may add to unfinished sums, and read the same factors again.
         registers -= {*_sums(instruction), *_factors(instruction)}
     return tuple(sorted(registers & ages.keys()))
 
@@ -133,7 +134,7 @@ def _sums(instruction: Instruction) -> tuple[str, ...]:
 
 
 def _factors(instruction: Instruction) -> tuple[str, ...]:
-    """Return the registers that contain A; none if A is in shared memory."""
+    """Return the registers that contain A. There are none if A is in shared memory."""
     behind = instruction.operands.partition("}")[2].lstrip(", ")
     return tuple(_registers(behind.partition("}")[0])) if behind.startswith("{") else ()
 
@@ -176,8 +177,8 @@ _TOKEN = re.compile(r"\s*(?:([{}])|([\w$]+:(?!:))|([^;]+);)")
 
 
 def _statements(ptx: str) -> Iterator[str]:
-    """Yield braces, labels with their colon, and the statements before semicolons, from the
-    function's body."""
+    """Yield the parts of the function's body: braces, labels with their colon, and statements
+    without their semicolon."""
     lines = [line.partition("//")[0] for line in ptx.splitlines()]
     if len(bodies := [i for i, line in enumerate(lines) if line.rstrip() == "{"]) != 1:
         raise ValueError(f"PTX of {len(bodies)} functions instead of one")
@@ -233,8 +234,8 @@ def with_products(instantiations: Iterable[Instantiation]) -> list[Instantiation
 
 
 def touches_of_all(instantiations: Iterable[Instantiation]) -> dict[str, list[str]]:
-    """Return the accesses to registers in use, kernel by kernel. Raises ValueError if a kernel has
-    no wgmma."""
+    """Return each kernel's accesses to registers that an unfinished wgmma uses. Raises ValueError
+    if a kernel has no wgmma."""
 
     def found(instantiation: Instantiation) -> list[str]:
         ptx = compiled(instantiation)

@@ -4,8 +4,8 @@ The reference for convolutions is in kernels/reference.py, because the tuner als
 with it.
 
 Arrays have ONNX's logical order with the batch axis first: N×C×H×W, in 3-D N×C×D×H×W. A function
-computes in the type of its input (float64 to check a kernel, float32 to see only the effect of
-rounding) and refuses to mix types. Axes are counted without the batch axis: axis 0 is C.
+computes in the type of its input and refuses to mix types. float64 is used to check a kernel, and
+float32 to see only the effect of rounding. Axes are counted without the batch axis: axis 0 is C.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -102,7 +102,7 @@ def _divisor(problem: PoolProblem, dtype: np.dtype[Any]) -> Array:
 
 
 def global_pool(x: Array, kind: PoolKind) -> Array:
-    """Return the maximum or average over all of H×W (D×H×W), N×C×H×W → N×C×1×1."""
+    """Return the maximum or average over each whole channel, H×W or D×H×W: N×C×H×W → N×C×1×1."""
     spatial = tuple(range(2, x.ndim))
     if kind is PoolKind.MAX:
         return np.asarray(x.max(axis=spatial, keepdims=True))
@@ -144,8 +144,9 @@ def normalise(
 ) -> Array:
     """Return y = activation((x - mean) / sqrt(variance + epsilon) · scale + shift), N×C×....
 
-    Mean and variance are over `axes`, axis 0 cut into `groups` runs; scale and shift broadcast to
-    one image (ONNX LayerNormalization, GroupNormalization, InstanceNormalization).
+    Mean and variance are over `axes`, of which axis 0 is divided into `groups` ranges. Scale and
+    shift broadcast to one image (ONNX LayerNormalization, GroupNormalization,
+    InstanceNormalization).
     """
     require_one_type(x, scale, shift)
     n, c, *rest = x.shape
@@ -183,7 +184,7 @@ def reduce(x: Array, kind: ReduceKind, axes: Sequence[int]) -> Array:
 def resample(x: Array, taps: Sequence[Array]) -> Array:
     """Return y[c, p, q] = Σ_i,j h[p, i] · w[q, j] · x[c, h'[p, i], w'[q, j]], N×C×H×W → N×C×P×Q.
 
-    `taps` has for each spatial axis the positions read and their factors, P×T×2.
+    For each spatial axis, `taps` has the positions that are read and their factors, P×T×2.
     """
     for axis, table in enumerate(taps, start=2):
         positions, factors = table[..., 0].astype(np.int64), table[..., 1]
@@ -277,8 +278,8 @@ def softmax(x: Array, axis: int, log: bool = False) -> Array:
 
 
 def top_k(scores: Array, k: int, *, logits: bool) -> Array:
-    """Return rows of all scores, the indices of the k largest, their probabilities, and a 1;
-    `scores` is N×classes.
+    """Return a row for each image: all scores, the indices of the k largest scores, their
+    probabilities, and a 1. `scores` is N×classes.
 
     The largest score comes first, and among equal scores the lowest index. Probabilities are the
     softmax of `logits`, or the scores; all are NaN if one of the row's scores is NaN or infinite.
@@ -345,8 +346,7 @@ def quantized(x: Array, stored: Storage) -> Array:
 def in_blocks(x: Array, block: int) -> Array:
     """Return N×C×H×W as N × 4·block² × H/block × W/block, with one pixel per block of pixels.
 
-    Its channels are the channels of the block's pixels, row by row, with 0 for a missing fourth
-    channel.
+    Each of the block's pixels contributes four channels, row by row. Missing channels are 0.
     """
     if block == 1:
         return x

@@ -1,16 +1,16 @@
 """Maintains the committed tables of each kernel's resources by architecture, with one file per
 compiler.
 
-    tests/kernels/resources/NVRTC-13.4.tsv   what each kernel takes: all kernels of the pinned one
-    tests/kernels/resources/NVRTC-13.0.tsv   of another, one kernel of each source, or more (WHOLE)
-    tests/kernels/resources/sources.tsv      the digests of the sources that the rows are from
+    tests/kernels/resources/NVRTC-13.4.tsv   of the pinned compiler: the resources of all kernels
+    tests/kernels/resources/NVRTC-13.0.tsv   of another: one kernel of each source, or more (WHOLE)
+    tests/kernels/resources/sources.tsv      the digests of the sources of the rows
 
-A change of the kernels or of `kernels.device.compilers.COMPARED` changes these files; check the
-difference and commit it:
+A change of the kernels or of `kernels.device.compilers.COMPARED` changes these files. Write them
+again, check the difference and commit it:
 
     python -m tests.support.kernels.resources            # all rows
-    python -m tests.support.kernels.resources changed    # those of the sources that changed
-    python -m tests.support.kernels.resources linear.cu  # those of some sources
+    python -m tests.support.kernels.resources changed    # the rows of the sources that changed
+    python -m tests.support.kernels.resources linear.cu  # the rows of some sources
 
 Each compiler runs in a separate process, and is downloaded from the package registry if it is not
 in .cache. With `--compiler "NVRTC 13.0"`, only the table of this compiler is written.
@@ -42,7 +42,7 @@ from tests.support.kernels.compilers import named, run_with
 MODULE = "tests.support.kernels.resources"
 
 EMBEDDED = ("87", "110")
-"""Jetson architectures: the long suite compiles all kernels for them, but there is no table."""
+"""Jetson architectures. The long suite compiles all kernels for them, but they have no table."""
 ARCHITECTURES = ("75", "80", "86", "89", "90a", "100", "120")
 """Architectures for which the pinned compiler's table has every kernel."""
 WITHOUT_SPILLS = ("80", "90a")
@@ -56,11 +56,11 @@ WHOLE: Mapping[str, Collection[str]] = {
     "NVRTC 13.0": ("90a",),
     PINNED: ARCHITECTURES,
 }
-"""For each compiler, the architectures for which its table has every kernel. For others, the table
-has one kernel per source."""
+"""For each compiler, the architectures for which its table has every kernel. For all other
+architectures, the table has one kernel per source."""
 
 BRIEF = ("NVRTC 12.8", "NVRTC 13.1", "NVRTC 13.2", "NVRTC 13.3")
-"""The compilers whose tables have only data-centre GPUs: those between the oldest and the newest
+"""The compilers whose tables have only data-centre GPUs. They are neither the oldest nor the newest
 that the extras install."""
 
 FOLDER = ROOT / "tests" / "kernels" / "resources"
@@ -75,7 +75,8 @@ Table = dict[str, dict[str, str]]
 
 
 def instantiations(arch: str) -> tuple[Instantiation, ...]:
-    """Return the kernels for an architecture; some architectures have no tensor cores for TF32.
+    """Return the kernels for an architecture. For example, architectures without tensor cores for
+    TF32 lack some kernels.
 
     Kernels for rare activations are compiled only for data-centre GPUs, to save a minute.
     """
@@ -84,8 +85,8 @@ def instantiations(arch: str) -> tuple[Instantiation, ...]:
 
 
 def sample(arch: str) -> tuple[Instantiation, ...]:
-    """Return one kernel per source for an architecture, and one for each range of architectures for
-    which a source has kernels."""
+    """Return a few kernels per source for an architecture: one for each range of architectures that
+    the source distinguishes."""
     firsts: dict[object, Instantiation] = {}
     for each in INSTANTIATIONS:
         if each.architectures.includes(arch):
@@ -99,7 +100,7 @@ def compared(made_by: str, arch: str) -> tuple[Instantiation, ...]:
 
 
 def columns() -> tuple[str, ...]:
-    """Return the architectures that the loaded compiler's table has."""
+    """Return the architectures in the loaded compiler's table."""
     return WITHOUT_SPILLS if compiler() in BRIEF else architectures()
 
 
@@ -130,7 +131,8 @@ def table_of(cubins: Mapping[tuple[Instantiation, str], Cubin]) -> Table:
 
 
 def _cell(cubin: Cubin) -> str:
-    """Return the registers and the nonzero sizes in bytes: "32 shared 1024"."""
+    """Return the text of a cell, such as "32 shared 1024": the registers and all nonzero sizes in
+    bytes."""
     bytes_of = {
         "shared": cubin.resources.static_shared,
         "stack": cubin.resources.stack,
@@ -194,7 +196,7 @@ def read(made_by: str = PINNED) -> Table:
 
 
 def committed_columns(made_by: str) -> tuple[str, ...]:
-    """Return the architectures of a compiler's committed table; none if there is no table."""
+    """Return the architectures in a compiler's committed table, or none if there is no table."""
     file = file_of(made_by)
     return tuple(next(iter(_read(file)[1].values()))) if file.exists() else ()
 

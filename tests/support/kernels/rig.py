@@ -1,5 +1,5 @@
-"""Shared parts of tests of kernel families: tests of drawn cases, and the check that a planted
-defect is noticed."""
+"""Parts that the tests of all kernel families share: tests of drawn cases, and the check that a
+planted defect is noticed."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -22,8 +22,8 @@ Test = Callable[..., None]
 def of_drawn(
     make: Callable[..., KernelCase], drawn: st.SearchStrategy[tuple[Any, ...]], few: int, many: int
 ) -> tuple[Test, Test]:
-    """Return two tests that compare cases with their reference: few cases, and many in the long
-    suite.
+    """Return two tests that compare drawn cases with their reference. The first tests `few` cases.
+    The second tests `many` cases, in the long suite.
 
     The tests have the fixture `device`; `make` receives the drawn values.
     """

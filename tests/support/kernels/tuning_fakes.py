@@ -1,4 +1,4 @@
-"""Fakes for tests of measuring: a clock with prescribed times, and wrong algorithms."""
+"""Contains fakes for tests of tuning: a clock with prescribed times, and wrong algorithms."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,8 +26,8 @@ from tests.support.kernels.windows import conv_problem, window
 
 DIRECT = DirectConv()
 TILE = TileConfig(Tile(bm=16, bn=32, bk=32, tm=4, tn=4, stages=3))
-"""The tests' algorithms without direct convolution's: a clock distinguishes candidates by their
-launches."""
+"""The configuration of the broken algorithms. Direct convolution does not have it, because a clock
+distinguishes candidates by their launches."""
 
 LAYER = conv_problem(1, 8, 12, window((5, 6), (3, 3), pads=(1, 1, 1, 1)))
 POINTWISE = conv_problem(1, 8, 12, window((5, 6), (1, 1)))
@@ -41,7 +41,8 @@ FEW = (DIRECT, DepthwiseConv())
 Us = Callable[[str, bool], float]
 
 _RANDOM = {"fp16": (np.float16, 1), "int8": (np.int8, 32)}
-"""The timed problems of a precision: type and approximate deviation; others are float32."""
+"""For problems at these precisions, the type and the approximate deviation of inputs. All other
+inputs are float32."""
 
 
 @dataclass
@@ -50,8 +51,8 @@ class Clock:
 
     `asked` records the problem and the candidate of every measurement, and whether it was cold.
     `runs` records the sets of operands, the copies and the replays. Operands are checked: inputs
-    must be ordinary floats, and counters must be zero. Overlapping launches take `trigger_us`, by
-    default the shortest for the earliest trigger, and are recorded in `triggers`.
+    must be ordinary floats, and counters must be zero. Overlapping launches take the time that
+    `trigger_us` has for their trigger, and are recorded in `triggers`.
     """
 
     candidates: Mapping[tuple[Launch, ...], tuple[str, str]]
@@ -117,7 +118,7 @@ def _plain(launches: Iterable[Launch]) -> tuple[Launch, ...]:
 
 
 def by_length(name: str, cold: bool) -> float:
-    """Return a time that sorts candidates in some order."""
+    """Return a different time for each candidate, which depends on its name."""
     return 10.0 + len(name) + hash_of(name) / 1000 + 5 * cold
 
 
@@ -149,7 +150,7 @@ class BrokenConv(DirectConv):
 
     def work(self, problem: ConvProblem, config: TileConfig[Tile]) -> tuple[Work]:
         (work,) = DIRECT.work(problem, replace(config, tile=TILES[-1]))  # one with a profile
-        return (replace(work, products=100 * work.products),)  # its turn comes last
+        return (replace(work, products=100 * work.products),)  # so it is tried last
 
 
 class TurnsFilter(BrokenConv):

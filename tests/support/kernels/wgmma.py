@@ -1,5 +1,5 @@
-"""Shared parts of the tests of wgmma kernels: their machine code, and defects that each could
-have."""
+"""Parts that the tests of wgmma kernels share: the kernels' machine code, and defects that each
+kernel could have."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -25,16 +25,17 @@ OF_CLUSTERS = {
     "rows that do not divide": ("exist + splits - 1, sizes", "exist, sizes"),
     "a workspace that is not there": ("in_cluster ? 1 : splits", "splits"),
 }
-"""The code in which the blocks of a cluster add the parts of sums."""
+"""Defects in the code with which the blocks of a cluster add the parts of sums."""
 
 
 def machine_code(
     kernel: Instantiation, waiting: Sequence[bool]
 ) -> tuple[Cubin, tuple[Instruction, ...], Counter[str]]:
-    """Return a kernel for Hopper, its instructions, and the count of each opcode.
+    """Return a kernel compiled for Hopper, its instructions, and the count of each opcode.
 
-    Fails unless its products wait for earlier products as `waiting` states, one by one, and no
-    other instruction multiplies. If ptxas makes each product wait, it reports C7510 to C7515.
+    `waiting` states for each product whether it waits for earlier products. Fails if a product does
+    otherwise, or if another instruction multiplies. If ptxas lets every product wait, it reports
+    C7510 to C7515.
     """
     ((_, cubin),) = compile_all([kernel], [ptx.ARCHITECTURE], CACHE).items()
     assert cubin.resources.spill_stores == cubin.resources.spill_loads == 0
@@ -46,5 +47,5 @@ def machine_code(
     code = Counter(each.opcode for each in listed)
     assert not any(opcode.startswith("HMMA") for opcode in code)
     loads = sum(count for opcode, count in code.items() if opcode.startswith("LDSM"))
-    assert loads == (4 if "TF32" in kernel.expression else 0)  # pixels, to be rounded or split
+    assert loads == (4 if "TF32" in kernel.expression else 0)  # of pixels
     return cubin, listed, code

@@ -12,15 +12,15 @@ ON_A_DEVICE = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
 )
-"""Settings for tests of drawn layers, which share one device and run for very different times. An
-algorithm that supports few layers filters most of them out."""
+"""Settings for tests of drawn layers. The tests share one device and take very different times. If
+an algorithm supports few layers, most drawn layers are filtered out."""
 
 
 def floor_output(
     size: int, kernel: int, stride: int, dilation: int, pad_begin: int, pad_end: int
 ) -> int:
-    """Return the number of windows that fit entirely inside one padded axis; 0 or less if none
-    does."""
+    """Return the number of windows that fit entirely inside one padded axis. It is 0 or less if
+    none fits."""
     return (size + pad_begin + pad_end - (dilation * (kernel - 1) + 1)) // stride + 1
 
 
@@ -33,7 +33,8 @@ def window(
     pads: Axes | None = None,
     output: Axes | None = None,
 ) -> Window:
-    """Return a window; `pads` has every axis's begin and then every axis's end, as in ONNX."""
+    """Return a window. As in ONNX, `pads` has the begin of every axis and then the end of every
+    axis."""
     axes = len(size)
     strides = strides or (1,) * axes
     dilations = dilations or (1,) * axes
@@ -44,13 +45,14 @@ def window(
 
 
 def conv_problem(n: int, c: int, k: int, seen: Window, groups: int = 1) -> ConvProblem:
-    """Return a problem; the window is a late argument, so that rows of cases are easy to read."""
+    """Return a problem. The window is a late argument, so that rows of cases are easy to read."""
     return ConvProblem(n=n, c=c, k=k, window=seen, groups=groups)
 
 
 @st.composite
 def windows(draw: st.DrawFn) -> Window:
-    """Draw any small window; its padding is less than the kernel, as ONNX requires for pooling."""
+    """Draw any small window. Its padding is smaller than the kernel, as ONNX requires for
+    pooling."""
     axes = draw(st.sampled_from((2, 2, 3)))
 
     def each(least: int, most: int) -> Axes:

@@ -1,4 +1,5 @@
-"""Computes the sizes of the terms of Winograd's sums, to which rounding errors are relative."""
+"""Computes the sizes of the terms of Winograd's sums. Rounding errors are relative to these
+sizes."""
 
 from fractions import Fraction
 
@@ -15,14 +16,15 @@ from tests.support.kernels.arrays import Array
 def winograd_terms(
     x: Array, weight: Array, problem: ConvProblem, matrices: WinogradMatrices
 ) -> Array:
-    """Return winograd_conv without signs, N×K×P×Q, to which a kernel's rounding errors are
-    relative.
+    """Return the result of winograd_conv computed from absolute values, N×K×P×Q. A kernel's
+    rounding errors are relative to it.
 
         |Aᵀ| [Σ_c (|G| |g| |Gᵀ|) ⊙ (|Bᵀ| |d| |B|)] |A|
 
-    where |Aᵀ| and |Bᵀ| include what cancels in the generated transforms (`magnitudes`).
-    No intermediate sum is larger, so y errs by at most `winograd_roundings` · eps / 2 of this, to
-    first order (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
+    Here |Aᵀ| and |Bᵀ| include the terms that cancel in the generated transforms (`magnitudes`). No
+    intermediate sum is larger than this result. So, to first order, the error of y is at most
+    `winograd_roundings` · eps / 2 times this result (Higham, Accuracy and Stability of Numerical
+    Algorithms, section 3.1).
     """
     bt, at = (as_array(magnitudes(program(matrix))) for matrix in (matrices.bt, matrices.at))
     axes = len(problem.window.input)
@@ -37,9 +39,11 @@ def matrix_of(computed: Program) -> Matrix:
 
 
 def magnitudes(computed: Program) -> Matrix:
-    """Return the matrix of the terms' sizes: |matrix|, or more if shared values partly cancel.
+    """Return the matrix of the terms' sizes. An entry is the absolute value of the program's
+    matrix, or more if shared values partly cancel.
 
-    It bounds the share of each input in the output's sums, on which their rounding depends.
+    It bounds how much each input contributes to the sums of an output. The rounding of these sums
+    depends on it.
     """
     return _expanded(computed, absolute=True)
 

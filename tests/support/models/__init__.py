@@ -1,1 +1,1 @@
-"""Contains graphs, models (hostile ones too) and classifiers for the tests of models."""
+"""Contains graphs, models (also hostile models) and classifiers for the tests of models."""

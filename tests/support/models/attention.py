@@ -17,10 +17,11 @@ def attention(
     unknown: bool = False,
     side: int = SIZE,
 ) -> onnx.ModelProto:
-    """Return a ViT with one layer, as timm's is exported: patches, q, k and v from one product,
-    attention, and the mean of the tokens. Each 4 × 4 pixels of an image are a token.
+    """Return a ViT with one layer, in the form in which timm's ViT is exported: patches, q, k and v
+    from one product, attention, and the mean of the tokens. Each 4 × 4 pixels of an image are a
+    token.
 
-    With `unknown`, it contains an operator that typed nodes cannot express.
+    With `unknown`, the model contains an operator that typed nodes cannot express.
     """
     kind = helper.tensor_dtype_to_np_dtype(element)
     last = [node("Gemm", "mean h", "y" if head == "Gemm" else "logits")]

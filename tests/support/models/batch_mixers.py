@@ -10,9 +10,9 @@ from tests.support.models.onnx_chains import Weights, node, noise
 
 SIZE, CLASSES = 8, 5
 
-# From the logits z, N×5, to the scores y, with constants by name.
+# Nodes from the logits z, N×5, to the scores y, and their constants by name.
 _ENDS: Mapping[str, tuple[list[onnx.NodeProto], Weights]] = {
-    # The loader refuses it as the last node.
+    # The loader refuses such a Softmax as the last node.
     "softmax": (
         [node("Softmax", "z", "shares", axis=0), node("MatMul", "shares turned")],
         {"turned": noise(CLASSES, CLASSES)},

@@ -36,8 +36,8 @@ H200_CHOICE = heuristic(H200)
 
 
 def preprocessing_of(shape: tuple[int, ...], layout: Layout = Layout.NCHW) -> Preprocessing:
-    """Return preprocessing for C×H×W or C×D×H×W that differs between channels, so that swaps are
-    noticed."""
+    """Return preprocessing for C×H×W or C×D×H×W. It differs between channels, so that swapped
+    channels are noticed."""
     channels, *depth, height, width = shape
     return Preprocessing(
         height=height,
@@ -75,8 +75,8 @@ def network_of(name: str, proto: onnx.ModelProto) -> Classifier:
 
 
 def branching() -> Classifier:
-    """Return a network whose branches write into one buffer, overwrite each other, and differ in
-    length or not."""
+    """Return a network with several branches. Some write into the same buffer, and some have
+    different lengths."""
     b = GraphBuilder(0, x=(3, 8, 8))
     first = b.conv("first", "x", 16, 3)
     deep = b.conv("deep2", b.conv("deep1", first, 8, 1), 8, 3)
@@ -107,7 +107,7 @@ class _Steps:
 
 
 def scores_by_steps(engine: CudaEngine, images: Batch) -> NDArray[np.float32]:
-    """Return the scores of the engine's plans without captured graphs."""
+    """Return the scores that the engine computes step by step, without captured graphs."""
     graphs = {key: replay.graph for key, replay in engine._replays.items()}
     for key, replay in engine._replays.items():
         replay.graph = _Steps(engine, engine._plans[key])
@@ -124,7 +124,7 @@ def with_one_output(graph: Graph) -> Graph:
 
 
 def pixels(classifier: Classifier, n: int, seed: int = 0) -> NDArray[np.uint8]:
-    """Return n images that differ in colour and coarse pattern, as do the frames of a clip."""
+    """Return n images that differ in colour and coarse pattern. So do the frames of a clip."""
     *spatial, channels = classifier.preprocessing.image_shape
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (n, *[4] * len(spatial), channels))
@@ -146,4 +146,5 @@ def reference_scores(classifier: Classifier, images: NDArray[np.uint8]) -> NDArr
 
 
 network_tolerance = partial(tolerance.network_tolerance, choose=H200_CHOICE)
-"""The tolerance for the algorithms chosen for an H200; other devices choose similar ones."""
+"""The tolerance for the algorithms that are chosen for an H200. Algorithms for other devices are
+similar."""

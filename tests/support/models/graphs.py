@@ -1,7 +1,7 @@
 """Builds small typed graphs by hand, and compares a graph with its rewritten form.
 
-If a Conv writes a value "c", the node is called "conv_c"; if an addition writes "s", the node is
-called "binary_s".
+A Conv that writes the value "c" is called "conv_c". An addition that writes "s" is called
+"binary_s".
 """
 
 from typing import Any
@@ -39,10 +39,10 @@ from tests.support.tolerance import EPS32, EPS64, assert_within
 
 
 class GraphBuilder:
-    """Collects nodes; every method returns the name of the value that it adds.
+    """Collects nodes. Every method that adds a value returns the value's name.
 
-    Filters are seeded noise. The absolute values for each output sum to at most 1, so no layer
-    enlarges an error, and rounding errors are known.
+    Filters are seeded noise. The absolute values of the weights of each output sum to at most 1. So
+    no layer enlarges an error, and rounding errors are known.
     """
 
     def __init__(self, seed: int = 0, **inputs: Shape) -> None:
@@ -212,17 +212,17 @@ def _window(
 def rewritten(graph: Graph, *, rounds: bool = False, n: int = 2, seed: int = 0) -> RewriteResult:
     """Return the rewritten graph, after checking in float64 that it computes the same.
 
-    Without `rounds`, no weight was computed again, and both graphs compute the same sums, possibly
-    in another order. With `rounds`, each node of the original may have rounded its weights to
-    float32 once.
+    Without `rounds`, rewriting must not have computed new weights: both graphs compute the same
+    sums, possibly in another order. With `rounds`, rewriting may have rounded new weights to
+    float32 once for each node of the original.
     """
     result = rewrite(graph)
     rng = np.random.default_rng(seed)
     inputs = {name: rng.uniform(-2, 2, (n, *graph.shape(name))) for name in graph.inputs}
     before = run_reference(graph, inputs, all_values=True)
     after = run_reference(result.graph, inputs)
-    # No layer of a GraphBuilder makes an error larger, but a scale of 1.5 does, and a product by
-    # its other factor: 8 covers the small graphs here.
+    # No layer of a GraphBuilder enlarges an error. But a scale of 1.5 does, and a product enlarges
+    # the error of a factor by the other factor. The 8 covers this in small graphs.
     largest = max(1.0, *(float(np.max(np.abs(array))) for array in before.values()))
     bound = 8 * len(graph.nodes) * largest * (EPS32 if rounds else 16 * EPS64)
     assert result.graph.inputs == graph.inputs
@@ -243,7 +243,7 @@ def refusals(result: RewriteResult, rule: str) -> dict[str, str]:
 
 
 def only_scale_shift(result: RewriteResult) -> tuple[ScaleShift, NDArray[Any], NDArray[Any]]:
-    """Return the rewritten graph's only node, with its scales and shifts."""
+    """Return the rewritten graph's only node, which is a ScaleShift, with its scales and shifts."""
     (node,) = result.graph.nodes
     assert isinstance(node, ScaleShift)
     return node, result.graph.weights[node.scale], result.graph.weights[node.shift]

@@ -44,7 +44,7 @@ MEGABYTES = 20 * 2**20
 HUGE = 2**40
 CUBE = ints(1, 3, 2**20, 2**20)
 
-# Where 20 MB are written in fields of two or three bytes, and what onnx's schema has there.
+# Models with 20 MB of fields of two or three bytes, by the kind of field.
 CROWDS: dict[str, Build] = {
     "nodes": lambda: with_graph_fields(b"\x0a\x00" * (MEGABYTES // 2)),
     "attributes": lambda: with_graph_fields(message(1, b"\x2a\x00" * (MEGABYTES // 2))),
@@ -292,7 +292,7 @@ BROKEN: dict[str, tuple[str, Build]] = {
     "messages 200 deep": ("truncated", lambda: with_graph_fields(nested_messages(200))),
 }
 
-# What would take most without the bounds: gigabytes, or minutes.
+# The models that would need most without the bounds: gigabytes, or minutes.
 MEASURED = (
     "100,000 nodes",
     "functions of 2**60 nodes",

@@ -1,4 +1,4 @@
-"""Creates models that need too many resources, from small files or files that are cheap to write.
+"""Creates models that need too many resources. Their files are small or cheap to write.
 
 Models that onnx's helpers would refuse to write are assembled from protobuf's wire format.
 """
@@ -30,7 +30,7 @@ def node(op: str, inputs: str, outputs: str, **rest: Any) -> NodeProto:
 
 
 def value(name: str, shape: Sequence[int | str | None] | None) -> ValueInfoProto:
-    """Return a float value of a shape, in which None means an unknown size."""
+    """Return a float value of a shape. In the shape, None means an unknown size."""
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
 
@@ -58,7 +58,7 @@ def model(
 
 
 def chain(op: str, n: int, more: str = "", **rest: Any) -> list[NodeProto]:
-    """Return n nodes from x to y, each of which reads the one before it and `more`."""
+    """Return n nodes from x to y. Each node reads the output of the previous node and `more`."""
     names = ["x", *(f"v{i}" for i in range(1, n)), "y"]
     return [node(op, f"{names[i]} {more}", names[i + 1], **rest) for i in range(n)]
 
@@ -120,7 +120,7 @@ def recursion(*names: str) -> ModelProto:
 
 
 def circle_through_call() -> ModelProto:
-    """Return a model with a function that computes y from y, which only its caller defines.
+    """Return a model with a function that computes y from y. Only its caller defines y.
 
     onnx.checker does not check functions in models from before functions existed.
     """
@@ -159,7 +159,7 @@ def inner_else() -> GraphProto:
 
 
 def loop(times: int) -> ModelProto:
-    """Return a model that adds to x a 1 that is doubled `times` times."""
+    """Return a model that doubles the number 1 `times` times, and adds the result to x."""
     scalar = helper.make_tensor_value_info
     body = helper.make_graph(
         [node("Identity", "go", "on"), node("Add", "v v", "w")],
@@ -196,7 +196,7 @@ def with_model_fields(content: bytes) -> bytes:
 
 
 def nested_messages(depth: int) -> bytes:
-    """Return graphs in attributes of nodes of graphs, nested `depth` deep."""
+    """Return a graph with a node whose attribute is another such graph, nested `depth` deep."""
     content = b""
     for _ in range(depth):
         content = message(1, message(5, message(6, content)))
@@ -254,8 +254,7 @@ def concat_doubling(n: int, first: str, weights: Weights | None = None) -> Model
 
 
 def gathers(n: int, index: NDArray[np.int64] | None) -> ModelProto:
-    """Return a model whose Gathers multiply axes: with an index of many numbers, or with the value
-    itself."""
+    """Return a model whose Gathers add axes. The index has many numbers, or is the value itself."""
     names = ["x", *(f"v{i}" for i in range(1, n)), "y"]
     nodes = [
         node("Gather", f"{names[i]} {names[i] if index is None else 'i'}", names[i + 1])
@@ -280,7 +279,7 @@ def read_by(n: int) -> ModelProto:
 
 
 def doubled_pieces(n: int) -> ModelProto:
-    """Return a model that joins a value n times: twice n // 2, plus the rest."""
+    """Return a model that joins n copies of a value by doubling."""
     nodes = [
         node("Concat", "x " * (n // 2), "half", axis=1),
         node("Concat", "half half " + "x" * (n % 2), "y", axis=1),

@@ -1,7 +1,7 @@
 """Loads a model in a separate process and prints the time and memory: python -m ... FILE.
 
-`convoy inspect` loads a file in the same way. Memory is the peak in addition to the imports'
-memory. The process may use at most 4 GiB of addresses and two minutes of CPU time, so a failing
+`convoy inspect` loads a file in the same way. The memory is the peak minus the memory of the
+imports. The process may use at most 4 GiB of addresses and two minutes of CPU time, so a failing
 test cannot harm the machine.
 """
 
@@ -17,16 +17,16 @@ from time import process_time
 from models import ModelError, load_classifier, report
 
 ADDRESSES = 4 * 2**30
-SECONDS = 120  # of a processor's time; on a busy machine they take longer
+SECONDS = 120  # of CPU time
 
 
 @dataclass(frozen=True)
 class LoadCost:
     """Holds the time and memory of loading a file."""
 
-    error: str  # the class of what was raised, "" where it loaded
+    error: str  # the class of the error, or "" if the file was loaded
     message: str
-    seconds: float  # of a processor's time
+    seconds: float  # of CPU time
     mebibytes: float
 
 
@@ -44,7 +44,7 @@ def measure(path: Path) -> LoadCost:
 
 
 def _peak() -> float:
-    # Not ru_maxrss, which a process inherits from its parent.
+    # ru_maxrss would include the parent's memory, because it is inherited.
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 

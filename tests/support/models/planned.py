@@ -1,6 +1,7 @@
-"""Digests of the plans of the nine networks: the launches, their operands and their order.
+"""Computes digests of the plans of the nine networks. A digest covers the launches, their operands
+and their order.
 
-    python -m tests.support.models.planned    # writes the table anew
+    python -m tests.support.models.planned    # writes the table again
 
 A digest distinguishes launches by their machine code (the instantiation), geometry and numbers, and
 by the positions of their operands. It does not include names of nodes and weights, which libraries
@@ -37,7 +38,7 @@ class Planned:
 
 
 def planned(name: str) -> Iterator[Planned]:
-    """Yield the rows of one of the nine networks, as planned for an H200 with the cost model."""
+    """Yield the rows of one of the nine networks, planned for an H200 with the cost model."""
     network = network_of(name, light_network(name))
     for precision in PRECISIONS:
         classifier = replace(network, precision=precision)
@@ -50,7 +51,7 @@ def planned(name: str) -> Iterator[Planned]:
 
 def digest(plan: Plan) -> str:
     """Return the digest of a plan."""
-    weights: dict[str | None, int] = {}  # numbered as they are met
+    weights: dict[str | None, int] = {}  # numbered in the order of use
     said = sha256()
     for step, after in zip(plan.steps, plan.after, strict=True):
         operands = [

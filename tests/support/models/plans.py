@@ -30,10 +30,10 @@ def check_operands(plan: Plan) -> None:
 
 
 def in_turn(plan: Plan) -> Callable[[Collection[int], Collection[int]], bool]:
-    """Return a function that tells whether all steps of one buffer end before any step of the other
-    begins.
+    """Return a function of the steps of two buffers. It returns whether all steps of one buffer end
+    before any step of the other buffer begins.
 
-    Either buffer may be the first. Two buffers for which this does not hold may be in use at the
+    Either buffer may come first. If the function returns False, the buffers may be in use at the
     same time.
     """
     before: list[set[int]] = []
@@ -47,8 +47,8 @@ def in_turn(plan: Plan) -> Callable[[Collection[int], Collection[int]], bool]:
 
 
 def least_arena(plan: Plan) -> int:
-    """Return the largest sum in bytes of buffers of which every two may be in use at the same
-    time."""
+    """Return the largest total size of buffers that may all be in use at the same time, in
+    bytes."""
     users, apart = _users(plan), in_turn(plan)
     sizes = {life.name: aligned(life.nbytes) for life in plan.buffers}
     beside = {
@@ -72,8 +72,8 @@ def least_arena(plan: Plan) -> int:
 def _users(plan: Plan) -> dict[str, list[int]]:
     """Return the steps that read or write each buffer of the arena.
 
-    If steps run concurrently, a buffer's steps and bytes do not form one range, so the plan states
-    the steps that use each buffer. A test of random graphs compares this with the tape.
+    If steps run concurrently, the steps that use a buffer do not form one range, so the plan lists
+    them. A test of random graphs compares these lists with the tape.
     """
     return {
         life.name: [
@@ -93,7 +93,8 @@ def _touches(plan: Plan, life: Lifetime, index: int, step: Step) -> bool:
 
 
 def lower_bound(lifetimes: Iterable[Lifetime]) -> int:
-    """Return a lower bound on the bytes of any layout: the most bytes in use at one step."""
+    """Return a lower bound on the bytes of any layout, which is the most bytes in use at one
+    step."""
     changes: dict[int, int] = {}
     for life in lifetimes:
         changes[life.first] = changes.get(life.first, 0) + aligned(life.nbytes)

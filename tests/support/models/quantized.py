@@ -35,7 +35,7 @@ class Images(CalibrationDataReader):  # type: ignore[misc]  # the library is unt
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Silence the library's advice to prepare a model first."""
+    """Suppress the library's advice to prepare a model first."""
     logging.disable(logging.WARNING)
     try:
         yield
@@ -53,7 +53,7 @@ def quantized(
     activations: QuantType = QuantType.QUInt8,
     weights: QuantType = QuantType.QInt8,
 ) -> Path:
-    """Write to `to` the model in `path`, quantized, and return `to`."""
+    """Quantize the model in `path`, write the result to `to`, and return `to`."""
     (value,) = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).get_inputs()
     with quietly():
         quantize_static(
@@ -71,9 +71,9 @@ def quantized(
 def run_on_integers(model: ModelProto | Path, images: NDArray[Any]) -> NDArray[np.float32]:
     """Return the scores of each image alone, with ONNX Runtime's integer kernels.
 
-    Their sums are exact on every CPU. Where pairs of products would saturate, ONNX Runtime's option
-    converts the filters of a file to uint8. For models with shared zero points, for which the
-    option cannot create a session, Convoy converts them.
+    The kernels' sums are exact on every CPU. On CPUs on which pairs of products would saturate,
+    filters are converted to uint8: in a file, by an option of ONNX Runtime; in a model in memory,
+    by Convoy. The option cannot create a session for models with shared zero points.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

@@ -22,7 +22,8 @@ ACTIVATIONS = (RELU, RELU6, SIGMOID, LEAKY_RELU, HARD_SIGMOID)
 
 
 class Draw:
-    """Draws one graph: image-shaped values of one spatial size, then a head."""
+    """Draws one graph: values with the shape of an image, all of the same height and width, and
+    then a head."""
 
     def __init__(self, data: st.DataObject) -> None:
         self.data = data
@@ -43,7 +44,7 @@ class Draw:
         for index in range(self.one_of(range(1, 12))):
             y, x = f"v{index}", self.image()
             self.one_of(STEPS)(self, y, x)
-            if self.b.shapes[y][0] <= 32:  # Concats of Concats soon are large
+            if self.b.shapes[y][0] <= 32:  # Concats of Concats would soon be large
                 self.images.append(y)
         b, x = self.b, self.images[-1]
         outputs = []
@@ -206,7 +207,7 @@ def residual_of_rolled(d: Draw, y: str, x: str) -> None:
 
 
 STEPS: tuple[Callable[[Draw, str, str], None], ...] = (
-    # What rules look for most is drawn more often.
+    # Nodes that many rules match are drawn more often.
     *(conv, conv, scale_shift, scale_shift, activate, activate, add, add, concat, concat),
     *(arithmetic, add_constants, list_again, identity, split, scale_channels_apart),
     *(pad, pool, shuffle, silu, hard_swish),

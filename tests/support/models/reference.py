@@ -63,14 +63,14 @@ def run_reference(
     *,
     all_values: bool = False,
 ) -> dict[str, Array]:
-    """Return the graph's outputs by name, each n×(its shape), for inputs that are n×(their shape).
+    """Return the graph's outputs by name. Inputs and outputs have n images of their shape.
 
     Weights and inputs are converted to `dtype`, in which every node computes. With `all_values`,
     every value is returned, including inputs; otherwise each value is freed after its last reader.
     Values are rounded to their stored type, and factors are rounded as in tensor cores.
 
-    Raises ValueError for inputs that are missing, unknown or misshapen, and GraphError when a node
-    does not compute the shape that the graph says.
+    Raises ValueError for inputs that are missing, unknown or of a wrong shape. Raises GraphError if
+    a node's result does not have the shape that the graph states.
     """
     memory = _Memory(graph, _batch_size(graph, inputs), dtype)
     for name in graph.inputs:
@@ -107,8 +107,8 @@ def _home(graph: Graph, name: str) -> tuple[str, int]:
 
 
 def _last_uses(graph: Graph, kept: Iterable[str]) -> dict[int, list[str]]:
-    """Return, by index of each node, the outermost values that neither later nodes nor the caller
-    need."""
+    """Return, for the index of each node, the outermost values that are not needed after this
+    node."""
     last: dict[str, int] = {}
     for index, node in enumerate(graph.nodes):
         for name in (node.output, *node.operands()):
@@ -123,7 +123,8 @@ def _last_uses(graph: Graph, kept: Iterable[str]) -> dict[int, list[str]]:
 
 
 class _Memory:
-    """Holds the arrays of one run: one per outermost value, sliced for the values inside it."""
+    """Holds the arrays of one run. Each outermost value has an array; the values inside it are
+    slices of this array."""
 
     def __init__(self, graph: Graph, n: int, dtype: Float) -> None:
         self.graph = graph
@@ -155,7 +156,7 @@ class _Memory:
             self._arrays[name] = array
             return
         if root not in self._arrays:
-            # NaN, so that a channel read before it is written shows in the result.
+            # NaN, so that a channel that is read before it is written is noticed.
             shape = (self.n, *self.graph.shape(root))
             self._arrays[root] = np.full(shape, np.nan, self.dtype)
         self._arrays[root][:, offset : offset + expected[1]] = array
@@ -169,10 +170,10 @@ class _Memory:
         return None if name is None else self.read(name)
 
     def read_aligned(self, name: str, rank: int) -> Array:
-        """Return a value with axes of size 1 inserted after the batch, so that an image has `rank`
-        axes.
+        """Return a value with axes of size 1 inserted after the batch axis, so that an image has
+        `rank` axes.
 
-        Operands of different rank therefore broadcast within an image, but never across the batch.
+        So operands of different rank broadcast within an image, but never across the batch.
         """
         shape = self.graph.shape(name)
         batch = 1 if name in self.graph.weights else self.n
@@ -190,7 +191,7 @@ def _factor(precision: Precision, array: Array) -> Array:
     """Return the numbers that tensor cores multiply in place of `array`; TF32X3 keeps all bits."""
     if precision is Precision.TF32:
         return to_tf32(array.astype(np.float32)).astype(array.dtype)
-    if precision is Precision.INT8:  # of quantized values
+    if precision is Precision.INT8:  # values are already quantized
         return array
     return _rounded_to(precision.stored, array)
 

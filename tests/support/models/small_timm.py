@@ -1,9 +1,9 @@
-"""Small networks with attention, exported from timm with PyTorch's exporters and committed in this
-folder.
+"""Exports small networks with attention from timm with PyTorch's exporters. The files are committed
+in this folder.
 
-    python -m tests.support.models.small_timm NAME ...    # anew
+    python -m tests.support.models.small_timm NAME ...    # exports again
 
-They come from torch 2.11 and timm 1.0.31, and those from mobilevit on from torch 2.15.
+The files come from torch 2.11 and timm 1.0.31. The networks from mobilevit on come from torch 2.15.
 
 Widths and depths are the smallest that keep each network's structure. Weights and normalisations
 are random, as if the networks were trained.
@@ -24,8 +24,8 @@ CLASSES = 5
 
 @dataclass(frozen=True)
 class Small:
-    """Holds the recipe of a network: the name in timm, the side of its images, the exporter, and
-    whether N is variable or 1."""
+    """Holds the recipe of a network: the function that creates it, the side of its images, the
+    exporter, and whether N is variable or 1."""
 
     make: Callable[[Any], Any]
     side: int
@@ -34,7 +34,7 @@ class Small:
 
 
 def _vit(timm: Any) -> Any:
-    # Of 18 channels in 3 heads: neither is whole vectors, and 5 tokens are no multiple of any.
+    # 18 channels in 3 heads: neither fills whole vectors. 5 tokens are not a multiple of any tile.
     return timm.models.VisionTransformer(
         img_size=16, patch_size=8, embed_dim=18, depth=2, num_heads=3, num_classes=CLASSES
     )
@@ -47,7 +47,7 @@ def _deit(timm: Any) -> Any:
 
 
 def _swin(timm: Any) -> Any:
-    # 8 × 8 tokens in windows of 4 × 4, moved by 2; then 4 × 4 in one.
+    # 8 × 8 tokens in windows of 4 × 4, moved by 2; then 4 × 4 tokens in one window.
     return timm.models.SwinTransformer(
         img_size=32,
         embed_dim=8,
@@ -113,7 +113,7 @@ def _mobilevitv2(timm: Any) -> Any:
 
 
 def _coatnet(timm: Any) -> Any:
-    # A stage of convolutions, then one of 4 × 4 tokens with biases of relative positions.
+    # A stage of convolutions, then a stage of 4 × 4 tokens with biases of relative positions.
     return timm.models.MaxxVit(
         timm.models.MaxxVitCfg(
             embed_dim=(8, 16),
@@ -199,7 +199,8 @@ def main(names: Iterable[str]) -> None:
 
 
 def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Remove the exporter's source lines of each node, which differ between machines."""
+    """Remove the source lines that the exporter adds to each node, because they differ between
+    machines."""
     graph = model.graph
     values = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
     for each in (model, graph, *graph.node, *values):
@@ -217,7 +218,7 @@ def _as_if_trained(module: Any) -> None:
             parameter.data.uniform_(0.5, 1.5)
         elif is_norm and key == "bias":
             parameter.data.normal_(0, 0.1)
-        elif parameter.ndim >= 2:  # timm draws them near 0
+        elif parameter.ndim >= 2:  # timm draws these weights near 0
             parameter.data.normal_(0, parameter[0].numel() ** -0.5)
         elif "gamma" in key or key == "scale":
             parameter.data.uniform_(0.5, 1.5)

@@ -40,22 +40,22 @@ class Proxy(StrEnum):
     PYTHON = "python"
     """Ray's default."""
     HAPROXY = "haproxy"
-    """Straight to the replicas."""
+    """Sends requests directly to the replicas."""
 
 
-# README.md of deploy/ray says the same to those who start nodes.
+# deploy/ray/README.md tells users to set the same variables.
 _LOST = {"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.ray.proxy.middlewares"}
 _ENVIRONMENT: Mapping[Proxy, Mapping[str, str]] = {
     Proxy.PYTHON: _LOST,
     Proxy.HAPROXY: {
-        **_LOST,  # it sends requests to Python's proxy where no replica is there
+        **_LOST,  # if no replica runs, HAProxy sends requests to Python's proxy
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
-        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "262144",  # what fits in can be sent again
+        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "262144",  # requests that fit can be sent again
     },
 }
 
-# All nodes start at once on few cores, which may be busy.
+# Longer time limits, because all nodes start at the same time on few cores.
 _PATIENCE = {
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     "RAY_SERVE_HAPROXY_STARTUP_TIMEOUT_S": "120",
@@ -133,7 +133,8 @@ class RayConvoy:
 def configuration(
     port: int, arguments: Mapping[str, Any], replicas: tuple[int, int] = (1, 1)
 ) -> dict[str, Any]:
-    """Return deploy/ray/serve.yaml for this machine's CPU, one core and port, with these bounds."""
+    """Return the content of deploy/ray/serve.yaml, changed to this port, to one core of the CPU per
+    replica, and to `replicas` (the least and the most)."""
     config: dict[str, Any] = yaml.safe_load(
         (DEPLOY / "serve.yaml").read_text().replace("convoy_inference.", "")  # as in a checkout
     )
@@ -157,7 +158,8 @@ def ray_convoy(
     proxy: Proxy = Proxy.PYTHON,
     autoscaling: Mapping[str, Any] | None = None,
 ) -> Iterator[RayConvoy]:
-    """Yield a cluster with a proxy on its head, when the least number of replicas is ready."""
+    """Yield a cluster with a proxy on its head node, as soon as the least number of replicas is
+    ready."""
     with bind("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
     config = configuration(port, arguments or {}, replicas)

@@ -15,8 +15,8 @@ from tests.support.ray.cluster import Proxy, RayConvoy
 
 CLIENTS = 8
 
-# What Ray or Convoy refuses may be sent again. Ray starts HAProxy anew with every change, and the
-# connection of a request that meets that is closed.
+# Clients may send these requests again, because Ray or Convoy refused them. Ray restarts HAProxy
+# after every change, which may close the connection of a request.
 RETRYABLE = {
     Proxy.PYTHON: frozenset({"429", "503"}),
     Proxy.HAPROXY: frozenset({"429", "503", "disconnected by the server"}),
@@ -27,7 +27,7 @@ Load = dict[str, Any]
 
 @contextmanager
 def load(url: str, seconds: float) -> Iterator[list[Load]]:
-    """Run clients for this time; the list contains their results at the end of the block."""
+    """Run clients for `seconds`. At the end of the block, the list contains their results."""
     results: list[Load] = []
     with TemporaryDirectory() as folder:
         file = Path(folder) / "loadtest.json"
@@ -37,7 +37,7 @@ def load(url: str, seconds: float) -> Iterator[list[Load]]:
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
             yield results
             told, _ = process.communicate()
-        # 1: an answer was wrong; `errors` of the results says so.
+        # The status is 1 if an answer was wrong. `errors` in the results then says so.
         if process.returncode not in (0, 1) or not file.exists():
             raise RuntimeError(f"the load generator failed: {told}")
         results += json.loads(file.read_text())["loads"]
@@ -46,7 +46,8 @@ def load(url: str, seconds: float) -> Iterator[list[Load]]:
 def faults(running: RayConvoy, seconds: float) -> Load:
     """Return the results of clients while a replica dies, a node is lost and another joins.
 
-    It begins with two nodes that have one replica each, and ends with two replicas again.
+    At the begin, there are two nodes with one replica each. At the end, there are two replicas
+    again.
     """
     (lost,) = running.cluster.worker_nodes
     (on_head,) = (each for each in running.replicas() if each.address != lost.node_ip_address)
@@ -54,7 +55,7 @@ def faults(running: RayConvoy, seconds: float) -> Load:
         time.sleep(seconds / 4)
         on_head.kill()
         time.sleep(seconds / 4)
-        # The clients wait while no replica is there.
+        # The clients wait while there is no replica.
         running.remove_node(lost)
         running.add_node()
     running.wait_for(2)

@@ -1,4 +1,4 @@
-"""Runs a server on a loopback port, in a thread, that answers each GET with a function."""
+"""Runs a server on a loopback port, in a thread. A function answers each GET."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -27,7 +27,8 @@ def answering(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]
 
 
 def send_part(handler: BaseHTTPRequestHandler, whole: bytes, begin: int, end: int) -> None:
-    """Send `whole[begin:end]`, declared as everything from `begin` to the end."""
+    """Send `whole[begin:end]`, but declare that it is everything from `begin` to the end of
+    `whole`."""
     handler.send_response(206 if begin else 200)
     handler.send_header("content-length", str(len(whole) - begin))
     if begin:

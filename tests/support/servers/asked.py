@@ -1,4 +1,5 @@
-"""Sends blocking requests to a server in another process; other tests use asyncio."""
+"""Sends blocking requests to a server in another process. Tests in the server's own process use
+asyncio instead."""
 
 import http.client
 import json
@@ -24,7 +25,7 @@ class Answer(NamedTuple):
     body: bytes
 
     def content(self) -> Any:
-        """Return the content of the JSON, or the text."""
+        """Return the content of the body: the decoded JSON, or else the text."""
         is_json = self.headers.get("content-type") == "application/json"
         return json.loads(self.body) if is_json else self.body.decode()
 

@@ -1,4 +1,5 @@
-"""Runs `convoy` as on a machine without an idle core: no test of a model waits 3 s for one.
+"""Runs `convoy` as on a machine without an idle core. So no test of a model waits up to 3 s for an
+idle core.
 
 Otherwise, the time of a test would depend on other programs on the machine.
 """

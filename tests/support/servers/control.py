@@ -1,7 +1,7 @@
 """Lets the engine of a server in another process hold its batches, or fail.
 
-Files in a folder are the commands. The number of images in the server is therefore known, however
-busy the machine is.
+Files in a folder are the commands. So a test knows the number of images in the server, however busy
+the machine is.
 """
 
 import os
@@ -15,7 +15,7 @@ from tests.support import PATIENCE_S
 
 
 class Control:
-    """Holds the folder in which a test writes a command, which the engine obeys with each batch."""
+    """Holds the folder into which a test writes commands. The engine obeys them at each batch."""
 
     def __init__(self, folder: Path) -> None:
         self._hold, self._held, self._fail = (folder / name for name in ("hold", "held", "fail"))
@@ -28,7 +28,8 @@ class Control:
             yield
 
     def until_held(self) -> None:
-        """Wait until a batch begins and is held; earlier images would be in it."""
+        """Wait until a batch has begun and is held. Images that are sent afterwards are not in this
+        batch."""
         until(self._held.exists)
 
     @contextmanager
@@ -64,6 +65,6 @@ def until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
 
 
 def processor_s(process: int) -> float:
-    """Return the CPU seconds that a process has used, in its own code and in the kernel."""
+    """Return the CPU seconds that a process has used, both in its own code and in the kernel."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

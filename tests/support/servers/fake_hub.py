@@ -1,4 +1,4 @@
-"""Imitates a hub of models on a loopback port, with one repository, its list of files, and the
+"""Imitates a hub of models on a loopback port. It has one repository with its list of files and its
 files."""
 
 import hashlib
@@ -17,7 +17,7 @@ COMMIT = "c0ffee" + "0" * 34
 REPOSITORY = "maker/flowers"
 
 Answer = Callable[[BaseHTTPRequestHandler, bytes, int], None]
-"""A function that answers with (a part of) a file from the beginning of a range."""
+"""A function that answers with a file, or a part of it, from the beginning of a range."""
 
 
 def send(handler: BaseHTTPRequestHandler, data: bytes, begin: int) -> None:
@@ -32,20 +32,21 @@ class FakeHub:
     files: dict[str, bytes]
     url: str = ""
     commit: str = COMMIT
-    token: str = ""  # that requests need
-    # By the last part of a path; each is for one request, and then all is as it should be.
+    token: str = ""  # that requests must have
+    # By the last part of a path: answers, each for one request. Later requests are answered
+    # correctly.
     faults: defaultdict[str, list[Answer]] = field(default_factory=lambda: defaultdict(list))
     asked: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
 
     @property
     def paths(self) -> list[str]:
-        """Return the requested paths; for files, the paths in the repository."""
+        """Return the requested paths. For files, these are the paths in the repository."""
         paths = [unquote(path.partition("?")[0]) for path, _ in self.asked]
         return [path.rpartition(f"/resolve/{self.commit}/")[2] for path in paths]
 
     def listing(self) -> dict[str, Any]:
-        """Return the hub's description of the repository; models are files to which git has
-        pointers."""
+        """Return the hub's description of the repository. Models are large files, for which git
+        stores pointers."""
         return {
             "id": REPOSITORY,
             "sha": self.commit,

@@ -26,7 +26,8 @@ JOBS_SERVER = "tests.support.servers.jobs_server"
 KEEPING_SERVER = "tests.support.servers.keeping_server"
 
 _FORKS = get_context("forkserver")
-# What reads models, too: each server would import ONNX in a copy of itself, for a second of a core.
+# This includes the module that reads models. Otherwise a copy of each server would import ONNX,
+# which takes a second.
 _FORKS.set_forkserver_preload(
     [CONVOY, "service.cli.listen", "service.hosting.reading", FAKE_SERVER]
 )
@@ -35,7 +36,8 @@ _FORKS.set_forkserver_preload(
 class Forked:
     """Runs a module's `main()` in a separate process, with the methods of subprocess.Popen.
 
-    Its output is read from `stdout` and `stderr`, unless it goes to a file or the null device.
+    The process's output is read from `stdout` and `stderr`, unless it goes to a file or the null
+    device.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class Forked:
         environ: Mapping[str, str] | None = None,
         files: int | None = None,
     ) -> None:
-        """Start the process in the repository's root; it may have `files` open."""
+        """Start the process in the repository's root. It may open at most `files` files."""
         self.returncode: int | None = None
         told, self.stdout = _output(stdout)
         failed, self.stderr = _output(stderr)
@@ -69,7 +71,7 @@ class Forked:
                 os.close(passed)
 
     def poll(self) -> int | None:
-        """Return the process's status if it has ended; -N if signal N ended it."""
+        """Return the process's status if it has ended. The status is -N if signal N ended it."""
         self.returncode = self._process.exitcode
         return self.returncode
 
@@ -82,7 +84,7 @@ class Forked:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Wait for the process to end; return the output that has not been read yet."""
+        """Wait for the process to end, and return the output that has not been read yet."""
         outputs = [output for output in (self.stdout, self.stderr) if output and not output.closed]
         with ThreadPoolExecutor(2) as pool:  # a full pipe would keep it from ending
             reading = {output: pool.submit(output.read) for output in outputs}

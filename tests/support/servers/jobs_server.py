@@ -1,6 +1,6 @@
-"""Runs `convoy` as on an idle machine, where one thread computes a small model as fast as several:
-its batches run in processes, independent of measurements on a busy machine. The processes obey the
-`Control` whose folder the environment names.
+"""Runs `convoy` as on an idle machine, where one thread computes a small model as fast as several
+threads. So its batches run in processes, although measurements on a busy machine may differ. The
+processes obey the `Control` whose folder the environment names.
 """
 
 import os

@@ -1,6 +1,7 @@
-"""Runs `convoy` with one process for all tests of models, which imports their libraries once.
+"""Runs `convoy` with one process for all tests of models. This process imports the libraries only
+once.
 
-No test of a model waits for an idle core, as in busy_server.py.
+As in busy_server.py, no test of a model waits for an idle core.
 """
 
 from unittest.mock import patch

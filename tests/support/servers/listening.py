@@ -41,11 +41,11 @@ class OpenPort:
         self.edge = edge
         self.entries = entries  # of requests that ended
         self.connections = state.connections
-        self.repository: Any = None  # what the application serves, where a test wants to know
+        self.repository: Any = None  # set by tests that need the application's models
         self._clients: list[asyncio.StreamWriter] = []
 
     async def connect(self, *, limit: int = 2**16) -> "Client":
-        """Open a connection, which reads at most about 2 × `limit` ahead."""
+        """Open a connection. The client reads at most about 2 × `limit` bytes ahead."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=limit)
         self._clients.append(writer)
         return Client(reader, writer)
@@ -78,7 +78,7 @@ class Client:
         self.writer.write(data)
 
     async def reply(self, *, to_head: bool = False) -> "Reply":
-        """Return the next answer; an answer to HEAD has no body."""
+        """Return the next answer. If it is `to_head`, it has no body."""
         async with asyncio.timeout(PATIENCE_S):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             first, *lines = head.strip().split("\r\n")
@@ -102,7 +102,8 @@ class Reply:
         self.body = body
 
     def error(self, status: int) -> str:
-        """Return the message of an error with this status, in the common error format."""
+        """Check that this is an error with `status` in the common error format, and return its
+        message."""
         assert self.status == status, self
         assert self.headers["content-type"] == "application/json"
         body = json.loads(self.body)
@@ -123,8 +124,8 @@ async def listening(
     endpoints: Mapping[str, AnyEndpoint] | None = None,
     room: ByteRoom | None = None,
 ) -> AsyncIterator[OpenPort]:
-    """Serve with these limits (by default PATIENT), with unread answers in `room`; at the end, no
-    request may be in progress."""
+    """Serve `app` with the limits `limits` (by default PATIENT). `room` bounds unread answers. At
+    the end of the block, no request may be in progress."""
     entries: list[RequestRecord] = []
     edge = Edge(limits or PATIENT, keys, [entries.append, ended])
     config = ConvoyConfig(

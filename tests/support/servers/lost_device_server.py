@@ -12,7 +12,7 @@ from service.cli import main as convoy
 
 
 def lose_once_there(file: Path) -> None:
-    """Make every call that waits fail after the file exists, as after an illegal access."""
+    """Once the file exists, let every call that waits fail, as after an illegal access."""
     for kind in (CusimStream, CusimDevice):
         synchronize = kind.synchronize
 

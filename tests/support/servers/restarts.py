@@ -1,7 +1,8 @@
 """Restarts two servers in turn, under the load of clients that follow HTTP.
 
-A client may send a POST again only if it certainly was not computed: if its connection was refused,
-or the answer is 503. It obeys `connection: close`, and sends its next request to the other server.
+A client may send a POST again only if the server certainly did not compute it: the connection was
+refused, or the answer is 503. The client obeys `connection: close`, and sends its next request to
+the other server.
 """
 
 import http.client
@@ -79,8 +80,7 @@ def pair(*options: str) -> Iterator[list[RestartableServer]]:
 def _ports_to_keep(count: int) -> list[int]:
     """Return free ports below the range from which the system assigns ports.
 
-    From that range, the system might assign a port to another test while the server that uses it is
-    stopped.
+    Otherwise, the system might assign a server's port to another test while the server is stopped.
     """
     free: list[int] = []
     for port in random.sample(range(10_000, 30_000), 100):
@@ -92,11 +92,11 @@ def _ports_to_keep(count: int) -> list[int]:
 
 
 class Client:
-    """Sends requests until stopped, and counts their outcomes: `right`, or the error."""
+    """Sends requests until it is stopped, and counts their outcomes: "right", or an error."""
 
     def __init__(self, ports: Sequence[int], pause_s: float, *, keep: bool) -> None:
-        """If `keep`, keep the connection as long as the server does; otherwise open one per
-        request."""
+        """If `keep`, use the connection as long as the server keeps it. Otherwise, open one
+        connection per request."""
         self._ports = itertools.cycle(ports)
         self._pause_s = pause_s
         self._keep = keep
@@ -104,8 +104,8 @@ class Client:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.ended: Counter[str] = Counter()
-        self.closed = 0  # connections that a server ended with an answer
-        self.refused = 0  # requests, with 503
+        self.closed = 0  # connections that a server closed after an answer
+        self.refused = 0  # requests that were answered with 503
 
     def __enter__(self) -> "Client":
         self._thread.start()
@@ -150,7 +150,7 @@ class Client:
     def _connect(self) -> http.client.HTTPConnection:
         """Return the open connection, or a new one if the server has closed it."""
         if self._connection is not None:
-            ended = select.poll()  # not select, whose files are numbered below 1024
+            ended = select.poll()  # select would need file numbers below 1024
             ended.register(self._connection.sock, select.POLLIN)
             if not ended.poll(0):
                 return self._connection

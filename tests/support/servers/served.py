@@ -70,8 +70,8 @@ class LiveServer:
 async def served(
     engine: FakeEngine | None = None, *, stock: bool = False, direct: bool = True, **options: Any
 ) -> AsyncIterator[LiveServer]:
-    """Serve fakes on Convoy's own connections, `direct` or not, or with `stock` uvicorn
-    unchanged."""
+    """Serve fakes on Convoy's own connections, with or without the direct path, or (`stock`) with
+    unchanged uvicorn."""
     repository = make_repository(engine, **options)
     app = create_app(repository)
     await repository.warm_up()

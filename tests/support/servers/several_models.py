@@ -27,9 +27,10 @@ labels = "names.txt"
 
 
 def make_models(folder: Path) -> Path:
-    """Make `digits`, unchanged, and CHANNELS, which measures each channel of an image.
+    """Create two models in the folder: `digits`, unchanged, and CHANNELS, whose scores are the
+    means of an image's channels.
 
-    CHANNELS lies as Triton would have it: versions 1 and 3, of which 1 is broken.
+    CHANNELS has the layout of a Triton model with versions 1 and 3. Version 1 is broken.
     """
     digits = folder / "digits"
     digits.mkdir(parents=True)

@@ -21,7 +21,7 @@ class Ending(Enum):
 
 
 class Panic(BaseException):
-    """Replaces an exception of a native library that `except Exception` does not catch."""
+    """Replaces an exception of a native library that is not an `Exception`."""
 
 
 RAISES = {
@@ -33,7 +33,8 @@ RAISES = {
 
 @dataclass(frozen=True)
 class Moment:
-    """A second, and turns of the event loop within it: simultaneous events break schedulers."""
+    """A second, and a number of iterations of the event loop within this second. Schedulers often
+    fail at simultaneous events."""
 
     second: int
     turns: int
@@ -41,7 +42,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Visit:
-    """Describes one submit; its client may leave at some time."""
+    """Describes one request. Its client may leave at some time."""
 
     arrives: Moment
     count: int
@@ -53,7 +54,7 @@ class Visit:
 
 @dataclass(frozen=True)
 class Pace:
-    """Describes one call of `run`; 0 seconds and 0 turns never yield control."""
+    """Describes one call of `run`. With 0 seconds and 0 turns, the call never yields control."""
 
     takes: Moment
     ending: Ending
@@ -67,7 +68,7 @@ class Closing:
 
 @dataclass(frozen=True)
 class Rival:
-    """Describes another model that wants the device at some time, and for how long it keeps it."""
+    """Describes another model that needs the device at some time and keeps it for some seconds."""
 
     comes: Moment
     stays_s: int
@@ -78,11 +79,11 @@ class Rival:
 class Scenario:
     max_batch: int
     visits: list[Visit]
-    paces: list[Pace]  # of the batches in turn; those after them take one second and succeed
+    paces: list[Pace]  # of the first batches; later batches take one second and succeed
     closing: Closing | None
     rivals: list[Rival]
     engines: int = 1
-    spread: bool = False  # the engines are one that runs further batches elsewhere
+    spread: bool = False  # one engine runs further batches in other processes
 
 
 def moments(seconds: int) -> st.SearchStrategy[Moment]:
@@ -108,7 +109,7 @@ def visits(priorities: st.SearchStrategy[int]) -> st.SearchStrategy[list[Visit]]
 SCENARIOS = st.builds(
     Scenario,
     max_batch=st.integers(1, 4),
-    # Clients' shares are judged where there is one priority.
+    # The shares of clients are checked only if there is one priority.
     visits=visits(st.just(0)) | visits(st.just(0) | st.integers(0, 3)),
     paces=st.lists(st.builds(Pace, moments(3), ENDINGS), max_size=8),
     closing=st.none() | st.builds(Closing, moments(6), st.none() | st.integers(0, 3)),

@@ -1,9 +1,9 @@
-"""Lists requests that are sent to both Triton and Convoy; a program records Triton's answers.
+"""Lists requests that are sent to both Triton and Convoy. As a program, records Triton's answers.
 
     python -m tests.support.service.beside_triton    # writes triton_2_51.json beside the test
 
-It installs the package `nvidia-pytriton`, which contains the real tritonserver 2.51 with its Python
-backend. This backend computes the same as the ONNX file of the test.
+The program installs the package `nvidia-pytriton`, which contains the original tritonserver 2.51
+with its Python backend. The backend's model computes the same as the ONNX file of the test.
 """
 
 import base64
@@ -62,13 +62,13 @@ _LABELS = {MODEL: "red\ngreen\nblue\n", SHORT: "red\ngreen\n"}
 
 
 def make_repository(folder: Path, *, for_triton: bool = False) -> Path:
-    """Create a model repository for Triton with two models, of which one has a label file that is
-    too short."""
+    """Create a repository with two models, for Triton or for Convoy. One model's label file is too
+    short."""
     for name, labels in _LABELS.items():
         place = folder / name
         (place / "1").mkdir(parents=True)
         backend = _PYTHON if for_triton else _ONNX
-        # Triton allows a format for NCHW images only where it has the model's own layout.
+        # Triton allows FORMAT_NCHW only if it is the model's own layout.
         config = _CONFIG.format(backend=backend, layout="format: FORMAT_NCHW ")
         (place / "config.pbtxt").write_text(config)
         (place / "labels.txt").write_text(labels)
@@ -107,25 +107,25 @@ class Sent(NamedTuple):
 _INFER = f"/v2/models/{MODEL}/infer"
 _LENGTH = "Inference-Header-Content-Length"
 
-# Means are exact in binary, so that two sums in another order are equal.
+# The means are exact in binary, so sums in different orders are equal.
 _ONE = np.repeat(np.array([1.5, -2, 3], "<f4"), 24)
 _TWO = np.concatenate([_ONE, np.repeat(np.array([0.25, 8, 8], "<f4"), 24)])
 _NUMBERS = _ONE.tolist()
 
 
 def _input(**changed: Any) -> dict[str, Any]:
-    """Return the input of one image in JSON, with fields changed; None removes a field."""
+    """Return the input of one image in JSON, with some fields changed. None removes a field."""
     usual = {"name": "x", "datatype": "FP32", "shape": [1, 3, 4, 6], "data": _NUMBERS}
     return {key: value for key, value in (usual | changed).items() if value is not None}
 
 
 def _json(*inputs: dict[str, Any], path: str = _INFER, **fields: Any) -> Sent:
-    """Return a request entirely in JSON; without inputs, it has one image."""
+    """Return a request entirely in JSON. Without `inputs`, it has the usual input of one image."""
     return Sent("POST", path, json.dumps({"inputs": inputs or [_input()], **fields}).encode())
 
 
 def _wants(path: str = _INFER, given: Sequence[dict[str, Any]] = (), **output: Any) -> Sent:
-    """Return a request that names its output, with these parameters."""
+    """Return a request that names its output and gives the output these parameters."""
     return _json(*given, path=path, outputs=[{"name": "amount", "parameters": output}])
 
 
@@ -269,7 +269,8 @@ REQUESTS: dict[str, Sent] = {
 
 
 def seen(answer: httpx.Response, path: str) -> dict[str, Any]:
-    """Return the status of an answer and, if it is not an error, the parts that clients read."""
+    """Return the status of an answer. If the answer is not an error, also return the parts that
+    clients read."""
     found: dict[str, Any] = {"status": answer.status_code}
     if answer.status_code != 200 or path.endswith(("/ready", "/live")):
         return found
@@ -301,7 +302,8 @@ def _of_others(value: Any, path: str) -> Any:
 
 
 def ask(address: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Send every request to a server; yield its name and the relevant parts of the answer."""
+    """Send every request to a server. Yield the request's name and the relevant parts of the
+    answer."""
     with httpx.Client(base_url=f"http://{address}", timeout=PATIENCE_S) as client:
         for name, (method, path, body, headers) in REQUESTS.items():
             answer = client.request(method, path, content=body, headers=headers)
@@ -346,7 +348,7 @@ def _triton() -> Iterator[str]:
 
 
 def _give_numpy(models: Path, packages: Path) -> None:
-    """Let the backend's Python, which uses no environment, find NumPy."""
+    """Let the backend's Python find NumPy, because it does not use the environment."""
     for file in models.glob("*/1/model.py"):
         found = f"import sys\nsys.path.insert(0, {str(packages)!r})\n"
         file.write_text(found + file.read_text())

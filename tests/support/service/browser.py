@@ -60,7 +60,7 @@ def address() -> Iterator[str]:
 
 @contextmanager
 def launched() -> Iterator["Browser"]:
-    """Chromium, without a window."""
+    """Yield Chromium without a window."""
     with _PLAYWRIGHT.sync_playwright() as driver:
         browser = driver.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", *_QUIET, *_CAMERA]
@@ -76,7 +76,7 @@ def browser() -> Iterator["Browser"]:
 
 
 class View(NamedTuple):
-    """A window: its size in pixels, and the colours that its user prefers."""
+    """A window: its size in pixels, and its user's preferred colour scheme."""
 
     width: int = 1024
     height: int = 768
@@ -88,7 +88,8 @@ VIEWS = [
     for width, height in ((1024, 768), (390, 844), (1600, 1000))
     for scheme in ("light", "dark")
 ]
-"""The views of a tablet, a phone and a large screen. Only tests with the first are not slow."""
+"""The views of a tablet, a phone and a large screen. Tests with any view but the first are marked
+slow."""
 
 
 @contextmanager
@@ -113,7 +114,8 @@ def opened(
 
 
 def said_by(page: "Page", script: str, files: Any) -> Any:
-    """Return a script's log on a page whose first file field has these files."""
+    """Run a script on a page whose first file field has these files, and return the value that the
+    script logs."""
     page.evaluate(
         "() => document.body.prepend(Object.assign(document.createElement('input'),"
         " { type: 'file', multiple: true, ariaLabel: 'Own' }))"

@@ -18,7 +18,8 @@ PATH = "/v1/classify"
 
 
 class AppClient(httpx.AsyncClient):
-    """Sends requests to an application in this process; tests may also call the application."""
+    """Sends requests to an application in this process. Tests may also call the application
+    directly."""
 
     def __init__(self, app: FastAPI) -> None:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
@@ -30,8 +31,8 @@ class AppClient(httpx.AsyncClient):
 async def serving(
     engine: FakeEngine | None = None, *, warm: bool = True, **options: Any
 ) -> AsyncIterator[tuple[AppClient, Pipeline]]:
-    """Yield a client of an application with fakes, and its pipeline; no request may remain in
-    it."""
+    """Yield a client of an application with fakes, and the application's pipeline. At the end of
+    the block, no request may remain in the pipeline."""
     repository = make_repository(engine, **options)
     (pipeline,) = repository.models.values()
     if warm:
@@ -51,7 +52,8 @@ def digits(answer: httpx.Response) -> list[int]:
 
 
 def error_of(answer: httpx.Response, status: int) -> str:
-    """Return the message of an error, which must have this status and the common format."""
+    """Check that an answer is an error with this status in the common format, and return its
+    message."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/json"
     body = answer.json()
@@ -70,7 +72,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def metric(client: httpx.AsyncClient, sample: str) -> float:
-    """Return the value of a sample of /metrics, summed over all labels that are not given."""
+    """Return the value of a sample of /metrics, summed over all values of the labels that are not
+    given."""
     return metric_in((await client.get("/metrics")).text, sample)
 
 
@@ -107,7 +110,8 @@ async def stream(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
 
 
 def one_chunk_then(leaving: asyncio.Event) -> Callable[[], Any]:
-    """Return a receive channel: a whole body, then nothing until the client leaves."""
+    """Return an ASGI receive function. It returns a whole body first, and then waits until the
+    client leaves."""
     bodies = [{"type": "http.request", "body": b"1", "more_body": False}]
 
     async def receive() -> Any:

@@ -30,7 +30,7 @@ class DeafTransport(asyncio.Transport):
         """Do nothing."""
 
     def close(self) -> None:
-        """Be closing from now on."""
+        """Mark the transport as closing."""
         self._closing = True
 
     abort = close
@@ -40,11 +40,11 @@ class DeafTransport(asyncio.Transport):
         return self._closing
 
     def get_write_buffer_size(self) -> int:
-        """Return 0: nothing waits."""
+        """Return 0, because nothing waits."""
         return 0
 
     def pause_reading(self) -> None:
-        """Do nothing: nothing is read."""
+        """Do nothing, because nothing is read."""
 
     def resume_reading(self) -> None:
-        """Do nothing: nothing is read."""
+        """Do nothing, because nothing is read."""

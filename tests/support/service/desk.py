@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class Desk:
-    """Batches letters, whose results are capital letters; each batch takes one second."""
+    """Batches letters. The results are capital letters, and each batch takes one second."""
 
     def __init__(self, run: Run | None = None, max_batch: int = 4) -> None:
         self.batches: list[str] = []
@@ -45,8 +45,8 @@ class Desk:
         return [item.upper() for item in items]
 
     async def submit(self, letters: str) -> asyncio.Task[BatchResult[str]]:
-        """Submit letters, and return the task as soon as it has proceeded as far as it can at this
-        time."""
+        """Submit letters, and return the task after a few iterations of the event loop, so that the
+        letters are queued."""
         task = asyncio.create_task(self.ask(letters))
         await turns(3)
         return task
@@ -71,7 +71,8 @@ async def submit(
     urgency: Urgency = NO_HURRY,
     client: Client = ANYONE,
 ) -> BatchResult[R]:
-    """Submit items and return their result; cancelling this withdraws them at once."""
+    """Submit items and return their result. Cancelling this coroutine withdraws the items at
+    once."""
     outcome: _Outcome[BatchResult[R]] = _Outcome()
 
     def then(ended: BatchResult[R] | ServiceError) -> None:

@@ -1,5 +1,5 @@
-"""Provides a fake engine and decoder without a model: an image is a digit, and its class is the
-digit."""
+"""Provides a fake engine and a fake decoder without a model. An image is a digit, and its class is
+this digit."""
 
 import threading
 import time
@@ -34,15 +34,15 @@ from service.hosting.repository import Repository
 from service.images.decode_pool import Decoding, NotForDeviceError
 from tests.support import PATIENCE_S
 
-LONG_S = 10.0 * PATIENCE_S  # a bound that no work of a test exceeds, unless it hangs
+LONG_S = 10.0 * PATIENCE_S  # a limit that no work of a test exceeds, unless it hangs
 
 CLASSES = 10
 LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 class FakeEngine:
-    """Scores each image's own digit highest; a batch takes `delay_s`, or waits until `gate`
-    opens."""
+    """Gives each image's own digit the highest score. A batch takes `delay_s`, and waits until
+    `gate` opens."""
 
     ranked = None
 
@@ -79,7 +79,7 @@ class FakeEngine:
         return self
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
-        """Return the logits of N×1×1×1 images, and for each inner value (digit, 2)."""
+        """Return the logits of N×1×1×1 images. Each inner value of an image is (digit, 2)."""
         self.batches.append(len(images))
         self.threads.add(threading.get_ident())
         time.sleep(self._delay_s)
@@ -98,19 +98,21 @@ class FakeEngine:
 
 
 class FakeFile(DeferredImage):
-    """A digit as a file that a device decodes: `b"7"`; a file with an f is flagged."""
+    """A digit as a file that a device decodes, such as `b"7"`. The device flags a file with an
+    f."""
 
     kind = Kind.JPEG
     shape = (1, 1, 1)
 
     def __init__(self, data: bytes) -> None:
-        """Raise NotForDeviceError for a file with an h, whose header a device does not support."""
+        """Take a file. Raises NotForDeviceError for a file with an h, which means that a device
+        does not support its header."""
         if b"h" in data:
             raise NotForDeviceError(Reason.PROGRESSIVE.value)
         self.data = data
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Pixels:
-        """Return the device's pixels of it, which are nothing for a flagged file."""
+        """Return the pixels that the device decodes, which are 0 for a flagged file."""
         digit = 0 if b"f" in self.data else int(self.data[:1])
         return np.full(self.shape, digit, np.uint8)
 
@@ -124,7 +126,7 @@ class FakeDecoder(FakeEngine):
         self.kinds: list[list[Kind]] = []  # of each batch
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
-        """Return the logits, which are not finite for flagged files."""
+        """Return the logits. They are NaN for flagged files."""
         self.kinds.append([kind_of(image) for image in images])
         results = super().run(images, inner)
         flagged = [isinstance(image, FakeFile) and b"f" in image.data for image in images]
@@ -134,13 +136,13 @@ class FakeDecoder(FakeEngine):
 
 
 def prepare_file(data: bytes) -> Decoding:
-    """Return how `decode_digit` decodes a file and, unless it contains an n, how a device does."""
+    """Prepare a file for `decode_digit` and, unless the file contains an n, for a device."""
     file = None if b"n" in data else partial(FakeFile, data)
     return Decoding(Cost(), partial(decode_digit, data), file=file)
 
 
 def one_hot(images: Images) -> Scores:
-    """Return scores: 9 for the last digit of the image's pixel, 0 for the others."""
+    """Return scores: 9 for the last digit of the image's pixel, and 0 for the other digits."""
     return 9 * np.eye(CLASSES, dtype=np.float32)[images[:, 0, 0, 0] % CLASSES]
 
 
@@ -154,7 +156,7 @@ def decode_digit(data: bytes) -> Pixels:
 
 def free(decode: Callable[[bytes], Pixels]) -> Callable[[bytes], Decoding]:
     """Return a function that prepares images whose decoding costs nothing."""
-    return partial(_free, decode)  # which, unlike a lambda, can be sent to another process
+    return partial(_free, decode)  # unlike a lambda, it can be sent to another process
 
 
 def _free(decode: Callable[[bytes], Pixels], data: bytes) -> Decoding:
@@ -162,7 +164,8 @@ def _free(decode: Callable[[bytes], Pixels], data: bytes) -> Decoding:
 
 
 USUAL_FILE = b"0, the usual file"
-"""A decoder that takes long, so that the jobs that run images also decode them."""
+"""A sample file that takes long to decode. With it, warm-up decides that the jobs that run images
+also decode them."""
 
 
 def _slowly_the_usual(prepare: Callable[[bytes], Decoding], data: bytes) -> Decoding:
@@ -194,9 +197,9 @@ def make_repository(
 ) -> Repository:
     """Return a repository of one model with fakes, not yet warm.
 
-    `prepare` replaces a `decode` that costs nothing. `others` are additional engines. With
-    `decodes`, the jobs that run images also decode them. There are no time limits unless `bounds`
-    or `decode_s` set them.
+    Unless `prepare` is given, images are decoded with `decode`, at no estimated cost. `others` are
+    additional engines. With `decodes`, the jobs that run images also decode them. There are no
+    effective time limits unless `bounds` or `decode_s` set them.
     """
     engine = engine or FakeEngine()
     repository = Repository(

@@ -2,8 +2,8 @@
 
     python -m tests.support.service.film FOLDER MODEL [FLAG...]
 
-FOLDER gets one PNG per task; docs/page.png is the last one. With `--beside preset=raw` among the
-server's flags, two presets are compared.
+One PNG per task is written to FOLDER; docs/page.png is the last of them. The task with two presets
+needs the flag `--beside preset=raw` of the server.
 """
 
 import sys
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
-# What a user does with a mouse: a choice from a list takes two clicks, one to open it.
+# Counts a user's clicks with a mouse. A choice from a list takes two clicks, one of which opens the
+# list.
 _COUNT = """() => {
     window.clicks = 0;
     const count = (kind, of) => addEventListener(kind, event => (clicks += of(event)), true);
@@ -38,7 +39,7 @@ def camera(page: "Page") -> None:
     expect(page.locator("#camera-label")).to_contain_text("%", timeout=30_000)
     expect(page.locator("#camera-time")).to_contain_text("in the server")
     times: set[str] = set()
-    while len(times) < 3:  # it goes on by itself
+    while len(times) < 3:  # it continues without a click
         times.add(page.locator("#camera-time").inner_text())
         page.wait_for_timeout(50)
     page.get_by_role("button", name="Close the camera").click()
@@ -79,7 +80,8 @@ TASKS: tuple[Callable[["Page"], None], ...] = (
 
 
 def film(page: "Page") -> Iterator[tuple[str, int]]:
-    """Do the tasks one after another; yield the name of each finished task, and its clicks."""
+    """Do the tasks one after another. Yield the name of each finished task, and the number of
+    clicks."""
     page.evaluate(_COUNT)
     done = 0
     for task in TASKS:

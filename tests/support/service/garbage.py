@@ -8,8 +8,8 @@ CALLS = 10
 
 
 async def bytes_left(call: Callable[[], Awaitable[None]]) -> int:
-    """Return the bytes that this many calls leave, after one call that may leave data for later
-    ones."""
+    """Return the bytes that CALLS calls leave. One call comes before, because it may leave data
+    that later calls use."""
     await call()
     gc.collect()
     gc.disable()

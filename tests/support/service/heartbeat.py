@@ -1,7 +1,8 @@
 """Measures for how long one call blocks every other thread of the interpreter.
 
-Any thread may make the call. Two cases are not measured: a call that sleeps while it holds the GIL,
-because it uses no CPU, and holds that are shorter than the pause between two beats.
+Such a time is called a hold of the GIL. Any thread may make the call. Two cases are not measured: a
+call that sleeps while it holds the GIL, because it uses no CPU, and holds that are shorter than the
+pause between two beats.
 """
 
 import ctypes
@@ -14,24 +15,25 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-# How soon a thread that waits for the GIL asks for it: what is measured is too long by these. It
-# wakes as often while it waits, and on a busy machine has no core then for a while.
+# The interval after which a waiting thread requests the GIL. Measured holds are too long by this
+# time. The waiting thread also wakes at this interval, and on a busy machine it may then wait for a
+# core.
 _SWITCH_S = 5e-4
-_APART_S = 0.1  # between two tries: other work comes in bursts, which 40 tries in a row may meet
-# Between two beats, so that the core is not this thread's alone.
+_APART_S = 0.1  # between two tries, because other work comes in bursts, which may last for 40 tries
+# The pause between two beats, so that this thread does not occupy a core.
 _PAUSE_S = 5e-5
 
-# A search and how long it takes on a quiet core (EPYC, 3.11). Beside four busy processes on two
-# cores it took up to 3.4 times as long, in CPU time: they share caches, and the core itself.
+# A search, and its time on an idle core (EPYC, Python 3.11). With four busy processes on two cores
+# it took up to 3.4 times as much CPU time, because they share the caches and the core.
 _SEARCHED, _SEARCH_S = bytes(2_000_000), 0.62e-3
 
 
-# Reads a file without letting go of the GIL, which another thread might take meanwhile.
+# Reads a file without releasing the GIL, which another thread might otherwise take.
 _pread = ctypes.PyDLL(None).pread
 
 
 class _CoreClock:
-    """Measures for how long the thread that creates it could have run but had no core."""
+    """Measures for how long the thread that creates it was ready to run but had no core."""
 
     def __init__(self) -> None:
         self._text = ctypes.create_string_buffer(64)
@@ -55,11 +57,11 @@ class _CoreClock:
 class Heartbeat(threading.Thread):
     """Takes the GIL repeatedly, and measures the process's computing time in between.
 
-    The CPU time of all threads is measured, not the time of day. It does not advance while a thread
-    that must release the GIL waits until this thread has had it, and while other programs use the
-    core. Two threads that compute without the GIL are not a hold, because they do not delay this
-    thread's next beat. A wait of this thread for a core, while other threads of the process
-    compute, is not a hold either.
+    The CPU time of all threads is measured, not the time of day. It does not advance while other
+    programs use the core, nor while a thread that had to release the GIL waits for this thread. If
+    two threads compute without the GIL, this is not a hold, because they do not delay this thread's
+    next beat. If this thread waits for a core while other threads of the process compute, this is
+    not a hold either.
     """
 
     def __init__(self) -> None:
@@ -69,15 +71,15 @@ class Heartbeat(threading.Thread):
         self._over = False
 
     def run(self) -> None:
-        """Beat until `end` is called."""
-        # Another process would keep it from its core for milliseconds.
+        """Take the GIL repeatedly until `end` is called."""
+        # Otherwise, another process could occupy the core for milliseconds.
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
         clock = _CoreClock()
         self._beating.set()
         last = _now(clock)
         while not self._over:
-            time.sleep(_PAUSE_S)  # lets go of the GIL, and asks for it again
+            time.sleep(_PAUSE_S)  # releases the GIL, and requests it again
             now = _now(clock)
             computed, passed, waited = (b - a for a, b in zip(last, now, strict=True))
             self.longest_s = max(self.longest_s, min(computed, passed) - waited)
@@ -101,7 +103,8 @@ def _now(clock: _CoreClock) -> tuple[float, float, float]:
 
 @contextmanager
 def heartbeat() -> Iterator[Heartbeat]:
-    """Yield a heartbeat during the block; afterwards its `longest_s` is the longest hold."""
+    """Yield a heartbeat that runs during the block. Afterwards its `longest_s` is the longest
+    hold."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
     beats = Heartbeat()
@@ -117,8 +120,9 @@ def longest_hold_s(call: Callable[[], object], tries: int, enough_s: float) -> f
     """Return the longest time for which `call` held the GIL, in the best of several tries.
 
     The result is in seconds of an idle core, whatever else the machine does. Noise only increases
-    the time, so a try within `enough_s` is the last. Existing objects of other tests are not
-    collected, because a collection holds the GIL for a time that grows with their number.
+    the time, so a try within `enough_s` is the last. The garbage collector does not visit existing
+    objects of other tests, because a collection would hold the GIL for a time that grows with their
+    number.
     """
     found = float("inf")
     gc.collect()
@@ -138,7 +142,7 @@ def longest_hold_s(call: Callable[[], object], tries: int, enough_s: float) -> f
 
 
 def slowness() -> float:
-    """Return how many times slower than an idle core this core is now; at least 1."""
+    """Return how many times slower this core is now than an idle core. The result is at least 1."""
     began = time.thread_time()
     re.search(rb"a$", _SEARCHED)
     return max(1.0, (time.thread_time() - began) / _SEARCH_S)

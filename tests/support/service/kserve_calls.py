@@ -2,8 +2,8 @@
 
     PYTHON kserve_calls.py HTTP_ADDRESS GRPC_ADDRESS JPEG
 
-It runs with a separate Python, because kserve 0.21.0 needs protobuf 6, and Convoy's tests need
-protobuf 7. It imports nothing from Convoy.
+This program runs with a separate Python, because kserve 0.21.0 needs protobuf 6, and Convoy's tests
+need protobuf 7. It imports nothing from Convoy.
 """
 
 import asyncio

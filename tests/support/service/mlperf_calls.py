@@ -2,8 +2,8 @@
 
     PYTHON mlperf_calls.py ADDRESS SCENARIO LOGS IMAGE...
 
-It runs with a separate Python, which has mlcommons-loadgen, and imports nothing from Convoy. The
-names of the images begin with the digit that they show.
+This program runs with a separate Python, which has mlcommons-loadgen, and imports nothing from
+Convoy. The name of an image begins with the digit that the image shows.
 """
 
 import http.client
@@ -22,7 +22,7 @@ def _flushed() -> None:
 
 
 def scores_of(address: str, file: Path) -> tuple[float, ...]:
-    """Return the scores of one file; none if the server refuses it."""
+    """Return the scores of one file, or no scores if the server refuses the file."""
     connection = http.client.HTTPConnection(address, timeout=120)
     headers = {"Inference-Header-Content-Length": "0"}
     connection.request("POST", "/v2/models/digits/infer", file.read_bytes(), headers)

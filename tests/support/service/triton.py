@@ -15,7 +15,7 @@ from tests.support.servers.several_models import SAMPLES
 
 UNKNOWN = "Request for unknown model: 'no' is not found"
 
-# Statuses of HTTP as gRPC has them.
+# The gRPC status that corresponds to each HTTP status.
 _STATUSES = {
     "400": "INVALID_ARGUMENT",
     "404": "NOT_FOUND",
@@ -34,7 +34,7 @@ class Tensor:
     datatype: str
     shape: Sequence[int]
     array: Any = None
-    binary: bool = True  # by HTTP
+    binary: bool = True  # over HTTP
 
     def by(self, protocol: str) -> Any:
         """Return the input for the client of a protocol."""
@@ -52,7 +52,7 @@ class Wanted:
 
     name: str
     classes: int = 0
-    binary: bool = True  # by HTTP
+    binary: bool = True  # over HTTP
 
     def by(self, protocol: str) -> Any:
         """Return the output for the client of a protocol."""
@@ -64,7 +64,8 @@ class Wanted:
 
 
 class TritonClient:
-    """Makes every call of a protocol's client; answers have the form of HTTP's."""
+    """Makes every call of NVIDIA's client for a protocol. All answers have the form of answers over
+    HTTP."""
 
     def __init__(self, protocol: str, address: str) -> None:
         self.protocol = protocol
@@ -86,7 +87,7 @@ class TritonClient:
         return self.own.infer(model, self._by(inputs), outputs=wanted, **options)
 
     def async_infer(self, model: str, inputs: Sequence[Tensor]) -> Callable[[], Any]:
-        """Begin an inference; return a function that waits for its answer."""
+        """Begin an inference, and return a function that waits for its answer."""
         if self.protocol == "http":
             begun: Callable[[], Any] = self.own.async_infer(model, self._by(inputs)).get_result
             return begun
@@ -105,7 +106,7 @@ class TritonClient:
         return [each.by(self.protocol) for each in inputs]
 
     def __getattr__(self, name: str) -> Any:
-        """Return any other call, whose answer is converted to HTTP's form."""
+        """Return any other call of the client. Its answer is converted to the form of HTTP."""
         method = getattr(self.own, name)
 
         def call(*arguments: Any, **options: Any) -> Any:
@@ -127,7 +128,7 @@ def triton_client(protocol: str, address: str) -> Iterator[TritonClient]:
 
 
 def plain(message: Any) -> dict[str, Any]:
-    """Return a message as JSON would contain it, including the fields that are not set."""
+    """Return a message in the form that JSON would have, including fields that are not set."""
     return {
         field.name: _value(field, getattr(message, field.name))
         for field in message.DESCRIPTOR.fields
@@ -149,7 +150,7 @@ def _one(field: Any, value: Any) -> Any:
     return field.enum_type.values_by_number[value].name if field.enum_type else value
 
 
-# What is around an answer by gRPC that is not by HTTP.
+# Functions that remove the parts that an answer has only over gRPC.
 _UNWRAP: dict[str, Callable[[Any], Any]] = {
     "get_model_config": lambda answer: plain(answer.config),
     "get_model_repository_index": lambda answer: plain(answer)["models"],

@@ -1,4 +1,4 @@
-"""Runs an asyncio event loop with a virtual clock: sleeping takes no time, and a hang is an
+"""Runs an asyncio event loop with a virtual clock. Sleeping takes no time, and a hang is an
 error."""
 
 import asyncio
@@ -14,7 +14,7 @@ class HangError(Exception):
 
 
 class _Jump(selectors.SelectSelector):
-    """Advances the clock to the next timer when the loop would wait for it."""
+    """Advances the clock to the next timer whenever the loop would wait for this timer."""
 
     def __init__(self, jump: Callable[[float], None]) -> None:
         super().__init__()
@@ -29,8 +29,7 @@ class _Jump(selectors.SelectSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """A loop that starts at second 0 and calls `before_jump` whenever nothing remains to be done at
-    a time."""
+    """A loop that starts at second 0. Before its clock advances, it calls `before_jump`."""
 
     def __init__(self, before_jump: Callable[[], None] = lambda: None) -> None:
         self._now = 0.0
@@ -51,13 +50,13 @@ def now() -> float:
 
 
 async def turns(count: int) -> None:
-    """Let every other task take `count` steps."""
+    """Let `count` iterations of the loop pass."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 async def until(moment: float, then_turns: int = 0) -> None:
-    """Sleep until an absolute time, and some further turns of the loop."""
+    """Sleep until an absolute time, and then for some further iterations of the loop."""
     if moment > now():
         await asyncio.sleep(moment - now())
     await turns(then_turns)
