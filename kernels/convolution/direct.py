@@ -13,10 +13,10 @@ from kernels.problems.refusals import after_prologue, not_float, projecting
 class DirectConv(FloatGemm):
     """Computes y as a matrix product whose left factor is read from x instead of being stored.
 
-    For each group it multiplies (N·P·Q) × (C/groups·R·S) by (C/groups·R·S) × (K/groups). This is
-    Lavin & Gray's equation 1, computed by the GEMM-based algorithm of Jordà et al. 2021 (cuConv),
-    section 2.3.1, in the variant that transforms the input while loading it. It runs 2-D and 3-D
-    problems with any stride, dilation, padding and number of groups.
+    For each group, DirectConv multiplies (N·P·Q) × (C/groups·R·S) by (C/groups·R·S) × (K/groups).
+    This is Lavin & Gray's equation 1, computed by the GEMM-based algorithm of Jordà et al. 2021
+    (cuConv), section 2.3.1, in the variant that transforms the input while loading it. DirectConv
+    runs 2-D and 3-D problems with any stride, dilation, padding and number of groups.
     """
 
     POINTWISE: ClassVar[bool] = False

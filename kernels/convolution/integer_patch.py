@@ -35,8 +35,8 @@ class IntegerPatchConv(IntegerSum[TileConfig[PatchTile]], PatchConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all problems except 2-D windows on bytes in one group that have at least 4 taps
-        and whose patch fits in shared memory."""
+        """Refuse all problems except 2-D problems of bytes in one group. The window must have at
+        least 4 taps, and its patch must fit in shared memory."""
         return (
             not_bytes(problem)
             or after_prologue(problem)

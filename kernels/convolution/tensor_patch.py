@@ -110,8 +110,8 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
     name: str = "tensor patch"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all problems except 2-D windows in fp16 in one group that have at least 4 taps and
-        whose patch fits in shared memory."""
+        """Refuse all problems except 2-D problems in fp16 in one group. The window must have at
+        least 4 taps, and its patch must fit in shared memory."""
         return (
             not_half(problem)
             or after_prologue(problem)

@@ -106,7 +106,8 @@ def _require_problem(
 
 
 def winograd_growth(matrices: WinogradMatrices) -> float:
-    """Return κ, the size of the sums of F(m, r) weighted by Aᵀ, relative to y, along one axis.
+    """Return κ, the size of the products of F(m, r) relative to y, along one axis. The products are
+    weighted by Aᵀ.
 
         κ² = mean_j Σ_i (Aᵀ[j][i] ‖G[i]‖ ‖Bᵀ[i]‖)² / r
 
