@@ -178,7 +178,7 @@ class TmaConv(WarpgroupConv):
         self, problem: ConvProblem, config: TileConfig[TensorTile], tensors: ConvTensors
     ) -> Mapping[str, Value]:
         """Return the tensor maps of x, of the weights and of the projection's input. Without a
-        projection, the third map is x's again."""
+        projection, the third map is a copy of the map of x."""
         x, residual = tensors.x, tensors.residual
         window, stored = problem.window, problem.precision.stored
         x_rows, weight_rows = _copied(problem, config)

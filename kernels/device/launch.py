@@ -165,8 +165,8 @@ def launch(
 
     Pass an operand's name or 0 for a pointer; a number for an `int`, a `float` or a Divisor; a
     TensorMap of an operand for a tensor map; and the result of `struct` for a struct. Raises
-    TypeError, which names the first argument or template argument that differs from the source, and
-    ValueError like `int32` and `divisor`.
+    TypeError, which names the first argument or template argument that differs from the source.
+    Raises ValueError for numbers that `int32` or `divisor` refuses.
     """
     source = SOURCE_ROOT / instantiation.source
     check_template(instantiation, source)
@@ -182,7 +182,7 @@ def struct(source: str, name: str, /, **members: float | Iterable[int]) -> bytes
 
     `members` have the names and the order of the struct's fields; for a Divisor pass its number.
     Raises TypeError, which names the first member whose name or length differs from the source.
-    Raises ValueError like `divisor`, and for a number that its field cannot hold.
+    Raises ValueError for numbers that `divisor` refuses or that do not fit their field.
     """
     declared = fields(SOURCE_ROOT / source, name)
     check_names(f"struct {name} of {source}", [field.name for field in declared], members)

@@ -150,8 +150,8 @@ def walk_rows(
 def walk_matrices(written: StridedTensor, *read: StridedTensor) -> Walk:
     """Return the loops over matrices. The last two axes are the matrices, whose shapes may differ.
 
-    Each step is one matrix; otherwise the loops are like the loops of `walk`. Raises ValueError
-    like `walk`, and if an index into a matrix exceeds 32 bits.
+    Each step is one matrix; otherwise the loops are like the loops of `walk`. Raises ValueError for
+    the same reasons as `walk`, and if an index into a matrix exceeds 32 bits.
     """
     tensors = (written, *read)
     for tensor in tensors:

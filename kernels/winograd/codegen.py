@@ -49,7 +49,8 @@ def header() -> str:
 
 
 def specialisation(matrices: WinogradMatrices, points: str) -> str:
-    """Return the code of `Winograd<m, r, Points::points>`. Raises ValueError as `header` does."""
+    """Return the code of `Winograd<m, r, Points::points>`. Raises ValueError if no float equals a
+    coefficient."""
     m, r, alpha = matrices.m, matrices.r, matrices.alpha
     data, inverse = program(matrices.bt), program(matrices.at)
     finite = ", ".join(map(str, matrices.points))
