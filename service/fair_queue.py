@@ -25,7 +25,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 E = TypeVar("E")
 
-# Lines of clients that wait no more are forgotten when there are twice as many as at the last look.
+# Lines that no longer wait are deleted once the number of lines has doubled since the last
+# deletion. This is the least number for a deletion.
 _FEW_LINES = 16
 
 
@@ -40,7 +41,7 @@ class Client(NamedTuple):
     """Identifies a client of any protocol, by its API key or, without one, by its address."""
 
     name: str = ""
-    weight: float = 1.0  # its share beside other clients
+    weight: float = 1.0  # its share relative to other clients
     highest_priority: int = 1
     rights: frozenset[Right] = frozenset(Right)
 
@@ -56,9 +57,9 @@ class Line(Generic[E]):
     def __init__(self, client: Client, service: float) -> None:
         self.client = client
         self.entries: list[E] = []  # the next first
-        self.size = 0.0  # what all of them cost; the owner counts
-        self.service = service  # over its weight, on the clock of all lines
-        self.level = 0  # of its head
+        self.size = 0.0  # the cost of all entries; set by the owner
+        self.service = service  # divided by weight, on the clock of all lines
+        self.level = 0  # the level of the first entry
         self.since = 0.0  # when it last had a turn, in the owner's seconds
         self.fresh = True  # it has had no turn since it formed
         self.key: tuple[float, bool, int] | None = None  # its place in its level, while it has one

@@ -51,8 +51,7 @@ R = TypeVar("R")
 # Timers of asyncio and uvloop count whole milliseconds.
 _TIMER_ERROR_S = 0.001
 
-# Iterations of the event loop within which the next request arrives, if requests arrive in several
-# steps.
+# Iterations of the event loop to wait for a next request that arrives in several steps.
 _TURNS = 8
 
 Run = Callable[[Sequence[T]], Awaitable[Sequence[R]]]

@@ -60,7 +60,7 @@ LEVELS = (
 _CLEARLY = 0.015
 
 # The least factor by which waiting must raise the throughput. With 1.015, twelve clients get 1%
-# more throughput if L rises at every second n, but in batches of unequal sizes, so their p99 grows.
+# more if L rises at every second n, but in batches of unequal sizes, so their p99 grows.
 _GAIN = 1.02
 
 # Below this L(1), batches never wait: an event loop cannot time a fraction of L(1), and deciding

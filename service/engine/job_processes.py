@@ -42,22 +42,23 @@ from service.engine.undecoded import NotHereError, Undecoded
 from service.engine.watchdog import WITHIN_S, Restarts
 from service.errors import ServiceError
 
-# How many batches a process has at most: one runs, the other is next.
+# The most batches of a process: one runs, the other is next.
 _BATCHES = 2
 
-# Of one batch: bytes of files and arrays, and of what is said about them. A larger one is run by
-# the server itself. And bytes of an answer, which are scores and values inside the network.
+# The most bytes of a batch's files and arrays, and of the message about them; the server itself
+# runs larger batches. Then the most bytes of an answer, which has scores and values inside the
+# network.
 _ROOM, _MOST_ASKED, _MOST_ANSWER = 2**21, 2**16, 2**28
 
-# How long a process may take to open its engine; and in how many parts a bound is waited for, so
-# that a server that was suspended does not take a process for stuck.
+# The most seconds in which a process opens its engine. And the number of steps in which a time
+# limit is waited for, so that a server that was suspended does not take a process for stuck.
 _START_S = 60.0
 _LOOKS = 8
 
 _READ_BYTES = 2**18
 
-# The first numbers in the memory of a process: the image that it decodes, by its place in the
-# batch, and how many batches it has begun. After them comes the room of each batch.
+# The memory of a process begins with two numbers: the index in the batch of the image that is being
+# decoded, and the number of batches that were begun. After them comes the room of each batch.
 _NONE = -1
 _FIRST = 64
 _BYTES = _FIRST + _BATCHES * _ROOM
@@ -66,8 +67,8 @@ _NUMBER = struct.Struct("=I")
 _ASKED = struct.Struct("=II")  # bytes of a pickle, and the number of its buffers
 _LENGTH = struct.Struct("=Q")
 
-# Ctrl-C and init systems send them to a group of processes; the server follows them, and finishes
-# what it has accepted.
+# Job processes ignore these signals, which Ctrl-C and init systems send to a group of processes.
+# The server handles them, and finishes the requests that it has accepted.
 _GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _log = logging.getLogger("convoy")
@@ -93,7 +94,7 @@ class JobParent:
         if sys.platform != "linux":
             return None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        gc.disable()  # the collector would write to, and so copy, what they share
+        gc.disable()  # the collector would write to shared pages, and so copy them
         if (process := os.fork()) == 0:
             ours.close()
             _fork_on_demand(theirs)
@@ -224,7 +225,7 @@ class _JobProcess:
         self._progress = self._memory[:16].cast("q")
         self._progress[0] = _NONE
         self._asked = 0  # batches so far
-        # Of the batches that it has, each with the bound on its seconds.
+        # The batches that the process has, each with its time limit in seconds.
         self._answers: deque[tuple[asyncio.Future[JobResult], float]] = deque()
         self._received = bytearray()
         self.is_open = False  # its engine
@@ -380,7 +381,8 @@ def _fork_on_demand(control: socket.socket) -> NoReturn:
                 break
             (number,) = _NUMBER.unpack(message)
             if files:
-                # Their modules are imported here, once for all; what is wrong, the other one tells.
+                # The setup's modules are imported here, once for all processes. The new process
+                # reports errors.
                 with suppress(Exception):
                     _setup_in(files[2])
                 try:
@@ -447,11 +449,11 @@ def _run_batches(connection: socket.socket, memory: memoryview, setup: int) -> N
                 for what, inner in _asked(connection, memory, _first(number))
             )
         ]
-        progress[0] = _NONE  # where the last one failed
+        progress[0] = _NONE  # if the last batch failed
         progress[1] = number + 1
         try:
             results, failures, decode_s = do_job(items, begin, begin_running)
-            if results is not None:  # its own is a view of a dictionary
+            if results is not None:  # a view of a dictionary cannot be pickled
                 results = results._replace(inner=dict(results.inner))
             kept = {index: _portable(failure) for index, failure in failures.items()}
             _answer(connection, JobResult(results, kept, decode_s), None)
@@ -472,7 +474,8 @@ def _asked(connection: socket.socket, memory: memoryview, first: int) -> Any:
     length, buffers = _ASKED.unpack(_read(connection, _ASKED.size))
     each = _read(connection, buffers * _NUMBER.size)
     ends = [*accumulate((size for (size,) in _NUMBER.iter_unpack(each)), initial=first)]
-    # Copied: the files of another batch will be in the same place, and errors may keep these.
+    # Copied, because another batch's files will be in the same place, and errors may keep these
+    # files.
     views = [bytes(memory[begin:end]) for begin, end in pairwise(ends)]
     return pickle.loads(_read(connection, length), buffers=views)  # noqa: S301  (as above)
 

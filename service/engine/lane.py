@@ -20,7 +20,7 @@ from service.fair_queue import ANYONE, Client, FairQueue
 
 R = TypeVar("R")
 
-# What work costs at least, in turns.
+# The least seconds that any work counts when clients take turns.
 _LEAST_S = 0.0001
 
 
@@ -41,7 +41,7 @@ class Work:
     cost: Cost
     function: Callable[[], Any]
     then: OnDone[Any] | None  # None once it is withdrawn
-    begun: bool = False  # or out of its line
+    begun: bool = False  # or removed from its line
 
     def withdraw(self) -> None:
         """Discard the result, and do not begin the work if it has not begun."""
@@ -72,11 +72,11 @@ class Lane:
 
     pool: ThreadPool
     threads: int  # of the pool
-    has_room: Callable[[Cost], bool] | None = None  # for work that costs so much; None: a thread
+    has_room: Callable[[Cost], bool] | None = None  # for this cost; None: if a thread is free
     call: Call = here  # how a thread does the work
     patience_s: float = inf
     shared: bool = False  # one client leaves a thread to others
-    on_end: Callable[[], None] = lambda: None  # something may have room now
+    on_end: Callable[[], None] = lambda: None  # called when there may be room again
     clients: Counter[str] = field(default_factory=Counter)  # whose work runs
     waiting: FairQueue[Work] = field(default_factory=FairQueue)
     running: int = 0

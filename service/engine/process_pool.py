@@ -30,11 +30,13 @@ from typing_extensions import override
 
 R = TypeVar("R")
 
-# A process for idle cores is starved if it gets less than this part of a core in so many seconds.
-# The other one has a third of the weight of a thread that serves.
+# A process on idle cores is starved if it gets less than `_STARVED` of a core in `_LOOK_S` seconds.
+# `_LOW` is the niceness of its replacement, which has a third of the weight of a thread that
+# serves.
 _STARVED, _LOOK_S, _LOW = 0.1, 3.0, 5
 
-# What a process needs for itself: code that is imported with the first function of a kind.
+# The memory that a process needs for itself: code that is imported with the first function of each
+# kind.
 _SLACK_BYTES = 64 * 2**20
 
 _DATA_OF_STATM = 5  # the index of what RLIMIT_DATA counts
@@ -250,7 +252,7 @@ def _read(pipe: IO[bytes], length: int) -> bytes:
     return data
 
 
-# Nothing is multiplied there, and NumPy's library would start a thread for each core.
+# These processes multiply no matrices, and NumPy's library would start a thread for each core.
 _MAIN = """\
 import os, sys
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -275,7 +277,7 @@ def main(nice: int, *, idle: bool) -> None:
     logging.getLogger().addHandler(LogSender(logged.append))  # which has no format
     logging.getLogger("convoy").setLevel(logging.INFO)
     with closing(sys.stdin.buffer) as requests, closing(sys.stdout.buffer) as answers:
-        # What a decoder prints must not come between the answers.
+        # A decoder's output must not come between the answers.
         sys.stdout = sys.stderr
         with suppress(EOFError, BrokenPipeError):
             while True:

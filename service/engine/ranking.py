@@ -33,13 +33,15 @@ class Prediction(TypedDict):
     probability: Annotated[float, Field(ge=0, le=1, examples=[0.97])]
 
 
-# A float32 carries no more, and answers should not differ in meaningless digits.
+# The decimals of a probability: a float32 has no more, and answers should not differ in meaningless
+# digits.
 _DECIMALS = 6
 
 # Up to this many classes, sorting all is faster than finding the k largest first.
 _FEW = 100
 
-# Exponentials of logits within this neither overflow a float64 in their sum nor all vanish.
+# The largest absolute logit for which the sum of exponentials neither overflows a float64 nor
+# vanishes.
 _MOST_EXP = 600.0
 
 # The classes ranked here for every image of a batch; few requests ask for more.
@@ -53,7 +55,8 @@ NOT_DECODED = -1
 
 _NO_SCORES = np.empty(0, np.float32)
 
-# Classes in order, likeliest first (of equals, the lower index first), and their probabilities.
+# Indices of classes, likeliest first (for equal scores, the lower index first), and their
+# probabilities.
 Ranking = tuple[Sequence[int], Sequence[float]]
 
 
@@ -202,13 +205,14 @@ def _rankings(scores: Scores, output: OutputKind) -> Sequence[Ranking] | None:
     finite."""
     n, classes = scores.shape
     if classes == 1:
-        return None  # of a yes/no model each is ranked alone: two classes are no work
+        return None  # images of a yes/no model are ranked one by one: two classes take no time
     rows = scores.astype(np.float64)
     if not math.isfinite(np.add.reduce(rows, axis=None)):  # see `finite`
         return None
     begins = np.arange(0, n * classes, classes)
     found = np.empty((min(RANKED, classes), n), np.intp)
-    # A few searches for the largest are faster than a sort; of equals argmax finds the first.
+    # A few searches for the largest score are faster than a sort; argmax finds the first of equal
+    # scores.
     rest = scores.copy()
     cells = rest.ravel()
     for best in found[:-1]:
@@ -234,7 +238,7 @@ def _read(ranked: TopClasses, output: OutputKind) -> Sequence[Ranking] | None:
     probabilities = ranked.probabilities.astype(np.float64)
     if not math.isfinite(np.add.reduce(probabilities, axis=None)):
         return None
-    if not output.by_softmax:  # which the engine left to be done
+    if not output.by_softmax:  # the engine leaves this step to the server
         probabilities = each_probability(probabilities, output)
     indices = ranked.indices.astype(np.intp)
     return list(zip(indices.tolist(), _rounded(probabilities).tolist(), strict=True))
@@ -264,7 +268,8 @@ def _rounded(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
 def finite(scores: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return one image's scores in float64. Raises EngineFailedError if one is NaN or infinite."""
     row = scores.astype(np.float64)
-    # A NaN or infinity makes the sum one too; finite float32 cannot overflow a float64.
+    # If a score is NaN or infinite, the sum is too. Finite float32 scores cannot overflow a
+    # float64.
     if not math.isfinite(np.add.reduce(row)):
         raise EngineFailedError(
             "the model computed scores that are not finite numbers for this image; "
@@ -278,7 +283,7 @@ def largest(row: NDArray[np.float64], k: int) -> NDArray[np.intp]:
     their index."""
     if len(row) <= _FEW or k == len(row):
         return np.argsort(-row, kind="stable")[:k]
-    # A partition picks arbitrarily among equals: take them all, and sort those few.
+    # A partition picks arbitrarily among equal numbers, so take all of these, and sort them.
     kth = len(row) - k
     candidates = np.flatnonzero(row >= np.partition(row, kth)[kth])
     return candidates[np.argsort(-row[candidates], kind="stable")[:k]]

@@ -32,7 +32,7 @@ from service.errors import NotReadyError, ServiceError, ShuttingDownError
 from service.fair_queue import ANYONE, Client
 from service.folders import without_folders
 
-# Images count at least this part of a usual one in their clients' turns.
+# When clients take turns, an image counts at least as this part of a usual image.
 _LEAST_COST = 0.2
 
 _log = logging.getLogger("convoy")
@@ -46,7 +46,7 @@ class EngineStatus(NamedTuple):
     fallback_reason: str  # why it is on the CPU where `auto` looked for a GPU; else empty
     layers: str  # of a quantized model: those on integers and those in float; else empty
     ready: bool
-    max_batch: int  # 1 where a larger one would change scores, which warming up shows
+    max_batch: int  # 1 if warming up shows that larger batches change scores
     restarts: int
     batches: int
     images: int
@@ -62,7 +62,7 @@ class Elsewhere(NamedTuple):
     """Describes how an engine's jobs may also run in other processes."""
 
     start: Callable[[Engine], Jobs | None]  # of a warm engine; None: it cannot
-    turns: Sequence[DeviceTurns]  # of each further batch that runs at a time
+    turns: Sequence[DeviceTurns]  # for each additional batch at a time
 
 
 class EngineRunner:
@@ -104,7 +104,8 @@ class EngineRunner:
                 on_change=self._follow,
                 measure_s=measure_s,
                 known=known,
-                # A decoder that hangs must be left.
+                # Without a time limit, a job whose decoder hangs could not be abandoned, so jobs do
+                # not decode.
                 sample=None if bounds is not None and bounds.batch_s == 0 else sample,
                 bounds=bounds,
                 reopen=partial(reopen, number) if reopen else None,
@@ -113,7 +114,7 @@ class EngineRunner:
         ]
         self._serving = len(engines)
         self._elsewhere = elsewhere
-        # By engine, the numbers that the batcher has for the batches that it runs at a time.
+        # For each engine, the batcher's numbers of the batches that run at the same time.
         self._numbers = [[number] for number in range(len(engines))]
         self._on_failure = on_failure
         self.batcher = Batcher(
@@ -237,7 +238,7 @@ class EngineRunner:
             except Exception:
                 self.state = State.FAILED
                 raise
-        # Else decoding the next batch while one runs gains more.
+        # Otherwise it is better to decode the next batch while one runs.
         self.decodes = all(engine.decode_s >= engine.run_s > 0 for engine in self._engines)
         if self.decodes and len(self._engines) == 1:
             self._spread(self._engines[0])

@@ -45,22 +45,23 @@ T = TypeVar("T")
 # Batches that fail in a row before the engine is restarted.
 _FAILURES = 5
 
-# How often a batch's scores are looked at. So many in a row of which none is finite have the engine
-# score an image of random pixels, because any client may send such numbers as no network can take.
-# A blank one would not do: what is too large where there is light gives finite scores in the dark.
+# Seconds between two checks of scores. After `_FAILURES` batches in a row without a finite score,
+# the engine scores random pixels, because clients may send numbers that no network can take. A
+# blank image is no test: weights that overflow for bright pixels may give finite scores for black
+# ones.
 _LOOK_S = 0.05
 _NOT_FINITE = "its scores of random pixels are not finite numbers"
 
-# In how many tries a single image is decoded and run, to compare both. Where a run takes longer,
-# but not so many times, it is tried again.
+# The number of tries to decode and to run a single image, to compare both times. Running is tried
+# again if it takes longer than decoding, but less than `_CLOSE` times as long.
 _TRIES = 3
 _CLOSE = 3
 
 # How often a long warm-up is logged.
 _REMIND_S = 60.0
 
-# After a batch shorter than _QUICK_S the event loop blocks on the next one, at most _PATIENCE_S:
-# a handover and a wake-up take longer.
+# After a batch shorter than _QUICK_S the event loop blocks on the next batch, for at most
+# _PATIENCE_S, because a handover and a wake-up take longer.
 _QUICK_S = 0.0001
 _PATIENCE_S = 0.0005
 
@@ -82,8 +83,8 @@ Item = Image | Undecoded | Probe
 class JobResult(NamedTuple):
     """Holds the outcome of a job for each image of the batch."""
 
-    results: Results | None  # of the images that were decoded; None: there is none
-    failures: Mapping[int, Exception]  # of the others, by their place in the batch
+    results: Results | None  # of the images that were decoded; None if there are none
+    failures: Mapping[int, Exception]  # of the other images, by their index in the batch
     decode_s: float
 
 
@@ -157,7 +158,7 @@ class SupervisedEngine:
         that fails repeatedly is kept. `on_change` is called when the state changes after the first
         warm-up.
         """
-        self.engine = engine  # that serves, or did last
+        self.engine = engine  # the engine that serves, or the last one that did
         self.state = State.WARMING
         self.restarts = 0  # tried so far
         self.failure: EngineError | None = None  # why it is FAILED
@@ -165,7 +166,7 @@ class SupervisedEngine:
         self.lost_to_decoders = 0  # threads so far
         self.jobs: Jobs | None = None  # set where other processes run its batches, too
         self._running = 0  # batches
-        self.given_up = False  # set where a failure is not to be followed by a restart
+        self.given_up = False  # if so, a failure is final
         self._probe = np.random.default_rng(0).integers(0, 256, image_shape, np.uint8)
         self._output = output
         self._name = name
@@ -181,8 +182,8 @@ class SupervisedEngine:
         self._look = 0.0  # when to look at scores again
         self._odd = 0  # batches without a finite score, in a row
         self._examining: asyncio.Task[None] | None = None
-        # By the last warm-up: L(n) of pixels, and the seconds of decoding one image and of running
-        # it, both 0 where they were not compared.
+        # From the last warm-up: L(n) for pixels, and the seconds to decode one image and to run it,
+        # both 0 if they were not compared.
         self.measured = Latency.unknown(engine.max_batch)
         self.decode_s = self.run_s = 0.0
         self._expect(self.measured)

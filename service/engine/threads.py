@@ -33,10 +33,10 @@ from service.machine.cores import keep_on, this_core
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Gets what a function returned, or what it raised, in the event loop.
+# Called in the event loop with a function's result, or with the error that it raised.
 OnDone = Callable[[R, Exception | None], None]
 
-# How often jobs with a bound are checked: this, or _LOOKS times within the bound.
+# Jobs with a time limit are checked every _PERIOD_S, or _LOOKS times within a shorter limit.
 _PERIOD_S = 0.5
 _LOOKS = 8
 
@@ -64,7 +64,7 @@ class Job:
     then: OnDone[Any] | None  # None once it is withdrawn
     bound_s: float
     loop: asyncio.AbstractEventLoop
-    spent_s: float = -1.0  # in its thread, as seen by `look`; negative: not yet seen there
+    spent_s: float = -1.0  # seconds in its thread, by `look`; negative: not yet seen
     open: bool = True  # until the event loop knows its outcome
     outcome: tuple[Any, Exception | None] = (None, None)
     ended: LockType | None = None  # released at its end, while the event loop blocks on it
@@ -111,7 +111,7 @@ class _Thread(threading.Thread):
     def run(self) -> None:
         """Do jobs until the queue ends the thread."""
         pool = self._pool
-        del self._pool  # the pool has it: a cycle, which kept a closed pool's file open
+        del self._pool  # a cycle, which would keep a closed pool's file open
         if pool.nice and sys.platform == "linux":  # elsewhere niceness is the whole process's
             thread = threading.get_native_id()
             nice = os.getpriority(os.PRIO_PROCESS, thread) + pool.nice
@@ -268,7 +268,8 @@ class ThreadPool:
                 f"the server gave up: the thread of this request {how};"
                 " the request may be the cause"
             )
-            # By the event loop, which logs what `then` raises: the next thread is looked at, too.
+            # The event loop calls `then` and logs its errors, so that the next thread is checked in
+            # any case.
             job.loop.call_soon(self.settle, job, None, ThreadLostError(message))
         if replaced:
             self.lost += 1
@@ -316,7 +317,8 @@ def outcome_of(function: Callable[[Any], Any], argument: Any) -> tuple[Any, Exce
     except BaseException as error:  # noqa: BLE001  passed on to `then`
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
             return None, error
-        # It must end neither the thread nor the event loop's task; a future refuses StopIteration.
+        # The error must end neither the thread nor the event loop's task, and a future refuses
+        # StopIteration.
         stray = StrayError(f"{type(error).__name__} was raised where only errors are expected")
         stray.__cause__ = error
         return None, stray

@@ -7,16 +7,16 @@ from math import inf
 
 from service.batching.latency import Latency
 
-# The bound of a batch over its expected time, and the least bound: a busy machine may delay
-# anything for a while.
+# The time limit of a batch as a multiple of its expected time, and the least limit: a busy machine
+# may delay anything for a while.
 _TIMES = 50.0
 _LEAST_S = 10.0
 
-# The same for a restart, over the time of the first warm-up.
+# The time limit of a restart as a multiple of the first warm-up's time, and the least limit.
 _RESTART_TIMES = 10.0
 _RESTART_LEAST_S = 120.0
 
-# So many restarts within so many seconds are one too many.
+# This many restarts within this many seconds are too many.
 _TOO_MANY = 3
 WITHIN_S = 300.0
 
@@ -25,7 +25,7 @@ WITHIN_S = 300.0
 class Bounds:
     """Limits how long an engine's calls may take, in seconds; 0 means no limit."""
 
-    batch_s: float | None = None  # None: derived from how long such batches take
+    batch_s: float | None = None  # None: derived from the expected time of a batch
     warm_up_s: float = 0.0
 
     def batch(self, latency: Latency, size: int) -> float:
