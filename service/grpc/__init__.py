@@ -9,7 +9,7 @@ from service.settings import Settings
 if TYPE_CHECKING:
     from service.grpc.port import GrpcPort
 
-# Of the memory of the container or machine: as much as decoding may take.
+# All messages may take this part of the memory, a quarter: as much as decoding may take.
 _SHARE = 4
 
 

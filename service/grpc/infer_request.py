@@ -36,19 +36,19 @@ from service.hosting.pipeline import ModelInfo
 from service.hosting.regions import Regions
 from service.http.body import LONG_BODY
 
-# Fields of a request or of an input: one input and one output with their parameters are few.
+# The most fields of a request or of an input: an input and an output with their parameters are few.
 _MOST_FIELDS = 256
 
-# Bytes beside the tensors, which protobuf parses at once.
+# The most bytes besides the tensors, which protobuf parses at once.
 _MOST_BESIDE = 2**16
 
-# Elements of typed contents that are handled at once.
+# The most elements of typed contents that are handled at once.
 _LONG = 2**16
 
 _VARINT, _LENGTH, _FOUR = 0, 2, 5
 _SIZES = {1: 8, 5: 4}
 
-# Numbers of fields: of ModelInferRequest, InferInputTensor and InferTensorContents.
+# The numbers of fields of ModelInferRequest, InferInputTensor and InferTensorContents.
 _INPUTS, _RAW = 5, 7
 _CONTENTS = 5
 _WHOLE, _FLOAT, _BYTES = 4, 6, 8
@@ -182,7 +182,7 @@ def infer_request(
         )
     fields = {
         "id": head.id,
-        # Triton answers in raw bytes, whatever was sent.
+        # Triton answers with raw bytes, in whichever form the request sent its tensors.
         "parameters": {"binary_data_output": True} | _plain(head.parameters),
         "inputs": [
             {
@@ -235,7 +235,7 @@ class _TypedElements:
     written: ClassVar = False
 
     data: bytes  # the message
-    parts: list[_Field] = field(default_factory=list)  # of it, which are the contents
+    parts: list[_Field] = field(default_factory=list)  # parts that are the contents
     most_files: int = 0
 
     def numbers(self, shape: Sequence[int], kind: type[np.generic]) -> Any:

@@ -25,11 +25,11 @@ _Answer = message_class("inference.ModelInferResponse")
 _Tensor = message_class("inference.ModelInferResponse.InferOutputTensor")
 _Contents = message_class("inference.InferTensorContents")
 
-# The numbers of fields that are written piece by piece, and the type of those.
+# The numbers of the fields that are written piece by piece, and their wire type.
 _OUTPUTS, _RAW, _CONTENTS, _INFER_RESPONSE = 5, 6, 5, 2
 _LENGTH = 2
 
-# Elements that are encoded at once: so many strings take a millisecond.
+# The most elements that are encoded at once: this many strings take a millisecond.
 _PIECE = 2**14
 
 MOST_ANSWER = 2**24
@@ -93,20 +93,21 @@ class _Exchange:
             request.finish(outcome)
             return answer
         except Exception as error:
-            request.fail(error)  # counted and logged, unless it was
+            request.fail(error)  # counts and logs the error, unless that was done
             if isinstance(error, ServiceError):
                 raise
             raise ServiceError(CRASHED) from error
         finally:
             late = self._deadline is not None and perf_counter() >= self._deadline
             request.abandon(Code.TOO_LATE if late else Code.CLIENT_LEFT)
-            # An error in these has this frame, and so the message: a cycle.
+            # An error in these objects refers to this frame, and so to the message: a reference
+            # cycle.
             del self._outcome, outcome
 
     async def _made(self, scored: Scored) -> bytes:
         """Format a long answer in a thread, and return the message."""
         made: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._outcome = made  # which gets an error, too, as of a call that gives way
+        self._outcome = made  # so that it also gets errors, as if the call gives way
         self._request.aside(self._format, scored, made.set_result)
         answer: bytes | Exception = await made
         if isinstance(answer, Exception):
@@ -153,7 +154,7 @@ class _Exchange:
         outputs = outputs_of(asked, scored.results, info)
         head = _Answer(model_name=info.name, model_version=info.version, id=asked.id)
         parts = [head.SerializeToString()]
-        # A message has raw contents of all outputs or of none; clients find them by number.
+        # A message has raw contents for all outputs or for none; clients find them by their index.
         raw = any(output.as_bytes for output in outputs if not output.written)
         for output in outputs:
             parts += _field(_OUTPUTS, _tensor(output, raw=raw))
@@ -173,7 +174,7 @@ def _tensor(output: Output, *, raw: bool) -> bytes:
         setattr(tensor.parameters[name], kind, value)
     parts = [tensor.SerializeToString()]
     elements = output.elements
-    # In pieces, between which other threads run: protobuf merges what a field has several times.
+    # In pieces, so that other threads run between them: protobuf merges repeated fields.
     for at in range(0, 0 if raw or output.written else len(elements), _PIECE):
         contents, piece = _Contents(), elements[at : at + _PIECE]
         if isinstance(piece, np.ndarray):

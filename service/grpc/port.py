@@ -82,13 +82,13 @@ _HealthRequest, _HealthAnswer = map(
 )
 _StreamAnswer = message_class("inference.ModelStreamInferResponse")
 
-# Of every message but those with tensors.
+# The most bytes of a message without tensors.
 _MOST_BYTES = 4096
 
-# Models or regions of an answer that is made on the event loop: each takes 0.1 ms.
+# The most models or regions in an answer that is created on the event loop: each takes 0.1 ms.
 _FEW = 8
 
-# Characters of an error's text: with the rest of the trailers it must fit in 8 kB.
+# The most characters of an error's text, which must fit in 8 kB with the other trailers.
 _MOST_CHARACTERS = 500
 
 _STREAMS = 100  # at once on a connection
@@ -97,13 +97,13 @@ _IDLE_MS = 300_000  # until a connection without requests is closed; clients ope
 _PING_MS = 60_000  # after which a silent client is asked whether it is there
 _LOOK_S = 1.0  # between two checks of the health that watchers are sent
 
-_UNREAD_BYTES = 2**21  # of a stream's answers; until they are fewer no message is taken
+_UNREAD_BYTES = 2**21  # of a stream's answers; with more, no message is taken
 _MOST_IN_FLIGHT = 2**23  # bytes of a stream's messages; likewise
-_PAUSE_S = 1.0  # at most, until a stream's next message is taken after one found no room
+_PAUSE_S = 1.0  # longest pause of a stream after a message found no room
 
 _log = logging.getLogger("convoy")
 
-# In bytes, with what it takes of the room, if that counts.
+# An answer's bytes, and its reservation in the `ByteRoom`, if the answer is counted there.
 _Answer = tuple[bytes, Held | None]
 
 
@@ -187,9 +187,9 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         options = {
             "grpc.so_reuseport": 0,
             "grpc.max_receive_message_length": self._repository.max_body_bytes,
-            "grpc.per_message_decompression": 0,  # it would be in the event loop
+            "grpc.per_message_decompression": 0,  # grpcio would decompress on the event loop
             "grpc.max_send_message_length": -1,
-            # Of which half is for those that are not counted yet.
+            # Half of these are for connections that are not counted yet.
             "grpc.max_allowed_incoming_connections": 2 * edge.limits.connections,
             "grpc.server_handshake_timeout_ms": int(edge.limits.head_s * 1e3),
             "grpc.max_concurrent_streams": _STREAMS,
@@ -225,8 +225,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         return self._handlers.get(handler_call_details.method)
 
     def _handlers_by_method(self) -> Mapping[str, Any]:
-        # One answer is written as those of a stream are, which is the same to a client: so it is
-        # known when it is sent.
+        # A single answer is written like an answer of a stream, which is the same for a client. So
+        # the port knows when the answer is sent.
         behaviours = {path: self._unary(path) for path in (_INFER, _CHECK, *METHODS)}
         behaviours |= {_STREAM: self._stream, _WATCH: self._watch, _REFLECTION: self._reflect}
         handler = grpc.stream_stream_rpc_method_handler
@@ -244,7 +244,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             try:
                 with connections.busy(peer):
                     await behaviour(messages, context)
-            except _LeftError:  # others of its connection go on
+            except _LeftError:  # other calls of its connection continue
                 raise asyncio.CancelledError from None
             except _NotReadError:
                 await connections.hang_up_on(peer)
@@ -263,8 +263,9 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
                 return
             except ServiceError as error:
                 refusal = _refusal(error, context)
-            # Only now: grpcio keeps an abort's error in a cycle. With this one as its context the
-            # message would stay until the garbage collector runs.
+            # Abort only after the `except` block: grpcio keeps the abort's error in a cycle. With
+            # `error` as its context, the message would stay in memory until the garbage collector
+            # runs.
             await _abort(context, *refusal)
 
         return answer

@@ -26,10 +26,10 @@ from service.grpc.receiving import bytes_received
 # The open files of this process.
 _FILES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 
-# How soon after the first of several new connections all are counted.
+# Seconds after the first of several new connections until all are counted.
 _SOON_S = 0.02
 
-# New connections that are counted at once: each may take 0.1 ms.
+# The most new connections that are counted at once: each may take 0.1 ms.
 _AT_ONCE = 16
 
 Peer = tuple[str, int]  # address and port
@@ -82,7 +82,7 @@ class _Seen(Connection):
         with suppress(OSError):
             file = os.dup(self._file)
             same = socket.socket(fileno=file)
-            # The number of a file may be another's by now.
+            # The number may belong to another file by now.
             if os.fstat(file).st_ino != self._number:
                 same.close()
                 same = None
@@ -217,7 +217,7 @@ def _sockets(
         if number in known:
             continue
         found[number] = None
-        # OSError: it was closed meanwhile, or listens, and has no peer.
+        # OSError: the socket was closed in the meantime, or it listens and has no peer.
         with suppress(OSError), socket.socket(fileno=os.dup(file)) as same:
             if _port_of(same) == port:
                 host, peer_port = same.getpeername()[:2]

@@ -31,22 +31,22 @@ from service.errors import PayloadTooLargeError
 
 T = TypeVar("T")
 
-# A message of so many bytes on its connection is copied at once.
+# A message is copied at once if its connection received at most this many bytes.
 _FEW = 2**17
 
-# A copy that takes longer is followed by a pause of that many times as long.
+# A copy that takes longer than _LONG_S is followed by a pause of _PAUSES times its duration.
 _LONG_S, _PAUSES = 0.005, 4
 
-# What may have come of a message that is not known.
+# The bytes that a message is assumed to have if their number is unknown.
 _MAYBE = 2**24
 
-# Between two looks at how much of a message that must be short has come.
+# Seconds between two checks of how many bytes of a message have arrived, if it must be short.
 _LOOK_S = 0.05
 
-# In what Linux tells of a TCP connection, the bytes received.
+# The socket option for facts about a TCP connection, and the offset of the received bytes in them.
 _TCP_INFO, _RECEIVED = 11, 128
 
-_libc: Any = ctypes.CDLL(None)  # a call by it gives up the interpreter's lock
+_libc: Any = ctypes.CDLL(None)  # calls through it release the interpreter's lock
 _libc.malloc.argtypes, _libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
 _libc.free.argtypes = [ctypes.c_void_p]
 _libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
