@@ -18,7 +18,7 @@ from service.errors import MemoryShortError, QueueFullError, ServiceError, TooMa
 from service.fair_queue import ANYONE, Client
 from service.machine.memory import MemoryPressure
 
-# Answers of the greatest length that have room at once.
+# The number of answers of the greatest length that have room at once.
 _ANSWERS = 4
 
 

@@ -20,7 +20,7 @@ from service.progress import Show
 
 PULLED = CACHE_FOLDER / "models"
 
-# Names are parts of URLs and folders, and /v2/models/stats is a route.
+# Names are parts of URLs and of folders' paths, and /v2/models/stats is a route.
 _NAME = re.compile(r"(?!stats$)[A-Za-z0-9][A-Za-z0-9._-]*")
 
 _SHIPPED = Path(__file__).with_suffix(".toml")
@@ -49,7 +49,8 @@ def check_name(name: str, whose: object) -> None:
         )
 
 
-# Of difflib's ratio, that of a slip; and of letters, below which a beginning says nothing.
+# The least ratio of difflib for a misspelling, and the least letters of a beginning that is
+# compared.
 _ALIKE, _FEWEST_LETTERS = 0.8, 3
 
 

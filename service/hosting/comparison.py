@@ -67,7 +67,7 @@ def _compare(
         except EngineFailedError:
             largest = 1.0
             continue
-        # Of several largest the first of its version, which is the answer.
+        # If several classes have the largest score, the version's answer is the first of them.
         same += int(olds[was[olds].argmax()] == news[now[news].argmax()])
         largest = max(largest, float(np.abs(was - now).max()))
     return Comparison(len(after), same / len(after), largest)

@@ -27,7 +27,7 @@ _TRIES = 5
 _CHUNK = 2**16
 _STALLED_S = 30.0  # without a byte from the server
 
-# Before the second try, and before each one after it twice as long.
+# Seconds before the second try; the pause doubles before each further try.
 _PAUSE_S = 0.25
 # The longest that a server may ask to wait (Retry-After) before the next try.
 _LONGEST_PAUSE_S = 20.0
@@ -85,7 +85,7 @@ def fetch(
     while not (target.is_file() and _sum(target, source) == source.sum):
         with part.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # of two downloads, the second waits
-            if _is_at(part, file):  # else the first has ended, and what it left is looked at again
+            if _is_at(part, file):  # otherwise the first has ended; look again at its file
                 _complete(source, part, file, progress)
                 before()
                 part.replace(target)
@@ -126,7 +126,7 @@ def read(url: str, most: int, token: str = "") -> bytes:
             data: bytes = response.read(most + 1)
         if len(data) > most:
             raise NotDownloadedError(f"{url} sent more than the {most:,} bytes allowed")
-        if response.length:  # of which no error tells
+        if response.length:  # no error reports that bytes are missing
             raise ConnectionError(f"the server closed the connection after {len(data):,} bytes")
         return data
 
@@ -141,7 +141,7 @@ def _try(download: Callable[[], _Got]) -> _Got:
         except (OSError, HTTPException) as error:
             status = error.code if isinstance(error, HTTPError) else None
             refused = status is not None and status < 500 and status != _TOO_MANY_REQUESTS
-            # A host that has not answered a connection for so long is behind a firewall.
+            # A host that does not accept a connection for this long is behind a firewall.
             nowhere = isinstance(error, URLError) and isinstance(error.reason, TimeoutError)
             final = refused or nowhere
             pause = _pause(error, number)

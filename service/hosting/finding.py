@@ -40,7 +40,7 @@ from service.settings import BUILT_IN_NAME, Settings, SettingsError, hub_access,
 
 _log = logging.getLogger("convoy")
 
-# Of an address, as a path has it: https:/example.org. One letter is a drive.
+# The scheme of an address, as a path contains it: https:/example.org. One letter is a drive.
 _SCHEME = re.compile(r"(\w{2,}):/")
 
 
@@ -80,7 +80,7 @@ class ModelFile:
     name: str
     version: str
     path: Path
-    error: str = ""  # why it is not clear which file it is
+    error: str = ""  # why the model's file is not clear
     overrides: Mapping[str, object] = field(default_factory=dict)  # keys of model.toml
     numbered: bool = False  # the version is the folder's name
 

@@ -117,7 +117,7 @@ def pull(address: Address, access: HubAccess, show: Show, cache: Path = CACHE) -
     folder. Raises NotDownloadedError if the repository or a file cannot be downloaded, or differs
     from the hub's listing.
     """
-    # They bring all that reads such files, and ONNX.
+    # This imports ONNX, and the modules that read such files.
     from models import descriptions_of, external_files, files_beside  # noqa: PLC0415
 
     home = placed(cache) / address.org / address.name
@@ -293,7 +293,7 @@ _REFUSED: Mapping[int, str] = {
     404: "check the names of the repository and of the revision",
     429: "try again later, or set HF_TOKEN: the limit is higher with a token",
 }
-_FINAL = {401, 403, 404}  # the hub's own word on the repository, which no other way gets around
+_FINAL = {401, 403, 404}  # the hub's verdict on the repository, which is final
 
 
 def _explained(

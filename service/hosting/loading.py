@@ -26,8 +26,8 @@ class OpenModel:
     info: ModelInfo
     preprocessing: Preprocessing
     engines: Sequence[Engine]
-    # Opens another engine of the same version in place of one, by number. It shares no memory with
-    # the others: what they share may be why one failed.
+    # Opens a new engine of the same version in place of the engine with this number. The new engine
+    # shares no memory with the others, because shared memory may be why the engine failed.
     reopen: Callable[[int], Engine]
     stamp: "Stamp"
 

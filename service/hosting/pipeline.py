@@ -21,7 +21,7 @@ from service.telemetry.metrics import ModelMetrics
 _AS_SET = Serving()
 _UNSOUGHT = Absent("none was looked for")
 
-# Images of one model that wait in memory before they are resized: 0.4 GB at most.
+# The most images of a model that wait in memory before they are resized: 0.4 GB at most.
 _MOST_UNRESIZED = 128
 
 _LEFT = (Kind.DECODED, Kind.JPEG)
@@ -48,7 +48,7 @@ class ModelInfo:
     tensor_type: str = "FP32"  # or FP16, or UINT8: what the file's input holds, in V2's words
     guess: str = ""  # the preset, where nothing chose it
     warning: str = ""  # why its answers are probably wrong
-    origin: str = ""  # one line: which file said what of it
+    origin: str = ""  # one line: which file states which facts
     serving: Serving = _AS_SET
     embedding: Inner | Absent = _UNSOUGHT
     maps: Maps | Absent = _UNSOUGHT
@@ -86,7 +86,7 @@ class Pipeline:
     refusal: str = ""  # why the last new version did not
     coded: Callable[[Any], Coded] = field(init=False)  # of bytes that jobs decode: `Coded.of`
     longest_label: int = field(init=False)  # bytes that a label takes in JSON at most
-    labels_json: Any = field(init=False)  # a msgspec.Raw of all: to encode many takes long
+    labels_json: Any = field(init=False)  # all labels as a msgspec.Raw: encoding many takes long
 
     def __post_init__(self) -> None:
         most_bytes = self.decoders.quick_bytes

@@ -52,7 +52,7 @@ from models import (
 from service.engine.ranking import probabilities
 from service.errors import EngineFailedError
 
-if TYPE_CHECKING:  # it brings all that reads ONNX
+if TYPE_CHECKING:  # it imports ONNX
     from models import Classifier
 
 _log = logging.getLogger("convoy")
@@ -66,23 +66,25 @@ _SHOWS = {
     "rocket": ("missile", "projectile", "space shuttle"),
 }
 
-# Where a guess is doubted: it tells photographs apart by less than `_HARDLY`, another by more than
-# `_CLEARLY` and `_FAR` times as far; or another names so many photographs more.
+# Without names, a guess is tested only if its `share` is below `_HARDLY`. It is doubted if another
+# preset's share is above `_CLEARLY` and above `_FAR` times its own.
 _HARDLY, _CLEARLY, _FAR = 0.25, 0.4, 3.0
-# The presets by which that was measured: the more are tried, the likelier one seems clearer.
+# The presets that may show this: the more presets are compared, the likelier one seems clearer by
+# chance.
 _MEASURED = ("imagenet", "caffe", "inception", "raw")
-# A guess by which next to nothing changes is doubted where another sees something.
+# A guess with a share below `_BLIND` is doubted if another preset's share is above `_SEES`.
 _BLIND, _SEES = 0.01, 0.1
 _MORE_NAMED = 2
-# With fewer classes three photographs say little: a right model may score them all alike.
+# With fewer classes, three photographs say little: even a right model may score all of them alike.
 _FEWEST_CLASSES = 5
-# How much likelier a preset must make the right names than the guess does to take its place, and
-# two presets at most differ that these photographs do not tell apart, of which the one that
-# PRESETS has first is taken; as logarithms.
+# As logarithms: how much likelier the right names must be with a preset that replaces the guess,
+# and the largest difference between presets that the photographs do not distinguish. Of such
+# presets, the first in PRESETS is taken.
 _FAR_LIKELIER, _AS_LIKELY = log(1000), log(20)
-# Guesses where a network's first operations tell its numbers, but not the order of its channels.
+# Guesses for networks whose first operations show the scale of the pixels, but not the order of the
+# channels.
 _TWINS = {names[0]: names for names in OF_OWN_NORMALISATION.values()}
-_LEAST = 1e-9  # a probability below this is as good as none
+_LEAST = 1e-9  # lower probabilities count as this
 
 Decode = Callable[[Path, Preprocessing], Pixels]
 

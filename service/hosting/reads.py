@@ -46,7 +46,7 @@ def read_models(
     """Yield the models' files, then the models or errors, as `Reads` describes. With `prove`, run
     the self-tests of models that the CPU will serve, so that their engines need no test. Raises the
     errors of `check_models`."""
-    # It brings all that reads ONNX.
+    # These modules import ONNX.
     from service.hosting.finding import check_models  # noqa: PLC0415
     from service.hosting.reading import read_file, read_proved  # noqa: PLC0415
 

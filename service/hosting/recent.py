@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from models import Array
 from service.images.clip import Frames
 
-# So many images, of so many bytes each and in all, one in so many seconds: at any rate of requests
-# they are of the last seconds, and cost nothing that shows.
+# The most images, their bytes in all and each, and the seconds between two images. At any request
+# rate, the images are from the last seconds, and keeping them costs hardly any time.
 MOST_IMAGES = 64
 _MOST_BYTES = 2**24
 _MOST_BYTES_EACH = 2**22
@@ -63,7 +63,7 @@ class Recent:
         self._next = now + _EVERY_S
         if isinstance(image, Frames):
             return image
-        # It may be a view of a body, or of memory that the client shares.
+        # The image may be a view of a body, or of memory that the client shares.
         return image.copy() if isinstance(image, np.ndarray) else bytes(image)
 
     def add(self, image: "bytes | Frames | Array", scores: NDArray[np.float32]) -> None:

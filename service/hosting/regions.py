@@ -21,7 +21,7 @@ from service.errors import BadRequestError, ModelNotFoundError, PayloadTooLargeE
 
 _FOLDER = "/dev/shm/"  # noqa: S108  POSIX's shared memory, where Linux has it
 
-# The names that shm_open takes everywhere: a slash, and none after it.
+# The names that shm_open accepts on every system: an optional first slash, and no other slash.
 _KEY = re.compile(r"/?(?!\.{1,2}$)[^/\0]{1,254}").fullmatch
 _NAME = re.compile(r"[^\0-\x1f]{1,256}").fullmatch
 
@@ -161,7 +161,7 @@ class Regions:
 
 def _open(key: str) -> io.FileIO:
     """Return the open file of a key. Raises BadRequestError if it is not shared memory."""
-    # Not to wait, up to 45 s, for the end of a lease that a client has of its file.
+    # Do not wait for the end of a client's lease on its file, which may take 45 s.
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         file = io.FileIO(os.open(_FOLDER + key.removeprefix("/"), flags), "r+")

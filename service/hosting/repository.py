@@ -37,31 +37,33 @@ from service.images.decode_pool import Coded, DecodePool, Decoding, in_process
 from service.machine.memory import MemoryPressure, Slack, give_back_free_memory
 from service.telemetry.metrics import Metrics, ModelMetrics
 
-# Room for bodies: the largest one, and this much for every image that may wait.
+# Bodies have room for the largest body, and for this many bytes per image that may wait.
 _BYTES_AN_IMAGE = 2**20
 
-# How long each model's batches of every size are timed during warm-up.
+# Seconds for which warm-up times each model's batches of every size.
 _MEASURE_S = 1.0
 
-# Timeouts. The largest images take a second or two to decode; GPU drivers may answer slowly.
+# Time limits for decoding and for metrics. The largest images take a second or two to decode; GPU
+# drivers may answer slowly.
 _DECODE_S = 60.0
 _TELL_S = 10.0
 
-# Between two expositions of the metrics, as a multiple of what the first took.
+# The pause between two texts of metrics, as a multiple of the first one's creation time, and its
+# limit.
 _TELL_PAUSES, _MOST_PAUSE_S = 4, 1.0
 
-# Between two looks whether there is memory to give back.
+# Seconds between two checks whether to give memory back.
 _GIVE_BACK_S = 0.5
 
-# For the engine of a model that is no longer served to return from its last call.
+# Seconds in which the engine of a model that is no longer served must return from its last call.
 _RETIRE_S = 60.0
 
 # Decode threads yield to the engine and the event loop: on shared cores, finishing a batch is worth
 # more than decoding one more image.
 _DECODE_NICE = 5
 
-# Of an answer that names the models: most that it names, most that are compared with an unknown
-# name, and most characters of that.
+# For a message that names models: the most models that it names, the most that are compared with an
+# unknown name, and the most characters of this name.
 _SHOWN, _MOST_COMPARED, _SHOWN_NAME = 8, 64, 50
 
 _log = logging.getLogger("convoy")
@@ -169,15 +171,15 @@ class Repository:
         self.company = Company()
         self.room = ByteRoom(max_body_bytes + max_queue * _BYTES_AN_IMAGE)
         self.room.pressure = MemoryPressure(on_short=self._give_back)
-        # Bytes that came since this was called last and that the room does not count.
+        # Returns the bytes received since the last call that the room does not count.
         self.taken_elsewhere: Callable[[], int] = int
         pace: Any = {"bound_s": decode_s, "nice": _DECODE_NICE}
         self._processes = ProcessPool(DecoderLostError, decode_s)
         self._decoders = DecodePool(
             decode_threads, decode_bytes, **pace, apart=in_process(self._processes)
         )
-        # One client has one thread: parsing holds the GIL, so a second would gain it nothing. But
-        # what another sends is read beside that, not after it.
+        # One client uses one thread: parsing holds the GIL, so a second thread would gain nothing.
+        # Another client's body is read in the other thread at the same time.
         readers = min(2, decode_threads)
         self._reader = Lane(ThreadPool("read", readers, **pace), readers, shared=True)
         self._decoders.jobs = lambda: sum(p.runner.decoding_jobs for p in self._every)
@@ -188,7 +190,7 @@ class Repository:
         self._told: asyncio.Future[bytes] | None = None  # metrics that are made, or were last
         self._next_told: asyncio.Future[bytes] | None = None  # that will be
         self._tell_at = 0.0  # loop time
-        # By an engine's number, of all models' engines with it.
+        # For each engine number, the turns of all models' engines with this number.
         self._turns: defaultdict[int, DeviceTurns] = defaultdict(DeviceTurns)
         self._measure_s = measure_s
         self._bounds = bounds
@@ -243,7 +245,8 @@ class Repository:
             reopen=reopen,
             elsewhere=Elsewhere(
                 partial(self._jobs_of, prepare),
-                # Two batches of each process but the last, which has one: the first is this one's.
+                # Two batches for each process, but one for the last process. The first batch is the
+                # engine's own.
                 [self._turns[number] for number in range(1, 2 * self._most_processes - 1)],
             ),
             on_failure=self._fail,

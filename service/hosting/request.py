@@ -85,7 +85,7 @@ class Request:
     _example: bytes | Frames | Array | None = None  # to remember with its scores
     _decoded: list[Any] = field(default_factory=list)  # images, or an exception
     _undecoded: int = 0
-    # Where the engine decodes files: the scores so far, and of a device how to decode them here.
+    # If the engine decodes files: the scores so far; for a device, also how to decode them here.
     _rows: list[ScoreRow | None] = field(default_factory=list)
     _decodings: Sequence[Decoding] = ()
     _decoded_at: float = 0.0
@@ -228,7 +228,7 @@ class Request:
         client = self._reservation.client
         self._wanted, self._awaits_scores = wanted, True
         if wanted.images is not None:
-            # Numbers of two bytes each, as JSON and FP16 have them, take four from now on.
+            # Numbers that have two bytes each in JSON or FP16 take four bytes from now on.
             more = sum(image.nbytes for image in wanted.images) - self._reservation.bytes
             if more > 0:
                 self._reservation.hold_bytes(more)
@@ -241,11 +241,11 @@ class Request:
             self.pipeline.runner.batcher.check_deadline(len(files), wanted.urgency, client)
         pipeline, quick = self.pipeline, sum(map(len, files)) <= _LONG_FILES
         in_jobs = pipeline.runner.decodes and not wanted.pixels_only and wanted.views is None
-        if quick and in_jobs:  # which decode no clips
+        if quick and in_jobs:  # jobs decode no clips
             try:
                 self._decoded = _prepare(files, pipeline.coded)
             except ServiceError:
-                _prepare(files, pipeline.prepare)  # an earlier one may be wrong, too
+                _prepare(files, pipeline.prepare)  # an earlier file may be wrong, too
                 raise
             self._rows = [None] * len(files)
             self._score_rest()
@@ -449,7 +449,7 @@ class Request:
         """Release everything and withdraw all work in progress."""
         self.ended = True
         self._withdraw()
-        # These break reference cycles, as of an error's traceback.
+        # These assignments break reference cycles, such as those of an error's traceback.
         self._then = None
         self._wanted, self._decoded, self._rows, self._decodings = _NOTHING, [], [], ()
         self._reservation.release()

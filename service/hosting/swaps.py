@@ -49,12 +49,12 @@ from service.machine.memory import give_back_free_memory
 from service.settings import Settings, SettingsError
 from service.telemetry.metrics import Comparison
 
-# How often files are looked at. They are loaded once they look the same twice: until then they may
-# still be written.
+# Seconds between two checks of the files. Changed files are loaded once two checks find the same
+# stamp; until then a program may still be writing them.
 LOOK_S = 1.0
 
-# How long a new version's batches of every size are timed on a device: they compete with those
-# being served.
+# Seconds for which a new version's batches of every size are timed on a device, where they compete
+# with served batches.
 _MEASURE_S = 0.1
 
 _log = logging.getLogger("convoy")
@@ -333,7 +333,7 @@ class Swaps(Changes):
                     continue
                 try:
                     await self.load(name)
-                except ServiceError as error:  # logged, but for those that may pass
+                except ServiceError as error:  # log the error, unless it is temporary
                     _log.debug("%s", error)
 
     # --- called in the thread ---------------------------------------------------------------------

@@ -26,7 +26,7 @@ from service.images.clip import Frames
 from service.images.decode_pool import Decoding
 from service.settings import Settings
 
-# How long batches of every size are timed.
+# Seconds for which batches of every size are timed.
 _MEASURE_S = 0.5
 
 
@@ -48,7 +48,7 @@ def try_file(
     images: Sequence[bytes | Frames | Array],
 ) -> Trial:
     """Try a new version on images that the old version answered. Raises ModelError."""
-    # It brings all that reads ONNX, which the server need not have.
+    # Imports ONNX, which the server does not need.
     from service.hosting.reading import (  # noqa: PLC0415
         load_unchanged,
         proved_on_cpu,
