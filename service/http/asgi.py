@@ -18,7 +18,7 @@ from service.http.body import is_short
 from service.http.exchange import AnyEndpoint, Exchange
 from service.telemetry.record import RequestRecord
 
-# Seconds that a client has to notice the answer and stop sending.
+# Seconds in which a client can notice the answer and stop sending.
 _LINGER_S = 3.0
 
 

@@ -26,8 +26,9 @@ FIELD_NAMES = f"{', '.join(map(repr, FILE_FIELDS[:-1]))} or {FILE_FIELDS[-1]!r}"
 Headers = Mapping[bytes, bytes]  # names in lower case; the last of each name
 Pieces = Sequence[bytes | bytearray]  # of a body
 
-# Types that say nothing of the body, whose first bytes do: what curl says of --data-binary, and
-# what stores say of any file. So does any type of image, since many name another format.
+# Media types that do not tell the format, so the body's first bytes decide: curl's type for
+# --data-binary, and the type that stores give any file. Types of images do not tell the format
+# either, because many are wrong.
 _ANY_TYPES = ("application/x-www-form-urlencoded", "binary/octet-stream")
 _ANY_IMAGE = "image/"
 
@@ -36,29 +37,30 @@ _HOW_TO_SEND = (
     f"one or more files as {FORM_TYPE} in the field {FIELD_NAMES}, or base64 in {JSON_TYPE}"
 )
 
-# Longest Content-Type that is parsed; a boundary may have 70 characters.
+# The longest Content-Type that is parsed; a boundary may have 70 characters.
 _MAX_TYPE_BYTES = 1024
 
-# Parameters of a Content-Disposition, which has two: name and filename. Each takes a microsecond.
+# The most parameters of a Content-Disposition, which usually has two: name and filename. Each takes
+# a microsecond.
 _MAX_PARAMETERS = 16
 
 # Bytes of a form that are parsed at once.
 _PIECE = 2**18
 
-# Characters of a client's own words in an error.
+# The most characters of a client's text that an error repeats.
 _SHOWN = 40
 
 # Content-Types that need no parsing.
 _PLAIN = frozenset((b"", *(kind.encode() for kind in IMAGE_TYPES)))
 
-# Longest body that is read to its end after its answer.
+# The longest body that is read to its end after the request was answered.
 SHORT_BYTES = 65_536
 
 LONG_BODY = 2**20
 """Longer bodies, in bytes, are copied and read in a thread: on the event loop 20 MB would take 10
 ms."""
 
-# Digits of the largest length that llhttp takes; more are leading zeros.
+# The digits of the largest length that llhttp accepts; further digits are leading zeros.
 _LENGTH_DIGITS = 20
 
 
@@ -152,7 +154,8 @@ def images_of(body: bytes, boundary: bytes, max_images: int) -> list[bytes]:
         return [body]
     form = _Form(max_images)
     try:
-        # Not kept by the form, to which it refers: a reference cycle would keep all files.
+        # The form does not keep the parser, which refers to the form: a reference cycle would keep
+        # all files.
         parser = MultipartParser(
             boundary,
             {
@@ -164,7 +167,7 @@ def images_of(body: bytes, boundary: bytes, max_images: int) -> list[bytes]:
                 "on_end": form.end,
             },
         )
-        # Its searches hold the interpreter's lock.
+        # In pieces, because the parser's searches hold the interpreter's lock.
         for start in range(0, len(body), _PIECE):
             parser.write(body[start : start + _PIECE])
     except FormParserError as error:

@@ -10,22 +10,22 @@ from service.errors import BadRequestError, PayloadTooLargeError
 
 CODINGS = ("gzip", "deflate")
 
-# zlib's names of the two formats: deflate is zlib's own, by the RFC.
+# zlib's numbers for the two formats; the RFC's deflate is zlib's own format.
 _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
-# Bytes that zlib gets and gives at once.
+# The most bytes that zlib reads and writes at once.
 _PIECE_IN, _PIECE_OUT = 2**16, 2**20
 
-# Answers are small and urgent.
+# The fastest level, because answers are small and urgent.
 _LEVEL = 1
 
-# Browsers send 30 bytes; a longer Accept-Encoding is ignored.
+# The longest Accept-Encoding that is read; browsers send 30 bytes.
 _MAX_ACCEPT_BYTES = 1024
 
 # A coding and its weight, in lower case.
 _ENTRY = re.compile(rf"({'|'.join(CODINGS)})(?:\s*;\s*q=([01](?:\.\d{{0,3}})?))?").fullmatch
 
-# Smaller answers grow by the header or shrink too little.
+# Smaller answers are not compressed: they grow by the header, or shrink too little.
 _WORTH_IT = 512
 
 
@@ -39,7 +39,7 @@ def inflate(data: bytes, coding: str, max_bytes: int) -> bytes:
     parts: list[bytes] = []
     size = position = 0
     rest = b""
-    # zlib lets other threads run while it inflates, but not while it copies what came out.
+    # zlib lets other threads run while it inflates, but not while it copies the result.
     while not inflater.eof:
         if not rest:
             rest = data[position : position + _PIECE_IN]

@@ -42,8 +42,8 @@ from service.http.parser import Head, Parser
 from service.http.uvicorn_adapter import AsgiCall, ConvoyConfig, Peers, ServerState
 from service.telemetry.record import RequestRecord
 
-# Seconds until a client that ended its side is asked whether it is there, and until it is asked
-# again; and between two looks at a connection that should be closed, but has bytes to read.
+# Seconds until a client that closed its sending side is asked (again) whether it is still there.
+# Then seconds between two checks of a connection that should be closed, but has bytes to read.
 _ASK_S, _LOOK_S = 0.1, 0.01
 
 MAX_PIPELINED = 100
@@ -51,9 +51,9 @@ MAX_PIPELINED = 100
 each."""
 
 
-# What the client owes: a first request; the rest of a head; the rest of a body; nothing, as the
-# server owes an answer; perhaps another request; nothing, as it only has time to read its last
-# answer. Plain numbers, for speed: an attribute of an Enum takes longer than a function call.
+# What the server waits for: a first request; the rest of a head; the rest of a body; nothing,
+# because it owes an answer; perhaps another request; the client's reading of its last answer. Plain
+# numbers, for speed: an attribute of an Enum takes longer than a function call.
 _OPENED, _HEAD, _BODY, _WHOLE, _IDLE, _REFUSED = range(6)
 
 
@@ -85,12 +85,12 @@ class Connection(asyncio.Protocol):
         self._since = 0.0  # loop time at which the stage began
         self._looked = 0.0  # loop time of the last sweep
         self._posted = False  # its last request was for a model
-        self._deaf = False  # after an error: what the client still sends is dropped
+        self._deaf = False  # after an error, received bytes are dropped
         self._unsent_since = 0.0  # time of the sweep that first found part of an answer unread
-        self._unsent: Held | None = None  # what a long answer that is not read takes of the room
+        self._unsent: Held | None = None  # the reservation of a long answer that is not read
         self._turn: Turn | None = None  # of what it sends after a refusal
-        self._unparsed = b""  # the rest of a read that has much to do
-        self._at_end = False  # the client ended its side behind that
+        self._unparsed = b""  # the rest of a read that takes long to parse
+        self._at_end = False  # the client closed its sending side after that rest
 
     # --- called by the transport -----------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class Connection(asyncio.Protocol):
     def on_head(self, head: Head) -> None:
         """Queue a request whose head is complete."""
         queue = self._answers.queue
-        # A request before it, perhaps of the same read, ends the connection.
+        # An earlier request, perhaps of the same read, ends the connection.
         if self._deaf or (queue and queue[-1].last):
             return
         if len(queue) >= MAX_PIPELINED:
@@ -333,7 +333,7 @@ class Connection(asyncio.Protocol):
         if self._stage == _BODY:
             self._inspect_body(took, passed)
         elif self._stage == _HEAD:
-            # A head behind other requests has to wait for their answers.
+            # A head after other requests has to wait for their answers.
             if took > limits.head_s and not self._answers.queue:
                 late = f"the request line and headers did not arrive within {limits.head_s:g} s"
                 self._refuse(RequestTimeoutError(f"{late}; send them faster"))
@@ -377,7 +377,7 @@ class Connection(asyncio.Protocol):
         if len(self._answers.queue) <= 1:  # the body of the last request may still be arriving
             turns, caller = self._edge.turns, queued.record.caller
             if queued.record.status in WRONG and turns.is_busy():
-                # Refusals are as cheap to ask for as other calls, and fill the event loop as well.
+                # Refusals are as cheap to cause as other calls, and also fill the event loop.
                 self._peers.flow.pause_reading()
                 self._turn = turns.post(caller.name, self._read_again)
             else:

@@ -205,8 +205,8 @@ class Exchange(Generic[Head, Form]):
 def _joined(chunks: list[bytes | bytearray]) -> bytes:
     """Return the body joined from its pieces, and release the pieces, so that it is in memory only
     once."""
-    # A single piece of bytes is not copied. Other threads run while many are joined, but not if one
-    # is a bytearray.
+    # A single piece of bytes is not copied. Other threads run while bytes are joined, but not if a
+    # piece is a bytearray.
     body = b"".join([bytes(chunk) for chunk in chunks])
     chunks.clear()
     return body

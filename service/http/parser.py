@@ -30,15 +30,15 @@ MAX_HEADERS = 100
 """The most headers of a request. Browsers send 20; each takes a microsecond, and 64 KiB could hold
 16,000."""
 
-# Bytes that are parsed at once where they may be something else than a body.
+# The most bytes that are parsed at once if they may be something other than a body.
 _STEP = 2**13
 
-# Pieces of bodies that are passed on at once, of which a request itself is worth a few: one read
-# can bring 40,000 chunks of a byte each, which take 50 ms.
+# The most pieces of bodies that are passed on at once; a request counts as several pieces. One read
+# can contain 40,000 chunks of a byte each, which take 50 ms.
 _MOST_PIECES, _REQUEST = 500, 20
 
 _OTHER_VERSION = ("Invalid HTTP version", "Pause on PRI/Upgrade")  # messages of llhttp
-_TLS = b"\x16\x03"  # how a client begins that wants TLS
+_TLS = b"\x16\x03"  # the first byte from a client that uses TLS
 
 
 class Head(NamedTuple):
@@ -91,7 +91,7 @@ class Parser:
         self._read += size
         self._pieces = 0
         while data and self._pieces < _MOST_PIECES:
-            # In chunks extensions may be long, and come in one read with what follows them.
+            # Extensions of chunks may be long, and arrive in one read with the bytes after them.
             piece = data if self._in_plain_body else data[:_STEP]
             self._pending += len(piece)
             try:
@@ -209,7 +209,7 @@ def _check(version: str, headers: list[tuple[bytes, bytes]], named: dict[bytes, 
             "name the compression of a body in Content-Encoding"
         )
     expected = named.get(b"expect", b"").strip().lower()
-    if not expected or version == "1.0":  # whose clients know no Expect
+    if not expected or version == "1.0":  # clients of HTTP/1.0 do not know Expect
         return False
     if expected != b"100-continue":
         raise ExpectationError("Expect must be `100-continue`; no other value is supported")

@@ -16,16 +16,16 @@ from service.http.http_errors import HttpError
 # The handler of a request that is not for a model's endpoint.
 Route = Callable[[Request], Coroutine[Any, Any, Response]]
 
-# Characters of an error message, which may repeat what the client sent.
+# The most characters of an error message, which may repeat text that the client sent.
 _MOST_CHARACTERS = 500
 
 JSON_NUMBER_BYTES = 24
 """The most bytes of a number in JSON: 17 digits, an exponent and a comma."""
 
-# Elements of a list that are encoded at once: 16,000 strings take a millisecond.
+# The most elements of a list that are encoded at once: 16,000 strings take a millisecond.
 _PIECE = 2**14
 
-# In JSON no byte is 0.
+# The mark contains a zero byte, which JSON never contains.
 _PLACE = b"[\0]"
 
 PLACE = msgspec.Raw(_PLACE)

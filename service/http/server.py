@@ -43,21 +43,23 @@ from service.telemetry.record import OnEnd
 # Seconds after draining for the last answers to be sent, and for an engine to finish its call.
 LEAVE_S = 2
 
-# How soon a thread that holds the interpreter's lock gives it up to one that waits. A request takes
-# the lock about six times on its way; with Python's 5 ms each of them was that late while another
+# Seconds after which a thread gives up the interpreter's lock to a waiting thread. A request takes
+# the lock about six times; with Python's default of 5 ms, it waited 5 ms each time while another
 # client's JSON was read.
 SWITCH_S = 0.0005
 
-# For requests on their way while an engine is given up for good: they are answered 503.
+# Seconds for which requests that are on their way are answered with 503, after an engine failed for
+# good.
 _REFUSE_S = 1.0
 
-# A filter of packets (Linux's SO_ATTACH_FILTER) that drops those with the flag SYN: load byte 13 of
-# the TCP header; is bit 1 set; drop; keep. And the seconds for handshakes that had begun.
+# A packet filter (Linux's SO_ATTACH_FILTER) that drops packets with the flag SYN. Its instructions:
+# load byte 13 of the TCP header; test bit 1; drop; keep. Then the seconds for handshakes that have
+# begun.
 _ATTACH_FILTER = 26
 _NO_SYN = ((0x30, 0, 0, 13), (0x45, 0, 1, 2), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
 _HANDSHAKE_S = 0.05
 
-# A request by the server itself, before it listens.
+# A request that the server sends itself before it listens.
 _FIRST: Mapping[str, Any] = {
     "type": "http",
     "http_version": "1.1",
@@ -70,7 +72,7 @@ _FIRST: Mapping[str, Any] = {
     "headers": [],
 }
 
-# Between two looks for clients that may be about to ask again.
+# Seconds between two checks for clients that may soon send another request.
 _LOOK_S = 0.02
 
 DEVICE_LOST = 75
@@ -165,10 +167,11 @@ def http_settings(
         rights=frozenset(Right) if settings.listens_locally else frozenset(),
         hosts=frozenset(map(str.lower, (settings.host, *settings.host_names))),
     )
-    # Another port has as many connections, and again as many for a moment.
+    # The gRPC port has as many connections, and for a moment twice as many.
     port_files = 0 if settings.grpc_port is None else 2 * limits.connections
     direct = (endpoints or {}) if settings.direct_path else {}
-    # Without the direct path requests to models take turns with other calls, and none must wait.
+    # Without the direct path, requests to models take turns with other calls, so no call may pause
+    # for them.
     held: Collection[object] = room.inside if room is not None and settings.direct_path else ()
     exposed = "inference-header-content-length, retry-after, x-request-id"
     origin = settings.cors_origin
@@ -288,7 +291,7 @@ class Server(uvicorn.Server):
         them."""
         protocol: Any = self.config.http_protocol_class
         make = partial(protocol, self.config, self.server_state, self.lifespan.state)
-        with contextlib.suppress(OSError):  # none waits any more
+        with contextlib.suppress(OSError):  # no connection waits any more
             for _ in range(self.config.backlog):
                 connection, _ = listener.accept()
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -338,7 +341,7 @@ class Server(uvicorn.Server):
             _log.info("shutting down in %g seconds: readiness fails from now on", notice_s)
             await asyncio.sleep(notice_s)
         else:
-            # A client that asks again learns from the answer that it must go elsewhere.
+            # The answer to a client's next request tells the client to use another server.
             while any(connection.is_kept for connection in self._connections()):
                 await asyncio.sleep(_LOOK_S)
         await self._drain()

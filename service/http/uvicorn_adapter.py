@@ -69,7 +69,7 @@ class Peers:
         self.flow = FlowControl(transport)
         self.client = get_remote_addr(transport)  # address and port
         self.server = get_local_addr(transport)
-        # A Unix socket's client has no address, nor has one that has left already.
+        # A Unix socket's client has no address, and a client that has already left has none either.
         self.address = self.client[0] if self.client else ""
 
 
@@ -159,7 +159,7 @@ class AsgiCall(RequestResponseCycle):
             # uvloop raises on a write to a connection that was reset, until it reports the reset.
             self.disconnected = self.transport.is_closing()
         await super().send(message)
-        if not self.keep_alive:  # which the application may have decided
+        if not self.keep_alive:  # the application may have decided this
             # `AnswerQueue` closes the connection, not uvicorn: not while the body arrives.
             self._answers.make_last()
             self.keep_alive = True
