@@ -12,8 +12,8 @@ _HEADERS = (40, 52, 56, 64, 108, 124)
 
 _PLAIN, _RLE8, _RLE4, _FIELDS = 0, 1, 2, 3
 
-# Of each number of bits per pixel: bytes and nanoseconds, besides the file, which is copied. A
-# palette that is grey takes a fifth of what is said.
+# For each number of bits per pixel: bytes and nanoseconds per pixel, in addition to the file, which
+# is copied. A grey palette takes a fifth of these bytes.
 _WEIGHTS = {
     1: Weight(0.0, 2.1, 4),
     4: Weight(0.0, 5.1, 9),
@@ -22,7 +22,7 @@ _WEIGHTS = {
     24: Weight(0.0, 4.2, 10),
     32: Weight(0.0, 4.2, 10),
 }
-_WITH_ALPHA = Weight(0.0, 8.5, 54)  # as a PNG with it
+_WITH_ALPHA = Weight(0.0, 8.5, 54)  # the same as a PNG with alpha
 
 # A code of two bytes stands for at most 255 pixels.
 _MOST_PIXELS_A_BYTE = 128

@@ -59,26 +59,27 @@ _BYTES_AN_ENTRY = 512  # of the directory; a name and a few times of day
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _ENCRYPTED = 0x1
 
-# Images are compressed already, so an archive inflates to little more than it has.
+# Images are already compressed, so an archive of images inflates to little more than its own size.
 _MOST_RATIO, _FREE_BYTES = 4, 2**20
 
 _IGNORED = ("__MACOSX/", ".")
 
 _MOST_REASON = 120  # characters of an error that may name files of the archive
 
-# What zipfile raises on invalid bytes.
+# The errors that zipfile raises for invalid bytes.
 _ZIP_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError, struct.error),
 )
 
-# A canvas, the one before it, and copies with and without transparency, of 4 bytes per pixel each.
-# Most time is the copying; a frame that codes all pixels takes longer.
+# Memory for a canvas, the previous canvas, and copies with and without transparency, each with 4
+# bytes per pixel. Most of the time is for copying; a frame that codes all pixels takes longer.
 _ANIMATED = Weight(held_bytes=0.0, drawn_bytes=17.3, ns=100)
 
-# H.264 may refer to 16 frames, of 3 bytes per pixel: that takes 77, usual videos 20 to 45.
+# An H.264 frame may refer to 16 frames of 3 bytes per pixel. Such a video takes 77 bytes per pixel,
+# usual videos take 20 to 45.
 _VIDEO = Weight(held_bytes=0.0, drawn_bytes=77.0, ns=40)
 _VIDEO_NS_A_BYTE = 50  # of coded frames
-_HASTE = 5  # times as long as estimated, a video is given up
+_HASTE = 5  # a video is given up after this multiple of its estimated time
 _LEAST_S = 2.0
 
 _HAS_PYAV = find_spec("av") is not None
@@ -292,7 +293,7 @@ def _check_directory(data: bytes) -> None:
 
 def _is_frame(entry: zipfile.ZipInfo) -> bool:
     name = entry.filename
-    # Not `entry.is_dir()`, which wants a name of a character at least.
+    # Not `entry.is_dir()`, which fails for an empty name.
     return not (not name or name.endswith("/") or name.startswith(_IGNORED) or "/." in name)
 
 

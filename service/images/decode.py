@@ -33,14 +33,14 @@ from service.images import turbo
 from service.images.file import ImageFormat, Reorientation
 from service.images.png import check_png
 
-# A file's limits apply before Pillow reads it, so its own limit and warnings add nothing.
+# Our limits apply before Pillow reads a file, so Pillow's own limit and warnings add nothing.
 Image.MAX_IMAGE_PIXELS = None
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
-# Pillow would look for their readers at the first image of each.
+# Otherwise Pillow would import a format's reader at the first image of the format.
 import_module("PIL.TiffImagePlugin")
 
-# One thread decodes an image; the others are for other images.
+# One thread decodes an image, because the other threads are for other images.
 AvifImagePlugin.DEFAULT_MAX_THREADS = 1
 if ImageFormat.HEIF.is_read:
     _plugin: Any = import_module(ImageFormat.HEIF.plugin)
@@ -48,15 +48,15 @@ if ImageFormat.HEIF.is_read:
         decode_threads=1, thumbnails=False, depth_images=False, aux_images=False
     )
 
-# What Pillow's readers raise on invalid bytes.
+# The errors that Pillow's readers raise for invalid bytes.
 DECODER_ERRORS = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, struct.error)
 
-# Pillow's modes of grey.
+# Pillow's modes of grey images.
 _GREY = {"1", "L"}
 
 _Transpose = Image.Transpose
 
-# Pillow's names of turns: x reversed, y reversed, transposed.
+# Pillow's names of transpositions. The key says: x reversed, y reversed, axes swapped.
 _TRANSPOSES = {
     (True, False, False): _Transpose.FLIP_LEFT_RIGHT,
     (True, True, False): _Transpose.ROTATE_180,
@@ -132,7 +132,7 @@ class Sketch:
         small = decoded.image.resize(decoded.how.size, self.filter, box=decoded.how.box)
         if self.exact:
             small = small.crop(decoded.how.crop)
-        # Resized before it is turned: turning few pixels is cheap.
+        # The image is resized before it is turned, because turning few pixels is cheap.
         turned = (
             small.transpose(_TRANSPOSES[self.reorientation]) if any(self.reorientation) else small
         )
@@ -141,7 +141,7 @@ class Sketch:
 
     def pixels(self, image: Image.Image) -> NDArray[np.uint8]:
         """Return an upright image as height × width × C pixels, C-contiguous."""
-        # Pillow reverses channels as it hands out the bytes, five times faster than NumPy's copy.
+        # Pillow reverses the channels while it copies the bytes, five times faster than NumPy.
         order = "BGR" if self.reverse else image.mode
         pixels = np.frombuffer(image.tobytes("raw", order), np.uint8)
         return pixels.reshape(image.height, image.width, -1)
@@ -195,7 +195,7 @@ class Drawing:
 
     def _broken(self, error: Exception) -> ImageError:
         """Return the error to raise in place of Pillow's error."""
-        # Of Pillow's messages only this one says nothing: it names the buffer.
+        # Only this message of Pillow says nothing useful: it names the buffer.
         reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
         return ImageError(
             f"the {self.sketch.format.value} cannot be decoded{reason}: it is truncated or broken; "
@@ -216,7 +216,8 @@ class Drawing:
                 raise ImageError(
                     f"the {sketch.format.value} disagrees with its header; save the image again"
                 )
-            # A JPEG decodes at 1/2, 1/4 or 1/8 for less, as long as that is no smaller than needed.
+            # Decoding a JPEG at 1/2, 1/4 or 1/8 takes less time; the result must not be smaller
+            # than needed.
             draft = None if sketch.exact else image.draft(None, sketch.resized)
             shrink = sketch.stored[0] / draft[1][2] if draft else 1.0
             image.load()
@@ -240,7 +241,7 @@ def _opaque(image: Image.Image, mode: str) -> Image.Image:
 
 
 def _converted(image: Image.Image, mode: str) -> Image.Image:
-    # `convert` copies an image that has the mode already: 200 MB at 50 megapixels.
+    # `convert` would copy an image that already has the mode: 200 MB for 50 megapixels.
     return image if image.mode == mode else image.convert(mode)
 
 

@@ -30,36 +30,34 @@ from service.fair_queue import ANYONE, Client
 from service.images.jpeg import jpeg_size
 from service.images.png import png_size
 
-# Gets the image, or the error instead.
+# Called with the image, or with the error.
 OnDecoded = Callable[[Any, Exception | None], None]
 
 # The most that a quick decode takes: a photograph of 10 megapixels, if it is a baseline JPEG.
 _QUICK_S = 0.05
 _QUICK_BYTES = 16 * 2**20
 
-# What takes longer would keep shorter ones from their thread for too long.
+# A longer decode would keep shorter ones from their thread for too long.
 _LARGE_S = 1.0
 
-# The most that an image may take of the job that runs its batch: the others wait for it.
+# The longest decode within the job that runs the batch: the batch's other images wait for it.
 _IN_JOB_S = 0.005
 
-# The seconds of a pixel and of a coded byte, about as `jpeg.py` weighs those of most JPEGs. A PNG's
-# pixels take more, but it has more bytes, too.
+# The seconds per pixel and per coded byte, about the weights in `jpeg.py` for most JPEGs. A PNG's
+# pixels take longer, but a PNG also has more bytes.
 _PIXEL_S, _BYTE_S = 2.8e-9, 7.2e-9
 
-# The longest that a large image waits for its turn, and a long one; one that would wait longer is
-# refused.
+# The longest waits of large images and of long decodes, which are refused otherwise.
 _PATIENCE_S = 5.0
 _LONG_PATIENCE_S = 20.0
 
-# What threads have to do beyond what they are doing, so that none is idle until the event loop has
-# given it the next image.
+# Seconds of work that threads get in advance, so that none waits for the event loop.
 _MOMENT_S = 0.002
 
 # Quick decodes in all threads get at most this part of the budget: a quarter.
 _SHARE = 4
 
-# Of reading a file's headers and laying it out for a device.
+# The cost of reading a file's headers and of laying the file out for a device.
 _LAYING_OUT = Cost(2**21, 0.0003)
 
 
@@ -76,11 +74,11 @@ class Decoding(NamedTuple):
 
     cost: Cost  # without the file's own bytes
     run: Callable[[], Pixels]
-    # Likewise, for an engine that resizes; None where there is no such function.
+    # The same without the resize, for an engine that resizes; None if there is no such function.
     unresized: Callable[[], Image] | None = None
-    # Decode it as large ones are, however little it takes: its decoder may crash or hang.
+    # Decode it like a large image, however small it is, because its decoder may crash or hang.
     apart: bool = False
-    # For an engine that decodes: lays out the file, or raises NotForDeviceError.
+    # Lays out the file for an engine that decodes, or raises NotForDeviceError.
     file: Callable[[], Image] | None = None
     copied: int = 0  # bytes that it holds beside the file, from now on
 
@@ -221,15 +219,14 @@ class DecodePool:
         """Decode an admitted image, then call `then` in the event loop. Return None if `then` has
         been called already.
 
-        `left` has the kinds of images that an engine accepts: the engine finishes decoding or
-        resizing such an image. If the engine accepts files but cannot decode this file, `then` gets
-        NotForDeviceError.
+        `left` has the kinds of images that an engine accepts and finishes. If the engine accepts
+        files but cannot decode this file, `then` gets NotForDeviceError.
         """
         lane, cost = self._lane(decoding), decoding.cost
         decode: Callable[[], Image] = decoding.run
         if Kind.JPEG in left and decoding.file is not None:
             lane, decode, cost = self._quick, decoding.file, _LAYING_OUT
-        # A large image is often decoded in another process, from where few pixels come sooner.
+        # A large image is often decoded in another process, which returns few pixels faster.
         elif Kind.DECODED in left and lane is self._quick and decoding.unresized is not None:
             decode = decoding.unresized
         return lane.post(cost, decode, then, client)
@@ -244,7 +241,7 @@ class DecodePool:
         in_bounds = cost.seconds <= _QUICK_S and cost.bytes <= self.quick_bytes
         if in_bounds and not decoding.apart:
             return self._quick
-        # What takes more than its half of the memory would wait there for ever.
+        # A decode that takes more than half of the memory would wait there for ever.
         is_long = cost.seconds > _LARGE_S and cost.bytes <= self._long_bytes
         return self._long if is_long else self._large
 
@@ -257,7 +254,7 @@ class DecodePool:
     def _has_memory(self, cost: Cost) -> bool:
         """Return whether a thread and enough memory for a large image are free."""
         lane, held = self._large, self._large.bytes + self._long.bytes
-        # Alone it begins in any case: there may be less memory now than when it was admitted.
+        # If nothing else runs, it begins in any case: memory may have shrunk since it was admitted.
         has_memory = not held or held + cost.bytes <= self.large_bytes
         return lane.running < lane.threads and has_memory
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from service.errors import ImageError, UnsupportedMediaTypeError
 
-# Real files have tens of segments, or one for each 8 kB of pixels. An empty one takes four bytes,
-# and about a microsecond to step over.
+# Real files have tens of segments, or one per 8 kB of pixels. An empty segment has four bytes, and
+# takes about a microsecond to skip.
 _SEGMENTS = 1024
 _BYTES_A_SEGMENT = 1024
 
@@ -45,7 +45,7 @@ class ImageFormat(Enum):
     PNG = "PNG", [{0: b"\x89PNG\r\n\x1a\n"}], "image/png", [".png"]
     WEBP = "WebP", [{0: b"RIFF", 8: b"WEBP"}], "image/webp", [".webp"]
     GIF = "GIF", [{0: b"GIF8"}], "image/gif", [".gif"]  # the first frame
-    # Its reserved bytes are 0: two letters alone begin other files, too.
+    # A BMP's reserved bytes are 0: the two letters alone also begin other files.
     BMP = "BMP", [{0: b"BM", 6: bytes(4)}], "image/bmp", [".bmp", ".dib"]
     TIFF = "TIFF", [{0: b"II*\0"}, {0: b"MM\0*"}], "image/tiff", [".tif", ".tiff"]  # the first page
 

@@ -54,7 +54,8 @@ class Animation:
         """Return the clip. Raises ImageError."""
         try:
             with Image.open(io.BytesIO(self.data), formats=[self.format]) as image:
-                # A PNG may have an image for programs that show no animation, which is no frame.
+                # A PNG may have an image for programs that show no animation. That image is not a
+                # frame.
                 extra = int(getattr(image, "default_image", False))
                 count = getattr(image, "n_frames", 1) - extra
                 if image.size != self.sketch.stored or count != self.frames:
@@ -110,7 +111,7 @@ _PIXEL_FORMATS = frozenset(
     for bits in depths
 )
 
-# Decoders work on blocks, of which the last in a row may lie partly outside of the frame.
+# Decoders work on blocks. The last block in a row may lie partly outside the frame.
 _BLOCK = 128
 
 
@@ -132,7 +133,7 @@ class Film:
         Raises ImageError, UnsupportedMediaTypeError for an unsupported pixel format,
         PayloadTooLargeError if decoding takes too long, and MemoryError.
         """
-        # Here, because it is large, and seldom needed.
+        # Imported here, because PyAV is large and seldom needed.
         av = import_module("av")
         drawn: dict[int, NDArray[np.uint8]] = {}
         count, wanted = 0, {*self.chosen}
@@ -164,7 +165,7 @@ class Film:
         if self.setup:
             context.extradata = bytes(self.setup)
         until = thread_time() + self.longest_s
-        for data in (*self.packets, None):  # at last, what the decoder still has
+        for data in (*self.packets, None):  # None: return the frames that the decoder still holds
             for frame in context.decode(None if data is None else av.Packet(data)):
                 self._check(frame)
                 yield frame

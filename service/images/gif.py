@@ -13,13 +13,13 @@ _IMAGE, _EXTENSION, _TRAILER = 0x2C, 0x21, 0x3B
 _CONTROL = 0xF9
 _HAS_TABLE, _TABLE_BITS = 0x80, 0x07
 
-# Of a first frame, which Pillow reads as a palette's; one that is grey takes a fifth.
+# The cost of a first frame, which Pillow reads as indices of a palette; a grey frame takes a fifth.
 _OPAQUE, _TRANSPARENT = Weight(0.0, 5.1, 15), Weight(0.0, 9.2, 23)
 
-# Encoders fill sub-blocks, of up to 255 bytes, but for the last of each block.
+# Encoders fill every sub-block except the last of each block; a sub-block has up to 255 bytes.
 _SUB_BLOCKS, _BYTES_A_SUB_BLOCK = 4096, 64
 
-# The most pixels a byte: a code of 12 bits stands for at most 4096 pixels.
+# The most pixels per byte: a code of 12 bits stands for at most 4096 pixels.
 _MOST_PIXELS = 4096 * 8 // 12
 
 

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from service.images.boxes import boxes
 from service.images.file import ImageFile, ImageFormat, Weight
 
-# Of a photograph of 48 megapixels in tiles of 512×512 pixels 192, with as many of its depth.
+# The most items: a photograph of 48 megapixels has 192 tiles of 512×512 pixels, and as many for its
+# depth.
 _MOST_ITEMS = 2048
 _MOST_PROPERTIES = 4096
 _MOST_BOXES = 8192
@@ -26,12 +27,12 @@ _MOST_BOXES = 8192
 # An encoder pads an image to whole blocks of up to 64 pixels.
 _BLOCK = 64
 
-# What an encoder may add to a small image: a tile's own size.
+# The pixels by which a small image may be padded: the size of a tile.
 _FREE_PIXELS = 2**20
 
-# Of an image at most one frame, its tiles or slices, and what says how to read them.
+# The most units of an image: one frame, its tiles or slices, and the units that describe them.
 _MOST_UNITS = 1024
-_SEQUENCE_BYTES = 256  # of which the size is in the first few
+_SEQUENCE_BYTES = 256  # the size is in the first few bytes
 
 _ALPHAS = (b"urn:mpeg:mpegB:cicp:systems:auxiliary:alpha", b"urn:mpeg:hevc:2015:auxid:1")
 
@@ -64,8 +65,9 @@ class _Codec(NamedTuple):
     turns: bool  # the decoder crops and turns the image
 
 
-# libaom codes one colour in a byte for 16,000 pixels, x265 in one for 1,700.
-# Measured by the clock: HEIC is decoded in a thread of its own, which `thread_time` does not see.
+# For an image of one colour, libaom needs a byte per 16,000 pixels, x265 a byte per 1,700. Times
+# are measured by the clock, because HEIC is decoded in another thread, which `thread_time` does not
+# count.
 _CODECS = {
     ImageFormat.AVIF: _Codec(
         *(_AV1, b"av1C", 2.7, 7.8, 9.4), ns_a_byte=110, most_pixels=2**16, turns=False
@@ -89,7 +91,8 @@ def parse_heic(data: bytes) -> ImageFile:
     return _Heif(ImageFormat.HEIF, data).read()
 
 
-# EXIF's orientations by where the corners of the upright image were, clockwise from the top left.
+# EXIF's orientations by the stored positions of the upright image's corners, clockwise from the top
+# left.
 _ORIENTATION_OF: Mapping[tuple[int, ...], int] = {
     (0, 1, 2, 3): 1,
     (1, 0, 3, 2): 2,
@@ -313,7 +316,7 @@ class _Heif:
     def _orientation(self, item: _Item) -> int:
         """Return the EXIF orientation that is equivalent to an image's turns and mirrors, applied
         in their order."""
-        # Where each corner came from, clockwise from the top left.
+        # The stored position of each corner, clockwise from the top left.
         turned: tuple[int, ...] = (0, 1, 2, 3)
         for kind, box in item.properties:
             if kind == b"irot":  # anticlockwise
@@ -511,5 +514,5 @@ def _hevc_size(bits: _Bits) -> tuple[int, int, float]:
         for _ in range(4):
             bits.golomb()
     deep = bits.golomb() > 0 or bits.golomb() > 0
-    # Deeper samples are made 8 bits, besides.
+    # Deeper samples are also converted to 8 bits.
     return width, height, {0: 1.0, 1: 1.5}.get(chroma, 3.0) * (3 if deep else 1)

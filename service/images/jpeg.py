@@ -14,7 +14,7 @@ from service.images.file import ImageFile, ImageFormat, Weight, exif_orientation
 # however few bytes it has; `ImageLimits` bounds scans times pixels.
 MAX_SCANS = 100
 
-# Bytes that are searched at once.
+# The most bytes that are searched at once.
 _PIECE = 2**20
 
 _FORMAT = ImageFormat.JPEG
@@ -33,7 +33,7 @@ class _Frame(NamedTuple):
     height: int
     progressive: bool
     components: int
-    samples: float  # a pixel, of all components: 3 of colour, 1.5 with chroma halved twice
+    samples: float  # per pixel, of all components: 3 of colour, 1.5 with chroma halved twice
     blocks: int  # 8×8 of all components, without those that only pad the last MCUs
 
 
@@ -56,7 +56,7 @@ def parse_jpeg(data: bytes) -> ImageFile:
             if data.startswith(_EXIF_PREFIX, start + 4):
                 orientation = exif_orientation(view[start + 4 + len(_EXIF_PREFIX) : end])
         elif marker == _SOS and frame is not None:
-            # With several scans the decoder buffers the coefficients of all blocks.
+            # If there are several scans, the decoder buffers the coefficients of all blocks.
             buffered = frame.progressive or data[start + 4] < frame.components
             scans = _scans(data, start) if buffered else 1
             # A code takes at least a bit. A block has a code for its first coefficient, and one
@@ -83,7 +83,7 @@ def jpeg_size(data: bytes) -> tuple[int, int] | None:
             if marker in _SOF and end - start >= 9:
                 height, width = struct.unpack_from(">HH", data, start + 5)
                 return width, height
-    except ImageError:  # whoever reads all of the header says what is wrong
+    except ImageError:  # `parse_jpeg` reports the error
         return None
     return None
 
@@ -164,10 +164,11 @@ def _blocks(samples: int, divisor: int) -> int:
 
 
 def _weight(frame: _Frame, scans: int, coded_bytes: int, *, buffered: bool) -> Weight:
-    # Coefficients of 2 bytes where there are several scans; pixels of 4, or of 1 if grey. CMYK
-    # is copied to RGB, which takes 4 bytes more.
+    # If there are several scans, coefficients take 2 bytes. Pixels take 4 bytes, or 1 if grey. CMYK
+    # is copied to RGB, which takes 4 more bytes.
     drawn = {1: 1.3, 3: 4.3}.get(frame.components, 4.3 + 4)
-    # Decoding a code takes most of the time of a dense file; its longest codes take no longer.
+    # Decoding codes takes most of the time of a dense file; long codes take no longer than short
+    # ones.
     coded = coded_bytes / (frame.width * frame.height)
     if buffered:
         codes = min(coded, 0.65 * frame.samples)

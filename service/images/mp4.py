@@ -21,12 +21,12 @@ from service.images.video import Container, Video
 
 _VIDEO = b"vide"
 
-# Where a sample entry has width and height, and where its own boxes begin.
+# The offsets of width and height in a sample entry, and of its own boxes.
 _SIZE_AT, _BOXES_AT = 24, 78
 _CHUNKS = {b"stco": ">u4", b"co64": ">u8"}
 _SETUP = (b"avcC", b"hvcC", b"av1C")
 
-# EXIF orientations by where a track's matrix sends x and y, in units of 2^16.
+# EXIF orientations by a track's matrix for x and y, in units of 2^16.
 _ORIENTATIONS = {
     (1, 0, 0, 1): 1,
     (-1, 0, 0, 1): 2,
@@ -38,7 +38,8 @@ _ORIENTATIONS = {
     (0, -1, 1, 0): 8,
 }
 
-# Flags of tfhd and trun: which fields they have, of four bytes each but for the first.
+# Flags of tfhd and trun that say which fields are present. Each field has four bytes, except the
+# first.
 _BASE, _DESCRIPTION, _DURATION, _SIZE = 0x1, 0x2, 0x8, 0x10
 _OFFSET, _FIRST_FLAGS, _SAMPLE_DURATION, _SAMPLE_SIZE = 0x1, 0x4, 0x100, 0x200
 _SAMPLE_FIELDS = 0xF00

@@ -15,8 +15,8 @@ _KEPT = frozenset({b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"})
 # The best ratio that deflate reaches (zlib's technical details: 1032 to 1).
 _BEST_RATIO = 1032
 
-# Of each colour type the samples, and the bytes and nanoseconds a pixel, opaque and transparent.
-# Pillow ignores the transparent colour of types that have alpha.
+# For each colour type: the samples, and the bytes and nanoseconds per pixel, opaque and
+# transparent. Pillow ignores the transparent colour of types with alpha.
 _COLOURS = {
     _GREY: (1, (1.3, 18), (9.2, 22)),
     _RGB: (3, (4.4, 38), (12.3, 48)),
@@ -70,7 +70,8 @@ def parse_png(data: bytes, *, animated: bool = False) -> ImageFile:
             if colour == _INDEXED and b"PLTE" not in seen:
                 raise _FORMAT.broken("its palette is missing")
         seen.add(kind)
-        # Pillow reads 16-bit samples as 8-bit ones, where a 16-bit transparent colour is wrong.
+        # Pillow reads 16-bit samples as 8-bit samples, for which a 16-bit transparent colour is
+        # wrong.
         if kind != b"tRNS" or depth != 16:
             parts.append(view[start:end])
     _FORMAT.check_size(width, height)

@@ -53,7 +53,7 @@ from service.images.signatures import unread
 from service.images.tiff import parse_tiff
 from service.images.webp import parse_webp
 
-# Bytes that curl drops of a file that it sends by -d, and how many bytes no image has without them.
+# Bytes that curl -d drops from a file; every image of at least _SURE bytes has one of them.
 _DROPPED, _SURE = (b"\0", b"\r", b"\n"), 2048
 
 _PARSERS = {
@@ -67,7 +67,7 @@ _PARSERS = {
     ImageFormat.HEIF: parse_heic,
 }
 
-# JPEG's own limit, and more than WebP's; a PNG 1 wide and 50 million high would cost gigabytes.
+# JPEG's own limit, above WebP's. A PNG 1 pixel wide and 50 million high would take gigabytes.
 MAX_SIDE = 65_535
 
 
@@ -78,13 +78,13 @@ class ImageLimits:
     max_bytes: int = 20 * 2**20  # of one file
     max_pixels: int = 25_000_000  # width × height as stored; classifiers look at 0.3 million
     max_passes: int = 20  # scans × pixels, in multiples of `max_pixels`; encoders write 6 to 18
-    max_clip_s: float = 5.0  # that decoding one clip takes of a core, by the estimate
+    max_clip_s: float = 5.0  # estimated seconds of one core to decode one clip
 
 
-# Pillow keeps a pixel in four bytes, and has one axis resized before the other.
+# Pillow keeps a pixel in four bytes, and resizes one axis before the other.
 _RESIZED_BYTES = 8
 
-# The most sketches that are kept, of all models: 1 kB each.
+# The most sketches that are kept for all models: 1 kB each.
 _SIZES = 512
 
 _FILTERS = {kind: Resampling[kind.name] for kind in Interpolation}

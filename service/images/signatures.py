@@ -7,14 +7,15 @@ ZIP = Signature("a ZIP archive", {0: b"PK\x03\x04"})
 MP4 = Signature("a video or HEIF container", {4: b"ftyp"})
 WEBM = Signature("a WebM or Matroska video", {0: b"\x1a\x45\xdf\xa3"})
 
-# Bytes of a text that was sent in place of a file, and how many of its characters are shown.
+# The most bytes of a text that was sent in place of a file, and the most of its characters that are
+# shown.
 _MOST_TEXT, _SHOWN = 1024, 60
 
 _BASE64 = (
     'an image in base64 (send it as JSON, {"input": "..."}, with Content-Type: application/json)'
 )
 
-# What clients send by mistake, each before those that begin more generally.
+# Files that clients send by mistake. A more specific beginning comes before a more general one.
 _OTHERS = (
     ZIP,
     Signature("a BigTIFF, a TIFF for more than 4 GB", {0: b"II+\0"}),

@@ -30,11 +30,11 @@ _KEPT = frozenset(
     )
 )
 
-# Of each type of a tag its bytes, and `struct`'s letter of numbers.
+# For each type of tag: its bytes, and its letter in `struct`.
 _TYPES = {1: (1, "B"), 3: (2, "H"), 4: (4, "I")}
 
-# Of each compression the most bytes that one stands for: LZW has codes of 12 bits for up to 4096
-# bytes, deflate 1032 to 1, and PackBits 128 in two.
+# For each compression: the most bytes that one byte stands for. LZW has codes of 12 bits for up to
+# 4096 bytes, deflate reaches 1032 to 1, and PackBits codes 128 bytes in two.
 _PLAIN, _LZW, _DEFLATE, _OLD_DEFLATE, _PACK_BITS = 1, 5, 8, 32946, 32773
 _RATIOS = {_PLAIN: 1, _LZW: 2731, _DEFLATE: 1032, _OLD_DEFLATE: 1032, _PACK_BITS: 64}
 _NAMES = {2: "fax", 3: "fax", 4: "fax", 6: "JPEG", 7: "JPEG", 50000: "Zstandard", 50001: "WebP"}
@@ -43,12 +43,12 @@ _WHITE_IS_0, _BLACK_IS_0, _RGB, _INDEXED, _CMYK = 0, 1, 2, 3, 5
 _RGB_SAMPLES = 3
 _COLOURS = {_WHITE_IS_0: 1, _BLACK_IS_0: 1, _RGB: 3, _INDEXED: 1, _CMYK: 4}
 
-# Strips and tiles: encoders fill 8 kB or more with each but the last.
+# The most strips or tiles, and their least bytes: encoders write 8 kB or more in each but the last.
 _PIECES, _BYTES_A_PIECE = 4096, 64
 _MOST_SAMPLES = 6
 
-# Bytes and nanoseconds a pixel of what Pillow makes of a page; decompressing takes time for each
-# byte besides.
+# Bytes and nanoseconds per pixel of the images that Pillow creates from a page; decompressing takes
+# additional time per byte.
 _BLACK_OR_WHITE, _GREY, _WIDE_GREY, _COLOURS_OF_MAP = (2.1, 3), (1.2, 2), (6.1, 4), (5.2, 4)
 _COLOUR, _FOUR, _GREY_WITH_ALPHA = (4.6, 5), (8.3, 9), (12.3, 10)
 _NS_A_BYTE = {_PLAIN: 0, _LZW: 4, _DEFLATE: 4, _OLD_DEFLATE: 4, _PACK_BITS: 1}
@@ -169,7 +169,7 @@ class _Pieces:
         self.width = columns * across
         self.largest = across * rows  # pixels of one of them
         self.rows = lines * rows if self._tiled else height
-        # A tile beyond twice the page is no encoder's: it would be decoded whole.
+        # No encoder writes a tile of more than twice the page, and the whole tile would be decoded.
         if self.width * self.rows > 2 * width * height + (1 << 20):
             raise _FORMAT.broken(f"its tiles of {across}×{rows} pixels are larger than the image")
         planes = samples if _first(tags, _PLANES, 1) == 2 else 1
@@ -205,7 +205,7 @@ def _weight(
     else:
         drawn, ns = {1: _BLACK_OR_WHITE, 16: _WIDE_GREY}.get(bits, _GREY)
     pixel_bytes = samples * bits / 8
-    # libtiff decodes into a buffer of one strip or tile, and a page may be one.
+    # libtiff decodes into a buffer for one strip or tile, which may be the whole page.
     held = 0 if compression == _PLAIN else part * pixel_bytes
     return Weight(held, drawn, times * (ns + pixel_bytes * _NS_A_BYTE[compression]))
 

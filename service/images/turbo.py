@@ -11,7 +11,7 @@ from typing import Any
 
 from PIL import Image
 
-# One is not built for every platform; Pillow decodes alone there.
+# libjpeg-turbo's binding is not built for every platform; without it, Pillow decodes all files.
 _library: Any = import_module("simplejpeg") if find_spec("simplejpeg") else None
 
 MOST_PIXELS = 2**20

@@ -12,7 +12,7 @@ from service.errors import ImageError, TooManyImagesError, UnsupportedMediaTypeE
 VIDEO_TYPES = ("video/mp4", "video/quicktime", "video/webm", "video/x-matroska")
 """Media types of the containers that are read."""
 
-# FFmpeg's decoders, by the names that containers have for a codec.
+# FFmpeg's decoders, by the containers' names of the codecs.
 _DECODERS = {
     b"avc1": "h264",
     b"avc3": "h264",
@@ -28,7 +28,7 @@ _DECODERS = {
     b"V_AV1": "libdav1d",
 }
 
-# A coded frame, of sound too, is an element, and seldom shorter.
+# Bytes per element: every coded frame, also of sound, is an element, and seldom shorter.
 _ELEMENTS = 4096
 _BYTES_AN_ELEMENT = 64
 

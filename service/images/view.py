@@ -10,8 +10,8 @@ from PIL import Image
 from service.images.decode import Drawing
 from service.images.decode_pool import Decoding
 
-# The longer side of an overlay, which is smooth and stretched to the image: a PNG of it takes
-# milliseconds.
+# The longer side of an overlay, which is smooth and is stretched to the image; creating its PNG
+# takes milliseconds.
 _SIDE = 320
 
 # Colours of a map from its least to its largest value: red, green, blue and opacity.

@@ -9,13 +9,13 @@ from service.images.file import ImageFile, ImageFormat, Weight, exif_orientation
 _FORMAT = ImageFormat.WEBP
 _EXIF_PREFIX = b"Exif\0\0"
 
-# The most pixels a byte of a lossless image (VP8L), and of others. libwebp's encoder, with every
-# effort, codes 25 million pixels of one colour in 1020 bytes: 24,500 a byte; 4K with one ellipse
-# at 3,700, with twenty at 680. Lossy, one colour is 560 at any quality. By the format itself 38
-# bytes could be any size.
+# The most pixels per byte of a lossless image (VP8L), and of other images. At its highest effort,
+# libwebp codes 25 million pixels of one colour in 1020 bytes, which is 24,500 pixels per byte; a 4K
+# image with one ellipse has 3,700, with twenty ellipses 680. A lossy image of one colour has 560 at
+# any quality. The format itself allows any size in 38 bytes.
 _MOST_PIXELS = {b"VP8L": 2**15, b"VP8 ": 2**11}
 
-# Of a frame's chunk: its place, size and duration.
+# The bytes of a frame's position, size and duration at the beginning of its chunk.
 _FRAME_BYTES = 16
 
 # Pillow reads every WebP as an animation: two canvases of 4 bytes per pixel, a copy, and the image.
@@ -50,7 +50,7 @@ def parse_webp(data: bytes, *, animated: bool = False) -> ImageFile:
             densest = min(densest, _MOST_PIXELS[kind])
     _FORMAT.check_size(width, height)
     least_bytes = width * height // densest
-    if frames:  # whose images are inside of those chunks, and were checked there
+    if frames:  # the frames' images are inside their chunks, and were checked there
         coded_bytes = least_bytes = 0
     return ImageFile(
         *(_FORMAT, width, height, orientation or 1, 1, _WEIGHT, coded_bytes, least_bytes, [view]),
