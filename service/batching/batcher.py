@@ -515,8 +515,7 @@ class Batcher(Generic[T, R]):
     def _end(self, consumer: _Consumer[T, R], _: asyncio.Task[None]) -> None:
         """Note that a consumer and its last `run` have ended, which frees the engine's device.
 
-        The batcher ends when its last consumer ends, or when a consumer ends for a reason other
-        than `close`.
+        The batcher ends with its last consumer, or when a consumer ends without `close`.
         """
         self._working -= 1
         if not self._working or self._waiting or not self._closing:

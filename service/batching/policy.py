@@ -15,10 +15,9 @@ L(n) is the measured latency of a batch of n items.
   is idle, exceeds this delay. This lowers latency where L jumps or is linear.
 - **Company.** A request that arrives while a batch runs waits for that batch and for the next one.
   So if m clients share the engines, two batches last at most m times as long as the items of the
-  client with the fewest items would take alone. That client's latency is then at most m times as
-  long as alone. There is one exception: batches are large enough for 1/m of the engines' highest
-  throughput. Without this exception, a client with one image per second would cost the other
-  clients more than its share.
+  client with the fewest items would take alone, which multiplies that client's latency by at most
+  m. Exception: batches are large enough for 1/m of the engines' highest throughput. Otherwise a
+  client with one image per second would cost the other clients more than its share.
 - **Time.** A batch is dispatched at once, unless expected arrivals (`service/batching/traffic.py`)
   make waiting pay. The throughput in items per second must be higher with the arrivals than
   without, both for this batch alone and for this batch and the next together. This merges groups of
@@ -225,8 +224,7 @@ def _free(view: View) -> float:
 
 
 def _bearable(view: View) -> int:
-    """Return the largest size of a batch for which the client with the fewest images does not wait
-    too long."""
+    """Return the largest size of a batch that the client with the fewest images can wait for."""
     latency, (clients, lightest) = view.latency, view.rivals
     seconds = latency.seconds
     if clients == 1 or latency.most_rivals <= clients:
@@ -243,8 +241,7 @@ def _bearable(view: View) -> int:
 def _size(view: View, most: int) -> int:
     """Return the best size of a batch of at most `most` items.
 
-    For each smaller batch, the time that it saves is compared with the time that it costs, relative
-    to the largest batch.
+    Each smaller batch is compared with the largest one: the time that it saves, and that it costs.
     """
     seconds = view.latency.seconds
     most = min(most, _bearable(view))
@@ -388,8 +385,7 @@ def _first_batch(
     deadlines: Sequence[float],
     weights: Sequence[float],
 ) -> tuple[int, int]:
-    """Return how many of the first parts to drop, and how many of the next parts form the first
-    batch.
+    """Return how many of the first parts to drop, and how many of the next form the first batch.
 
     A part is a group of `part` items. For each part, `comes` has the moment at which its last item
     arrives, `deadlines` its nearest deadline, and `weights` its total weight. A plan serves the

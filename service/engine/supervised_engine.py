@@ -152,11 +152,10 @@ class SupervisedEngine:
         """Supervise `engine`, which log lines call `name`.
 
         Warming up measures L(n), the time of a batch of n images, for about `measure_s` seconds,
-        unless L(n) is `known`. On a CPU it also measures how long decoding the `sample` takes,
-        unless that is None. `reopen` opens a new engine after one exceeds the `bounds` or fails
-        repeatedly. Without `reopen`, an engine that exceeds the bounds is FAILED, and an engine
-        that fails repeatedly is kept. `on_change` is called when the state changes after the first
-        warm-up.
+        unless L(n) is `known`. On a CPU it also measures the decoding of `sample`, unless that is
+        None. `reopen` opens a new engine after one exceeds the `bounds` or fails repeatedly.
+        Without `reopen`, an engine that exceeds the bounds is FAILED, and an engine that fails
+        repeatedly is kept. `on_change` is called when the state changes after the first warm-up.
         """
         self.engine = engine  # the engine that serves, or the last one that did
         self.state = State.WARMING
