@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-# A server shows none, and they take 0.1 s to import: the functions import what they draw with.
+# A server shows no progress bars, and their modules take 0.1 s to import, so the functions import
+# them.
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 

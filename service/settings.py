@@ -41,9 +41,9 @@ from service.machine.cores import available_cores
 
 PREFIX = "CONVOY_"
 
-BUILT_IN_NAME = "digits"  # of the model that is served where none is named
+BUILT_IN_NAME = "digits"  # the model that is served if no model is named
 
-# GPUs by number, every GPU, or engines on the CPU.
+# The values of --devices: GPUs by number, every GPU, or engines on the CPU.
 _PLACES = re.compile(r"cuda:\d{1,3}(,cuda:\d{1,3}){0,63}|cuda:all|cpu:([1-9]|[1-5]\d|6[0-4])")
 
 # The default share of memory for decoding; the rest is for the model, its engine and bodies.
@@ -71,7 +71,7 @@ class DecodedBy(Enum):
     GPU = "gpu"
 
 
-# More would wait for the one thread that receives and answers.
+# The most job processes: more would wait for the one thread that receives and answers.
 _MOST_PROCESSES = 8
 
 
@@ -400,7 +400,7 @@ def _is_name(text: str) -> bool:
     return True
 
 
-# Characters of a setting's description that two lines of the help have.
+# The most characters of a setting's description in two lines of the help.
 _TWO_LINES = 85
 
 
@@ -411,7 +411,8 @@ def short(text: str) -> str:
     return f"{first} [{default}" if found and len(first + default) <= _TWO_LINES else first
 
 
-# What Kubernetes sets for every Service of a namespace, which may be named convoy or convoy-digits.
+# The variables that Kubernetes sets for every Service of a namespace; the Service may be named
+# convoy or convoy-digits.
 _SERVICE_LINK = re.compile(
     r"(\w+_)?SERVICE_(HOST|PORT(_\w+)?)|(\w+_)?PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?"
 )
@@ -435,7 +436,7 @@ def _cache_in(environ: Mapping[str, str]) -> Path:
     return shared / "convoy" if shared.is_absolute() else CACHE_FOLDER  # as the specification says
 
 
-# Here, so that it holds in every process that a server starts.
+# Set here, so that it applies to every process that a server starts.
 keep_below(_cache_in(os.environ))
 
 

@@ -58,7 +58,7 @@ if TYPE_CHECKING:  # it imports ONNX
 _log = logging.getLogger("convoy")
 
 PHOTOGRAPHS = sorted((Path(__file__).parents[1] / "api/page/photographs").glob("*.jpg"))
-"""Photographs of the page whose objects an ImageNet network can recognise."""
+"""The page's photographs, which show objects that an ImageNet network can recognise."""
 
 _SHOWS = {
     "cat": ("tabby", "tiger cat", "egyptian cat"),

@@ -85,7 +85,8 @@ def _folders(controller: str, groups: Path, mount: Path) -> Iterator[tuple[Path,
             root = root if root.is_dir() else mount / controller
         else:
             continue
-        # In a container the path may be the host's, of which only the end, or nothing, is mounted.
+        # In a container the path may be the host's path, of which only the end or nothing is
+        # mounted.
         group = root / path.strip("/")
         for folder in (group, *group.parents):
             yield folder, names

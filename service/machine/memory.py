@@ -17,8 +17,8 @@ from time import monotonic
 from service.machine.cgroups import memory_share
 
 NEAR = 0.92
-"""Memory is short if this share of its limit is in use. It is above three quarters although
-decoding may take a quarter, because most of that quarter is in use by then."""
+"""Memory is short if this share of its limit is in use. The share is above three quarters although
+decoding may take a quarter, because most of that quarter is then already in use."""
 
 _EVERY_S = 0.25
 
@@ -28,12 +28,12 @@ _ARENAS = -8
 # The columns of /proc/self/statm.
 _ADDRESSES, _RESIDENT = 0, 1
 
-# Bytes: growth that is worth giving back, which takes milliseconds; what little use is; and growth
-# that shows use which is not counted.
+# In bytes: the growth that is worth giving back, because giving back takes milliseconds; the most
+# use that counts as little; and the growth that shows use that is not counted.
 _MUCH, _LITTLE, _MORE = 2**23, 2**22, 2**20
 
-# At this look after that the last of it is free, as what a library held. Where memory grows again,
-# the next time is after twice as many looks, up to these.
+# At this many looks after the last use, memory that libraries held is free, too. If memory grows
+# again, the number of looks doubles, up to _MOST_LOOKS.
 _SETTLED, _MOST_LOOKS = 5, 160
 
 

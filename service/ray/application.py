@@ -20,8 +20,8 @@ from service.http.server import LEAVE_S
 from service.ray.autoscaling import WAITING
 from service.settings import Settings, SettingsError
 
-# What Convoy's own HTTP server does. Ray's proxy receives the requests instead: accepting these
-# would only seem to protect the service.
+# Settings of Convoy's own HTTP server. Ray's proxy receives the requests instead, so accepting
+# these settings would only seem to protect the service.
 _OF_THE_SERVER = (
     *("api_key_file", "cors_origin", "grpc_port", "max_per_client", "max_rate", "otel"),
     "shared_memory",

@@ -23,8 +23,8 @@ from service.batching.queue import BatchRecord
 from service.engine.ranking import NOT_DECODED
 from service.errors import Code
 
-# Triton's reasons for failed requests, of which it has OTHER, too. What is refused for how it is
-# made is no failure, and Triton counts it as none; `convoy_requests_total` has its status.
+# Triton's reasons for failed requests; it also has OTHER. A malformed request is not a failure, and
+# Triton does not count it as one; `convoy_requests_total` has its status.
 REASONS = {
     Code.TOO_MANY: "REJECTED",
     Code.CLIENT_LEFT: "CANCELED",
@@ -84,8 +84,9 @@ PHASES = Phases._fields[1:]  # without the total
 
 BY_DEVICE, NO_FILE, BESIDE_BROKEN, _ENGINE = "", "format", "beside a broken one", "engine"
 
-# Why the CPU decoded an image where the engine decodes files: it is of another format, another one
-# of its request is broken, the engine at hand decodes none, or what its headers or the device say.
+# Why the CPU decoded an image although the engine decodes files: the image has another format,
+# another image of its request is broken, the engine that ran it decodes no files, or the reason
+# comes from its headers or the device.
 _FLAGS = tuple(flag.name.lower().replace("_", " ") for flag in Flag if flag.name)
 DECODED = (
     BY_DEVICE,
@@ -96,9 +97,9 @@ DECODED = (
     *_FLAGS,
 )
 
-# The row: four numbers, requests by status, images by why the CPU decoded them, a histogram with
-# its sum for each field of Phases; by batch size: batches, those that succeeded, and their
-# nanoseconds.
+# The row has four numbers, requests by status, images by the reason why the CPU decoded them, and a
+# histogram with its sum for each field of Phases. Then, by batch size: batches, successful batches,
+# and their nanoseconds.
 _IMAGES, _FAILED_BATCHES, _LAST_MS, _FAIL_NS, _STATUS = range(5)
 _CODES = {status: index for index, status in enumerate(STATUSES, _STATUS)}
 _DECODED = {why: index for index, why in enumerate(DECODED, _STATUS + len(STATUSES))}

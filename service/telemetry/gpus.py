@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-# Name, help, what to ask the binding of a GPU, the part of its answer (of a number: real), unit.
+# Each row: name, help, function of the binding, attribute of its result (of a number: real), unit.
 _READINGS = (
     ("utilization", "Share of the GPU's time that it was busy.", "UtilizationRates", "gpu", 100),
     ("memory_total_bytes", "Memory of the GPU.", "MemoryInfo", "total", 1),

@@ -40,13 +40,13 @@ PROBES = frozenset(
 )
 """Paths of health checks by load balancers, over HTTP and by gRPC, which need no key."""
 
-# What probes and scrapes ask, and how the paths end that they ask of one model.
+# The paths that probes and scrapes request, and the endings of their paths for one model.
 _QUIET = PROBES | {b"/metrics"}
 _QUIET_ENDS = (b"/ready", b"/ModelReady", b"/traffic")
 
 
-# A request's line, its part on scores, and its end. The % operator takes half the time of
-# f-strings; so do whole microseconds.
+# A request's line, its part about scores, and its end. The % operator takes half the time of
+# f-strings, and so do whole microseconds instead of fractions.
 _ACCESS = {
     LogFormat.TEXT: (
         "%s.%03dZ %s convoy.access: %s %s %s %s %d in=%d out=%d us=%d",
@@ -149,7 +149,7 @@ class LineWriter(logging.Handler):
         while not last:
             self._hurry.wait(self._gather_s)
             self._hurry.clear()
-            last = self._ending  # before the lines, so that none is left behind
+            last = self._ending  # read before the lines, so that no line is left behind
             self._write_all()
 
     def _write_all(self) -> None:
@@ -182,7 +182,7 @@ class AccessLog:
 
     def __init__(self, writer: LineWriter, level: LogLevel = LogLevel.INFO) -> None:
         self._write = writer.write
-        self._quietly = level is LogLevel.DEBUG  # what is asked over and over is written, too
+        self._quietly = level is LogLevel.DEBUG  # frequent requests such as probes are also written
         self._line, self._scored, self._end = _ACCESS[writer.log_format]
         self._second = 0
         self._time = ""  # of that second: formatted once for all of its requests

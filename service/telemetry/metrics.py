@@ -36,7 +36,7 @@ class ModelMetrics:
     earlier: Sequence[Sequence[int]] = ()  # rows of counts of versions before this one
     pending: Callable[[], float] = int  # images waiting for a batch
     engines: Callable[[], Sequence[EngineStatus]] = tuple
-    # Help and value by name; `_total` makes a counter.
+    # Help and value by name. A name that ends in `_total` becomes a counter.
     gauges: dict[str, tuple[str, Callable[[], float]]] = field(default_factory=dict)
 
     def forget(self) -> None:
@@ -98,7 +98,7 @@ class Metrics(Collector):
         if old is not None and new is not None:
             earlier = [folded(old.earlier)] if old.earlier else []
             new.earlier = [old.counts.row, *earlier]
-        # Replaced whole: a thread may be reading it.
+        # Replaced as a whole, because a thread may be reading it.
         self.models = others[:index] + ([new] if new else []) + others[index:]
 
     def exposition(self) -> bytes:

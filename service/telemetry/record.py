@@ -34,7 +34,7 @@ class RequestRecord:
     status: int = 0  # 0: not answered yet
     bytes_out: int = 0  # of the answer's body
     refused: Code | None = None  # by its connection, while it was in progress
-    # Known of answers with scores:
+    # Known only for answers with scores:
     model: str = ""
     images: int = 0
     batch: int = 0  # size of the last image's batch

@@ -28,7 +28,7 @@ class Traces:
         resource = Resource.create()
         if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
             resource = resource.merge(Resource({SERVICE_NAME: "convoy"}))
-        # Not the global provider: other instrumented libraries make no spans.
+        # Not the global provider, so that other instrumented libraries create no spans.
         self._provider = TracerProvider(resource=resource)
         self._provider.add_span_processor(processor or BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("convoy")
@@ -45,7 +45,7 @@ class Traces:
             if (value := record.headers.get(name.encode()))
         }
         span = self._tracer.start_span(
-            # Unknown paths stay out of the name, which must have few values.
+            # The name has no unknown paths, because it must have few values.
             f"{method} {path}" if record.phases is not None else method,
             _PROPAGATOR.extract(carrier),
             SpanKind.SERVER,
