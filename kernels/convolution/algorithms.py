@@ -53,8 +53,7 @@ class Algorithm(Protocol[Config]):
         precision."""
 
     def rounding(self, problem: ConvProblem, config: Config) -> float:
-        """Return the rounding error of y, relative to the size of y, in units of float32's eps /
-        2."""
+        """Return y's rounding error, relative to y's size, in units of float32's eps / 2."""
 
     def configs(self, problem: ConvProblem) -> tuple[Config, ...]:
         """Return the algorithm's configurations for the problem; there is at least one."""
@@ -63,8 +62,7 @@ class Algorithm(Protocol[Config]):
         """Return a description of the work of each launch."""
 
     def workspace(self, problem: ConvProblem, config: Config) -> Mapping[str, int]:
-        """Return the bytes of device memory that each workspace operand needs, by the operand's
-        name."""
+        """Return how many bytes of device memory each workspace operand needs, by operand name."""
 
     def counter_bytes(self, problem: ConvProblem, config: Config) -> int:
         """Return the bytes of the operand "counters", or 0 if the algorithm has none. All counters

@@ -60,8 +60,7 @@ which each device makes its own 128 bytes."""
 class Trigger(Enum):
     """Names the point at which a kernel lets the next launch begin (kernels/src/dependent.cuh).
 
-    The value is the value of the macro TRIGGER in that file. A block that ends also lets the next
-    launch begin.
+    The value is that of the macro TRIGGER. A block that ends also lets the next launch begin.
     """
 
     START = 0
@@ -112,8 +111,7 @@ class Instantiation:
 
     @property
     def macros(self) -> tuple[str, ...]:
-        """Return the compiler flags that define macros. There are none if the trigger and the
-        variants are the defaults."""
+        """Return the compiler flags that define macros. By default there are none."""
         chosen = self.trigger is not Trigger.START
         return (
             *([f"-DTRIGGER={self.trigger.value}"] if chosen else []),
@@ -337,7 +335,7 @@ class Device(Protocol):
         """
 
     def early_launches(self, graph: Graph) -> int:
-        """Return how many launches of a captured graph may begin before the previous launch has
+        """Return how many launches of a captured graph may begin before their predecessor has
         ended.
 
         A GPU's capture may add full dependencies between dependent launches; only this number shows

@@ -28,8 +28,7 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class ConvProblem:
-    """A convolution (cross-correlation) of N images. The letters of the axes follow Lavin & Gray,
-    section 3.
+    """A convolution (cross-correlation) of N images, with the letters of Lavin & Gray, section 3.
 
     x is N×C×H×W, the filter is K×(C/groups)×R×S, and y is N×K×P×Q; in 3-D the axes D, T and O stand
     before H, R and P. These are logical shapes: the CUDA engine stores activations as N·H·W·C.

@@ -7,29 +7,26 @@
 //   and sums TAPS_R × TAPS_S of the taps over one of `strips` parts of the channels. Its partial
 //   sums belong to one plane, of R / TAPS_R · S / TAPS_S · strips planes in all. With TAPS_R =
 //   TAPS_S = strips = 1, these are the paper's R·S planes. A single plane is the output, as for the
-//   paper's 1×1 filters. Several planes are added in order. With counters, the last block of each
-//   tile adds them in the same launch; otherwise `sum_planes` adds them (the paper's two stages).
-//   Shared memory also holds the input rows and their halo, so a block reads each input row from
-//   global memory once for all its taps. One chunk of CHUNK channels is multiplied while STAGES - 1
-//   chunks of filter and input rows are copied (cp.async). A warp computes one row of COLUMNS
-//   pixels. Its lanes form FILTER_LANES groups of filters × 32 / FILTER_LANES slices of channels.
-//   In each step of 4 · slices channels, a lane multiplies 4 channels for 4 filters and all COLUMNS
-//   pixels. The row's input slides through registers: COLUMNS + TAPS_S - 1 vectors serve TAPS_S
-//   taps. At the end shuffles add the slices and divide the outputs among the lanes, so that each
-//   round of shuffles has half as many as the previous one.
-//   Rejected because of ptxas's report and the cost model, without a measurement: 8 filters per
-//   lane save a fifth of the loads or more, but with the 128 registers that two resident blocks
-//   allow, ptxas spills. Tiles of 7 rows give one of a multiprocessor's four schedulers a warp
-//   less, and no image needs fewer of them than tiles of 8 rows. Two stages are the best choice for
-//   no layer of the paper.
+//   paper's 1×1 filters. Several planes are added in order: with counters by the last block of each
+//   tile, in one launch, and otherwise by `sum_planes` (the paper's two stages). Shared memory also
+//   holds the input rows and their halo, so a block reads each input row from global memory only
+//   once. One chunk of CHUNK channels is multiplied while STAGES - 1 chunks of filter and input
+//   rows are copied (cp.async). A warp computes one row of COLUMNS pixels. Its lanes form
+//   FILTER_LANES groups of filters × 32 / FILTER_LANES slices of channels. In each step of 4 ·
+//   slices channels, a lane multiplies 4 channels for 4 filters and all COLUMNS pixels. The row's
+//   input slides through registers: COLUMNS + TAPS_S - 1 vectors serve TAPS_S taps. Shuffles add
+//   the slices and divide the outputs among the lanes; each step has half as many shuffles as the
+//   previous step.
+//   Rejected by ptxas's report and the cost model, not by a measurement: 8 filters per lane save a
+//   fifth of the loads or more, but with the 128 registers that two resident blocks allow, ptxas
+//   spills. Tiles of 7 rows give one of a multiprocessor's four schedulers a warp less, and no
+//   image needs fewer such tiles than tiles of 8. Two stages are best for no layer of the paper.
 // Layouts: x, residual, y are N·H·W pixels with any pitch. weight is R·S × C × K as for
-//   conv_direct, with C and K padded with zeros to a multiple of 4. In shared memory a step's
-//   filter rows lie in the order in which lanes read them, 128 contiguous floats per load of a
-//   warp: taps × steps × 4 channels × filter warps × lanes × 4 filters. Planes are N·P·Q × K, with
-//   K padded likewise.
+//   conv_direct, with C and K zero-padded to a multiple of 4. In shared memory a step's filter rows
+//   lie in the order in which lanes read them, 128 contiguous floats per load of a warp: taps ×
+//   steps × 4 channels × filter warps × lanes × 4 filters. Planes are N·P·Q × K, K padded likewise.
 // Launch: (tiles, planes) blocks of ROWS · FILTER_WARPS warps; tiles along filters vary fastest.
-//   For 1×1 without padding, the pixels of all images form one image that is COLUMNS wide; its last
-//   row may be partial.
+//   For 1×1 without padding, all images form one image, COLUMNS wide, with a partial last row.
 #include "channels.cuh"
 #include "common.cuh"
 #include "epilogue.cuh"

@@ -1,12 +1,11 @@
 // The end of a kernel, before it writes its sums: y = activation(sum + bias + residual).
 //
 // One instantiation serves ReLU, Clip and no activation: all three are min(max(x, a), b), where a
-// and b may be infinite. It has no code for other activations and computes two vectors at once. All
-// other activations share a second instantiation, which chooses one at run time and computes one
-// vector after another.
+// and b may be infinite. It has no code for other activations and computes two vectors at once. A
+// second instantiation serves all other activations: it chooses one at run time, vector by vector.
 //   Rejected: an instantiation for each of the three. Of about 34 instructions for 4 outputs it
-//   saves 16 without an activation and 8 with ReLU, and 2% to 6% of conv_direct's code. But at
-//   least twice as many kernels would have to be compiled.
+//   saves 16 without an activation and 8 with ReLU, and 2% to 6% of conv_direct's code. But it
+//   doubles the kernels to compile, or more.
 #pragma once
 
 #include "common.cuh"

@@ -14,8 +14,8 @@
 //   multiply and one to fill, so a chunk takes one barrier. d has one stage, which only its warp
 //   uses. The products then pass through shared memory, where a thread transforms the products of
 //   one tile and filter in place. If the channels are split over gridDim.y blocks (split.cuh), the
-//   outputs pass through the workspace: the inverse transform is linear, so outputs are summed,
-//   which are fewer than products.
+//   outputs pass through the workspace: the inverse transform is linear, so it is enough to sum the
+//   outputs, which are fewer.
 // Versions: in the papers' kernels every thread has both roles, and needs registers for its sums
 //   and for the 36 or 64 values of a tile: too many. Separate roles take at most 96 registers and
 //   20 warps. An inverse transform of half the filters at a time would need less shared memory, but
@@ -25,14 +25,13 @@
 //   addresses are held, one counter serves channels and chunks, and a channel's loads come before
 //   its products. __syncwarp between channels added moves.
 // Layouts: x, residual, y are N·D·H·W pixels with any pitch. weight is alpha^AXES × C × K, with
-//   channels padded with zeros to a multiple of 4 (kernels/winograd/filter.py). In shared memory V
-//   is channels / SIDE × positions × tiles × SIDE. Every SIDE channels are padded, so that the
+//   channels zero-padded to a multiple of 4 (kernels/winograd/filter.py). In shared memory V is
+//   channels / SIDE × positions × tiles × SIDE. Every SIDE channels are padded, so that the
 //   transform's stores, of 32 / BC tiles × BC channels, use different banks. U is positions ×
 //   channels × filters, d is positions × tiles × channels. Products are positions × tiles ×
 //   filters. In every second run of tiles the halves of 32 filters are exchanged, so that stores of
 //   two runs use different banks. A thread has its tiles in runs of RUN and its filters in runs of
-//   4; its neighbours have the adjacent runs. The workspace is blocks × splits × outputs × tiles ×
-//   filters.
+//   4, next to its neighbours' runs. The workspace is blocks × splits × outputs × tiles × filters.
 // Launch: (blocks, splits) blocks; blocks along filters vary fastest.
 #include "channels.cuh"
 #include "common.cuh"

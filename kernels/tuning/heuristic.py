@@ -129,8 +129,7 @@ def choose(
 
 
 def fills(problem: ConvProblem, choice: ConvChoice, device: DeviceFacts) -> bool:
-    """Return whether the largest launch has at least nearly as many blocks as the device has
-    multiprocessors."""
+    """Return whether the largest launch has blocks for all or nearly all multiprocessors."""
     works = choice.algorithm.work(problem, choice.config)
     return max(work.blocks for work in works) >= FULL * device.multiprocessors
 
@@ -165,8 +164,8 @@ def launch_cycles(
 def parts(
     work: Work, device: DeviceFacts, warm: bool, constants: Constants = ASSUMED
 ) -> dict[str, float]:
-    """Return the parts of one launch's estimated cycles, by name. The sum of the parts is the
-    launch's time."""
+    """Return the parts of one launch's estimated cycles, by name. Their sum is the launch's
+    time."""
     profile = profile_of(work.kernel)
     # Of the busiest multiprocessor.
     blocks = ceil(work.blocks / usable(device.multiprocessors, work.cluster))
