@@ -86,7 +86,8 @@ def near_names(name: str, names: Iterable[str]) -> str:
     """Return a question that suggests names similar to `name`, which is not in `names`. Return a
     list of all names if none is similar.
 
-    Names that begin with `name` are similar; if there are none, the closest spelling is.
+    Names that begin with `name` are similar. If there are none, the name with the closest spelling
+    is similar.
     """
     asked, known = name.lower(), list(names)
     long = len(asked) >= _FEWEST_LETTERS

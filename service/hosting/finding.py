@@ -109,9 +109,9 @@ def find_models(settings: Settings) -> list[ModelFile]:
     name.
 
     With the setting `beside` the only model is returned twice. Raises ModelFileError if there is no
-    model or if a name cannot be part of a URL. In a folder of several models, a folder with an
-    invalid name is logged and ignored, or an error with the setting `strict`. Raises SettingsError
-    if a flag needs a single model and there are several.
+    model or if a name cannot be part of a URL. In a folder of several models, a subfolder with an
+    invalid name raises ModelFileError if `strict` is set; otherwise it is only logged. Raises
+    SettingsError if a flag needs a single model and there are several.
     """
     found = _find_models(settings)
     if (name := settings.model_name) is not None:

@@ -147,8 +147,8 @@ def open_on_devices(
 
 
 def judge(classifier: Classifier, settings: Settings) -> Classifier:
-    """Return the model, with those facts that no file describes. The built-in photographs determine
-    these facts.
+    """Return the model with the facts that its files do not describe. The built-in photographs
+    determine these facts.
 
     The photographs run on a separate CPU engine, which is closed afterwards. Raises
     UnsupportedModelError and EngineError.
