@@ -20,8 +20,8 @@ class Rivalry:
         self._clients: OrderedDict[str, tuple[float, int, float]] = OrderedDict()
 
     def asked(self, now: float, client: str, inside: int) -> None:
-        """Note that a client sent a request; `inside` is the number of its images that wait or run
-        now."""
+        """Note that a client sent a request; `inside` is the number of the client's images that
+        wait or run now."""
         _, most, since = self._clients.pop(client, (0.0, 0, now))
         if inside >= most or now - since > PATIENCE_S:
             most, since = inside, now

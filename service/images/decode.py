@@ -4,8 +4,8 @@
 
 The output is the upright image, resized with one of Pillow's filters and cropped to the central
 height × width. Only the pixels inside the crop are computed. They differ by at most 1 grey level
-from resizing and cropping in two steps. `exact` uses the two steps, and decodes all of a JPEG's
-pixels.
+from the result of resizing and then cropping. `exact` resizes and then crops, and decodes all of a
+JPEG's pixels.
 
 Transparent pixels are drawn on white; if `exact`, transparency is dropped, as training scripts do.
 Colour profiles are ignored, as in common training pipelines: the model gets the numbers in the
