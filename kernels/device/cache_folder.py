@@ -7,7 +7,7 @@ folder.
 from pathlib import Path
 
 FOLDER = Path("~/.cache/convoy")
-"""The folder, unless another one was chosen."""
+"""The folder if no other folder was chosen."""
 
 _chosen = [FOLDER]
 

@@ -9,8 +9,8 @@ import numpy as np
 from kernels.problems.architectures import ALL, Architectures
 
 _FEW = 4
-"""Up to this many channels are not padded to 16 bytes, unless they are bytes. For an image's three
-channels most of that padding would be unused."""
+"""At most this many channels are stored without padding to 16 bytes, unless the numbers are bytes.
+For an image's three channels most of that padding would be unused."""
 
 
 @dataclass(frozen=True, slots=True)

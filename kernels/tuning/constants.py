@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernels.device.gpus import H200
 
 CLOCK_HZ = H200.clock_hz
-"""The clock whose cycles the model counts."""
+"""The clock whose cycles the cost model counts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ LATENCY = 600
 """The assumed latency of the second-level cache, and of memory under load, in cycles."""
 
 _WAIT = 29
-"""Cycles of a wait for a result whose time is not fixed. The number is that of loads from shared
+"""Cycles of a wait for a result whose time is not fixed. The number holds for loads from shared
 memory, the most frequent case."""
 
 _MEET = 1500
@@ -54,12 +54,13 @@ match two measurements: with clusters of 8 blocks 120 of the 132 multiprocessors
 2508.18850, figure 5). Other GPUs are assumed to be alike."""
 
 _SEVERAL = 1.2
-"""The factor on the cost of several launches. They must be clearly better than one launch, since
-their intermediate data may leave the cache."""
+"""The factor on the cost of several launches. Several launches must be clearly better than one
+launch, because the data between them may leave the cache."""
 
 
 _ALIKE = 1.05
-"""Costs whose ratio is below this number count as equal, since the model is not more accurate."""
+"""Costs whose ratio is below this number count as equal, since the cost model is not more
+accurate."""
 
 FULL = 0.9
 """The least share of multiprocessors that should have a block, if this costs little."""

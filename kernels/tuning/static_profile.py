@@ -85,10 +85,10 @@ _WAVEFRONTS = {
     **{f"{base}.R{n}": n // 16 for base in _WGMMA for n in _COLUMNS},
 }
 """The cycles of shared memory, with 128 bytes each, for a warp's access without conflicts. For a
-load of 16 bytes they depend on how many lanes load the same address; narrow copies are rare. A
-wgmma has the share of one of 4 warps in 32 bytes of 64 rows and of each column; with "R" the rows
-are in registers. It is assumed that each instruction reads them once, which NVIDIA does not
-document."""
+load of 16 bytes, the cycles depend on how many lanes load the same address. Narrow copies are rare.
+A wgmma reads 32 bytes of each of 64 rows and of each column, and each of 4 warps has a quarter of
+these cycles. With "R", the rows are in registers. It is assumed that each instruction reads rows
+and columns once, which NVIDIA does not document."""
 
 
 def kind(instruction: Instruction) -> str:
