@@ -1,6 +1,7 @@
-"""Every internal attribute of uvicorn on which Convoy relies: an upgrade fails here first.
+"""Every internal attribute of uvicorn on which Convoy relies. After an incompatible upgrade, these
+tests fail first.
 
-Raise uvicorn's upper bound in pyproject.toml only after these and the rest of the tests pass.
+Raise uvicorn's upper bound in pyproject.toml only after these tests and all other tests pass.
 """
 
 import ast

@@ -1,6 +1,6 @@
 """No answer holds the GIL for long, for any route and form.
 
-`tests/fuzz/lock.py` does the same for the readers. The lists here contain all routes.
+tests/fuzz/lock.py tests the same for reading requests. The lists here contain all routes.
 """
 
 from collections.abc import Callable, Mapping
