@@ -1,4 +1,5 @@
-"""The command line in this process, and a server of two models that tests do not change."""
+"""Fixtures: the command line in this process, and a server of two models, which tests do not
+change."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Clients take turns: their shares if clients flood, leave, return or come once."""
+"""Clients take turns. Their shares are right if clients flood, leave, return or come only once."""
 
 from collections import Counter
 from itertools import count
@@ -11,7 +11,7 @@ from service.fair_queue import Client, FairQueue
 
 
 class Counterpart:
-    """A queue whose owner keeps every line full of entries of this cost."""
+    """A fair queue with entries. It counts the cost of each client's served entries."""
 
     def __init__(self) -> None:
         self.queue: FairQueue[int] = FairQueue()
@@ -88,7 +88,7 @@ def test_shares_are_those_of_the_weights(weights: list[float]) -> None:
 
 @given(st.integers(1, 12), st.lists(st.integers(1, 9), min_size=20, max_size=60))
 def test_with_k_floods_a_client_gets_its_part_at_least(k: int, pauses: list[int]) -> None:
-    """At most one entry of each other client goes before each of its entries."""
+    """Before each entry of this client, at most one entry of each other client is served."""
     desk = Counterpart()
     for number in range(k):
         desk.put(Client(f"flood {number}"), 2000)

@@ -1,4 +1,4 @@
-"""Messages for clients name the file, but not the server's folder."""
+"""Messages to clients name a file, but not the server's folder."""
 
 import os
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Requests that the OpenAPI document allows, and requests that it does not, get the documented
-answers."""
+"""Requests that the OpenAPI document allows, and requests that it does not allow, get the
+documented answers."""
 
 import base64
 from collections import Counter, defaultdict
@@ -25,7 +25,7 @@ _PIXELS = [0, 255] * 512  # of digits: 32×32×1
 
 
 def check_errors(_: CheckContext, response: Response, __: Case[Any]) -> None:
-    """Every error has the common format, and none is a server error."""
+    """Check that an error has the common format and is not a server error."""
     assert response.status_code != 500, response.text
     if response.status_code >= 400:
         error = response.json()
@@ -45,12 +45,12 @@ _CHECKS = [
 
 
 def _bodies() -> st.SearchStrategy[bytes]:
-    """Draw the content of an image field, most often a single image."""
+    """Draw the content of the field for images, most often a single image."""
     return st.sampled_from(_IMAGES) | damaged() | st.binary(max_size=100)
 
 
 def _tensors() -> st.SearchStrategy[dict[str, Any]]:
-    """Return valid inputs that no schema can generate."""
+    """Draw valid inputs, because the schema alone cannot generate them."""
     files = st.lists(
         _bodies().map(lambda data: base64.b64encode(data).decode()), min_size=1, max_size=9
     ).map(lambda files: {"datatype": "BYTES", "shape": [len(files)], "data": files})
@@ -81,7 +81,8 @@ _MOSTLY = st.sampled_from((True, True, True, False))
 
 
 def ask(api: Any, mode: GenerationMode, examples: int) -> dict[str, Counter[int]]:
-    """Send this many requests of a mode to each operation, and return their statuses."""
+    """Send `examples` valid or invalid requests (`mode`) to each operation. Return the counts of
+    the statuses by operation."""
     statuses: dict[str, Counter[int]] = defaultdict(Counter)
     with requests.Session() as session:
         for result in api.get_all_operations():

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 async def served(
     scores: Callable[[Images], Scores], classes: int = CLASSES, **info: Any
 ) -> AsyncIterator[AppClient]:
-    """Serve a model with these scores of a digit."""
+    """Serve a model whose scores the function `scores` computes."""
     engine = FakeEngine(scores=scores)
     engine.classes = classes
     repository = Repository(max_batch=8, max_queue=32, max_body_bytes=100_000, decode_threads=2)
@@ -36,7 +36,8 @@ async def served(
 
 
 def up_to(images: Images) -> Scores:
-    """Return 0.9 for the digit, 0.6 for the one below, 0.2 for the one below that."""
+    """Return the score 0.9 for the digit, 0.6 for the next lower digit, and 0.2 for the digit below
+    that."""
     scores = np.zeros((len(images), CLASSES), np.float32)
     for row, digit in zip(scores, images[:, 0, 0, 0] % CLASSES, strict=True):
         for below, value in enumerate((0.9, 0.6, 0.2)):

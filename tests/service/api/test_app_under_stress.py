@@ -1,4 +1,5 @@
-"""The HTTP interface with a fake engine that is full, failing or early, or whose client leaves."""
+"""The HTTP interface with a fake engine that is full, fails or is not warm yet, and with clients
+that leave."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""`POST /v1/embeddings` with a fake engine, whose embedding of a digit is (digit, 2)."""
+"""`POST /v1/embeddings` with a fake engine. The embedding of a digit is (digit, 2)."""
 
 import asyncio
 import base64
@@ -32,7 +32,7 @@ def base64_of(text: str) -> str:
 
 
 def vectors(answer: httpx.Response) -> list[list[float]]:
-    """Return the embeddings of an answer, in either encoding."""
+    """Return the embeddings in an answer of either encoding."""
     assert answer.status_code == 200, answer.text
     TypeAdapter(EmbeddingsAnswer).validate_python(answer.json(), strict=True)
     data = answer.json()["data"]
@@ -159,8 +159,8 @@ async def test_json_that_is_none_is_refused_whatever_its_length() -> None:
 
 @asynccontextmanager
 async def served(*names: str, **changes: Any) -> AsyncIterator[AppClient]:
-    """Serve models with these names and fake engines, whose descriptions differ from
-    `fake_info`."""
+    """Serve models with these names and fake engines. Their descriptions are `fake_info`,
+    changed."""
     repository = Repository(max_batch=8, max_queue=32, max_body_bytes=100_000, decode_threads=2)
     for name in names:
         info = replace(fake_info(name), **changes)

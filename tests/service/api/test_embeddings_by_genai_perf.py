@@ -1,7 +1,7 @@
 """NVIDIA's genai-perf, unchanged and pinned, measures image embeddings of a real server.
 
-It measures language models. Of its requests, an image classifier can answer only those for NV-CLIP
-embeddings. It calls perf_analyzer.
+genai-perf measures mainly language models. An image classifier can answer only its requests for
+NV-CLIP embeddings. genai-perf calls perf_analyzer.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""With SqueezeNet's embedding, cropped or darker photographs are nearest to their originals."""
+"""With SqueezeNet's embedding, a cropped or darker photograph is nearest to its original."""
 
 import io
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ def bright(image: Image.Image, factor: float) -> Image.Image:
 
 
 def cropped(image: Image.Image, left: float, top: float) -> Image.Image:
-    """Crop 90% of each side."""
+    """Return the central part, with 90% of each side."""
     width, height = image.size
     return image.crop(
         (int(left * width), int(top * height), int((left + 0.9) * width), int((top + 0.9) * height))

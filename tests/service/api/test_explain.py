@@ -1,4 +1,4 @@
-"""`?explain=` with a fake engine for grey images of one pixel: 25 grey levels per digit."""
+"""`?explain=` with a fake engine for grey images of one pixel. Each digit has 25 grey levels."""
 
 import base64
 import io
@@ -40,10 +40,10 @@ FIRST = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 
 
 class MappedEngine(FakeEngine):
-    """An engine whose inner values are FIRST and the image's digit."""
+    """An engine whose inner values have two channels: FIRST, and the image's digit."""
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
-        """Return one digit's score, from its level of grey."""
+        """Return the score of the digit that the pixel's grey level means."""
         levels = [int(np.asarray(image)[0, 0, 0]) // 25 for image in images]
         digits = np.array(levels, np.uint8).reshape(-1, 1, 1, 1)
         results = super().run(digits, inner)

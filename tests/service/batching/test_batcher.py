@@ -1,4 +1,4 @@
-"""Examples for the batcher; test_batcher_properties.py tests random orders of events."""
+"""The batcher, with examples. test_batcher_properties.py tests random orders of events."""
 
 import asyncio
 import contextlib
@@ -215,7 +215,7 @@ def test_results_that_are_not_one_an_item_fail_the_batch(results: Any) -> None:
 
 
 class Panic(BaseException):
-    """A native library may raise an exception that `except Exception` does not catch."""
+    """An exception that `except Exception` does not catch, as a native library may raise."""
 
 
 @pytest.mark.parametrize("fault", [asyncio.CancelledError(), Panic()], ids=repr)
@@ -356,7 +356,7 @@ def test_a_batcher_without_room_is_refused() -> None:
 @pytest.mark.parametrize("fails", [False, True])
 def test_items_are_let_go_at_once_not_by_the_garbage_collector(fails: bool) -> None:
     class Letter(str):
-        """A class with weak references."""
+        """A text to which weak references are possible."""
 
     async def run(items: Sequence[str]) -> Sequence[str]:
         if fails:

@@ -1,4 +1,4 @@
-"""Closing the batcher: it finishes all accepted requests, in bounded time."""
+"""When the batcher is closed, it finishes all accepted requests in bounded time."""
 
 import asyncio
 import contextlib

@@ -25,7 +25,7 @@ HONEST = Client("honest")
 
 
 class Desk:
-    """A batcher whose batches take L(n), with the outcomes of its clients."""
+    """A batcher whose batches of n take L(n), and the outcomes of its clients."""
 
     def __init__(self, seconds: Sequence[float], end: float = 0.0) -> None:
         self.seconds = seconds
@@ -55,7 +55,7 @@ class Desk:
         return now() - began
 
     async def flood(self, client: Client, urgency: Urgency = NO_HURRY) -> None:
-        """Two connections that send 64 images at a time, without a pause."""
+        """Send 64 images at a time on two connections, without a pause."""
 
         async def connection() -> None:
             while now() < self.end:
@@ -64,7 +64,7 @@ class Desk:
         await asyncio.gather(connection(), connection())
 
     async def be_patient(self, client: Client, items: int) -> None:
-        """Two connections that send requests without a deadline, without a pause."""
+        """Send requests without a deadline on two connections, without a pause."""
 
         async def connection() -> None:
             while True:
@@ -87,7 +87,7 @@ class Desk:
 def latency_beside(
     seconds: Sequence[float], floods: int, connections: int = 1, think: float = 0.0
 ) -> tuple[float, Desk]:
-    """Return the honest client's p50; the client pauses for this many L(1) between requests."""
+    """Return the honest client's p50. The client pauses for `think` · L(1) between requests."""
     desk = Desk(seconds)
 
     async def main() -> None:
@@ -115,15 +115,15 @@ def test_with_k_floods_an_honest_clients_p50_is_at_most_k_plus_1_times_as_long(
 
 @pytest.mark.parametrize("profile", ["linear", "steps"])
 def test_even_one_that_asks_again_at_once(profile: str) -> None:
-    """Batches do not pay on this engine; the next test has a "flat" one."""
+    """On these engines, large batches are not faster per image. The next test has a "flat" engine,
+    on which they are."""
     alone, _ = latency_beside(PROFILES[profile], 0)
     beside, _ = latency_beside(PROFILES[profile], 1)
     assert beside <= 2 * alone * 1.05
 
 
 def test_a_batch_that_pays_may_take_a_little_longer_for_the_others_sake() -> None:
-    """With single images, the other client would lose four fifths of the engine, with or without a
-    flood."""
+    """If batches had single images, the other client would lose four fifths of its throughput."""
     alone, _ = latency_beside(PROFILES["flat"], 0)
     beside, desk = latency_beside(PROFILES["flat"], 1)
     assert beside <= 2.4 * alone
@@ -168,7 +168,8 @@ def test_a_flood_of_the_default_priority_does_not_grow_old_before_a_higher_one()
 
 
 def test_a_deadline_is_judged_by_the_turns_that_go_before_it() -> None:
-    """128 images wait; at most as many of them go before this image as its client requests."""
+    """128 images wait. Before each image of this client, at most one image of the other client
+    runs."""
     desk = Desk((0.05,) * 4)
 
     async def main() -> None:
@@ -226,8 +227,9 @@ HIGH, LOW = 1, 2
 def test_who_asks_for_little_or_matters_more_is_not_refused_for_the_others(
     profile: str, clients: Sequence[tuple[str, float, int]], least: float
 ) -> None:
-    """Each request has 3 L(8). A plan that gives all answers the same weight refuses up to two
-    thirds of the first client's requests, because a batch without them can be larger."""
+    """Each request has a timeout of 3 L(8). A plan that gives all answers the same weight would
+    refuse up to two thirds of the first client's requests, because batches without them can be
+    larger."""
     seconds = PROFILES[profile]
     desk = Desk(seconds)
     asked, answered = Counter[int](), Counter[int]()

@@ -1,4 +1,4 @@
-"""The batcher and its policy together, in virtual time: the waits and the refusals."""
+"""The batcher together with its policy, in virtual time: waits and refusals."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ FLAT = Latency(tuple(0.001 + 0.0006 * (n - 1) / 7 for n in range(1, 9)))
 
 
 class Server:
-    """A batcher whose batches take L(n), with the outcomes of its requests."""
+    """A batcher whose batches of n take L(n), and the outcomes of its requests."""
 
     def __init__(
         self,
@@ -238,8 +238,8 @@ async def test_an_urgent_request_gets_a_smaller_batch() -> None:
 
 @in_virtual_time
 async def test_under_overload_what_is_let_in_is_in_time() -> None:
-    """At twice the capacity, half of the requests must be refused, and hardly any accepted one is
-    late."""
+    """At twice the capacity, about half of the requests must be refused, and no accepted request
+    may be late."""
     server = Server()
     draw = Random(0)
     tasks = []
@@ -277,8 +277,8 @@ async def test_the_higher_priority_goes_first_and_equals_as_they_came() -> None:
 
 @in_virtual_time
 async def test_a_low_priority_is_not_starved() -> None:
-    """Requests of the default priority keep the engine full; this request runs a second after its
-    arrival."""
+    """Requests of the default priority keep the engine full. The request with the low priority runs
+    a second after its arrival."""
     server = Server()
     flood = [asyncio.create_task(server.client(0.0, 100_000, seed)) for seed in range(24)]
     await until(0.1)

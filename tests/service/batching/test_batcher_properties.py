@@ -1,12 +1,12 @@
 """The batcher with every order of arrivals, cancellations, failures and shutdown.
 
-Requests have deadlines and priorities, there are one to three engines, and another model may also
-want their devices. Hypothesis writes a scenario, which runs in virtual time together with a model
-of the expected events: a plain list of the waiting items. The two are compared at every dispatch,
-and whenever nothing remains to be done at a time; the outcomes are checked at the end. The policy
-decides how many items to dispatch and which requests to refuse, but it may refuse only requests
-with a deadline. The items of a client run in order, and clients take turns with the items that are
-not refused.
+Requests have deadlines and priorities. There are one to three engines, and other models may need
+their devices. Hypothesis draws a scenario. The batcher runs it in virtual time, next to a simple
+model of the batcher: a plain list of the waiting items. Batcher and model are compared at every
+dispatch, and before the clock advances. The outcomes are checked at the end. The policy decides how
+many items to dispatch and which requests to refuse, but it may refuse only requests with a
+deadline. The items of a client run in order, and clients take turns with the items that are not
+refused.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ Result = tuple[str, Item]
 
 @dataclass(eq=False)
 class Client:
-    """The outcome of one visit."""
+    """A visit (one request of a client), and its outcomes."""
 
     items: list[Item]
     task: asyncio.Task[None] | None = None
@@ -93,7 +93,7 @@ class Batch:
 
 
 class Play:
-    """Plays one scenario, and holds the model with which it is compared."""
+    """Plays one scenario, and holds the simple model with which the batcher is compared."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -173,8 +173,8 @@ class Play:
         self.go(client)
 
     def go(self, client: Client) -> None:
-        """Remove a visit that no longer waits; a client without other visits gets no turns until
-        later."""
+        """Remove a visit that no longer waits. If its client has no other visit, the client's
+        shares are no longer compared."""
         client.gone = True
         if not any(self.name_of(item) == client.name for item in self.in_line()):
             self.together = {
@@ -207,8 +207,8 @@ class Play:
         assert closing.timeout_s is None or now() <= self.closed_at + closing.timeout_s
 
     def staying(self) -> list[Item]:
-        """Return the waiting visits in order, without those whose clients were cancelled in this
-        turn of the loop."""
+        """Return the waiting items in order, except items of clients that were cancelled in this
+        iteration of the event loop."""
         staying = [item for item in self.waiting if not self.clients[item[0]].wants_out()]
         return sorted(staying, key=lambda item: self.clients[item[0]].due())
 
@@ -216,7 +216,7 @@ class Play:
         self.waiting = [item for item in self.waiting if item not in client.items]
 
     async def run_anywhere(self, items: Sequence[Item]) -> Any:
-        """A further batch runs beside those that run."""
+        """Run a batch on an engine that is free."""
         free = [engine for engine in range(self.scenario.engines) if engine not in self.running]
         return await self.run_batch(free[0] if free else 0, items)
 
@@ -251,10 +251,11 @@ class Play:
         return self.clients[item[0]].name
 
     def check_turns(self, items: Sequence[Item]) -> None:
-        """Check that of two clients with the same priority that wait before and after, neither gets
-        much more.
+        """Check the shares of each two clients of the same priority that wait both before and after
+        a batch: neither may get much more than the other.
 
-        Refused requests do not wait: a client whose deadlines all cannot be met may get nothing.
+        Refused requests do not wait. So a client may get nothing if none of its deadlines can be
+        met.
         """
         visits = self.scenario.visits
         if len({visit.priority or DEFAULT_PRIORITY for visit in visits}) > 1:
@@ -298,7 +299,8 @@ class Play:
         return results
 
     def check_at_rest(self) -> None:
-        """Nothing remains to be done at this time, so the clock will advance."""
+        """Compare batcher and model before the clock advances, when nothing remains to be done at
+        this time."""
         assert self.batcher.depth == len(self.waiting)
         assert in_flight(self.batcher) == sum(len(b.items) for b in self.running.values())
         busy = sum(engine in self.running or n > 0 for engine, n in enumerate(self.rivals_inside))
@@ -365,7 +367,7 @@ class Play:
 
 @dataclass
 class Told:
-    """A batcher that reports every failure to the play at once."""
+    """A batcher that tells the play about every failure at once."""
 
     play: Play
     client: Client

@@ -1,4 +1,5 @@
-"""The poster of a request receives its outcome: in one call, once, or not at all."""
+"""The code that posts a request is told the outcome in one call, exactly once, or never if the
+request is withdrawn."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,5 @@
-"""Requests that are received in several steps share a batch if their batches are short."""
+"""Requests that arrive within a few iterations of the event loop share a batch if batches are
+short."""
 
 from collections.abc import Sequence
 
@@ -25,7 +26,8 @@ def test_company_is_two_at_once_until_the_look_after_the_next() -> None:
 
 
 async def _batches(company: Company, apart: int) -> list[int]:
-    """Return the sizes of the batches of three items that arrive this many turns apart."""
+    """Return the sizes of the batches in which three items run. The items arrive `apart` iterations
+    of the event loop apart."""
     ran: list[int] = []
 
     async def run(items: Sequence[str]) -> Sequence[str]:

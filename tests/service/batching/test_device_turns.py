@@ -1,4 +1,4 @@
-"""Models share a device by time."""
+"""Models that share a device get equal or weighted shares of its time."""
 
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ from service.batching.device_turns import DeviceTurn, DeviceTurns
 
 
 class Model:
-    """A model that wants the device, and records its turn."""
+    """A model that needs the device, and records how long it used it."""
 
     def __init__(self, turns: DeviceTurns, weight: float = 1.0) -> None:
         self.calls = 0
@@ -135,7 +135,8 @@ seconds = st.floats(0.01, 10)
 def test_those_who_always_want_the_device_have_equal_time_over_their_weights(
     batches: list[float], weights: list[float]
 ) -> None:
-    """The difference stays within one batch of each, as start-time fair queueing guarantees."""
+    """As start-time fair queueing guarantees, two models never differ by more than one batch of
+    each."""
     turns = DeviceTurns()
     models = [Model(turns, weight) for weight in weights]
     for took in batches:

@@ -1,4 +1,4 @@
-"""The policy's memory between its decisions, and its computing time."""
+"""The data that the policy keeps between decisions, and its computing time."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ FLAT = tuple(1 + 0.6 * (n - 1) / 7 for n in range(1, 9))
 
 
 class Clients:
-    """Eight clients that return some time after their answers, with their outcomes."""
+    """Eight clients, each of which sends again some time after its answer, and their outcomes."""
 
     def __init__(self, l1: float, think: Callable[[Random], float]) -> None:
         self.dispatcher = Dispatcher(Latency(tuple(l1 * each for each in FLAT)))
@@ -29,7 +29,7 @@ class Clients:
         self._depth = 0
 
     def play(self, batches: int, added: Callable[[Random], float] = lambda _: 0.0) -> None:
-        """Record this many batches, each of which appears to take this much longer."""
+        """Run this many batches. Each batch seems to take `added` seconds longer than it does."""
         for _ in range(batches):
             while not (size := self._decide()):
                 pass
@@ -82,8 +82,8 @@ def test_the_same_clients_are_not_waited_for_where_batches_are_short(l1: float) 
 
 
 def test_a_busy_event_loop_does_not_make_short_batches_long() -> None:
-    """Most batches appear to take milliseconds, because the loop does other work before it
-    looks."""
+    """Most batches seem to take milliseconds, because the event loop does other work before it
+    notices their end."""
     clients = Clients(30e-6, steady(0.001))
     clients.play(2000, lambda draw: 0.0 if draw.random() < 0.1 else 0.002 * draw.random())
     assert clients.dispatcher.latency().of(1) > SHORT_S
@@ -122,7 +122,7 @@ def test_whoever_comes_while_a_batch_is_waited_for_changes_nothing_until_it_is_e
 
 
 def test_a_short_batch_costs_the_policy_microseconds() -> None:
-    """Measured in CPU time, as the minimum of many: about 2; it was once 17."""
+    """The fastest of many measurements takes about 2 µs of CPU time. It once took 17 µs."""
     dispatcher = Dispatcher(Latency(tuple(30e-6 * each for each in FLAT)))
 
     def batch(now: float) -> None:

@@ -94,8 +94,8 @@ def test_noise_of_one_size_does_not_add_up_in_the_others() -> None:
 
 
 def test_a_size_that_never_runs_goes_nowhere_however_noisy_the_others_are() -> None:
-    """On a busy event loop, most of the observed time is not the batch's, especially for small
-    batches."""
+    """On a busy event loop, most of the observed time is spent outside the batch, especially for
+    small batches."""
     draw = Random(2)
     latency = Latency((30e-6,) * 8)
     most = 0.0

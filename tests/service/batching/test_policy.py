@@ -1,4 +1,4 @@
-"""The decision for a view, with examples and for any view."""
+"""The policy's decisions, with examples and with random views of the queue."""
 
 import sys
 from itertools import pairwise
@@ -105,7 +105,8 @@ def waiting(until: float, enough: int) -> Decision:
 
 
 def test_the_other_half_of_a_cohort_is_waited_for() -> None:
-    """Four wait, and the four that were just answered return within 0.1: L(8) + 0.1 < 2 L(4)."""
+    """Four clients wait, and four clients that were just answered return within 0.1. One batch of
+    eight ends sooner than two of four: L(8) + 0.1 < 2 L(4)."""
     assert decide(View(5.0, 4, FLAT, prospects=returning(5.0, 4, 5.1))) == waiting(5.1, 8)
 
 
@@ -138,8 +139,8 @@ def test_the_last_straggler_is_waited_for_though_seven_are_nearly_as_efficient()
 
 
 def test_two_batches_that_need_no_waiting_may_beat_one_that_does() -> None:
-    """Twelve clients, of which eight return after 0.5: four now and then eight gives 12 in 2.86,
-    not 8 in 2.1."""
+    """Four clients wait, and eight return after 0.5. A batch of four now and then a batch of eight
+    answer 12 in 2.86; waiting for eight answers 8 in 2.1."""
     assert decide(View(5.0, 4, FLAT, prospects=returning(5.0, 8, 5.5))) == Decision(4)
     assert decide(View(5.0, 4, FLAT, prospects=returning(5.0, 8, 5.1))) == waiting(5.1, 8)
 
@@ -180,7 +181,8 @@ urgencies = st.builds(Urgency, st.just(inf) | st.floats(0, 1e4), st.integers(0, 
 def test_nobody_is_overtaken_by_who_comes_too_much_later(
     first: float, mine: Urgency, second: float, other: Urgency
 ) -> None:
-    """The wait is at most one patience per level of priority, and one for a deadline."""
+    """A request can be overtaken for at most PATIENCE_S per level of priority, plus PATIENCE_S
+    because of a deadline."""
     levels = LOWEST_PRIORITY - 1
     latest = first + (levels + 1) * PATIENCE_S
     mine = mine._replace(deadline=max(mine.deadline, first))
@@ -216,7 +218,8 @@ def test_a_batch_that_takes_too_long_lets_down_who_waits_for_it() -> None:
 
 
 def test_a_batch_is_no_larger_than_its_deadlines_allow() -> None:
-    """L(4) = 1.26, L(5) = 1.34: with a fifth image, the first would be late."""
+    """L(4) = 1.26 and L(5) = 1.34. The first image is due at 1.3, so with a fifth image it would be
+    late."""
     view = View(0.0, 8, FLAT, claims=deadlines(1.3, *[9.0] * 7))
     assert decide(view) == Decision(4)
 
@@ -234,8 +237,8 @@ def test_the_margin_for_urgent_items_grows_with_the_errors_seen() -> None:
 
 
 def test_one_is_given_up_where_that_saves_more() -> None:
-    """The first allows only a batch of one, after which the other eight are late: L(1) + L(8) >
-    2.5."""
+    """The first image's deadline allows only a batch of one. After it, the other eight images would
+    be late: L(1) + L(8) > 2.5."""
     view = View(0.0, 9, FLAT, claims=deadlines(1.05, *[2.5] * 8))
     assert decide(view) == Decision(8, inf, (0,))
 
@@ -246,8 +249,8 @@ def test_one_is_not_given_up_where_all_can_make_it() -> None:
 
 
 def test_one_is_given_up_for_those_that_are_expected() -> None:
-    """Seven images, with one arriving every 0.2, are more than a batch of one, and then of
-    seven."""
+    """One image arrives every 0.2. A batch of seven and the arrivals after it answer more than a
+    batch of one followed by a batch of seven."""
     claims = deadlines(1.05, *[2.65] * 7)
     assert decide(View(0.0, 8, FLAT, claims=claims)) == Decision(1)
     assert decide(View(0.0, 8, FLAT, claims=claims, rate=0.01)) == Decision(1)
@@ -263,10 +266,11 @@ def test_two_engines_that_are_free_need_not_give_up_what_one_would() -> None:
 
 
 def test_what_a_plan_takes_is_bounded_however_many_wait_and_fit() -> None:
-    """A thousand wait, 64 fit, and more arrive; the cost is counted in calls, which are the same on
-    any machine.
+    """A thousand images wait, 64 fit into a batch, and more arrive. The cost is counted in calls,
+    whose number is the same on any machine.
 
-    Eight times the effort would be 55,000 calls, and eight times as many parts and plans 2,700,000.
+    With eight times the effort there would be 55,000 calls, and with eight times as many parts and
+    plans 2,700,000.
     """
     latency = Latency(tuple(1 + 0.05 * n for n in range(64)))
     claims = deadlines(*(4 + 0.01 * n for n in range(1000)))
@@ -451,7 +455,7 @@ def test_who_is_refused_on_one_engine_is_in_time_on_two() -> None:
 def test_one_engine_more_never_makes_an_estimate_much_later(
     seconds: list[float], free: list[float], items: int
 ) -> None:
-    """Sharing early may cost at most one additional batch at the end."""
+    """Sharing items between engines early may cost at most one additional batch at the end."""
     latency = Latency(tuple(sorted(seconds)))
     others = tuple(Slot(moment, latency) for moment in sorted(free))
     done = completion(View(0.0, 0, latency, others=others), 0, items)

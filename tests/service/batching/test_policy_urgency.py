@@ -1,4 +1,4 @@
-"""Deadlines and priorities over HTTP, and L(n) measured during warm-up."""
+"""Deadlines and priorities over HTTP, and the latency L(n) that warm-up measures."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The clients that share the engines, and for how long after a request."""
+"""The clients that count as sharing the engines, and for how long after a request they count."""
 
 from service.batching.policy import ALONE, Rivals
 from service.batching.rivalry import Rivalry

@@ -1,4 +1,4 @@
-"""Traffic learns the causes of arrivals, and nothing else."""
+"""Traffic learns which events cause arrivals, and expects no other arrivals."""
 
 from random import Random
 
@@ -8,7 +8,8 @@ from service.batching.traffic import Echo, Traffic
 
 
 def taught(windows: list[list[float]], weight: int = 4) -> Echo:
-    """Return an echo that has seen windows of one second, each with arrivals after these times."""
+    """Return an echo that has seen windows of one second. In each window, items arrived after these
+    times."""
     echo = Echo()
     for number, moments in enumerate(windows):
         start = 10.0 * number
@@ -48,7 +49,8 @@ def test_once_nobody_comes_any_more_nobody_is_expected() -> None:
 
 
 def test_one_in_a_hundred_that_takes_longer_is_not_waited_for() -> None:
-    """A late arrival counts an eighth of a quarter, and loses an eighth per window."""
+    """A late arrival is one of four, and counts an eighth. With each window, its weight shrinks by
+    an eighth."""
     late = [0.21, 0.22, 0.23, 0.6]
     usual = [0.21, 0.22, 0.23, 0.24]
     assert taught([usual] * 30 + [late] + [usual] * 4).prospect(350.3) is not None
@@ -153,7 +155,8 @@ def test_idle_time_is_an_average_over_some_two_hundred_batches() -> None:
 
 
 def test_two_clients_that_miss_each_other_are_found_out() -> None:
-    """One client runs while the other waits; each returns 0.05 after its answer."""
+    """One client's request runs while the other's waits. Each client sends again 0.05 after its
+    answer."""
     traffic = Traffic()
     for number in range(40):
         now = 1.0 * number

@@ -1,4 +1,4 @@
-"""`convoy check` compares the answers of both, side by side."""
+"""`convoy check` compares a model's answers with ONNX Runtime's answers, side by side."""
 
 import re
 import shutil
@@ -77,7 +77,7 @@ _run = CudaEngine.run
 
 
 def _one_brighter(engine: CudaEngine, images: Batch, inner: Collection[str] = ()) -> Results:
-    """Produce other pixels than the CPU for a file that is decoded or resized here."""
+    """Return a result that differs from the CPU's if the device decodes or resizes the images."""
     results = _run(engine, images, inner)
     if isinstance(images, np.ndarray):
         return results

@@ -1,9 +1,9 @@
-"""A newcomer with another library's model gets the right labels, or the key to set, in two
-commands.
+"""With two commands, a newcomer with a model from another library gets the right labels, or learns
+which key to set.
 
-The networks distinguish colours. Their files have the form that the libraries' exporters write:
-names, opset, layout, unknown sizes, types. They expect the same preprocessing as the library's
-models.
+The networks distinguish colours. Their files have the same names, opset, layout, unknown sizes and
+types as files of the libraries' exporters. Each network expects the same preprocessing as its
+library's models.
 """
 
 import re
@@ -33,8 +33,8 @@ Write = Callable[[Array, Array], onnx.ModelProto]
 
 
 def readout(preset: str) -> tuple[Array, Array]:
-    """Return weights 8×3 and a bias from the mean of a preset's tensor to the nearest colour's
-    score."""
+    """Return weights, 8×3, and a bias. They map the mean of a preset's tensor to scores, of which
+    the nearest colour's is the highest."""
     p = PRESETS[preset]
     corners = np.array(CORNERS, np.float64) * 2 - 1
     if p.channels is ChannelOrder.BGR:
@@ -52,8 +52,8 @@ def identity() -> Array:
 
 
 def paddle(weights: Array, bias: Array) -> onnx.ModelProto:
-    """Write as Paddle2ONNX does: the batch size is -1, a BatchNormalization remains, and a softmax
-    is last."""
+    """Return a model in the form of Paddle2ONNX: the batch size is -1, a BatchNormalization
+    remains, and a softmax is last."""
     lift = np.full(3, LIFT, np.float32)
     nodes = [
         helper.make_node("Conv", ["x", "conv2d_0.w_0"], ["conv2d_0.tmp_0"], pads=[1] * 4),
@@ -82,8 +82,8 @@ def paddle(weights: Array, bias: Array) -> onnx.ModelProto:
 
 
 def keras(weights: Array, bias: Array) -> onnx.ModelProto:
-    """Write as tf2onnx does: N×H×W×C with a variable batch, a Transpose before the first Conv, a
-    softmax."""
+    """Return a model in the form of tf2onnx: N×H×W×C with a variable batch size, a Transpose before
+    the first Conv, and a softmax."""
     name = "functional_1/conv2d_1/convolution"
     nodes = [
         helper.make_node("Transpose", ["image"], [f"{name}__6:0"], perm=[0, 3, 1, 2]),
@@ -105,8 +105,8 @@ def keras(weights: Array, bias: Array) -> onnx.ModelProto:
 
 
 def timm(weights: Array, bias: Array) -> onnx.ModelProto:
-    """Write as PyTorch's exporter does: N×C×H×W with a named batch axis, scores without a
-    softmax."""
+    """Return a model in the form of PyTorch's exporter: N×C×H×W with a named batch axis, and scores
+    without a softmax."""
     nodes = [
         helper.make_node("Conv", ["x", "stem.conv.weight", "stem.bias"], ["c"], pads=[1] * 4),
         helper.make_node("Relu", ["c"], ["relu"]),
@@ -125,8 +125,8 @@ def timm(weights: Array, bias: Array) -> onnx.ModelProto:
 
 
 def halves(weights: Array, bias: Array) -> onnx.ModelProto:
-    """Write as Caffe2 does, in float16: opset 7, a batch size of 1, weights among the inputs,
-    scores N×K×1×1."""
+    """Return a model in the form of Caffe2, in float16: opset 7, a batch size of 1, weights among
+    the inputs, and scores N×K×1×1."""
     nodes = [
         helper.make_node("GlobalAveragePool", ["data_0"], ["pool_1"]),
         helper.make_node("Conv", ["pool_1", "conv10_w_0", "conv10_b_0"], ["conv10_1"]),
@@ -180,7 +180,8 @@ FORMS: dict[str, tuple[Write, str, bool]] = {  # and whether the guess gives the
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Return a folder per colour with images of about that colour, and labels.txt next to them."""
+    """Return a folder with a subfolder per colour, which has images of about that colour.
+    labels.txt is next to the subfolders."""
     folder = tmp_path / "photos"
     for name, corner in zip(COLOURS, CORNERS, strict=True):
         (folder / name).mkdir(parents=True)
@@ -192,7 +193,8 @@ def photos(tmp_path: Path) -> Path:
 
 
 def arguments(form: str, photos: Path) -> tuple[str | Path, ...]:
-    """Save a model of this kind next to the photographs; return a command line that runs it."""
+    """Save a model in this form next to the photographs, and return arguments that let a command
+    run it."""
     write, preset, _ = FORMS[form]
     path = photos.with_name(f"{form}.onnx")
     onnx.save(write(*readout(preset)), path)
@@ -200,7 +202,8 @@ def arguments(form: str, photos: Path) -> tuple[str | Path, ...]:
 
 
 def labels_of(out: str) -> list[tuple[str, str]]:
-    """Return the colour of the folder and the label for each image that `convoy classify` lists."""
+    """Return, for each image that `convoy classify` lists, the colour of its folder and its
+    label."""
     return re.findall(r"/photos/(\w+)/\d\.png +(\w+) ", out)
 
 

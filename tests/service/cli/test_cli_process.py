@@ -1,4 +1,4 @@
-"""The command line in a separate process: its start, a shell's completion, and a server."""
+"""The command line in a separate process: the start, the completion of a shell, and a server."""
 
 import http.client
 import json

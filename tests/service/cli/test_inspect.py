@@ -165,7 +165,8 @@ def test_a_timeline_is_measured_where_asked(
 
 
 def test_the_time_by_layer_is_that_of_the_model_of_time() -> None:
-    """The roofline's time, a twentieth of this for the network, must not appear."""
+    """The report must not show the roofline's time, which is about a twentieth of the cost
+    model's."""
     plan = plan_report(load_classifier(BUILT_IN_MODEL), 1, GPUS["h200"], None)
     us = times_of(plan.timeline)
     assert set(us) == {step.name for step in plan.steps}

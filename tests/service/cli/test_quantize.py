@@ -1,4 +1,4 @@
-"""`convoy quantize` writes a file and a report, or gives a reason and writes no file."""
+"""`convoy quantize` either writes a file and a report, or prints a reason and writes no file."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,8 @@ SAMPLES = BUILT_IN_MODEL.parent / "samples"
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Return the samples and copies shifted down by a pixel, named after their digits."""
+    """Return a folder with the samples, and with copies that are shifted down by a pixel. Files are
+    named after their digits."""
     folder = tmp_path / "photos"
     folder.mkdir()
     for file in sorted(SAMPLES.iterdir()):
@@ -95,7 +96,7 @@ def test_a_refusal_writes_nothing(convoy: Run, photos: Path, tmp_path: Path) -> 
 def test_interrupted_it_says_whether_there_is_something_to_go_on_with(
     convoy: Run, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This also holds after another run with other options."""
+    """The journal first has results of a run with other options."""
     output = tmp_path / "digits.int8.onnx"
     journal = tmp_path / "digits.int8.onnx.progress"
     journal.write_text('{"question": "another", "results": {"layer": 1}}')

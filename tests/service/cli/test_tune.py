@@ -1,4 +1,4 @@
-"""`convoy tune`: its output and its file, and their use in engines and `convoy inspect`."""
+"""`convoy tune`: its output, its file, and the file's use in engines and in `convoy inspect`."""
 
 import json
 import re

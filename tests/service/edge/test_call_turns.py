@@ -1,4 +1,4 @@
-"""Calls for the application start one per turn of the event loop, and clients take turns."""
+"""In each iteration of the event loop, one call of the application starts. Clients take turns."""
 
 import asyncio
 from collections.abc import Sized
@@ -19,7 +19,7 @@ from tests.support.service.virtual_time import now
 
 
 async def turns(begun: Sized, count: int) -> list[int]:
-    """Return the number of calls that have started after each turn."""
+    """Return the number of calls that have started after each iteration of the event loop."""
     seen = []
     for _ in range(count):
         seen.append(len(begun))

@@ -1,4 +1,4 @@
-"""Connections that are open, displaced, refused, or answer only health checks."""
+"""Connections: open, displaced by others, refused, or open only for health checks."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from service.errors import TooManyConnectionsError
 
 
 class Peer:
-    """A connection of an address, silent since a time, or busy."""
+    """A connection from an address. It is silent since some time, or busy."""
 
     def __init__(self, address: str, silent_since: float | None = None) -> None:
         self.address = address
@@ -26,7 +26,7 @@ class Peer:
 
 
 class Port:
-    """Return the open connections."""
+    """The open connections, and the bounds on them."""
 
     def __init__(self, most: int, most_an_address: int) -> None:
         self.bounds = Connections(most, most_an_address)

@@ -1,4 +1,4 @@
-"""API keys, limits per client, request ids, access log lines."""
+"""API keys, limits per client, request IDs, and lines of the access log."""
 
 import asyncio
 import json
@@ -278,8 +278,8 @@ async def test_priorities_above_the_default_belong_to_keys_that_may_use_them(
 
 
 async def test_a_flood_fills_its_own_share_of_the_queue(direct: bool, keys: Keys) -> None:
-    """At most 40 images may be accepted; the flood's newest requests make room for the other
-    client's."""
+    """The queue holds at most 40 images. The flood's newest requests make room for the other
+    client's requests."""
     gate, bad = threading.Event(), "X-API-Key: another"
     async with convoy(direct=direct, engine=FakeEngine(gate=gate), keys=keys) as server:
         flood = [await server.send(post(form(8), FORM, bad)) for _ in range(5)]

@@ -1,5 +1,5 @@
-"""Permission to change models or use shared memory: only with a key for it, and never for pages of
-other sites."""
+"""Permission to change models or to use shared memory: only with a key that has this permission,
+and never for pages of other sites."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -106,7 +106,7 @@ async def convoy(**options: Any) -> AsyncIterator[OpenPort]:
 
 
 def request_to(path: str, *headers: str, host: str = "", file: str = "") -> bytes:
-    """Send a valid POST for the path."""
+    """Return a valid POST for the path."""
     asked = {"key": file, "offset": 0, "byte_size": 64} if path.endswith("/register") else {}
     data = post(json.dumps(asked).encode(), *headers, path=path.replace("{model}", "fake"))
     return data.replace(b"Host: convoy", b"Host: " + host.encode(), 1) if host else data

@@ -1,4 +1,5 @@
-"""Batches run in other processes: a crash or a hang there fails only one image, or one batch."""
+"""Batches run in other processes. A crash or a hang there makes only one image or one batch
+fail."""
 
 import asyncio
 import os
@@ -34,7 +35,7 @@ ELSEWHERE = 100  # is added to the scores of another process
 
 @dataclass(eq=False)
 class File(Undecoded):
-    """A digit, or a word that selects the behaviour of its decoder."""
+    """A file that contains a digit, or a word that selects the behaviour of the decoder."""
 
     file: bytes
     expected_s: float = 0.001
@@ -63,7 +64,8 @@ class OddError(Exception):
 
 
 class OtherEngine(FakeEngine):
-    """An engine whose scores state its process; a 9 crashes it, and an 8 makes it fail."""
+    """An engine in another process, which its scores show. A 9 kills its process, and an 8 makes it
+    fail."""
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         digits = {int(np.asarray(image).flat[0]) for image in images}
@@ -117,7 +119,7 @@ def files(*digits: object) -> list[Item]:
 
 
 def seen(rows: Sequence[ScoreRow]) -> list[tuple[int, bool] | Exception]:
-    """Return each image's digit and whether it ran in another process, or its error."""
+    """Return for each image its error, or its digit and whether it ran in another process."""
     return [
         row.error or (int(row.scores.argmax()), bool(row.scores.min() >= ELSEWHERE)) for row in rows
     ]
@@ -193,7 +195,8 @@ async def test_a_lost_decoder_is_named_and_the_others_are_decoded_elsewhere(
 
 
 async def expire(jobs: JobProcesses, decoding: int) -> None:
-    """Let more time pass than a process may use for this image of its batch."""
+    """Pretend that the processes that decode image number `decoding` of their batch have used more
+    time than they may."""
 
     def stuck() -> list[_JobProcess]:
         return [each for each in jobs._all if each._progress[0] == decoding]
@@ -303,8 +306,8 @@ async def test_answers_arrive_together_or_in_pieces(parent: JobParent, at_most: 
 def read_all(
     process: _JobProcess, answers: int, at_most: int, until: "asyncio.Future[Any]"
 ) -> None:
-    """Let so many answers of one length arrive, and read so many bytes at a time until one is
-    there."""
+    """Wait until `answers` answers of the same length have arrived. Then read `at_most` bytes at a
+    time until `until` is done."""
     data = b""
     while len(data) < 8 or len(data) < answers * (8 + int.from_bytes(data[:8], sys.byteorder)):
         with suppress(BlockingIOError):
@@ -369,7 +372,7 @@ async def test_processes_end_with_their_model(parent: JobParent) -> None:
 
 
 def children_of(parent: JobParent) -> set[str]:
-    """Return the processes that the parent forked and that have not ended."""
+    """Return the processes that the parent has forked and that still run."""
     found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

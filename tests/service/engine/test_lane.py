@@ -1,4 +1,4 @@
-"""Clients take turns for the threads of a lane, and withdrawn work is not done.
+"""Clients take turns for the threads of a lane. Withdrawn work is not done.
 
 `tests/service/images/test_decode_pool.py` tests memory budgets and costs.
 """
@@ -22,7 +22,7 @@ HOSTILE, HONEST = Client("hostile"), Client("honest")
 
 
 class Table:
-    """Work for a lane; each item ends when its gate opens."""
+    """Work for a lane. Each item ends when its gate opens."""
 
     def __init__(self, threads: int, *, shared: bool = False) -> None:
         self.lane = Lane(ThreadPool("test", threads), threads, shared=shared)

@@ -1,5 +1,5 @@
-"""Functions run in processes with the same results as in a thread, and a crash fails only one
-call."""
+"""Functions run in processes with the same results as in a thread. A crash makes only one call
+fail."""
 
 import gc
 import logging

@@ -1,4 +1,4 @@
-"""Engines that hang or fail repeatedly are detected, abandoned, and replaced or given up."""
+"""Engines that hang or fail repeatedly are abandoned, and replaced or finally given up."""
 
 import asyncio
 import threading
@@ -29,7 +29,8 @@ HUNG = Bounds(batch_s=1000)
 
 
 class HangingEngine(FakeEngine):
-    """Hangs on its first batch until `free`d; afterwards it scores every image as a 0."""
+    """Hangs on its first batch until `free` is set. Then this batch's images all get the class
+    0."""
 
     def __init__(self) -> None:
         super().__init__(max_batch=2)
@@ -37,7 +38,7 @@ class HangingEngine(FakeEngine):
         self.ended = threading.Event()
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
-        """An engine of which the first hangs."""
+        """Return scores. For the first batch, wait for `free` before."""
         first = not self.batches
         super().run(images, inner)
         if first:
@@ -46,13 +47,14 @@ class HangingEngine(FakeEngine):
         return Results(one_hot(np.asarray(images)))
 
     def close(self) -> None:
-        """Record the event."""
+        """Record that the engine was closed."""
         super().close()
         self.ended.set()
 
 
 class Engines:
-    """Opens engines: first hanging ones, then good ones; a gate may delay an opening."""
+    """Opens engines: first engines that hang, and then good engines. A gate may delay each
+    opening."""
 
     def __init__(self, hanging: int, gate: threading.Event | None = None) -> None:
         self.first = HangingEngine()
@@ -416,7 +418,7 @@ def only(repository: Repository) -> Pipeline:
 
 
 def expire(pipeline: Pipeline, engine: int = 0) -> None:
-    """Let more time pass than the engine's current work may take."""
+    """Pretend that the engine's current work has taken more time than it may."""
     runner = pipeline.runner
     assert isinstance(runner, EngineRunner)
     for seconds in (0, 1001):
@@ -445,7 +447,7 @@ async def score(pipeline: Pipeline, held: Reservation | None = None) -> Scored:
 
 
 async def hang(pipeline: Pipeline, engines: Sequence[FakeEngine]) -> None:
-    """Score an image on which the last engine hangs, and check that it fails."""
+    """Score an image on which the last engine hangs, and check that the image fails."""
     stuck = asyncio.create_task(score(pipeline))
     await until(lambda: engines[-1].batches == [1])
     expire(pipeline)

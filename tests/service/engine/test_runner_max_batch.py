@@ -1,5 +1,5 @@
-"""Warm-up may reduce an engine's largest batch; all code that forms or shows batches uses the new
-value."""
+"""Warm-up may reduce an engine's largest batch. All code that forms or shows batches then uses the
+new value."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ from tests.support.service.fakes import FakeEngine
 
 
 def lowered(to: int = 1, gate: threading.Event | None = None) -> FakeEngine:
-    """An engine whose largest batch is 4 until it is warm."""
+    """Return an engine whose largest batch is 4 until it is warm, and then `to`."""
 
     def lower() -> None:
         engine.max_batch = to
@@ -25,7 +25,7 @@ def lowered(to: int = 1, gate: threading.Event | None = None) -> FakeEngine:
 
 
 async def shown(client: AppClient) -> list[float]:
-    """Return the largest batch at every place where it is shown."""
+    """Return the largest batch that each endpoint shows."""
     (model,) = (await client.get("/v1/models")).json()["models"]
     config = (await client.get("/v2/models/fake/config")).json()
     preferred = config["dynamic_batching"]["preferred_batch_size"]

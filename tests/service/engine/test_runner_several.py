@@ -1,4 +1,4 @@
-"""Several engines with one queue: if one hangs or fails, the others continue."""
+"""Several engines with one queue. If one engine hangs or fails, the others continue."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ from tests.support.service.fakes import (
 
 
 class LostEngine(FakeEngine):
-    """An engine whose device is lost with the first batch."""
+    """An engine that loses its device in the first batch."""
 
     def run(self, images: Any, inner: Any = ()) -> Any:
         """Raise an error."""
@@ -39,7 +39,7 @@ def state(pipeline: Pipeline) -> State:
 
 
 async def by_engine(client: httpx.AsyncClient, name: str) -> list[float]:
-    """Return a metric's values in the order of the engines."""
+    """Return the values of a metric, in the order of the engines."""
     samples = samples_in((await client.get("/metrics")).text)
     return [value for _, value in sorted((s[1]["engine"], s[2]) for s in samples if s[0] == name)]
 
@@ -62,7 +62,7 @@ async def test_batches_run_on_both_engines_at_once() -> None:
 
 @pytest.mark.anyio
 async def test_one_request_s_images_are_answered_in_order_by_both_engines() -> None:
-    """The later images are finished first."""
+    """The request's later images are finished before its first images."""
     gate = threading.Event()
     one, other = FakeEngine(gate=gate, max_batch=2), FakeEngine(max_batch=2)
     async with serving(one, others=[other]) as (client, _):
@@ -170,7 +170,7 @@ async def test_an_engine_that_is_lost_for_good_leaves_the_others_until_the_last(
 
 @pytest.mark.anyio
 async def test_two_models_share_each_device_by_its_number() -> None:
-    """Four engines on two devices: two batches run at a time, one on each device."""
+    """Four engines are on two devices. At most two batches run at a time, one on each device."""
     running: list[int] = []
     most: list[int] = []
 

@@ -1,4 +1,4 @@
-"""An engine in its thread, on a device that stops answering, and its time limits."""
+"""An engine in its thread: a device that no longer answers, and the engine's time limits."""
 
 import threading
 import time

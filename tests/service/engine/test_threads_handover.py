@@ -1,4 +1,5 @@
-"""Handing jobs to threads: at once, and with a wait if that is shorter."""
+"""Jobs are posted to threads. The event loop waits for a job if waiting is shorter than a
+handover."""
 
 import asyncio
 import gc
@@ -150,7 +151,7 @@ async def test_a_thread_that_cannot_be_put_on_a_core_works_all_the_same(
 
 @pytest.mark.parametrize("round_", range(20))
 async def test_a_job_is_told_once_whoever_gives_up_first(round_: int) -> None:
-    """The job ends at the same time as the wait."""
+    """Each job ends at about the same time as the wait for it."""
     pool = ThreadPool("test", 1)
     told: list[object] = []
     jobs = 20

@@ -1,4 +1,4 @@
-"""ModelInferRequests without gRPC: readings and refusals."""
+"""ModelInferRequests without gRPC: how they are read, and which are refused."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -57,7 +57,7 @@ def understood(asked: Any) -> InferRequest:
 
 
 def test_numbers_come_one_by_one_or_in_parts_too() -> None:
-    """Protobuf permits this order for every writer."""
+    """Protobuf lets every writer use these encodings."""
     one_by_one = b"".join(b"\x20" + encoded_varint(pixel) for pixel in PIXELS)
     parts = b"\x22\x03" + bytes(PIXELS[:3]) + b"\x22\x06\x80\x01\xc8\x01\xff\x01"
     for contents in (one_by_one, parts):

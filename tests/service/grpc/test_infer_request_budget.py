@@ -1,6 +1,7 @@
-"""The worst known messages take time and memory in proportion to their length, like bodies.
+"""The worst known messages take time and memory in proportion to their length, like bodies over
+HTTP.
 
-The corpus of tests/fuzz limits for how long reading a message blocks other threads.
+A test with the corpus of tests/fuzz limits for how long reading a message blocks other threads.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""The messages have the same field numbers as the .proto files and Triton's."""
+"""The messages have the same field numbers as in the .proto files and as Triton's messages."""
 
 import subprocess
 import sys

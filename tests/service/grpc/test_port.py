@@ -36,7 +36,7 @@ INFER = "ModelInfer"
 
 
 def digit(*digits: int, size: int = 1, model: str = "fake", **fields: Any) -> Any:
-    """Return a request for images of these digits, of `size` bytes each."""
+    """Return a request for images of these digits. Each image has `size` bytes."""
     asked = Asked(model_name=model, **fields)
     tensor = asked.inputs.add(name="image", datatype="BYTES", shape=[len(digits)])
     tensor.contents.bytes_contents.extend(b"%d" % each + bytes(size - 1) for each in digits)
@@ -44,14 +44,15 @@ def digit(*digits: int, size: int = 1, model: str = "fake", **fields: Any) -> An
 
 
 class Client:
-    """A client of the port, and the port's models."""
+    """A client of the port, with access to the port, its pipeline and its edge."""
 
     def __init__(self, channel: Any, port: GrpcPort, pipeline: Pipeline, edge: Edge) -> None:
         self.channel, self.port, self.pipeline, self.edge = channel, port, pipeline, edge
         self.ended: list[RequestRecord] = []
 
     def call(self, name: str, service: str = INFERENCE) -> Any:
-        """Return a method from a message or bytes to a message."""
+        """Return the function that calls a method with a message or bytes, and returns a
+        message."""
         method = POOL.FindMethodByName(f"{service}.{name}")
         streams = method.client_streaming, method.server_streaming
         make = {
@@ -73,7 +74,7 @@ class Client:
 
 
 def digits_in(answer: Any) -> list[int]:
-    """Return the digits in an answer: their scores are 9, and all others are 0."""
+    """Return the digits in an answer. A digit's score is 9, and all other scores are 0."""
     (output,), (raw,) = answer.outputs, answer.raw_output_contents
     scores = memoryview(raw).cast("f").tolist()
     classes = output.shape[1]
@@ -91,7 +92,7 @@ async def client(
     warm: bool = True,
     **options: Any,
 ) -> AsyncIterator[Client]:
-    """Yield a client of a port with fakes; afterwards, no request may remain in them."""
+    """Yield a client of a port with fakes. At the end, no request may remain in the pipeline."""
     repository = make_repository(engine, **options)
     if warm:
         await repository.warm_up()
@@ -700,7 +701,7 @@ def wide() -> FakeEngine:
 
 
 def long_answers(images: int = 32) -> Any:
-    """Return a short request with a long answer: 2,000 classes per image."""
+    """Return a short request with a long answer, which has 2,000 classes per image."""
     asked = Asked(model_name="fake")
     tensor = asked.inputs.add(name="image", datatype="UINT8", shape=[images, 1, 1, 1])
     tensor.contents.uint_contents.extend([0] * images)
@@ -784,7 +785,7 @@ async def test_a_stream_that_is_cancelled_leaves_its_connection_to_others() -> N
 
 
 class _Gone:
-    """The context of a call whose client has left, which grpcio notices when it writes."""
+    """The context of a call whose client has left. grpcio notices this only when it writes."""
 
     async def write(self, _: bytes) -> None:
         raise grpc.aio.InternalError("Failed 'execute_batch'")

@@ -1,5 +1,5 @@
-"""The number of messages that may arrive at the same time: their bytes are bounded before any is
-read."""
+"""The number of messages that may arrive at the same time. It bounds their bytes before any message
+is read."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""Connections of the gRPC port have the same limits as HTTP's: silent ones are closed first."""
+"""Connections of the gRPC port have the same limits as HTTP connections. Silent connections are
+closed first."""
 
 import asyncio
 import socket
@@ -23,7 +24,7 @@ FEW = Limits(connections=12, per_address=6, sweep_s=0.05)
 
 @contextmanager
 def silent(port: int, count: int, address: str = "127.0.0.2") -> Iterator[list[socket.socket]]:
-    """Return connections of one address on which nothing is sent."""
+    """Yield connections from one address, on which nothing is sent."""
     opened: list[socket.socket] = []
     try:
         for _ in range(count):
@@ -49,7 +50,7 @@ def is_closed(one: socket.socket) -> bool:
 
 
 async def closing(opened: list[socket.socket], count: int) -> None:
-    """Wait until at least this many are closed."""
+    """Wait until at least this many connections are closed."""
     await until(lambda: sum(map(is_closed, opened)) >= count)
 
 

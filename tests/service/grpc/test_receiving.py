@@ -1,5 +1,5 @@
-"""Messages are received without blocking the event loop, and expensive ones in their client's
-turn."""
+"""Messages are received without blocking the event loop. Expensive messages are received in their
+client's turn."""
 
 import asyncio
 import socket
@@ -24,7 +24,8 @@ LONG = 3_000_000
 
 
 class Reading:
-    """A context whose message is complete when a test says so, and takes some seconds to copy."""
+    """A context whose message is complete when the test sets `whole`. Copying the message takes
+    `copied_s` seconds."""
 
     def __init__(self, copied_s: float = 0.0) -> None:
         self.whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -41,7 +42,8 @@ class Reading:
 
 
 def receiver(count: int | None) -> Receiver:
-    """Return a receiver of messages of this many bytes each."""
+    """Return a receiver of messages. Each message has `count` bytes, or an unknown number if it is
+    None."""
     return Receiver(lambda context: None if count is None else context.whole.done() * count)
 
 
@@ -63,7 +65,8 @@ async def test_a_long_message_is_copied_by_a_thread(count: int | None, apart: bo
 
 @run
 async def test_what_takes_long_to_copy_delays_the_next_of_the_same_client() -> None:
-    """After a copy of 20 ms of CPU time, the client's next message waits four times as long."""
+    """After a message that took 20 ms of CPU time to copy, the client's next message waits for four
+    times as long."""
     receives, loop = receiver(LONG), asyncio.get_running_loop()
 
     async def one(who: str, copied_s: float) -> float:

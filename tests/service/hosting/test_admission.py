@@ -1,4 +1,4 @@
-"""Refusals state when to retry."""
+"""Requests are admitted, displaced or refused. Refusals state when to retry."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -95,7 +95,7 @@ def admission_of(max_images: int, most_bytes: int = 100) -> Admission:
 
 
 class Asked:
-    """A client's request, and the reason why it was displaced."""
+    """A client's request, and the error if it was displaced."""
 
     def __init__(self, admission: Admission, client: Client, images: int = 0) -> None:
         self.refused: list[ServiceError] = []

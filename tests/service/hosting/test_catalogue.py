@@ -1,4 +1,5 @@
-"""Models by name, downloaded from a server that stalls, truncates, lies and redirects."""
+"""Models by name, downloaded from a server that stalls, truncates files, sends wrong files, and
+redirects."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ Answer = Callable[[BaseHTTPRequestHandler, int], None]  # the handler, and where
 
 
 def send(handler: BaseHTTPRequestHandler, begin: int, data: bytes) -> None:
-    """Answer with `data` as if it were everything from `begin` to the end of the file."""
+    """Send `data`, but declare that it is everything from `begin` to the end of the file."""
     send_part(handler, FILE[:begin] + data + FILE[begin + len(data) :], begin, begin + len(data))
 
 
@@ -51,7 +52,8 @@ def no_ranges(handler: BaseHTTPRequestHandler, begin: int) -> None:
 
 
 def stall(handler: BaseHTTPRequestHandler, begin: int) -> None:
-    """Answer with half of it and then nothing; all later answers have the same time limit."""
+    """Answer with half of the rest, and then with nothing. The download gives up soon. Later
+    answers have a long time limit."""
     half(handler, begin)
     handler.wfile.flush()
     download._STALLED_S = PATIENCE_S
@@ -94,8 +96,8 @@ def status(code: int) -> Answer:
 
 @contextmanager
 def server(*answers: Answer) -> Iterator[tuple[Entry, list[int]]]:
-    """Return an entry for a file on a server that gives these answers in order, and the beginnings
-    of its ranges."""
+    """Yield an entry for a file on a server that gives these answers in order. Also yield a list
+    with the begin of each requested range."""
     waiting, asked = iter(answers), list[int]()
 
     def answer(handler: BaseHTTPRequestHandler) -> None:

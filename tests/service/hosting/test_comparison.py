@@ -1,5 +1,5 @@
-"""Versions are compared by the meaning of their scores: classes by name, logits as
-probabilities."""
+"""Versions are compared by the meaning of their scores: by the names of classes, and with
+probabilities instead of logits."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A copy of the process creates objects and ends; the process notices every kind of end."""
+"""A copy of the process creates objects and ends. The process notices every kind of end."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Models by their names on a hub, from a server that imitates a hub and misbehaves."""
+"""Models by their names on a hub, downloaded from a server that imitates a hub and misbehaves."""
 
 import json
 import logging
@@ -158,7 +158,7 @@ def test_the_files_are_those_of_the_commit_by_the_revisions_name(flowers: FakeHu
 
 
 def with_external_data(folder: Path, location: str) -> bytes:
-    """Return a model with its weights in another file, together with that file."""
+    """Write a model and, to a separate file, its weights. Return the bytes of the model's file."""
     weights = numpy_helper.from_array(np.ones((3, 3, 1, 1), np.float32), "w")
     image = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])
     scores = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])
@@ -269,7 +269,7 @@ def cut(handler: BaseHTTPRequestHandler, data: bytes, begin: int) -> None:
 
 
 def stall(handler: BaseHTTPRequestHandler, data: bytes, begin: int) -> None:
-    """Answer with half of the rest and then nothing; all later answers have the same time limit."""
+    """Answer with half of the rest, and then with nothing. Later answers have a long time limit."""
     cut(handler, data, begin)
     handler.wfile.flush()
     download._STALLED_S = PATIENCE_S
@@ -323,7 +323,8 @@ def text(content: str) -> Answer:
 
 
 def changed(key: str, value: object) -> Answer:
-    """Return the listing with another value, in its first file if that has the key."""
+    """Return an answer: the listing with another value for `key`, in the listing itself or in its
+    first file."""
 
     def answer(handler: BaseHTTPRequestHandler, data: bytes, begin: int) -> None:
         listing = json.loads(data)

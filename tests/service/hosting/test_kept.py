@@ -1,4 +1,4 @@
-"""Data that was read is stored on disk in an unnamed file, or in memory if that is not possible."""
+"""Data of a model is kept in an unnamed file on disk, or in memory if no file can be written."""
 
 import gc
 import logging

@@ -62,8 +62,8 @@ def test_several_models_are_opened_each_as_it_is_described(tmp_path: Path) -> No
 def test_a_line_of_the_log_says_by_which_file_each_is_described(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Log with a logger that `convoy serve` shows; it shows other libraries' messages only from
-    warnings on."""
+    """The line must come from the logger "convoy": `convoy serve` shows its messages. Of other
+    loggers it shows only warnings and errors."""
     make_models(tmp_path)
     with caplog.at_level(logging.INFO, "convoy"):
         opened_of(models_in(tmp_path))

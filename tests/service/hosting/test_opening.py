@@ -1,4 +1,4 @@
-"""A repository from settings, run by an ASGI server other than Convoy's."""
+"""A repository opened from settings, and its application on an ASGI server other than Convoy's."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,5 +1,5 @@
-"""A guessed preset and the built-in photographs, with networks that hardly see with a wrong
-preset."""
+"""Guessed presets are checked with the built-in photographs. With a wrong preset, the networks of
+these tests recognise little."""
 
 from pathlib import Path
 
@@ -36,7 +36,8 @@ SETTINGS = Settings(device=DeviceKind.CPU, threads=1, max_batch=1)
 def write_network(
     path: Path, *, classes: int = 8, bias: float = 0.0, shape: tuple[int, ...] = (3, 32, 32)
 ) -> None:
-    """Return scores of a mean colour with a bias that is large compared with pixels of 0..1."""
+    """Write a network whose scores depend on the mean colour. The bias is large compared with
+    pixels in 0..1."""
     rng = np.random.default_rng(3)
     first = np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1)
     head = rng.normal(size=(classes, 3)).astype(np.float32)
@@ -108,8 +109,8 @@ def test_few_classes_are_weak_evidence_of_which_the_log_tells(
 def test_a_network_of_colours_of_another_range_is_doubted_and_one_of_the_guess_is_not(
     tmp_path: Path,
 ) -> None:
-    """Return the nearest of seven colours, for pixels of 0 to 255 or normalised pixels; the scores
-    vary like those of unfamiliar photographs."""
+    """The networks return the nearest of several colours, for pixels of 0 to 255 or for normalised
+    pixels. Their scores vary like scores of unfamiliar photographs."""
     colours = np.array(
         [(200, 30, 30), (30, 180, 40), (30, 40, 200), (220, 210, 30), (128,) * 3, (12,) * 3]
     )
@@ -190,7 +191,7 @@ def test_what_was_set_of_the_crop_stays_where_a_preset_is_taken() -> None:
 
 @needs_shared
 def test_a_network_that_names_nothing_by_any_preset_warns(tmp_path: Path) -> None:
-    """Return its labels in the wrong order."""
+    """The network's labels are in the wrong order."""
     labels = tmp_path / "labels.txt"
     labels.write_text("\n".join(reversed(imagenet.labels())))
     settings = SETTINGS.model_copy(update={"model": SQUEEZENET, "labels": labels})
@@ -216,7 +217,8 @@ TAKEN = {
 def test_a_trained_network_made_for_a_preset_gets_its_pixels_or_the_guess_names_all(
     tmp_path: Path, made_for: str
 ) -> None:
-    """Return SqueezeNet after nodes that convert a preset's pixels to Caffe's, which it expects."""
+    """The network is SqueezeNet, after nodes that convert the pixels of a preset to the pixels of
+    "caffe", which SqueezeNet expects."""
     proto = onnx.load(SQUEEZENET)
     preset = PRESETS[made_for]
     std, mean, scale = np.array(preset.std), np.array(preset.mean), preset.scale
@@ -255,7 +257,8 @@ def test_a_trained_network_made_for_a_preset_gets_its_pixels_or_the_guess_names_
 
 
 def write_scores(path: Path, body: str, classes: int) -> None:
-    """Return scores of a mean colour, which the nodes of `body` compute from z to y."""
+    """Write a network whose scores y depend on the mean colour. The nodes of `body` compute y from
+    z."""
     text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[N,3,8,8] x) => (float y)
         {{ g = GlobalAveragePool(x) f = Flatten(g) z = MatMul(f, w) {body} }}"""
     proto = parser.parse_model(text)

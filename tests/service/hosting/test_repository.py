@@ -1,4 +1,4 @@
-"""A folder with one broken model, as each interface shows it."""
+"""A folder with one broken model. Every interface shows the fault."""
 
 import asyncio
 import shutil
@@ -28,7 +28,7 @@ THREE = next(path for path in SAMPLES if path.name.startswith("3")).read_bytes()
 
 
 def repository_of(folder: Path, default: str | None = None) -> Repository:
-    """A repository that is open but not warm."""
+    """Return a repository that is open but not warm."""
     settings = Settings(
         model=folder, default_model=default, device=DeviceKind.CPU, threads=1, max_batch=1
     )
@@ -39,7 +39,7 @@ def repository_of(folder: Path, default: str | None = None) -> Repository:
 
 @pytest.fixture
 async def repository(tmp_path: Path) -> AsyncIterator[Repository]:
-    """A warm repository with `digits` and CHANNELS, which is broken."""
+    """Yield a warm repository with two models: `digits`, and CHANNELS, which is broken."""
     folder = make_models(tmp_path)
     (folder / CHANNELS / "3" / "model.onnx").write_text("this is no model")
     repository = repository_of(folder)

@@ -1,4 +1,5 @@
-"""A request to a model, independent of any protocol: it ends once, and then holds no resources."""
+"""A request to a model, independent of any protocol. It ends exactly once, and then holds no
+resources."""
 
 import asyncio
 import gc

@@ -1,5 +1,5 @@
-"""A device, or a job, decodes files and leaves some: the outcomes equal those of a server whose
-threads decode."""
+"""A device or a job decodes files, and leaves some files to threads. The outcomes are the same as
+if threads decoded all files."""
 
 import asyncio
 import random
@@ -115,8 +115,8 @@ async def test_a_flagged_image_wastes_one_place_and_runs_in_a_later_batch() -> N
 async def test_a_flagged_image_is_decoded_in_its_clients_turn_and_stays_admitted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The bounds on images, and the turns for decoding, therefore limit a client that sends
-    many."""
+    """So the bound on images and the turns for decoding limit a client that sends many such
+    images."""
     posted: list[tuple[float, Client]] = []
     post = DecodePool.post
 
@@ -157,8 +157,8 @@ async def test_bytes_of_files_stay_reserved_until_no_device_needs_them() -> None
 
 
 async def test_an_engine_that_no_longer_decodes_leaves_all_files() -> None:
-    """After a restart on the CPU, the pipeline still passes it the files that were prepared
-    before."""
+    """After the engine has restarted on the CPU, the pipeline still passes files to it that were
+    prepared before."""
     gate = threading.Event()
     engine = FakeDecoder(gate=None)
     async with pipeline_of(engine) as pipeline:

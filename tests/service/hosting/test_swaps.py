@@ -1,4 +1,4 @@
-"""Models change while they are served, with fakes whose scores show their versions."""
+"""Models change while they are served. The scores of the fakes show their version."""
 
 import asyncio
 import ctypes
@@ -56,9 +56,9 @@ FAKE = "fake"
 
 
 def engine_of(version: int, wrong_from: int = CLASSES, **options: Any) -> FakeEngine:
-    """Return an engine whose largest score is 10 more than `version`.
+    """Return an engine whose largest score is 10 + `version`.
 
-    It mistakes digits from `wrong_from` on for the next digit.
+    For digits from `wrong_from` on, the engine answers with the next digit.
     """
 
     def scores(images: Any) -> Any:
@@ -70,7 +70,8 @@ def engine_of(version: int, wrong_from: int = CLASSES, **options: Any) -> FakeEn
 
 
 class Folder:
-    """Replaces the files: each model has a version, and a function that opens it."""
+    """Replaces the folder of models. Each model has a version, and a function that opens its
+    engine."""
 
     def __init__(self) -> None:
         self.files: dict[str, tuple[ModelFile, str]] = {}
@@ -113,7 +114,7 @@ class Folder:
 
 
 class Served:
-    """Yield a client of a server whose models may change."""
+    """Holds a client of a server, the server's repository, and the changes of its models."""
 
     def __init__(self, client: AppClient, repository: Repository, changes: Swaps) -> None:
         self.client, self.repository, self.changes = client, repository, changes
@@ -125,8 +126,8 @@ class Served:
         return found
 
     async def version(self) -> str:
-        """Return the version that answers, according to its text and its scores, which must
-        agree."""
+        """Return the version that answers. The version in the answer and the version that the
+        scores show must agree."""
         body = b'{"inputs":[{"name":"image","datatype":"UINT8","shape":[1,1,1,1],"data":[3]}]}'
         answer = (await self.client.post(f"/v2/models/{FAKE}/infer", content=body)).json()
         assert max(answer["outputs"][0]["data"]) == 10 + int(answer["model_version"])
@@ -145,7 +146,7 @@ class Served:
 async def serving(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, **settings: Any
 ) -> AsyncIterator[Served]:
-    """Serve version 1, which is in the folder, with fakes."""
+    """Serve version 1 of a model from the folder, with fakes."""
     monkeypatch.setattr(swaps, "check_models", folder.found)
     monkeypatch.setattr(swaps, "stamp_of", folder.stamp)
     monkeypatch.setattr(swaps, "try_file", folder.try_file)
@@ -300,7 +301,7 @@ async def test_memory_that_a_version_leaves_free_is_given_back(
 
 
 def anonymous_bytes() -> int:
-    """Return the bytes in this process's memory that do not come from files."""
+    """Return how many bytes of this process's memory do not come from files."""
     (kib,) = (
         int(line.split()[1])
         for line in Path("/proc/self/status").read_text().splitlines()

@@ -1,4 +1,5 @@
-"""A version is tested in another process; the serving engine has the same scores as there."""
+"""A version is tested in another process. The engine that serves it later has the same scores as in
+the test."""
 
 import shutil
 from dataclasses import replace

@@ -33,7 +33,7 @@ def chunked(*chunks: bytes, path: str = PATH) -> bytes:
 
 
 def requests() -> Iterator[bytes]:
-    """Return a hundred requests, including unusual ones; each leaves its connection open."""
+    """Yield a hundred requests, some of them unusual. Each leaves its connection open."""
     yield from (post(b"%d" % digit) for digit in range(10))
     # Bodies.
     yield from (post(body) for body in (b"", b"x", b"\0", b"7" * 1000, b"7" * MOST))
@@ -104,8 +104,7 @@ def requests() -> Iterator[bytes]:
 
 
 def steady(body: bytes) -> Any:
-    """Return a body without the parts that vary between requests: times, and the batches of a
-    request's images."""
+    """Return a body without the parts that vary between requests: times and batch sizes."""
     try:
         answer = json.loads(body)
     except ValueError:

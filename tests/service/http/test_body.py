@@ -1,4 +1,4 @@
-"""Which bodies are read: values exactly at a limit, and one beyond it."""
+"""Limits on bodies, with values exactly at each limit and just above it."""
 
 import pytest
 

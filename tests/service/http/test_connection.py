@@ -1,4 +1,5 @@
-"""Requests to a model on Convoy's own connection are answered in order, and as over ASGI."""
+"""Requests to a model on Convoy's own connection are answered in order, and with the same answers
+as over ASGI."""
 
 import asyncio
 import gc
@@ -347,7 +348,7 @@ async def test_an_answer_counts_until_its_client_has_read_it() -> None:
 
 
 class Deaf:
-    """A transport whose client still has this many bytes to read."""
+    """A transport whose client has not yet read `unread` bytes."""
 
     def __init__(self, own: Any, unread: int) -> None:
         self._own, self._unread = own, unread

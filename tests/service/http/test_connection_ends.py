@@ -1,4 +1,4 @@
-"""The end of connections: when the server stops, and when clients close only their sending side."""
+"""How connections end when the server stops, and when clients close only their sending side."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 async def convoy(
     engine: FakeEngine | None = None, *, leaving: bool = False
 ) -> AsyncIterator[OpenPort]:
-    """Yield the application with fakes; it is stopping or not."""
+    """Yield a server of the application with fakes. If `leaving`, the server is stopping."""
     repository = make_repository(engine)
     await repository.warm_up()
     app = create_app(repository)
@@ -191,7 +191,7 @@ async def test_an_answer_of_which_the_head_is_sent_is_the_last_all_the_same() ->
 
 
 async def ended_after(server: OpenPort, data: bytes) -> Client:
-    """Return a client that has sent this and closed its sending side."""
+    """Return a client that has sent `data` and closed its sending side."""
     client = await server.send(data)
     client.writer.write_eof()
     return client

@@ -1,4 +1,5 @@
-"""Clients that send or read too slowly over real sockets are disconnected, and others are not."""
+"""Over real sockets, clients that send or read too slowly are disconnected, and other clients are
+not."""
 
 import asyncio
 import json
@@ -44,7 +45,8 @@ def sides(server: OpenPort) -> list[Any]:
 async def convoy(
     engine: FakeEngine | None = None, *, direct: bool = True, **changed: Any
 ) -> AsyncIterator[tuple[OpenPort, Pipeline]]:
-    """Yield the application with fakes; in the end, no request may remain in it."""
+    """Yield a server of the application with fakes, and its pipeline. At the end, no request may
+    remain in the pipeline."""
     repository = make_repository(engine)
     await repository.warm_up()
     (pipeline,) = repository.models.values()
@@ -59,7 +61,7 @@ async def convoy(
 
 
 async def drip(client: Client, data: bytes, every_s: float) -> None:
-    """Send byte by byte, until the server has received enough."""
+    """Send byte by byte until the data ends or the connection closes."""
     for byte in data:
         if client.writer.is_closing():
             return
@@ -68,7 +70,7 @@ async def drip(client: Client, data: bytes, every_s: float) -> None:
 
 
 def error_in(answer: bytes) -> str:
-    """Return the message of an answer, which has the common error format."""
+    """Check that an answer is an error in the common format, and return its message."""
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"content-type: application/json" in head
     message = json.loads(body)
@@ -144,7 +146,7 @@ async def test_a_body_that_never_ends_is_answered_408_at_its_deadline(direct: bo
 async def test_a_body_below_the_least_rate_is_cut_after_its_grace_and_one_above_it_is_not(
     direct: bool,
 ) -> None:
-    """The fast client sends as many bytes as this rate allows in minutes."""
+    """The fast client sends so many bytes at once that it keeps the least rate for minutes."""
     async with convoy(direct=direct, body_grace_s=0.1, body_rate=100) as (server, pipeline):
         whole = post(b"1" * 90_000)
         slow, quick = await server.send(whole[:80]), await server.send(whole[:-1000])
@@ -227,7 +229,7 @@ async def test_what_is_no_http_is_not_taken_for_the_answer_to_the_request_before
 
 
 async def _large(_: Scope, receive: Receive, send: Send) -> None:
-    """An answer that does not fit into any kernel buffer."""
+    """Answer with a body that does not fit into any kernel buffer."""
     await receive()
     size = 64 * 2**20
     headers = [(b"content-length", b"%d" % size)]
@@ -240,7 +242,7 @@ async def _large(_: Scope, receive: Receive, send: Send) -> None:
 async def test_an_answer_that_is_not_taken_is_given_up_and_one_that_is_taken_slowly_is_not() -> (
     None
 ):
-    """The test chooses the times of the checks, a minute apart."""
+    """The test itself inspects the connections, each time with a clock that is a minute later."""
     size, minute = 64 * 2**20, 60.0
     async with listening(_large, limits=limits(answer_s=1.5 * minute, sweep_s=_LONG_S)) as server:
         stuck, slow = await server.connect(limit=1024), await server.connect(limit=1024)
@@ -277,7 +279,7 @@ async def test_an_answer_that_is_not_taken_is_given_up_and_one_that_is_taken_slo
 
 
 def waits_to_write(side: Any) -> bool:
-    """Return whether a client has not received everything that was written."""
+    """Return whether some written bytes still wait to be sent to the client."""
     return bool(side._transport.get_write_buffer_size())
 
 

@@ -1,4 +1,4 @@
-"""Too many connections, too many requests per second, malformed headers."""
+"""Too many connections, too many requests per second, and malformed headers."""
 
 import asyncio
 import re
@@ -97,8 +97,8 @@ async def test_an_address_has_its_share(caplog: pytest.LogCaptureFixture) -> Non
 async def test_more_requests_a_second_than_allowed_are_answered_429(
     keys: Keys,
 ) -> None:
-    """The rates are one per some minutes, so that a busy machine cannot use up the time between
-    requests."""
+    """The rate is one request per many minutes. So the test passes even if a busy machine delays
+    the second request."""
     slowly = Limits(rate=0.001)
     async with keyed(limits=slowly) as server:
         assert (await server.ask(post(b"3"))).status == 200

@@ -1,4 +1,5 @@
-"""The end of listening, and the interval at which threads release the GIL while a server runs."""
+"""The end of listening, and the interval after which threads release the GIL while a server
+runs."""
 
 import asyncio
 import socket
@@ -62,4 +63,4 @@ def test_calls_pause_while_models_have_requests_unless_those_take_turns_too(dire
 
 
 async def _nothing(*_: Any) -> None:
-    """An ASGI application."""
+    """An ASGI application that does nothing."""

@@ -177,7 +177,7 @@ def test_a_server_calls_what_convoys_overrides() -> None:
 
 
 def test_a_server_has_what_it_accepts_connections_with() -> None:
-    """When it ends, it accepts the waiting connections itself (`Server._accept_rest`)."""
+    """When the server ends, it accepts the waiting connections itself (`Server._accept_rest`)."""
     settings = config(http=asyncio.Protocol)
     assert settings.backlog == 2048
     settings.load()

@@ -1,4 +1,4 @@
-"""Clips: the frames that a model receives from each file; broken files cause only errors."""
+"""Clips: the frames that a model receives from each file. Broken files cause only errors."""
 
 import io
 import pickle
@@ -103,7 +103,7 @@ def test_frames_of_a_shorter_clip_are_repeated(form: str) -> None:
 
 @pytest.mark.parametrize("form", ["WebP", "PNG", "ZIP", "images"])
 def test_each_frame_is_what_a_still_image_of_it_is(form: str) -> None:
-    """GIFs have 256 colours."""
+    """GIF is left out, because its frames have at most 256 colours."""
     images = [scene(60, 40, seed) for seed in range(4)]
     still = replace(COLOUR, frames=None)
     expected = [prepare_image(encode(image, "PNG"), still, LIMITS).run() for image in images]
@@ -166,7 +166,7 @@ def many_entries() -> bytes:
 
 
 def bomb() -> bytes:
-    """Return data that inflates a thousandfold."""
+    """Return a ZIP whose entries inflate a thousandfold."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as opened:
         for number in range(4):

@@ -41,7 +41,8 @@ _FUZZ = settings(
 
 
 def outcome(data: bytes, wanted: Preprocessing, limits: ImageLimits = LIMITS) -> str:
-    """Return the outcome of a file; fail unless it is one of the two permitted outcomes."""
+    """Return the outcome of a file. Fail unless it is one of the two permitted outcomes: pixels, or
+    a client's error."""
     started = time.thread_time()
     refused: tuple[str, int, str] | None = None
     try:
@@ -63,7 +64,7 @@ def outcome(data: bytes, wanted: Preprocessing, limits: ImageLimits = LIMITS) ->
 
 
 def fuzz(examples: int, *, derandomize: bool) -> None:
-    """Decode this many damaged files, and a quarter as many files that were never images."""
+    """Decode `examples` damaged files, and a quarter as many files that never were images."""
     outcomes: Counter[str] = Counter()
 
     @settings(_FUZZ, max_examples=examples, derandomize=derandomize)
@@ -117,7 +118,7 @@ _DECODE_ALL = (
 
 
 def decode_within_bounds(good: str, hurt: str) -> None:
-    """Decode the files in two folders, each with only the memory that it is estimated to need."""
+    """Decode the files in two folders. For each file, only its estimated memory is available."""
     # Freed blocks go back to the system, or the second picture would be given the first one's.
     ctypes.CDLL(None).mallopt(-3, 65_536)
     for _, data in good_files():
@@ -129,7 +130,7 @@ def decode_within_bounds(good: str, hurt: str) -> None:
 
 
 def outcome_within_cost(data: bytes) -> str:
-    """Return the outcome of a file with only the memory that it is estimated to need."""
+    """Return the outcome of a file if only its estimated memory is available."""
     try:
         cost = prepare_image(data, WANTED[0], LARGE).cost
     except ServiceError:
@@ -144,7 +145,7 @@ def outcome_within_cost(data: bytes) -> str:
 
 
 def data_bytes() -> int:
-    """Return this process's memory that RLIMIT_DATA bounds."""
+    """Return the bytes of this process's memory that RLIMIT_DATA counts."""
     found = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found
     return int(found[1]) * 1024
@@ -159,8 +160,8 @@ def write_all(folder: Path, files: Sequence[bytes]) -> Path:
 
 
 def check_memory(place: Path, examples: int) -> None:
-    """Decode large images, undamaged and damaged this many times, in a process that has just enough
-    memory."""
+    """Decode large images, and `examples` damaged versions of them, in a process that has just
+    enough memory."""
     good = good_files(1000, 1000)
     hurt: list[bytes] = []
 

@@ -1,4 +1,4 @@
-"""The estimated memory of decoding, by format and kind, compared with the measured memory."""
+"""The estimated memory for decoding each format and kind, compared with the measured memory."""
 
 import json
 import os
@@ -63,7 +63,7 @@ print(json.dumps(peaks))
 
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Return pixels that neither compress well nor take long to write."""
+    """Return pixels that do not compress well and that are written quickly."""
     small = np.random.default_rng(seed).integers(0, 256, (SIDE // 4, SIDE // 4, *shape), np.uint8)
     return small.repeat(4, axis=0).repeat(4, axis=1)
 
@@ -123,7 +123,7 @@ def prepared(name: str, data: bytes) -> Decoding:
 
 
 def measured(folder: Path, files: Mapping[str, bytes]) -> Mapping[str, tuple[int, int]]:
-    """Return for each file the estimated bytes and the measured bytes of decoding."""
+    """Return for each file the estimated and the measured bytes of memory for decoding it."""
     for name, data in files.items():
         (folder / name).write_bytes(data)
     done = subprocess.run(

@@ -1,4 +1,5 @@
-"""Threads that decode: small images overtake large ones, which wait for memory or are refused."""
+"""Threads that decode images. Small images overtake large images, which wait for memory or are
+refused."""
 
 import asyncio
 import threading
@@ -22,7 +23,7 @@ BUDGET = 300 * MB
 
 
 class Table:
-    """Images, each of which is decoded as soon as its gate opens."""
+    """Images. Each image is decoded when its gate opens."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -359,7 +360,7 @@ async def test_small_images_of_clients_take_turns(pool: DecodePool, table: Table
 async def test_short_decodes_are_handed_over_ahead_of_their_turn(
     pool: DecodePool, table: Table
 ) -> None:
-    """Otherwise, a thread would idle between two images until the event loop notices."""
+    """Otherwise, a thread would be idle after each image until the event loop notices."""
     for number in range(8):
         table.post(pool, str(number), Cost(MB, 0.0004))
     assert pool._quick.running == 5

@@ -1,4 +1,5 @@
-"""Jobs decode the images that they run: a bad image fails alone, and its batch runs."""
+"""Jobs decode the images that they run. If an image cannot be decoded, only this image fails, and
+its batch runs."""
 
 import asyncio
 import struct
@@ -43,7 +44,8 @@ def forgotten() -> None:
 
 
 def decode(data: bytes) -> Pixels:
-    """A slow image takes longer than its bound, and a hanging one never ends."""
+    """Decode an image. A slow image takes longer than its time limit, and a hanging image never
+    ends."""
     thread = threading.current_thread().name
     THREADS.append((data, thread))
     if b"slow" in data or b"hangs" in data:
@@ -56,15 +58,16 @@ def decode(data: bytes) -> Pixels:
 
 
 def prepare(data: bytes) -> Decoding:
-    """A large image takes longer than a job may use; an unusual one is decoded separately."""
+    """Prepare an image. A large image takes longer than a job may use, and an odd image is decoded
+    separately."""
     cost = Cost(1000, 0.03 if b"large" in data else 0.0005)
     return Decoding(cost, partial(decode, data), apart=b"odd" in data)
 
 
 @asynccontextmanager
 async def time_passes(pipeline: Pipeline) -> AsyncIterator[None]:
-    """Within the block, threads with a slow or hanging file exceed their bound, and no others
-    do."""
+    """Within the block, threads with a slow or hanging file exceed their time limit, and no other
+    threads do."""
 
     async def pass_() -> None:
         while True:

@@ -1,7 +1,8 @@
-"""The time to decode the worst images, and the time for which this blocks other threads.
+"""The time that decoding the worst images takes, and the time for which it blocks other threads.
 
-Decoding cannot be cancelled, so it is bounded in advance: pixels, scans times pixels, and the time
-per pixel of each format's decoder. Pillow lets other threads run while it decodes.
+Decoding cannot be cancelled. So its time is bounded in advance, by limits on pixels and on scans
+times pixels, and by the time per pixel of each format's decoder. Pillow lets other threads run
+while it decodes.
 """
 
 import threading
@@ -34,7 +35,7 @@ def images() -> Mapping[str, bytes]:
 
 
 class Watch(threading.Thread):
-    """Measures for how long it was blocked."""
+    """A thread that measures for how long it was blocked."""
 
     def __init__(self) -> None:
         super().__init__()

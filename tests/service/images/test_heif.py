@@ -1,5 +1,5 @@
-"""AVIF and HEIC: photographs are decoded correctly, and files that declare less than they contain
-are refused before a decoder reads them."""
+"""AVIF and HEIC: photographs are decoded correctly. Files that declare less than they contain are
+refused before a decoder reads them."""
 
 import struct
 from collections.abc import Callable
@@ -87,7 +87,8 @@ AVIF = encode(IMAGE, "AVIF")
 
 
 def patched(data: bytes, find: bytes, value: bytes, later: int = 0) -> bytes:
-    """Return a file with other bytes, this many bytes after the first occurrence of a pattern."""
+    """Return a file with the bytes `value`, `later` bytes after the begin of the first occurrence
+    of `find`."""
     at = data.index(find) + later
     return data[:at] + value + data[at + len(value) :]
 

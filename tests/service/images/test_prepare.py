@@ -1,4 +1,4 @@
-"""Bytes become pixels: the results for good files."""
+"""The conversion of bytes to pixels: the results for good files."""
 
 import io
 import zlib
@@ -57,7 +57,8 @@ def test_images_of_one_size_share_their_sketch_and_those_of_no_other() -> None:
 
 
 def in_two_steps(picture: Image.Image, p: Preprocessing) -> Pixels:
-    """Compute as torchvision and timm do: resize the whole upright image, then crop it.
+    """Compute the pixels in the way of torchvision and timm: resize the whole upright image, and
+    then crop it.
 
     CROP is Resize and CenterCrop; SQUASH is a Resize to two sides; PAD is ResizeKeepRatio with
     longest = 1 and CenterCropOrPad.

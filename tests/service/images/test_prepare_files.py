@@ -1,4 +1,5 @@
-"""A JPEG is prepared for a device, with the resize that would remain if it were decoded here."""
+"""A JPEG is prepared for a device. Its resize is the same that would remain if the CPU decoded
+it."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Bytes become pixels: the refusals, their speed, and clear errors in every case."""
+"""The conversion of bytes to pixels: which files are refused, how fast, and with clear errors."""
 
 import contextlib
 import gzip
@@ -47,7 +47,7 @@ JPEG = encode(scene(9, 9), "JPEG")
 
 @pytest.fixture
 def no_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail if anything reaches Pillow: a limit must have applied before."""
+    """Let the test fail if Pillow opens a file, because a limit must apply before."""
 
     def never(*args: object, **options: object) -> None:
         pytest.fail("a decoder was asked before the limits were held")
@@ -61,7 +61,8 @@ def kept(data: bytes) -> bytes:
 
 
 def bomb(width: int, height: int) -> bytes:
-    """Return a PNG of one grey tone, with 8 bits per pixel: a kilobyte for a megapixel."""
+    """Return a PNG of one grey tone, with 8 bits per pixel. It has only a kilobyte per
+    megapixel."""
     squeeze = zlib.compressobj(9)
     row = bytes(width + 1)
     pixels = b"".join(squeeze.compress(row) for _ in range(height)) + squeeze.flush()
@@ -259,7 +260,7 @@ def test_rare_jpegs_are_named(marker: int, precision: int, message: str) -> None
 
 
 def seconds(data: bytes) -> float:
-    """Return the time after which a file is decoded or refused."""
+    """Return the CPU time in which a file is decoded or refused."""
     started = time.process_time()
     with contextlib.suppress(ServiceError):
         decode(data)
@@ -344,8 +345,8 @@ sys.exit("not refused")
 
 
 def webp_of_one_colour(side: int) -> bytes:
-    """Return the shortest lossless WebP of a size: every code has one symbol, so pixels take no
-    bits."""
+    """Return the shortest lossless WebP of a size. Each of its codes has only one symbol, so pixels
+    take no bits."""
     fields = [(0x2F, 8), (side - 1, 14), (side - 1, 14), (0, 4), (0, 3)]  # no transform, no cache
     fields += [(1, 1), (0, 1), (0, 1), (0, 1)] * 5  # simple codes, of the symbol 0
     bits, length = 0, 0

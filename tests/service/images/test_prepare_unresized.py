@@ -1,4 +1,4 @@
-"""Images that a device resizes become bit-identical to images that are resized here."""
+"""Images that a device resizes are bit-identical to images that the CPU resizes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,7 +37,7 @@ PHOTOGRAPHS = sorted((ROOT / "service/api/page/photographs").glob("*.jpg"))
 
 
 def _check(data: bytes, preprocessing: Preprocessing) -> object:
-    """Return the remaining resize, which gives the same pixels."""
+    """Check that the image with its remaining resize gives the same pixels, and return it."""
     decoding = prepare_image(data, preprocessing, LIMITS)
     assert decoding.unresized is not None
     image = decoding.unresized()

@@ -1,4 +1,4 @@
-"""One call of libjpeg-turbo decodes bit-identically to Pillow, or leaves the file to Pillow."""
+"""One call of libjpeg-turbo returns the same bits as Pillow, or leaves the file to Pillow."""
 
 import io
 from collections.abc import Callable
@@ -22,7 +22,7 @@ SHRINKS = [1, 2, 4, 8]
 
 
 def drawn(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Return smooth areas with sharp edges, which show how chroma is interpolated."""
+    """Return squares of one colour with sharp edges, which show how chroma is interpolated."""
     small = np.random.default_rng(seed).integers(0, 256, (-(-height // 5), -(-width // 5), 3))
     pixels = small.astype(np.uint8).repeat(5, axis=0).repeat(5, axis=1)[:height, :width]
     return Image.fromarray(np.ascontiguousarray(pixels))

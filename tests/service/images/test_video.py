@@ -1,4 +1,4 @@
-"""Videos: the facts in containers, FFmpeg's frames, and the small part of bad files that it
+"""Videos: the facts that containers state, FFmpeg's frames, and how little of a bad file FFmpeg
 receives."""
 
 import io
@@ -167,7 +167,7 @@ def patched(data: bytes, mark: bytes, at: int, new: bytes) -> bytes:
 
 
 def with_size(data: bytes, width: int, height: int) -> bytes:
-    """Return an MP4 that declares this, whatever its frames contain."""
+    """Return an MP4 that declares this size, independent of the size of its frames."""
     return patched(data, b"avc1" + bytes(6), 4 + 24, struct.pack(">HH", width, height))
 
 
@@ -289,7 +289,8 @@ def test_all_frames_up_to_the_last_that_is_wanted_have_a_limit_of_pixels() -> No
 def test_a_decoder_makes_no_frame_larger_than_the_container_says(
     processes: ProcessPool,
 ) -> None:
-    """With only the memory of a small video, a large video inside is refused for its size."""
+    """A file declares a small video but contains a large one. With only the memory for the small
+    video, it is refused."""
     large = with_size(video([scene(2000, 2000)] * 2, preset="ultrafast", qp="40"), 64, 48)
     decoding = prepare_clip(large, MEANING, LIMITS)
     assert decoding.cost.bytes < 2_000_000 + len(large)
@@ -325,7 +326,8 @@ def test_a_video_of_fewer_frames_than_it_says_is_refused() -> None:
 def test_one_packet_of_many_frames_gets_no_more_memory_than_the_video(
     processes: ProcessPool,
 ) -> None:
-    """An AV1 packet may contain any number of frames, all of which the decoder returns at once."""
+    """An AV1 packet may contain any number of frames, and the decoder returns all of them at
+    once."""
     frames = [Image.new("RGB", (640, 480), "grey")] * 4
     film = prepare_clip(video(frames, encoder="libsvtav1", crf="60", g="1"), MEANING, LIMITS)
     run = film.run
@@ -386,7 +388,7 @@ def hurt(data: bytes, rng: random.Random) -> bytes:
 
 
 def hurt_index(data: bytes, rng: random.Random) -> bytes:
-    """Damage mostly the parts that are not coded frames."""
+    """Return a damaged copy of a video. Mostly parts outside the coded frames are damaged."""
     packets = parse(data).packets
     first = min(data.index(bytes(packet)) for packet in packets)
     if WEBM.begins(data):

@@ -35,7 +35,7 @@ def spotted(width: int, height: int, x: float, y: float) -> Image.Image:
 
 
 def turned(upright: Image.Image, orientation: int) -> Image.Image:
-    """Return the stored pixels that EXIF's orientation turns into `upright`."""
+    """Return the pixels to store, so that EXIF's orientation turns them into `upright`."""
     back = {
         2: Image.Transpose.FLIP_LEFT_RIGHT,
         3: Image.Transpose.ROTATE_180,

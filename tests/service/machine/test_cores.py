@@ -1,4 +1,4 @@
-"""The cores that cgroups allow, from files as kernels write them."""
+"""The number of cores that cgroups allow, from files in the format of Linux."""
 
 import os
 import sys

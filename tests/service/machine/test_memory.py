@@ -30,7 +30,8 @@ from tests.support.service.fakes import FakeEngine, make_repository
 
 
 def group(folder: Path, files: dict[str, str]) -> Path:
-    """Return a version 2 control group below one without a limit, and the file that names it."""
+    """Create a version 2 control group, whose parent has no limit. Return the file that names the
+    group."""
     inner = folder / "mount" / "pod" / "convoy"
     inner.mkdir(parents=True)
     for name, text in files.items():
@@ -95,7 +96,7 @@ def test_it_is_looked_at_now_and_then_and_told_once() -> None:
 
 
 def looks(slack: Slack, count: int, used: int = 1000) -> list[int]:
-    """After which of so many looks memory is given back."""
+    """Return the numbers of the looks, of `count` in total, after which memory is given back."""
     return [number for number in range(1, count + 1) if slack.is_worth_it(used)]
 
 

@@ -26,7 +26,7 @@ SAMPLES = sorted((BUILT_IN_MODEL.parent / "samples").iterdir())
 
 @pytest.fixture(scope="module")
 def running() -> "Iterator[RayConvoy]":
-    """Two nodes, each with a replica."""
+    """Yield a cluster of two nodes, each with a replica."""
     from tests.support.ray.cluster import ray_convoy  # noqa: PLC0415  imports Ray
 
     with ray_convoy(nodes=2, replicas=(2, 2), arguments={"max_batch": 4}) as found:
@@ -70,7 +70,7 @@ def test_other_answers_are_convoys_too(
 
 
 def test_faults_lose_nothing(running: "RayConvoy") -> None:
-    """A replica is killed, a node is lost, and another joins: each request is answered or
+    """While a replica is killed, a node is lost and another joins, each request is answered or
     refused."""
     from tests.support.ray.cluster import Proxy  # noqa: PLC0415
     from tests.support.ray.faults import faults, unexpected  # noqa: PLC0415  imports Ray
@@ -93,7 +93,8 @@ def test_faults_lose_nothing_behind_either_proxy(proxy: str) -> None:
 
 
 def ask(url: str, images: int, stop: threading.Event) -> Counter[int]:
-    """Return the statuses of requests with this many images, one after another."""
+    """Send requests with this many images, one after another, until `stop` is set. Return the
+    counts of their statuses."""
     files = [("file", (sample.name, sample.read_bytes())) for sample in SAMPLES]
     body = [files[n % len(files)] for n in range(images)]
     statuses: Counter[int] = Counter()

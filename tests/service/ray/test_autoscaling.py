@@ -8,8 +8,8 @@ from service.ray.autoscaling import WAITING, QueuePolicy
 
 
 def wanted(policy: QueuePolicy, waiting: list[float], requests: float) -> float:
-    """Return the policy's decision if replicas have these numbers of waiting images, and 8 requests
-    are a full batch."""
+    """Return the number of replicas that the policy wants if the replicas have these numbers of
+    waiting images. 8 requests fill a batch."""
     context = SimpleNamespace(
         aggregated_metrics={WAITING: dict(enumerate(waiting))} if waiting else None,
         total_num_requests=requests,

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def status(inner: ASGIApp) -> httpx.Response:
-    """Return the answer through all middlewares."""
+    """Return the answer of `inner` after it has passed all middlewares."""
     app = inner
     for each in middlewares():
         app = each.cls(app, *each.args, **each.kwargs)
@@ -20,7 +20,7 @@ async def status(inner: ASGIApp) -> httpx.Response:
 
 
 async def unanswered(scope: Scope, receive: Receive, send: Send) -> None:
-    """Act like Ray's proxy when the replica is lost."""
+    """Send no answer, like Ray's proxy after a replica is lost."""
 
 
 @pytest.mark.parametrize("code", [200, 500])

@@ -1,4 +1,4 @@
-"""The counters of each model, and their form for Prometheus and Triton's clients."""
+"""The counters of each model, and how Prometheus and Triton's clients see them."""
 
 import asyncio
 import threading
@@ -193,7 +193,7 @@ def test_tritons_metrics_say_what_the_statistics_say_of_each_model() -> None:
 
 
 def two_models(*, strict: bool = False, **engines: FakeEngine) -> Repository:
-    """Yield warm fakes with these names."""
+    """Return a repository of fakes with these names."""
     limits: Any = {"max_batch": 8, "max_queue": 16, "max_body_bytes": 10_000}
     bounds = Bounds(batch_s=LONG_S)
     repository = Repository(**limits, decode_threads=1, strict=strict, bounds=bounds)

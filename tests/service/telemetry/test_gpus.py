@@ -15,7 +15,7 @@ from tests.support.service.client import samples_in
 
 
 class NVMLError(Exception):
-    """The only exception of the binding."""
+    """The only exception that the binding raises."""
 
 
 class FakeNvml(ModuleType):
@@ -62,7 +62,7 @@ class FakeNvml(ModuleType):
 
 
 def told(nvml: ModuleType | None, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], float]:
-    """Return every GPU metric by its name and its GPU."""
+    """Return the value of every GPU metric, by its name and its GPU."""
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     text = Metrics(max_batch=1).exposition().decode()
     return {

@@ -1,4 +1,5 @@
-"""Log lines are written by a thread, dropped and counted if they are not read, and parsed again."""
+"""A thread writes log lines. Lines that are not read are dropped and counted. Written lines can be
+parsed."""
 
 import json
 import logging
@@ -30,7 +31,7 @@ class Pipe:
         os.close(self.reader)
 
     def lines(self) -> list[str]:
-        """Return everything that was written, after the last write."""
+        """Return all written lines. Nothing can be written afterwards."""
         os.close(self.writer)
         text = b""
         while piece := os.read(self.reader, 65536):

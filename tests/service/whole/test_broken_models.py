@@ -1,4 +1,4 @@
-"""A real server with models that are broken in every way: answers state the fault, but not the
+"""A real server with models that are broken in many ways. Answers state the fault, but not the
 server's folders."""
 
 import re
@@ -67,7 +67,7 @@ def _without_data(place: Path) -> None:
 
 
 def _weights(value: float) -> Callable[[Path], None]:
-    """Write a network with such weights."""
+    """Return a function that writes a network whose weights are all `value`."""
 
     def make(place: Path) -> None:
         save_channels(place / "model.onnx")
@@ -103,7 +103,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a space in its path."""
+    """Return a folder of broken models. Its path has a space."""
     folder = tmp_path_factory.mktemp("kept here") / "some place" / "models"
     for name, (make, _) in BROKEN.items():
         (folder / name).mkdir(parents=True)
@@ -129,7 +129,7 @@ def _names_no_folder(answer: str, folder: Path) -> None:
 
 
 def _by_http(client: httpx.Client, name: str) -> Iterator[str]:
-    """Yield every answer that concerns a model."""
+    """Yield the answers of all paths that concern a model."""
     body = (
         b'{"inputs":[{"name":"image","datatype":"BYTES","shape":[1],"data":["aaaa"]}],'
         b'"outputs":[{"name":"logits"}]}'

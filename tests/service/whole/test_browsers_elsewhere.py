@@ -1,4 +1,5 @@
-"""Web pages of another origin, and names that users guess: /healthz, /v1/models, `image`."""
+"""Web pages of other origins, and paths and names that users guess: /healthz, /v1/models,
+`image`."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Models of clips, served: each form of a clip gets the same label, on both engines."""
+"""Models of clips on a server. Each form of a clip gets the same label, on both engines."""
 
 import base64
 import io
@@ -78,7 +78,7 @@ async def moving_digits() -> AsyncIterator[AppClient]:
 
 
 def digit_moving(motion: str, seed: int = 3) -> Clip:
-    """The images have no noise, so that GIF and JPEG show them, too."""
+    """Return a clip of a moving digit. It has no noise, so that GIF and JPEG store it well."""
     digits, _ = handwriting()
     clip = moving(digits.images[seed], motion, np.random.default_rng(seed))
     return np.where(clip > 127, 255, 0).astype(np.uint8)
@@ -283,7 +283,8 @@ def c3d_of(folder: Path, network: C3D) -> Classifier:
 
 
 async def check_agreement(classifier: Classifier, clips: Sequence[bytes]) -> None:
-    """Serve a model with Convoy's kernels, on the simulator, and with ONNX Runtime."""
+    """Serve a model with Convoy's kernels, on the simulator, and with ONNX Runtime. Check that the
+    scores agree."""
     device = CusimDevice(FAST)
     cuda = CudaEngine(classifier, device, max_batch=1, choose=heuristic(device))
     cpu = OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=1, threads=1)
@@ -305,7 +306,8 @@ async def test_c3d_and_the_moving_digits_agree_on_both_engines(tmp_path: Path) -
 
 @pytest.mark.slow
 async def test_the_papers_c3d_agrees_on_both_engines(tmp_path: Path) -> None:
-    """16×112×112 needs 8 thousand million multiplications per clip: minutes on the simulator."""
+    """A clip of 16×112×112 needs 8 thousand million multiplications, which take minutes on the
+    simulator."""
     paper = c3d_of(tmp_path, PAPER)
     assert paper.preprocessing.image_shape == (16, 112, 112, 3)
     await check_agreement(paper, [video(pictures(digit_moving("growing")))])

@@ -1,4 +1,4 @@
-"""The server with the CUDA engine, whose kernels run on the CPU."""
+"""The server with the CUDA engine. A simulator runs its kernels on the CPU."""
 
 from collections.abc import Collection
 

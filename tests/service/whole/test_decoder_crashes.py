@@ -56,7 +56,7 @@ async def test_a_decoder_that_never_returns_is_answered_500_and_its_thread_repla
     async with serving(decode=decode, decode_threads=1) as (client, pipeline):
 
         async def expire() -> None:
-            """Let more time pass than the file on which the decoder hangs may take."""
+            """Pretend that the file on which the decoder hangs has taken more time than it may."""
             pool = pipeline.decoders._quick.pool
             await until(lambda: hung.acquire(blocking=False))
             for seconds in (0, LONG_S):

@@ -1,4 +1,5 @@
-"""`convoy serve` as users run it: keys from a file and their rotation, logs on standard error."""
+"""`convoy serve` as users run it: API keys from a file, their rotation, and logs on standard
+error."""
 
 import http.client
 import json
@@ -50,7 +51,7 @@ class Serving(AskedServer):
         raise AssertionError(pattern)
 
     def stop(self) -> list[str]:
-        """Return its log, after it has exited normally."""
+        """Terminate the server, check that it exits normally, and return its log."""
         self.process.terminate()
         _, log = self.process.communicate(timeout=PATIENCE_S)
         assert self.process.returncode == 0, log
@@ -64,7 +65,7 @@ def serving(
     environment: Mapping[str, str] | None = None,
     module: str = CONVOY,
 ) -> Iterator[Serving]:
-    """Return a server that may open this many files."""
+    """Yield a server. It may open at most `files` files."""
     asked = ("serve", "--port", "0", "--threads", "1", *flags)
     process = Forked(module, *asked, environ=environment, files=files)
     try:

@@ -1,4 +1,4 @@
-"""SIGTERM while models are loaded, when there is no request to finish."""
+"""SIGTERM while models are being loaded. There is no request to finish then."""
 
 import signal
 import subprocess

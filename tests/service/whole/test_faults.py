@@ -1,4 +1,4 @@
-"""Each fault alone: every accepted request is answered once, and the server continues."""
+"""Each fault alone. Every accepted request is answered exactly once, and the server continues."""
 
 import re
 from collections import Counter
@@ -19,7 +19,7 @@ _DECODES = "--decodes"  # the jobs that run images decode them
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """One server for all faults that it must survive."""
+    """Yield one server for all faults that a server must survive."""
     with rigged(tmp_path_factory.mktemp("shared")) as rig:
         yield rig
         rig.process.terminate()
@@ -41,7 +41,8 @@ def test_a_fault_of_a_decoder_harms_no_other_image_of_its_job(fault: str, tmp_pa
 
 
 def check(fault: Fault, shared: Rig, tmp_path: Path, options: Sequence[str]) -> None:
-    """Inject a fault; if it has options, into a separate server."""
+    """Inject a fault into the shared server or, if the fault has options, into a separate
+    server."""
     with ExitStack() as stack:
         rig = stack.enter_context(rigged(tmp_path, *options)) if options else shared
         before = rig.counted()

@@ -1,4 +1,5 @@
-"""Folders as other programs write them: one server of all of them answers with the right labels."""
+"""Folders in the form that other programs write. One server of all these folders answers with the
+right labels."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -26,7 +27,8 @@ def save_brightest(
     closed: bool = True,
     beside: bool = False,
 ) -> None:
-    """Save a network whose scores are 9 for each channel that is 255 of 255, and 0 at 0.
+    """Save a network with a score per channel. The score is 9 if the channel is 255, and 0 if the
+    channel is 0.
 
     It reverses the normalisation for which it was made, so another normalisation gives other
     scores. With `last`, its channels come last. Without `closed`, it leaves the number of channels
@@ -66,8 +68,8 @@ def write(path: Path, text: object) -> None:
 
 
 def optimum(folder: Path) -> None:
-    """Write a folder as it is on a hub with optimum's exports: the network in a subfolder, its
-    files above."""
+    """Write a folder like a repository on a hub with optimum's exports. The network is in a
+    subfolder, and its other files are above."""
     save_brightest(folder / "onnx" / "model.onnx", *HALF)
     (folder / "onnx" / "model_quantized.onnx").touch()
     transformers_files(folder)
@@ -92,8 +94,8 @@ def transformers_files(folder: Path) -> None:
 
 
 def transformers(folder: Path) -> None:
-    """Write the output of optimum-cli: everything in one folder. Only the processor states the
-    size."""
+    """Write the output of optimum-cli, with all files in one folder. Only the processor's file
+    states the size."""
     save_brightest(folder / "model.onnx", *HALF, closed=False)
     transformers_files(folder)
 
@@ -143,20 +145,21 @@ PostProcess:
 
 
 def paddle_older(folder: Path) -> None:
-    """Write the file that was used before inference.yml, and its list of numbered labels."""
+    """Write the file that PaddleClas used before inference.yml, and its list of numbered labels."""
     save_brightest(folder / "inference.onnx", *IMAGENET)
     write(folder / "inference_cls.yaml", paddle_config("class_id_map_file: label_list.txt"))
     write(folder / "label_list.txt", "0 red\n1 green\n2 blue\n")
 
 
 def tf2onnx(folder: Path) -> None:
-    """Write a network with channels last, as from TensorFlow, and Teachable Machine's labels."""
+    """Write a network with channels last, like TensorFlow's, and labels in the form of Teachable
+    Machine."""
     save_brightest(folder / "model.onnx", *IMAGENET, last=True)
     write(folder / "labels.txt", "0 red\n1 green\n2 blue\n")
 
 
 def mlflow(folder: Path) -> None:
-    """Write the output of MLflow's onnx flavour: the weights are in a file with a random name."""
+    """Write the output of MLflow's onnx flavour, whose weights are in a file with a random name."""
     save_brightest(folder / "model.onnx", *IMAGENET, beside=True)
     write(folder / "MLmodel", "flavors:\n  onnx:\n    data: model.onnx\n    onnx_version: 1.20.0\n")
     write(folder / "conda.yaml", "name: mlflow-env\n")
@@ -172,7 +175,7 @@ def triton(folder: Path) -> None:
 
 
 def torchvision(folder: Path) -> None:
-    """Write the name of weights into model.toml, which needs no other line."""
+    """Write a model.toml that has only the name of torchvision's weights as preset."""
     save_brightest(folder / "model.onnx", *IMAGENET)
     write(folder / "model.toml", 'preset = "resnet50.IMAGENET1K_V2"\n')
     write(folder / "labels.txt", "red\ngreen\nblue\n")

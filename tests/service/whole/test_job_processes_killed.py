@@ -32,7 +32,7 @@ LOST = 500, "the process that ran this batch ended; try again"
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Rig]:
-    """Yield a server of the built-in model with two processes beside a thread."""
+    """Yield a server of the built-in model with two job processes in addition to a thread."""
     options = "serve", "--port", "0", "--threads", "3", *BOUND
     process = Forked(JOBS_SERVER, *options, environ={CONTROL: str(folder)})
     try:
@@ -66,14 +66,15 @@ def children(process: int) -> list[int]:
 
 
 def job_processes(rig: Rig) -> list[int]:
-    """Return the processes that the server's fork server has started: it is the only one with two
+    """Return the job processes. Their parent is the only child of the server that has two
     children."""
     (found,) = [jobs for child in children(rig.process.pid) if len(jobs := children(child)) == 2]
     return found
 
 
 def ready(rig: Rig) -> None:
-    """Wait until both processes are ready; each starts when a batch finds no idle process."""
+    """Wait until both job processes are ready. A process starts when a batch finds no idle
+    process."""
 
     def both() -> bool:
         if rig.metrics()["convoy_job_processes"] == 2:

@@ -53,7 +53,8 @@ def asked(query: str, path: str = "/v1/classify") -> Request:
 
 
 def tensor(**changed: Any) -> Request:
-    """Send V2 one blank digit with these fields of the input changed; None removes a field."""
+    """Return a V2 request for one blank digit, with these fields of the input changed. None removes
+    a field."""
     blank = {"name": "image", "datatype": "UINT8", "shape": [1, 32, 32, 1], "data": [0] * 1024}
     outputs = {"outputs": changed.pop("outputs")} if "outputs" in changed else {}
     given = {key: value for key, value in (blank | changed).items() if value is not None}
@@ -265,8 +266,8 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
 
 
 class Servers(NamedTuple):
-    """Holds addresses: of a server of two models, of which one is the default, and of one that
-    needs a key."""
+    """Holds the addresses of two servers. The first serves two models, one of them as default. The
+    second needs a key."""
 
     http: str
     grpc: str

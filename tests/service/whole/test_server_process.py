@@ -31,8 +31,8 @@ class Server(AskedServer):
         super().__init__(process, int(process.stdout.readline()))
 
     def classify(self, digit: int) -> int | tuple[int, Any]:
-        """Return the likeliest class of an image of `digit`; status and body if the request
-        failed."""
+        """Return the likeliest class of an image of `digit`, or the status and the body if the
+        request failed."""
         status, body = self.exchange("POST", CLASSIFY_PATH, str(digit).encode())
         if status != 200:
             return status, body
@@ -40,7 +40,7 @@ class Server(AskedServer):
         return index
 
     def metric(self, sample: str) -> float:
-        """Return the value of a sample of /metrics; 0 if it does not exist yet."""
+        """Return the value of a sample of /metrics, or 0 if it does not exist yet."""
         _, text = self.exchange("GET", "/metrics")
         try:
             return metric_in(text, sample)
@@ -86,7 +86,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 def read_until(connection: socket.socket, end: bytes) -> bytes:
-    """Return the bytes up to `end`, while the other side keeps the connection open."""
+    """Return the bytes up to `end`. The other side keeps the connection open."""
     received = b""
     while end not in received:
         piece = connection.recv(65536)
@@ -96,7 +96,8 @@ def read_until(connection: socket.socket, end: bytes) -> bytes:
 
 
 def in_flight(server: Server, pool: ThreadPoolExecutor, digits: range) -> list[Future[Any]]:
-    """Return the requests that the server has accepted."""
+    """Request an image of each digit. Return the requests as soon as the server has accepted all of
+    them."""
     requests = [pool.submit(server.classify, digit) for digit in digits]
     until(lambda: server.metric("convoy_images_inside") == len(digits))
     return requests

@@ -44,7 +44,7 @@ def test_the_stages_are_few(stages: list[tuple[str, str]]) -> None:
 
 
 class Step(NamedTuple):
-    """A call, in the order of all threads."""
+    """A call of a function in a thread."""
 
     thread: int
     file: str
@@ -60,7 +60,7 @@ def steps() -> list[Step]:
 
 
 async def traced() -> list[Step]:
-    """Return Convoy's calls for a request with one image, from its first byte to its answer;
+    """Return Convoy's calls for a request with one image, from its first byte to its answer. Return
     nothing if the engine's thread does not decode the image."""
     calls: list[Step] = []
 
@@ -124,7 +124,7 @@ def test_a_request_passes_the_stages_in_their_order(
 
 
 def test_the_way_of_a_request_is_as_long_as_the_page_says(steps: list[Step]) -> None:
-    """Each number on the page is a bound, and at most a fourth above the traced number, because
+    """Each number on the page is at least the traced number, and at most a fourth larger, because
     some paths vary."""
     page = " ".join((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split())
     (numbers,) = re.findall(
@@ -149,10 +149,10 @@ def test_the_way_of_a_request_is_as_long_as_the_page_says(steps: list[Step]) -> 
 
 
 def handovers(steps: list[Step]) -> int:
-    """Return how often a thread posts to another: to the engine's thread, and back to the event
-    loop's.
+    """Return how often a thread posts to another thread: to the engine's thread, and back to the
+    event loop's thread.
 
-    The posts are counted by stages, because the steps of different threads are in no fixed order.
+    The calls that post are counted, because the order of calls in different threads is not fixed.
     """
     posts = ("ThreadPool.post", "ThreadPool.settle")
     return sum(step.function in posts for step in steps)

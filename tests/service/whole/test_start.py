@@ -46,8 +46,8 @@ main()
 
 
 def imported_until_the_first_answer(home: Path) -> tuple[set[str], set[str]]:
-    """The modules that `convoy serve` imports until it has classified an image: in all its
-    processes, and in the serving one."""
+    """Return the modules that `convoy serve` imports until it has classified an image: in all its
+    processes, and in the process that serves."""
     program = PROGRAM % str(ROOT)
     command = [sys.executable, "-c", program, "serve", "--port", "0"]
     environment = {**os.environ, "HOME": str(home)}

@@ -1,5 +1,5 @@
-"""A real server whose model changes under load over both protocols: every answer is from one
-version."""
+"""A real server whose model changes under load over both protocols. Every answer comes from a
+single version."""
 
 import asyncio
 import json
@@ -104,7 +104,7 @@ def test_the_calls_of_tritons_client_work_by_both_protocols(tmp_path: Path) -> N
 
 
 def versions(client: Any) -> list[str]:
-    """Return a model's versions; gRPC messages have attributes where JSON has keys."""
+    """Return a model's versions. Over gRPC they are an attribute, and in JSON they are a key."""
     metadata = client.get_model_metadata(NAME)
     found: list[str] = metadata["versions"] if isinstance(metadata, dict) else metadata.versions
     return list(found)

@@ -95,7 +95,7 @@ def _scene() -> bytes:
 
 
 def _theirs(trained: Trained) -> Callable[[Image.Image], Image.Image]:
-    """Return the transform without its last steps, which create a normalised tensor."""
+    """Return the library's transform without its last steps, which create a normalised tensor."""
     import timm.data  # noqa: PLC0415
     import torchvision.models  # noqa: PLC0415
     from torchvision.transforms import functional  # noqa: PLC0415
@@ -180,8 +180,8 @@ def test_what_the_docs_say_of_a_jpeg_that_is_decoded_at_one_half() -> None:
 )
 @pytest.mark.parametrize(("backend", "median", "mean"), [("cv2", 2.6, 3.7), ("pil", 0, 1.7)])
 def test_what_the_docs_say_of_paddleclas(backend: str, median: float, mean: float) -> None:
-    """With every backend, its operators round the longer side and the crop's position
-    differently."""
+    """With every backend, PaddleClas' operators round the longer side and the crop's position
+    differently from Convoy."""
     import cv2  # noqa: PLC0415
 
     exact = _preprocessing({"size": 224, "resize": 256})
@@ -205,7 +205,8 @@ def test_what_the_docs_say_of_paddleclas(backend: str, median: float, mean: floa
 @needs_trainers
 @pytest.mark.skipif(len(EVERY_PHOTOGRAPH) < 200, reason=f"needs the photographs of {SHARED}")
 def test_a_model_of_timm_has_timms_scores_of_each_photograph(tmp_path: Path) -> None:
-    """Use the file that timm itself writes next to a model; the weights are random, from a seed."""
+    """The model is described by the file that timm itself writes next to it. Its weights are
+    random, from a seed."""
     import timm  # noqa: PLC0415
     import torch  # noqa: PLC0415
     from timm.models._hub import save_config_for_hf  # noqa: PLC0415
@@ -270,8 +271,8 @@ def test_a_model_of_timm_has_timms_scores_of_each_photograph(tmp_path: Path) -> 
 def test_the_file_that_transformers_writes_gives_transformers_tensors(
     tmp_path: Path, kind: str, settings: dict[str, object]
 ) -> None:
-    """It resizes tensors, which differ only by rounding, and its crops may be a pixel away from
-    Convoy's."""
+    """transformers resizes tensors, whose pixels differ only by rounding. Its crops may be shifted
+    by a pixel from Convoy's."""
     import transformers  # noqa: PLC0415
 
     processor = getattr(transformers, kind)(**settings)

@@ -1,4 +1,5 @@
-"""A real server whose engine hangs: 5xx, not ready, ready again; in the end, it exits."""
+"""A real server whose engine hangs. It answers 5xx, is not ready, and is ready again. After too
+many hangs, it exits."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Fixtures of a browser on a page."""
+"""Fixtures for tests of the pages in a browser."""
 
 from tests.support.service.browser import address, browser, page, view
 

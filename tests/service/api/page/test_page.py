@@ -1,4 +1,5 @@
-"""The pages at / and /docs load nothing from elsewhere, and work in a browser as they say."""
+"""The pages at / and /docs load nothing from other hosts, and all their functions work in a
+browser."""
 
 import io
 import re
@@ -218,7 +219,7 @@ def test_where_it_looked_takes_seven_batches_of_seven(page: "Page") -> None:
 
 
 def _images(page: "Page") -> float:
-    """Return the images that the server has answered."""
+    """Return the number of images that the server has answered."""
     answer = page.request.get(page.url.partition("#")[0] + "metrics")
     return sum(map(float, re.findall(r"^convoy_images_total{.*} (\S+)$", answer.text(), re.M)))
 

@@ -1,4 +1,4 @@
-"""The answers on the page: all are kept, filtered, downloaded and readable."""
+"""The answers on the page: all are kept, can be filtered and downloaded, and are readable."""
 
 import csv
 import io

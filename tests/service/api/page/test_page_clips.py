@@ -1,4 +1,4 @@
-"""The page with a model of clips: clips are chosen in each of their forms, played and answered."""
+"""The page with a model of clips: clips in each form can be chosen, are played and get answers."""
 
 import io
 import subprocess
@@ -54,7 +54,7 @@ def named(name: str, kind: str, data: bytes) -> Any:
 
 
 def stills(motion: str) -> list[Any]:
-    """Return the frames, in an order in which no file dialogue lists them."""
+    """Return the files of the frames, in an order that differs from a file dialogue's."""
     each = [
         named(f"{n}.png", "image/png", encode(image, "PNG"))
         for n, image in enumerate(frames(motion), 4)

@@ -1,4 +1,4 @@
-"""The film of five tasks that a new user of the page can do."""
+"""The film that shows five tasks of a new user of the page."""
 
 import time
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
-"""Requests with recorded answers of Triton 2.51: Convoy answers the same, except for a table of
-differences."""
+"""Requests with recorded answers of Triton 2.51: except for a table of differences, Convoy's
+answers are the same."""
 
 import json
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """NVIDIA's perf_analyzer, unchanged and pinned, with a real server, if it is installed.
 
-Its wheel needs glibc 2.38: `pip install perf-analyzer==2.60.0` on Ubuntu 24.04 or Debian 13. With
-an older glibc, pip installs a placeholder with the same name that measures nothing.
+Its wheel needs glibc 2.38. So run `pip install perf-analyzer==2.60.0` on Ubuntu 24.04 or Debian 13.
+With an older glibc, pip installs a placeholder with the same name, which measures nothing.
 """
 
 import csv
@@ -15,7 +15,8 @@ from tests.support.servers.several_models import CHANNELS
 
 
 def is_installed() -> bool:
-    """Return whether a real perf_analyzer is installed; it does not print its version."""
+    """Return whether a real perf_analyzer is installed. It has no option that prints its
+    version."""
     program = shutil.which("perf_analyzer")
     if program is None:
         return False

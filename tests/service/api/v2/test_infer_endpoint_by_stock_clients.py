@@ -1,4 +1,4 @@
-"""Other servers' clients, unchanged and pinned, with a real server process.
+"""The clients of other servers, unchanged and pinned, with a real server process.
 
 Each client is installed once from its registry into a separate environment under `.cache/clients`.
 Triton's two example programs are not in any package, so they come from a commit of its repository.
@@ -41,7 +41,7 @@ SUPPORT = ROOT / "tests" / "support" / "service"
 
 
 def installed(name: str, wanted: tuple[str, ...]) -> Environment:
-    """Return an environment with a client; the test is skipped if no package registry answers."""
+    """Return an environment with a client. If no package registry answers, skip the test."""
     try:
         return environment(name, wanted, CACHE, print)
     except NotInstalledError as error:
@@ -49,7 +49,7 @@ def installed(name: str, wanted: tuple[str, ...]) -> Environment:
 
 
 def example(name: str) -> Path:
-    """Return one of Triton's example programs, from its commit."""
+    """Return one of Triton's example programs, from a commit of Triton's repository."""
     path = CACHE / COMMIT / name
     if not path.is_file():
         address = f"{EXAMPLES}/src/python/examples/{name}"

@@ -1,4 +1,4 @@
-"""A Triton client that moves to Convoy: for its tensors, it gets the same scores as from ONNX
+"""A client of Triton gets from Convoy, for the same tensors, the same scores as from ONNX
 Runtime."""
 
 import re

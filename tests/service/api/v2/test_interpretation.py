@@ -41,13 +41,13 @@ def asked(tensor: Mapping[str, Any] | None = None, **fields: Any) -> Asked:
 
 
 def by_json(request: Asked) -> InferRequest:
-    """Return Convoy's reading of it as JSON."""
+    """Return how Convoy reads the request as JSON."""
     text = json.dumps(request, default=_base64)
     return parse_request(text.encode(), None, INFO, max_images=MOST)
 
 
 def by_binary(request: Asked) -> InferRequest:
-    """Return Convoy's reading of it with the tensor after the JSON."""
+    """Return how Convoy reads the request with the tensor after the JSON."""
     (tensor,) = request["inputs"]
     data = _raw(tensor)
     own = {**tensor, "parameters": {"binary_data_size": len(data)}}
@@ -57,7 +57,7 @@ def by_binary(request: Asked) -> InferRequest:
 
 
 def by_protobuf(request: Asked) -> InferRequest:
-    """Return Convoy's reading of it as a message with typed contents."""
+    """Return how Convoy reads the request as a message with typed contents."""
     message, contents = _message(request)
     (tensor,) = request["inputs"]
     getattr(contents, _CONTENTS[tensor["datatype"]]).extend(tensor["data"])
@@ -65,7 +65,7 @@ def by_protobuf(request: Asked) -> InferRequest:
 
 
 def by_raw_protobuf(request: Asked) -> InferRequest:
-    """Return Convoy's reading of it as a message with raw contents."""
+    """Return how Convoy reads the request as a message with raw contents."""
     message, _ = _message(request)
     message.raw_input_contents.append(_raw(request["inputs"][0]))
     return infer_request(read_message(message.SerializeToString()), INFO, max_images=MOST)
@@ -156,8 +156,8 @@ TOO_LARGE, NO_NUMBER = "'x' has a number that is too large for FP32", "JSON is m
 def test_a_number_that_is_not_finite_is_taken_as_it_is_but_not_in_json(
     understood: Form, number: float, says: str
 ) -> None:
-    """Triton accepts such numbers; its perf_analyzer sends NaN even in JSON, which does not define
-    it."""
+    """Triton accepts such numbers. Its perf_analyzer sends NaN even in JSON, although JSON does not
+    define NaN."""
     numbers = [*FLOATS[1:], number]
     request = asked({**TENSOR, "data": numbers})
     if understood is by_json and not math.isnan(number):

@@ -1,4 +1,5 @@
-"""Long JSON of the V2 protocol is read in pieces, with the same meaning as when read at once."""
+"""Long JSON of the V2 protocol is read in pieces. It has the same meaning as if it were read at
+once."""
 
 import base64
 import json
@@ -123,7 +124,8 @@ def test_numbers_that_are_out_of_place_are_refused(data: str, space: int) -> Non
 
 def test_a_number_that_begins_a_piece_may_not_follow_a_bracket() -> None:
     def body(last: str, first: str) -> bytes:
-        """Return two rows in two pieces, the first of which ends with this text."""
+        """Return a request for two images whose JSON is read in two pieces. The first piece ends
+        with `last`, and the second begins with `first`."""
         pieces = "[0,1,2,3,4,".rjust(SMALL - 2) + last + (first.ljust(20) + ",").ljust(SMALL)
         return body_of(f"[{pieces}[6,7,8,9,10,11]]", "UINT8", [2, 2, 3, 1])
 

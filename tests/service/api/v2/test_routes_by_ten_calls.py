@@ -1,5 +1,5 @@
-"""The example in docs/moving-from-triton.md runs over both protocols, with the output on the
-page."""
+"""The example in docs/moving-from-triton.md runs over both protocols, and prints the output that
+the page shows."""
 
 import re
 import runpy
@@ -14,7 +14,7 @@ SCRIPT = ROOT / "docs" / "ten_calls.py"
 
 
 def shown() -> list[str]:
-    """Return the output of a run on the page."""
+    """Return the output that the page shows for a run."""
     page = (ROOT / "docs" / "moving-from-triton.md").read_text(encoding="utf-8")
     return re.findall(r"(?m)^    (\d+\. .*)$", page)
 

@@ -1,6 +1,6 @@
 """All calls of NVIDIA's client, tritonclient, to a real server process.
 
-CALLS states for each call whether it is answered as by Triton or refused on purpose.
+CALLS states for each call whether Convoy answers like Triton or refuses the call on purpose.
 """
 
 import inspect
@@ -19,7 +19,7 @@ from tests.support.service.triton import UNKNOWN, TritonClient, files, has_statu
 
 
 def answers(expected: Any) -> Callable[[Any], None]:
-    """Check that the call has exactly this answer."""
+    """Return a check that an answer is exactly `expected`."""
 
     def check(answer: Any) -> None:
         assert answer == expected
@@ -45,7 +45,7 @@ def _is_channels(answer: Any) -> None:
 
 
 def _is_configuration(answer: Any) -> None:
-    """Return the parts that perf_analyzer and Triton's image_client read."""
+    """Check the parts that perf_analyzer and Triton's image_client read."""
     assert (answer["name"], answer["max_batch_size"]) == (CHANNELS, 8)
     (own,), (scores,) = answer["input"], answer["output"]
     assert (own["name"], own["data_type"], own["dims"]) == ("x", "TYPE_FP32", [3, 4, 6])
@@ -86,7 +86,7 @@ def test_a_query_asks_for_all_that_a_request_may_name(address: str) -> None:
 
 
 def _are_statistics(*names: str) -> Callable[[Any], None]:
-    """Return the parts that perf_analyzer reads; every number must exist."""
+    """Check the parts that perf_analyzer reads. Every number must exist."""
 
     def check(answer: Any) -> None:
         assert [model["name"] for model in answer["model_stats"]] == list(names)

@@ -1,5 +1,5 @@
-"""Each cell of the table of bounds names a test that sends requests to that interface, or its own
-test."""
+"""Each cell of the table of bounds names a test that sends requests to the interface of its row, or
+another special test."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,8 @@ _LETTER = re.compile(r"\[([a-z]{1,2})\]")
 
 
 def rows(begin: str) -> list[list[str]]:
-    """Return the cells of a table's rows, starting with the line that begins with this text."""
+    """Return the cells of a table's rows. The table starts with the line that begins with
+    `begin`."""
     lines = _TABLE[_TABLE.index(begin) :].split("\n\n", 1)[0].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
@@ -26,7 +27,7 @@ def is_there(test: str) -> bool:
     return bool(re.search(rf"def {name}\(", (_TESTS / file).read_text("utf-8")))
 
 
-# What is one image by its form has no bound of its own on images.
+# This form has exactly one image, so it has no separate bound on images.
 ONE = {"classify, an image"}
 
 # Tests that send to one surface, which is the only one with this bound.
@@ -34,7 +35,7 @@ OWN = {"clips": {"cl"}, "`/v1/.../pixels`": {"sp"}}
 
 
 def surfaces_of(test: str) -> set[str]:
-    """Return the interfaces to which a test sends requests: those by which it is parametrised."""
+    """Return the interfaces to which a test sends requests. The test is parametrised by them."""
     module = test_holds if "test_holds" in test else test_surfaces
     found = getattr(module, test.partition("::")[2], None)
     marks = [mark for mark in getattr(found, "pytestmark", []) if mark.args[:1] == ("surface",)]
@@ -42,8 +43,8 @@ def surfaces_of(test: str) -> set[str]:
 
 
 def empty_cells(surfaces: list[list[str]], legend: dict[str, str]) -> list[tuple[str, str]]:
-    """Return the row and text of each cell without a test that sends requests to each interface of
-    the row."""
+    """Return the row and the text of each cell that lacks tests. A cell needs tests that send
+    requests to each interface of its row."""
     found = []
     for name, *cells in surfaces:
         for cell in cells:

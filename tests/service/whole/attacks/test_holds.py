@@ -75,7 +75,7 @@ def in_embeddings(encoding: Any) -> Callable[[], bytes]:
 
 
 def within(endpoint: Any, form: Any, found: Any) -> bytes:
-    """Read an answer, which has no more bytes than were reserved for it."""
+    """Return the body of an answer. Check that it has no more bytes than were reserved for it."""
     body = bytes(endpoint.answer(form, found, phases).body)
     assert len(body) <= endpoint.answer_bytes(form, found)
     return body
@@ -182,7 +182,8 @@ def refused(read: Callable[..., object], *arguments: object) -> None:
 
 @pytest.mark.parametrize("surface", EVERY)
 def test_a_surface_lets_other_threads_run(surface: str) -> None:
-    """tests/fuzz tries long bodies of each kind that it reads, and the tests above its answers."""
+    """For each interface, tests/fuzz tries long bodies of each kind that the interface reads, and
+    the tests above try its answers."""
     if (read := SHORT_BODIES.get(surface)) is not None:
         assert longest_hold_s(read, TRIES, MOST_HELD_S) <= MOST_HELD_S
         return

@@ -1,5 +1,5 @@
-"""A tensor that overflows the model is refused with the reason, and the rest of its batch is
-right."""
+"""A tensor that overflows the model is refused with the reason. The other images of its batch have
+the right scores."""
 
 import http.client
 import json

@@ -1,7 +1,7 @@
 """No request blocks the event loop for long, at any interface.
 
-The CPU time of the loop's own thread in one callback is measured, because it does not depend on
-other work on the machine. `test_holds` does the same for the GIL.
+The tests measure the CPU time that one callback takes in the loop's own thread, because it does not
+depend on other work on the machine. `test_holds` tests the same for the GIL.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ FLOATS = 33  # as many tensors of four bytes a number as a body may have
 
 
 class WideEngine(FakeEngine):
-    """Scores every image with the same row."""
+    """Returns the same row of scores for every image."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -143,8 +143,8 @@ def by_grpc(port: int, method: str, data: bytes) -> str:
 
 
 async def longest_s(ask: Callable[[], str], patch: pytest.MonkeyPatch) -> tuple[float, str]:
-    """Return the longest callback's seconds on an idle core, in the best of several tries, and the
-    request's outcome."""
+    """Return the time of the longest callback, in seconds of an idle core, in the best of several
+    tries. Also return the request's outcome."""
     found, ended = float("inf"), ""
     for _ in range(TRIES):
         before = slowness()
@@ -184,7 +184,7 @@ def tensor(datatype: str, shape: list[int], **parameters: Any) -> dict[str, Any]
 
 
 def in_v2(asked: dict[str, Any], data: bytes = b"", **wanted: Any) -> bytes:
-    """Return a request with its tensor in binary or in shared memory."""
+    """Return a V2 request whose tensor is binary or in shared memory."""
     if data:
         asked["parameters"]["binary_data_size"] = len(data)
     outputs = [{"name": "scores", "parameters": wanted}]
@@ -338,7 +338,7 @@ async def too_long(
     requests: Mapping[str, Make],
     calls: Mapping[str, tuple[str, Make]],
 ) -> list[str]:
-    """Return the requests that blocked the loop for too long, each with its outcome."""
+    """Return the requests that block the loop for too long, each with its outcome."""
     asked = {name: partial(by_http, ports.http, make()) for name, make in requests.items()}
     for name, (method, make) in calls.items():
         asked[name] = partial(by_grpc, ports.grpc, method, make())

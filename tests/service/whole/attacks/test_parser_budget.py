@@ -32,7 +32,7 @@ INFO = ModelInfo("m", "1", (224, 224, 3), "scores", OutputKind.LOGITS, ())
 
 
 def feed(data: bytes) -> float:
-    """Return the seconds that a connection takes to read this, without a client and an
+    """Return the seconds that a connection takes to read `data`, without a client or an
     application."""
     return asyncio.run(_feed(data))
 
@@ -90,7 +90,7 @@ _TRIES = 10
 
 
 def check_budget(timed: Callable[[], float], size: int) -> None:
-    """Check that the fastest of a few runs, in seconds, is within the limit for `size` bytes."""
+    """Check that the time of the fastest of a few runs is within the limit for `size` bytes."""
     tried = []
     for _ in range(_TRIES):
         tried.append(timed() / slowness() * 1e3 / max(size / 1e6, _LEAST_MB))

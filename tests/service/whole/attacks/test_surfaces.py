@@ -1,6 +1,7 @@
-"""Every interface enforces every bound, with limits that small files and short times reach.
+"""Every interface enforces every bound. The limits are so low that small files and short times
+reach them.
 
-The table of docs/reliability.md has a row for each of `ROWS`; `test_bounds` checks that both agree.
+The table of docs/reliability.md has a row for each of `ROWS`. `test_bounds` checks that they agree.
 """
 
 import asyncio
@@ -164,7 +165,7 @@ every_surface = pytest.mark.parametrize("surface", EVERY)
 
 
 class ClipEngine(MappedEngine):
-    """An engine for clips, which looks only at the first frame."""
+    """An engine for clips. It scores only the first frame."""
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         """Return the scores of each clip's first frame."""
@@ -178,7 +179,7 @@ class Surface:
         self.name, self.server, self.port, self.repository = name, server, port, repository
 
     def files(self, size: tuple[int, int], count: int = 1) -> list[bytes]:
-        """Return files that it accepts, each a digit."""
+        """Return files that the interface accepts. Each shows a digit."""
         return [animated(size) if self.name == "clips" else photo(7, size)] * count
 
     def request(self, files: Sequence[bytes]) -> bytes:
@@ -190,7 +191,7 @@ class Surface:
         return post(body, f"Content-Type: {kind}", path=path)
 
     async def ask(self, files: Sequence[bytes], source: str = "127.0.0.1") -> str:
-        """Send files, and return the error of the answer, or nothing."""
+        """Send files, and return the answer's error, or an empty text."""
         if self.name in BY_HTTP:
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", self.server.port, local_addr=(source, 0)
@@ -454,7 +455,7 @@ async def test_answers_that_are_not_read_end_and_count(surface: str) -> None:
 
 
 async def leave_unread(asked: Surface, request: bytes) -> None:
-    """Send requests over HTTP until answers wait, and wait until the server closes the
+    """Send requests over HTTP until unread answers wait, and then wait until the server closes the
     connection."""
     room, loop = asked.repository.room, asyncio.get_running_loop()
     with socket.socket() as client:

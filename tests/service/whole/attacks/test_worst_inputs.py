@@ -1,6 +1,8 @@
-"""A server under the worst known inputs: an honest client among eight clients that send only these.
+"""A server under the worst known inputs. One honest client is served next to eight clients that
+send only these inputs.
 
-The same test runs over gRPC, with the messages of tests/fuzz/lock.py and with compressed messages.
+The same test also runs over gRPC, with the messages of tests/fuzz/lock.py and with compressed
+messages.
 """
 
 import http.client
@@ -52,8 +54,8 @@ _SAMPLES = {
 
 
 def hostile(times: int) -> list[Asked]:
-    """Return one request for each of the worst inputs, and several for those that take long to
-    read."""
+    """Return a request for each of the worst inputs, and `times` requests for inputs that take long
+    to read."""
     form = {"Content-Type": f"multipart/form-data; boundary={worst.BOUNDARY.decode()}"}
     gzip = {"Content-Encoding": "gzip"}
     asked: list[Asked] = []
@@ -76,14 +78,14 @@ class Attack:
 
     def __init__(self, port: int, *, again: bool) -> None:
         self.port, self._again = port, again
-        # 0: the server closed without an answer
+        # 0 means that the server closed the connection without an answer.
         self.statuses: Counter[int | grpc.StatusCode] = Counter()
         self.stopped = threading.Event()
         self._asked = hostile(4 if again else 1)
 
     def start(self) -> tuple[list[threading.Thread], list[threading.Thread]]:
-        """Start; the clients end when everything is sent, and all threads end soon after `stopped`
-        is set."""
+        """Start the threads: first the clients, then others. The clients end when everything is
+        sent. All threads end soon after `stopped` is set."""
         clients = [threading.Thread(target=self._ask, args=(n,)) for n in range(CLIENTS)]
         others = [threading.Thread(target=self._send_heads), threading.Thread(target=self._open)]
         for thread in (*clients, *others):
@@ -120,7 +122,7 @@ class Attack:
                 s.recv(100)
 
     def _open(self) -> None:
-        """Connections that send nothing."""
+        """Open connections on which nothing is sent."""
         silent = []
         while not self.stopped.wait(0.02):
             with suppress(OSError):
@@ -130,10 +132,10 @@ class Attack:
 
 
 class GrpcAttack(Attack):
-    """gRPC connections that send nothing."""
+    """Clients that send the worst messages over gRPC."""
 
     def start(self) -> tuple[list[threading.Thread], list[threading.Thread]]:
-        """Start the threads in the same way."""
+        """Start the threads of the clients."""
         named = b"\x0a\x06digits"  # the field that names the model
         worst_known = (long for kind, long in lock.KNOWN.values() if kind == b"protobuf")
         bodies = [named + long.body() for long in worst_known]
@@ -170,10 +172,10 @@ _REFUSED = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def check(server: Serving, seconds: float | None = None, grpc_port: int | None = None) -> None:
-    """Attack for this long, or until each input was sent once.
+    """Attack for `seconds`, or until each input was sent once.
 
-    Every honest request must be answered with its own result and, if the attack lasts for a time,
-    soon.
+    Every honest request must be answered with its own result. If `seconds` is given, the answers
+    must also come soon.
     """
     before = peak_bytes(server.process.pid)
     kind, port = (Attack, server.port) if grpc_port is None else (GrpcAttack, grpc_port)

@@ -1,4 +1,5 @@
-"""Faults, injected one by one: every accepted request is answered once, and the server continues.
+"""Faults, which are injected one by one. Every accepted request is answered exactly once, and the
+server continues.
 
 `python -m tests.service.whole.faults` prints the faults as the table of deploy/FAULTS.md.
 """

@@ -1,4 +1,4 @@
-"""A fault: its cause, and the outcomes of the requests."""
+"""Defines a fault: how it is injected, and the outcomes of the requests."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ class Fault:
     """A fault that can be injected."""
 
     name: str
-    seen: str  # what the client sees of it
+    seen: str  # the effect that the client sees
     inject: Inject
-    options: tuple[str, ...] = ()  # of a server of its own; none: all such faults share one
-    ends: bool = False  # whether the server is meant to be gone afterwards
+    options: tuple[str, ...] = ()  # of a separate server; faults without options share one server
+    ends: bool = False  # whether the fault ends the server
 
 
 Faults = dict[str, Fault]

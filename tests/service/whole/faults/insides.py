@@ -1,4 +1,4 @@
-"""Engines and decoders that fail, each in its own way, and queues that are full."""
+"""Engines and decoders that fail in different ways, and queues that are full."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -12,7 +12,8 @@ fault = collector(INSIDES)
 
 
 def _fails(picture: bytes) -> Inject:
-    """The fault's request is answered with 500, and concurrent requests get one answer each."""
+    """Return an injection: an image's request must be answered with 500, and each concurrent
+    request exactly once."""
 
     def inject(rig: Rig) -> Counted:
         status, message = rig.classify(picture)

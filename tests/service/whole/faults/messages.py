@@ -1,4 +1,4 @@
-"""Requests that violate HTTP, or the protocol inside it."""
+"""Requests that violate HTTP, or the protocol of their body."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ _NESTED = [
 
 
 def _refused(rig: Rig, *pieces: bytes, status: int, half_close: bool = False) -> None:
-    """Check that there is one answer, an error."""
+    """Check that the only answer is an error."""
     (answer,) = rig.answers(*pieces, half_close=half_close)
     assert answer[0] == status, answer
 

@@ -1,4 +1,5 @@
-"""Images that cause a fault where they are processed: `b"decoder raises"`, `b"engine hangs"`."""
+"""Images whose decoding or scoring causes a fault, such as `b"decoder raises"` and `b"engine
+hangs"`."""
 
 import sys
 import time
@@ -99,15 +100,14 @@ _PIXELS = {name: 100 + number for number, name in enumerate(_ENGINE)}
 
 
 def prepare_faulty(data: bytes) -> Decoding:
-    """Prepare real images, of which a black one shows a 0, and the names that `faulty_decode`
-    knows."""
+    """Prepare a real image (a black image shows a 0), or a name that `faulty_decode` knows."""
     if data.startswith((b"\xff\xd8\xff", b"\x89PNG", b"RIFF")):
         return prepare_image(data, _ONE_PIXEL, ImageLimits())
     return _prepare_free(data)
 
 
 def faulty_decode(data: bytes) -> Pixels:
-    """Decode digits, or cause the fault with this name."""
+    """Decode a digit, or cause the fault that the data names."""
     if data in _PIXELS:
         return np.full((1, 1, 1), _PIXELS[data], np.uint8)
     if data in _DECODER:
@@ -120,7 +120,7 @@ _prepare_free = free(faulty_decode)
 
 
 class FaultyScores:
-    """Scores digits for one engine, until an image breaks it: then it returns only NaN."""
+    """Scores digits for one engine. After an image has broken the engine, it returns only NaN."""
 
     def __init__(self) -> None:
         self._broken = False
@@ -132,8 +132,7 @@ class FaultyScores:
 
 
 def _scores(images: Images) -> Scores:
-    """Return each digit's class, or for all images the result of the first image that is not a
-    digit."""
+    """Return scores for the digits. If an image names a fault, cause this fault for all images."""
     pixels = set(images[:, 0, 0, 0].tolist())
     for name, pixel in _PIXELS.items():
         if pixel in pixels:

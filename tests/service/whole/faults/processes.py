@@ -1,4 +1,4 @@
-"""Faults of the process: signals, a full log, no file descriptors, a clock that jumps."""
+"""Faults of the process: signals, a full log, too few file descriptors, and a clock that jumps."""
 
 import resource
 import signal
@@ -91,7 +91,7 @@ def _(rig: Rig) -> Counted:
 
 
 def _fails_and_serves(rig: Rig) -> Counted:
-    """Log many messages with tracebacks, while requests are answered."""
+    """Let the server log many tracebacks, and check that it still answers requests."""
     for _ in range(40):
         assert rig.classify(b"decoder raises")[0] == 500
     with rig.others():

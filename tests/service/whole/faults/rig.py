@@ -26,12 +26,12 @@ _REQUESTS = "convoy_requests_total"
 
 
 class Rig(AskedServer):
-    """A running fake server with its faults, and clients for it."""
+    """A running fake server into which faults can be injected, and its clients."""
 
     def __init__(
         self, process: Forked, errors: Path, control: Control, port: int | None = None
     ) -> None:
-        """Use the `port`; None: the process prints it."""
+        """Take a running server. If `port` is None, the process prints its port."""
         assert process.stdout is not None
         super().__init__(process, int(process.stdout.readline()) if port is None else port)
         self.control = control
@@ -52,17 +52,17 @@ class Rig(AskedServer):
 
     @contextmanager
     def others(self, pictures: int = 8) -> Iterator[None]:
-        """While the block runs, check that other clients' images are answered, each with its own
-        digit."""
+        """Check that images of other clients, sent while the block runs, are answered with their
+        own digits."""
         with ThreadPoolExecutor(pictures) as pool:
             answers = [pool.submit(self.classify, n % 10) for n in range(pictures)]
             yield
             assert [each.result() for each in answers] == [(200, n % 10) for n in range(pictures)]
 
-    # --- what the server says of itself ---
+    # --- the state that the server reports ---
 
     def metrics(self) -> dict[str, float]:
-        """Return the samples of /metrics without buckets, by name and status."""
+        """Return the samples of /metrics, except buckets, by name and status."""
         status, text = self.exchange("GET", "/metrics")
         assert status == 200
         return {
@@ -95,10 +95,10 @@ class Rig(AskedServer):
         """Return the number of open files of the process."""
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
-    # --- clients as they should not be ---
+    # --- misbehaving clients ---
 
     def answers(self, *pieces: bytes, half_close: bool = False) -> list[tuple[int, Any]]:
-        """Return every answer on a connection that sent these bytes, until the server closes it."""
+        """Send bytes on a connection. Return all answers until the server closes the connection."""
         with closing(self.raw(*pieces)) as connection:
             if half_close:
                 connection.shutdown(socket.SHUT_WR)
@@ -109,7 +109,8 @@ class Rig(AskedServer):
         until(lambda: self.inside()[0] == images)
 
     def wait_until_inside(self, request: "Future[Any]") -> None:
-        """Wait until an image is accepted, or its request has been accepted and answered."""
+        """Wait until an image is accepted, or until its request was accepted and already
+        answered."""
         until(lambda: request.done() or self.inside()[0] > 0)
 
     def many(
@@ -121,7 +122,7 @@ class Rig(AskedServer):
 
 @contextmanager
 def rigged(folder: Path, *options: str) -> Iterator[Rig]:
-    """Yield a fake server with faults; it is killed if it still runs at the end."""
+    """Yield a fake server with faults. At the end, the server is killed if it still runs."""
     errors = folder / "stderr"
     with errors.open("w") as opened:
         told = ("--faults", "--control", str(folder), *options)
@@ -146,7 +147,8 @@ def post(body: bytes, *lines: str, path: str = CLASSIFY_PATH) -> bytes:
 
 
 def reset(connection: socket.socket) -> None:
-    """Leave like a crashed client: everything that arrives from now on is answered with a reset."""
+    """Close a connection like a crashed client: from now on, bytes from the server are answered
+    with a reset."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
 
@@ -161,7 +163,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 def parse_answers(received: bytes) -> list[tuple[int, Any]]:
-    """Return every complete answer in the received bytes, which may contain nothing else."""
+    """Return every complete answer in the received bytes. Fail if they contain anything else."""
     answers = []
     while received:
         top, blank, rest = received.partition(b"\r\n\r\n")
@@ -180,7 +182,8 @@ def parse_answers(received: bytes) -> list[tuple[int, Any]]:
 
 
 def read_answer(status: int, content: Any) -> tuple[int, Any]:
-    """Return the status, and the likeliest class of a single image, or the message of an error."""
+    """Return the status and the content: the likeliest class, a list of them for several images, or
+    the message of an error."""
     if status != 200:
         assert list(content) == ["error"], content
         return status, content["error"]
