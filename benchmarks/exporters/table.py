@@ -17,12 +17,13 @@ Convoy, without any flag. The networks have random weights, which amplify small 
 - *right*: no probability differs by more than {tolerance:g}.
 - *right with exact*: this needs [`exact = true`](models.md#exact), because the network amplifies
   differences in a pixel's last bit.
-- *right to a step of 8 bits*: a quantized network differs by at most {step:g}, because a value
-  between two codes may be rounded to either; or by at most {own:g} times as much as ONNX Runtime's
-  two own ways to run the file differ (node by node, and with integers and exact sums).
+- *right to a step of 8 bits*: no probability of a quantized network differs by more than {step:g},
+  because a value between two codes may be rounded to either code. ONNX Runtime itself can run such
+  a file in two ways: node by node, or with integers and exact sums. If the two results differ,
+  {own:g} times their difference is allowed, too.
 - *refused* and *warned*: the last column has Convoy's message.
 
-For transformers, the image processors that use Pillow were taken (`ViTImageProcessorPil` and so
+For transformers, the image processors that use Pillow answered (`ViTImageProcessorPil` and so
 on). Since version 5, the processors with plain names resize with torchvision if it is installed,
 and some of their pixels differ from Pillow's by 1.
 

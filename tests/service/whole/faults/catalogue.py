@@ -83,8 +83,8 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "400",
         "images/test_clip.py::test_each_frame_needs_the_bytes_that_its_pixels_take_at_least",
     ),
-    "long clips keep coming": (
-        "503 with Retry-After for their client; images and clips of others are decoded",
+    "a client keeps sending long clips": (
+        "503 with Retry-After; images and clips of other clients are decoded",
         "images/test_decode_pool.py::"
         "test_long_ones_keep_neither_large_nor_other_clients_long_ones_from_a_thread",
     ),
@@ -113,7 +113,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "test_while_memory_is_short_bodies_are_refused_and_all_else_is_answered",
     ),
     "the disk is full, or read-only": (
-        "the answer; models that must be kept are kept in memory",
+        "the answer; the models that Convoy would store on disk are stored in memory",
         "hosting/test_kept.py::test_without_a_place_on_disk_it_is_in_memory_and_the_log_says_so",
     ),
 }
@@ -123,7 +123,7 @@ _HEAD = """# Faults
 `pytest tests/service/whole/test_faults.py` injects these faults into a running server, one by one.
 After each fault, the test checks that every accepted request has been answered exactly once, that
 the counters add up, that no request is left in the server, and that the server answers new images.
-`python -m tests.service.whole.faults` writes this table, and a test compares both.
+`python -m tests.service.whole.faults` prints this page, and a test compares both.
 
 | fault | what the client sees |
 | --- | --- |

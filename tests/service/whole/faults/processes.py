@@ -17,7 +17,7 @@ fault = collector(PROCESSES)
 
 @fault(
     "SIGTERM under load",
-    "the answer if it was accepted, then 503, then refused",
+    "the answer to each accepted request; later, 503; at last, no connection",
     "--drain-s",
     "600",
     ends=True,
@@ -34,7 +34,7 @@ def _(rig: Rig) -> Counted:
     return {}
 
 
-@fault("a second SIGTERM", "503", "--drain-s", "600", ends=True)
+@fault("a second SIGTERM", "503, also for accepted requests", "--drain-s", "600", ends=True)
 def _(rig: Rig) -> Counted:
     with ThreadPoolExecutor(1) as pool, rig.control.holding():
         request = pool.submit(rig.classify, 7)
