@@ -53,7 +53,7 @@ def table(verdicts: Sequence[Verdict], commit: str) -> str:
         tolerance=TOLERANCE,
         step=STEP,
         own=OF_OWN,
-        at=f" at {commit}",
+        at=f" at commit {commit}",
         summary=f"{summary}.",
         releases="\n".join(map(_release, EXPORTERS)),
         rows="\n".join(map(_row, verdicts)),
