@@ -149,8 +149,8 @@ def _accuracy() -> list[Result]:
                    Status.BETTER if better else Status.REPRODUCED, errors.COMMAND)
         )  # fmt: skip
     whys = (
-        "here y is also stored as float16; F(2×2) multiplies float16 numbers, the paper's"
-        " multiplies floats"
+        "here y is also stored as float16, and F(2×2) multiplies float16 numbers; the paper's"
+        " F(2×2) multiplies floats"
     )
     for name, half in PAPER_HALF.items():
         ours = [found["fp16", v][name] for v in (errors.HALF_DIRECT, errors.HALF_2, errors.HALF_4)]

@@ -64,7 +64,7 @@ def results() -> list[Result]:
                "scaling by powers of two does not change the significant bits of a float; in"
                " float16 it keeps numbers in range"),
         Result("step by step", "50×50×32, 32 images: tiles, products saved", "25×25, 2.25",
-               f"{tiles}, {fewer}; apart from the blur by {apart}", same, f"{OURS}blur"),
+               f"{tiles}, {fewer}; differs from the blur by {apart}", same, f"{OURS}blur"),
         measured.on_gpu("closing", f"mean speed-up of table 5: {mean(speedups):.2f}", "3.41×",
                         "layer .* 3x3 p1,1,1,1 N(1|2|4|8|16|32|64) (convoy|torch)$",
                         measured.by_batch(VGG_E, tuple(TABLE_5), _mean_speedup)),
