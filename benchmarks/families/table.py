@@ -10,19 +10,19 @@ _HEAD = """\
 
 The table has one small network from each of {families} families of timm and Ultralytics, with
 random weights and {size}×{size} pixels, or the network's own size if it needs one. Both of
-PyTorch's exporters wrote it, for batch size 1 and for a variable batch size: up to four files per
-network. `python -m benchmarks.families table` writes this page from `families.jsonl`, to which
-`python -m benchmarks.families check` appends rows.
+PyTorch's exporters wrote each network, for batch size 1 and for a variable batch size: up to four
+files per network. `python -m benchmarks.families table` writes this page from `families.jsonl`, to
+which `python -m benchmarks.families check` appends rows.
 
 A file runs either entirely on the kernels or, if they do not support one of its nodes, entirely in
 ONNX Runtime; the list below the table names these nodes. The columns have these meanings:
 
 - *launches*: the launches of the CUDA engine's plan for one image.
 - *error on CPU*, *on simulator*: the largest error of a score compared with PyTorch, relative to
-  the image's largest score. On the CPU, ONNX Runtime runs the loader's normalised model (the worst
-  of the files); on the simulator, Convoy's kernels run. For {top_1} files, the best classes were
-  compared, too.
-- *µs*: the time on an H200 in fp16 that the cost model estimates and, in brackets, the time of
+  the image's largest score. On the CPU, ONNX Runtime runs the loader's normalised model, and
+  the table has the largest error of a network's files. On the simulator, Convoy's kernels run. For
+  {top_1} files, the best classes were compared, too.
+- *µs*: the time on an H200 in fp16 that the model of time estimates and, in brackets, the time of
   each launch's arithmetic or traffic at the GPU's peak rates. Nothing was measured.
 
 | family | files on kernels | nodes | launches | error on CPU | on simulator | µs, N = 1 | N = 8 |
