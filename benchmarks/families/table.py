@@ -22,7 +22,7 @@ ONNX Runtime; the list below the table names these nodes. The columns have these
   the image's largest score. On the CPU, ONNX Runtime runs the loader's normalised model, and
   the table has the largest error of a network's files. On the simulator, Convoy's kernels run. For
   {top_1} files, the best classes were compared, too.
-- *µs*: the time on an H200 in fp16 that the model of time estimates and, in brackets, the time of
+- *µs*: the time on an H200 in fp16 that the cost model estimates and, in brackets, the time of
   each launch's arithmetic or traffic at the GPU's peak rates. Nothing was measured.
 
 | family | files on kernels | nodes | launches | error on CPU | on simulator | µs, N = 1 | N = 8 |
