@@ -1,4 +1,5 @@
-"""Contains all benchmarks. The first lines of each package name the claims that it supports."""
+"""Contains all benchmarks. The docstring of each package names the documents whose claims the
+package supports."""
 
 import os
 

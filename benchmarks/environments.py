@@ -21,7 +21,7 @@ DONE = "installed.json"
 
 
 class NotInstalledError(Exception):
-    """Raised when packages cannot be installed; contains the installer's reason."""
+    """Raised when packages cannot be installed. Contains the installer's reason."""
 
 
 @dataclass(frozen=True)

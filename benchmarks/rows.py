@@ -109,13 +109,13 @@ def fill(text: str, begin: str, end: str, content: str) -> str:
 
 
 def markdown(headings: Sequence[str], *rows: Sequence[str]) -> str:
-    """Return a table in Markdown. Its first column is aligned left, and all others right."""
+    """Return a table in Markdown. Its first column is aligned left, and all other columns right."""
     rule = ["---", *["---:"] * (len(headings) - 1)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (headings, rule, *rows))
 
 
 def add_record(parser: argparse.ArgumentParser, file: Path) -> None:
-    """Add the option to append measurements to a file, by default to `file`."""
+    """Add the option --record, which appends measurements to a file, by default to `file`."""
     about = f"append the rows to FILE ({file.relative_to(ROOT)})"
     parser.add_argument("--record", nargs="?", const=file, type=Path, metavar="FILE", help=about)
 

@@ -7,4 +7,4 @@ class LoadTestError(Exception):
 
 
 class OptionsError(LoadTestError):
-    """Says that options contradict each other; the exit status is then 2."""
+    """Says that options contradict each other. The exit status is then 2."""

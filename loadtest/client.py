@@ -32,7 +32,7 @@ class RequestError(LoadTestError):
 
 
 class Client:
-    """Posts images to one server in rotation; this is an asynchronous context manager."""
+    """Posts images to one server in rotation."""
 
     def __init__(
         self,

@@ -1,4 +1,5 @@
-"""Provides timers that are accurate to tens of microseconds; event loops round to milliseconds."""
+"""Provides timers that are accurate to tens of microseconds, because event loops round to
+milliseconds."""
 
 import asyncio
 import ctypes
@@ -48,7 +49,7 @@ class TimerFdClock(Clock):
         await self._fired.wait()
 
     def fire(self) -> None:
-        """Wake the waiter, because the descriptor is readable."""
+        """Wake the waiter. The event loop calls this when the descriptor is readable."""
         os.read(self._descriptor, 8)
         self._fired.set()
 

@@ -29,7 +29,7 @@ class Outcome(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Holds a journal as arrays of length n; times are clock seconds, or NaN if unknown."""
+    """Holds a journal as arrays of length n. Times are clock seconds, or NaN if unknown."""
 
     intended: NDArray[np.float64]
     sent: NDArray[np.float64]
@@ -51,7 +51,7 @@ class Journal:
         return len(self._rows) // _WIDTH
 
     def add(self, intended: float, sent: float, done: float, outcome: Outcome) -> None:
-        """Record one request; times are as in `Columns`."""
+        """Record one request, with times in the form of `Columns`."""
         kind = self._kinds.setdefault(outcome.kind, len(self._kinds))
         self._rows.extend((intended, sent, done, kind, *(outcome.phases_ms or _NO_PHASES)))
         self.good += kind == 0

@@ -14,7 +14,7 @@ _FOLDED = 24
 
 
 def left(*headings: str) -> list[Column]:
-    """Return columns of text; text that is too wide is folded."""
+    """Return columns of text. Text that is too wide is folded."""
     return [Column(heading, overflow="fold") for heading in headings]
 
 

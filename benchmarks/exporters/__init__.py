@@ -1,1 +1,1 @@
-"""Compares Convoy's answers with those of the exporters' own pipelines."""
+"""Compares Convoy's answers with the answers of the exporters' own pipelines."""

@@ -18,7 +18,7 @@ _PILLOW = "pillow==13.0.0"
 
 @dataclass(frozen=True)
 class Exporter:
-    """Names an exporter's script and packages; the first package is the exporter."""
+    """Names an exporter's script and packages. The first package is the exporter."""
 
     name: str
     requirements: tuple[str, ...]

@@ -40,7 +40,8 @@ _EXACT = ("--set", "exact=true")
 
 @dataclass(frozen=True)
 class Verdict:
-    """Holds the comparison of Convoy's answers for one model with its exporter's pipeline."""
+    """Holds the result of comparing Convoy's answers for one model with the answers of its
+    exporter's pipeline."""
 
     model: str
     outcome: str

@@ -1,4 +1,4 @@
-"""Checks the exported networks: whether Convoy loads them, their launches, and their errors.
+"""Checks the exported networks: whether Convoy loads each network, its launches, and its errors.
 
 An error is the largest difference from PyTorch's scores, relative to the image's largest score.
 Three errors are measured: of the model file in ONNX Runtime alone, of the loader's normal form in
@@ -92,8 +92,8 @@ def _checked(file: Path, expected: ReferenceScores, *, planned: bool) -> dict[st
 
 
 def _planned(classifier: Classifier) -> dict[str, Any]:
-    """Return the launches of the plans for an H200. In fp16 also return their time, both by the
-    cost model and at the GPU's peak rates."""
+    """Return the launches of the plans for an H200. In fp16, also return the time of these
+    launches, both by the cost model and at the GPU's peak rates."""
     found: dict[str, Any] = {}
     for n in (1, 8):
         at = "" if n == 1 else f"_at_{n}"

@@ -137,7 +137,7 @@ def export(
     export.
 
     Exports that exist or have failed before are skipped. Raises ImportError if torch, timm or
-    ultralytics is needed and not installed.
+    ultralytics is needed but not installed.
     """
     import torch  # noqa: PLC0415  hundreds of megabytes, which only this needs
 
@@ -197,7 +197,7 @@ def _alike(scores: NDArray[np.float32]) -> bool:
 
 
 def _strengthen(torch: Any, network: Any) -> None:
-    """Draw new filters such that a convolution's output varies as much as its input (He et al.
+    """Draw new filters with which a convolution's output varies as much as its input (He et al.
     2015).
 
     With PyTorch's default filters the output varies at most a third as much.

@@ -147,7 +147,7 @@ def spend(part: str, out: Path, seconds: float, patience: float = 1) -> None:
 def _run_stage(
     stage: Stage, python: Sequence[str], out: Path, seconds: float
 ) -> tuple[str, Sequence[str]]:
-    """Return how a stage ended, and the last lines that it printed."""
+    """Run a stage. Return how the stage ended, and the last lines that it printed."""
     if stage.program and shutil.which(stage.program[0]) is None:
         return f"left out: there is no {stage.program[0]} here", ()
     if seconds <= 0:

@@ -27,7 +27,7 @@ LEAST = 8
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Holds a layer's measured time, and the time estimated for the same choice, both in µs."""
+    """Holds a layer's measured time, and the time estimated for the same algorithm, both in µs."""
 
     name: str
     estimated_us: float

@@ -75,7 +75,7 @@ def checked_side(side: str) -> str:
 def measure_constants(
     device: Device, unit: Unit, effort: micro.Effort = _MICRO_EFFORT
 ) -> list[Row]:
-    """Return a row for each reading to which the cost model is fitted."""
+    """Return a row for each reading, which is a measurement to which the cost model is fitted."""
     with micro.laboratory(device, effort) as at:
         readings = micro.MEASUREMENTS[unit.subject](at)
     return [

@@ -63,7 +63,7 @@ class _Writer:
     def pytest_exception_interact(
         self, node: "pytest.Item | pytest.Collector", call: "pytest.CallInfo[Any]"
     ) -> None:
-        """Stop if this process has lost the device; the next process continues."""
+        """Stop if this process has lost the device. The next process continues."""
         if call.excinfo is not None and isinstance(call.excinfo.value, FaultError):
             node.session.shouldstop = f"the device is lost: {call.excinfo.value}"
 

@@ -36,13 +36,13 @@ def rows_of(lines: Iterable[Row]) -> list[Row]:
 
 
 def of_last(lines: Sequence[Row]) -> list[Row]:
-    """Return the rows with the same commit and device as the last row."""
+    """Return the lines with the same commit and device as the last line."""
     last = lines[-1]
     return [line for line in lines if all(line[k] == last[k] for k in ("commit", "device"))]
 
 
 def results(lines: Sequence[Row], folder: Path) -> str:
-    """Return the text of RESULTS.md, and write its plots into `folder`."""
+    """Return the text of RESULTS.md, and write the plots of RESULTS.md into `folder`."""
     if not lines:
         return "# Measured on a GPU\n\nNothing has been measured on a GPU yet.\n"
     lines = of_last(lines)

@@ -29,11 +29,11 @@ Command = Callable[[str, str], Sequence[str]]
 
 
 class LostError(Exception):
-    """Raised when a measurer dies or hangs; says how."""
+    """Raised when a measurer dies or hangs. Says how."""
 
 
 class Measurer:
-    """Runs a process that measures units of one kind and side; it is a context manager."""
+    """Runs a process that measures units of one kind and side."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(
@@ -107,7 +107,7 @@ class Measurers:
         return 0.0 if self._measurer and self._key == unit.worker else START_S
 
     def of(self, unit: Unit) -> Measurer | None:
-        """Return a measurer for the unit, or None if it cannot be started."""
+        """Return a measurer for the unit, or None if no such measurer can be started."""
         key = unit.worker
         if key in self._absent:
             return None

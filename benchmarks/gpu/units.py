@@ -126,7 +126,7 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Holds a measurement's kind, subject, N and side; the tables of this module explain them.
+    """Holds a measurement's kind, subject, N and side, which the tables of this module explain.
 
     `subject` is a problem as text, or a name in MEASUREMENTS, AT_PRECISIONS, SENT or SAMPLINGS.
     """
@@ -142,7 +142,7 @@ class Unit:
     @property
     def worker(self) -> tuple[str, str]:
         """Return the kind and side for which a worker is started. All sides of Convoy share a
-        worker; PyTorch has a separate worker for TF32."""
+        worker. PyTorch has a separate worker for TF32."""
         if self.kind == NETWORK and self.side in CONVOYS:
             return self.kind, CONVOY
         if self.kind == NETWORK and AT_PRECISIONS[self.subject][1] is Precision.TF32:
@@ -191,7 +191,7 @@ def missing(
 
 
 def seconds_of(lines: Sequence[Row]) -> dict[tuple[str, str], float]:
-    """Return how many seconds a unit takes, by its kind and side."""
+    """Return how many seconds a unit takes, by kind and side."""
     took: dict[tuple[str, str], list[float]] = {}
     for line in lines:
         if line["outcome"] == "measured":

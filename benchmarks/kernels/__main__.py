@@ -38,7 +38,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
-    """Count costs or measure errors, and print them."""
+    """Count and print costs, or measure and print errors."""
     arguments = parse_arguments(command_line)
     console = Console(highlight=False, markup=False)
     if arguments.costs:

@@ -48,7 +48,7 @@ class Cudnn:
         return failures(tensors.runtime, self.cudnn.cudnnGraphNotSupportedError)
 
     def candidates(self, device: Device, tensors: Tensors) -> Iterator[Candidate]:
-        """Yield every plan of both layouts once."""
+        """Yield every plan once, for both layouts."""
         for channels_last in (False, True):
             names: set[str] = set()
             for fill in (from_heuristics, from_engines):
@@ -84,7 +84,7 @@ class NoPlans:
 
 
 class PlanGraph:
-    """Holds a convolution as a cuDNN graph with one node, and the plans added to it."""
+    """Holds a convolution as a cuDNN graph with one node, and the plans of this graph."""
 
     def __init__(self, library: Cudnn, tensors: Tensors, channels_last: bool) -> None:
         cudnn, window = library.cudnn, tensors.problem.window
@@ -159,8 +159,8 @@ def from_engines(cudnn: Any, graph: Any) -> None:
 
 
 def settings(cudnn: Any, knobs: Any) -> Iterator[Mapping[Any, int]]:
-    """Yield combinations of the knobs' values. Knobs that the frontend cannot name keep their
-    values."""
+    """Yield combinations of the knobs' values, or only the default if there are too many. Knobs
+    that the frontend cannot name keep their values."""
     named = [knob for knob in knobs if knob.type != cudnn.knob_type.NOT_SET]
     values = [range(knob.min_value, knob.max_value + 1, max(knob.stride, 1)) for knob in named]
     if prod(map(len, values)) > MOST_KNOBS:

@@ -188,7 +188,7 @@ def unfold_and_multiply(tensors: Tensors, x: Any, weight: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Describes one way in which PyTorch computes a convolution."""
+    """Describes one of the ways in which PyTorch computes a convolution."""
 
     name: str
     channels_last: bool
@@ -235,7 +235,7 @@ class TorchCandidate:
 
 
 def tensors_of(runtime: Runtime, problem: ConvProblem) -> Tensors:
-    """Return a problem's data. Raises CandidateError if PyTorch cannot hold it."""
+    """Return a problem's data. Raises CandidateError if PyTorch cannot allocate the data."""
     with failures(runtime, BaselineError):
         return Tensors(runtime, problem)
 

@@ -26,19 +26,19 @@ fastest probe so far."""
 
 @unique
 class Cache(Enum):
-    """Lists the states of the second-level cache: whether it holds the operands at the start of a
-    run."""
+    """Lists the states of the second-level cache at the start of a run: warm if it holds the
+    operands, and otherwise cold."""
 
     WARM = "warm"
     COLD = "cold"
 
 
 class CandidateError(Exception):
-    """Raised when a candidate cannot run here or computes a wrong result; says why."""
+    """Raised when a candidate cannot run here or computes a wrong result. Says why."""
 
 
 class Candidate(Protocol):
-    """Computes a problem in one way. Both methods may raise CandidateError."""
+    """Computes a problem with one algorithm. `check` and `time` may raise CandidateError."""
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class Candidate(Protocol):
 
 @dataclass(frozen=True)
 class Effort:
-    """Sets how often candidates are run. The defaults are those of published numbers."""
+    """Sets how often candidates are run. Published numbers are measured with the defaults."""
 
     copies: int = COPIES
     replays: int = REPLAYS

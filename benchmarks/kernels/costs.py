@@ -69,7 +69,7 @@ class TileError:
 
 
 def naive(problem: ConvProblem) -> Cost:
-    """Return the cost of computing the sum by its definition."""
+    """Return the cost of a convolution that is computed by its definition."""
     x = (problem.n, problem.c, *problem.window.input)
     elements = sum(map(prod, (x, problem.filter_shape, problem.output_shape)))
     return Cost(problem.macs, FLOAT * elements)
@@ -200,7 +200,7 @@ Cells = Sequence[Sequence[str]]
 
 
 def cells(what: str, layers: Iterable[Layer], n: int) -> Cells:
-    """Return one of TABLES by its name: the headings, and a row for each layer."""
+    """Return the table of TABLES with the name `what`: its headings, and a row for each layer."""
     quantity, ways = TABLES[what]
     rows = [("layer", *ways)]
     for layer in layers:

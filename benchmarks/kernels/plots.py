@@ -49,7 +49,7 @@ def plot_rates(rows: Sequence[Row], folder: Path) -> list[Path]:
 
 
 def plot_speedups(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Write a PNG of each suite's speed-ups over the fastest other side. Return the files.
+    """Write a PNG for each suite, with its speed-ups over the fastest other side. Return the files.
 
     A PNG has a panel for each N. Suites without comparisons have no PNG. Raises NoMatplotlibError.
     """

@@ -22,7 +22,7 @@ class Comparison:
 
     @property
     def speedup(self) -> float:
-        """Return Convoy's speed divided by the other side's, from the medians."""
+        """Return Convoy's speed divided by the other side's speed, from the medians."""
         return float(self.best["p50_us"] / self.ours["p50_us"])
 
     @property

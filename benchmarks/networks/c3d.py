@@ -36,7 +36,7 @@ CHANNELS = 3
 
 @dataclass(frozen=True, slots=True)
 class C3D:
-    """Sets the sizes of the network; the defaults are the paper's."""
+    """Sets the sizes of the network. The defaults are the paper's sizes."""
 
     clip: tuple[int, int, int] = (16, 112, 112)  # D×H×W
     filters: tuple[int, ...] = (32, 64, 256, 256, 256)  # of conv1, conv2, ...

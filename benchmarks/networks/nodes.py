@@ -1,4 +1,4 @@
-"""Collects the nodes of networks with attention, and their seeded weights, as an ONNX model."""
+"""Collects the nodes and seeded weights of a network with attention, and builds an ONNX model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ CHANNELS = 3
 
 @dataclass
 class Nodes:
-    """Collects nodes in order, and their constants. Each node is named after its output."""
+    """Collects nodes in order, and constants. Each node is named after its output."""
 
     rng: np.random.Generator
     nodes: list[onnx.NodeProto] = field(default_factory=list)

@@ -118,7 +118,7 @@ class ConvoyNetwork(CudaEngine):
 
 
 class TorchNetwork:
-    """Runs PyTorch; `prepare` turns the module on the GPU into the function to call."""
+    """Runs PyTorch. `prepare` turns the module on the GPU into the function that is called."""
 
     def __init__(
         self,

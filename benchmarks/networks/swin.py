@@ -24,7 +24,7 @@ _APART = -100.0
 
 @dataclass(frozen=True, slots=True)
 class Swin:
-    """Sets the sizes of the network; the defaults are those of Swin-T."""
+    """Sets the sizes of the network. The defaults are the sizes of Swin-T."""
 
     side: int = 224
     patch: int = 4
@@ -108,7 +108,7 @@ def _within(
 
 
 def _rolled(to: Nodes, name: str, x: str, shift: int) -> str:
-    """Move rows and columns back by `shift`; the first rows and columns become the last."""
+    """Move rows and columns back by `shift`. The first rows and columns become the last."""
     begin, middle, end = (
         to.integers(f"{name}.{part}", at)
         for part, at in (("begin", 0), ("middle", shift), ("end", np.iinfo(np.int64).max))

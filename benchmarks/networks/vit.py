@@ -20,7 +20,7 @@ from benchmarks.networks.nodes import Nodes
 
 @dataclass(frozen=True, slots=True)
 class Vit:
-    """Sets the sizes of the network; the defaults are those of ViT-S/16."""
+    """Sets the sizes of the network. The defaults are the sizes of ViT-S/16."""
 
     side: int = 224
     patch: int = 16

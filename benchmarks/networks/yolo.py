@@ -23,7 +23,7 @@ _HEAD = 64
 
 @dataclass(frozen=True, slots=True)
 class Yolo:
-    """Sets the sizes of the network; the defaults are those of YOLO11n-cls."""
+    """Sets the sizes of the network. The defaults are the sizes of YOLO11n-cls."""
 
     side: int = 224
     widths: tuple[int, int, int, int, int] = (16, 32, 64, 128, 256)

@@ -16,7 +16,7 @@ _N = "N(1|8|16|32|64|128|256) (convoy|torch)$"
 
 
 def results() -> list[Result]:
-    """Return every result of the paper, in its order."""
+    """Return every result of the paper, in the paper's order."""
     return [*_configurations(), *_speed(), *_counts()]
 
 

@@ -69,7 +69,7 @@ def table_block() -> Cells:
 
 
 def results() -> list[Result]:
-    """Return every result of the paper, in its order."""
+    """Return every result of the paper, in the paper's order."""
     return [*_algorithms(), *_complexities(), *_accuracy(), *_speed(), *_design()]
 
 

@@ -1,4 +1,5 @@
-"""Reads the GPU measurements of the papers' configurations, or reports that they are missing."""
+"""Reads the GPU measurements of the papers' configurations, or reports that measurements are
+missing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -125,8 +125,8 @@ def _needed(apart: int) -> int:
 
 
 def stages(problem: ConvProblem, layout: str) -> list[Stage]:
-    """Return the kernels of F(2×2×2, 3×3×3) for one of LAYOUTS: the product, and the kernels around
-    it.
+    """Return the kernels of F(2×2×2, 3×3×3) for one of LAYOUTS: the product, and the kernels before
+    and after it.
 
     Each lane of a warp has one image. In "NCDHW" the images lie far apart and a tile's values lie
     side by side, so every lane's float is in a different sector. Separate kernels gather the tiles'

@@ -15,7 +15,7 @@ from kernels.winograd.program import instructions, program
 
 
 def results() -> list[Result]:
-    """Return every result of the post, in its order."""
+    """Return every result of the post, in the post's order."""
     of = complexity.matrices(2)
     data, inverse = program(of.bt).instructions, program(of.at).instructions
     filter_ = sum(map(instructions, complexity.FILTERS[2].values()))

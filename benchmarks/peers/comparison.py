@@ -66,7 +66,7 @@ Say = Callable[[str], None]
 
 
 class WrongAnswerError(BadAnswerError):
-    """Raised when an answer differs from Convoy's; says how."""
+    """Raised when an answer differs from Convoy's answer. Says how."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def settings_of(
 
 
 def threads_of(peer: Peer, setting: Setting, task: Task) -> int:
-    """Return how many threads each process of a server must use for one image.
+    """Return how many threads each process of a server must use to compute one image.
 
     Convoy runs with its default, one thread per core. The processes of a peer divide the work's
     threads.

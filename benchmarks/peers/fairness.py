@@ -38,7 +38,8 @@ class Conditions:
 
 
 def wanted(threads: int) -> Conditions:
-    """Return the conditions that all servers must have, which are those of this process."""
+    """Return the conditions that all servers must have, which are the conditions of this
+    process."""
     return Conditions(OFF, str(threads), *_kernel(os.getpid()))
 
 

@@ -38,7 +38,7 @@ class Usage:
 
     @property
     def threads(self) -> int:
-        """Return how many threads there are."""
+        """Return the number of threads."""
         return len(self.switches)
 
     def cpu_s_since(self, before: "Usage") -> float:
@@ -70,15 +70,16 @@ class Running:
     facts: Path  # the folder in which its processes report their conditions
 
     def pids(self) -> list[int]:
-        """Return the PIDs of its processes."""
+        """Return the PIDs of the server's processes."""
         return members(self.session)
 
     def pause(self) -> None:
-        """Suspend all its processes, so that they take no time from another server."""
+        """Suspend all processes of the server, so that they take no processor time from another
+        server."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Resume all its processes."""
+        """Resume all processes of the server."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -87,7 +88,7 @@ class Running:
                 os.kill(pid, number)
 
     def usage(self) -> Usage:
-        """Return the resources that its processes have used so far."""
+        """Return the resources that the server's processes have used so far."""
         cpu_ns: dict[int, int] = {}
         switches: dict[int, int] = {}
         memory_kb = 0
@@ -184,7 +185,7 @@ def _wait_until(
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Terminate the process, and then kill the rest of its session."""
+    """Terminate the process. Kill all processes of its session that are left."""
     session = process.pid
     with suppress(ProcessLookupError):
         process.terminate()

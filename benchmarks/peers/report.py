@@ -34,7 +34,7 @@ _ABOUT = {peer.name: peer.about for peer in PEERS}
 
 @dataclass(frozen=True)
 class Number:
-    """Holds the median of a number over all rounds, and its spread."""
+    """Holds the median of a number over all rounds, and the spread of this median."""
 
     median: float
     low: float

@@ -104,7 +104,7 @@ def _digits(folder: Path) -> Task:
 
 
 def squeezenet() -> tuple[Path, str]:
-    """Return the trained network's file, which is downloaded if it is missing, and its preset.
+    """Return the trained network's file and its preset. A missing file is downloaded.
 
     Raises NotDownloadedError.
     """

@@ -27,7 +27,7 @@ class ClosedError(BadAnswerError):
 
 
 def post_request(path: str, body: bytes, content_type: str, *headers: str) -> bytes:
-    """Return the bytes of a POST that keeps its connection open; `headers` are whole lines."""
+    """Return the bytes of a POST that keeps its connection open. `headers` are whole lines."""
     lines = (
         f"POST {path} HTTP/1.1",
         "Host: 127.0.0.1",

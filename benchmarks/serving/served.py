@@ -1,4 +1,4 @@
-"""Starts `convoy serve` for benchmarks that send it requests."""
+"""Starts `convoy serve` for benchmarks that send requests to it."""
 
 import os
 import re

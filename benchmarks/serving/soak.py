@@ -363,7 +363,7 @@ async def _watch(run: Run, pid: int | None, progress: Progress | None) -> None:
 
 
 async def settle(url: str, run: Run, pid: int) -> None:
-    """Wait until the server has closed all connections. Record its counts and resources in
+    """Wait until the server has closed all connections. Record the server's counts and resources in
     `run`."""
     async with Client(url, []) as client:
         for _ in range(_SETTLE_LOOKS):  # afterwards, `broken` reports what is still open

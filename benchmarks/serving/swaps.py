@@ -134,8 +134,7 @@ def first_version(folder: Path, images: Sequence[ImageFile]) -> Sequence[Rows]:
 
 
 class Clients:
-    """Sends V2 requests over both protocols in turn and checks each answer. It is a context
-    manager."""
+    """Sends V2 requests, alternately over HTTP and gRPC, and checks each answer."""
 
     def __init__(
         self,
@@ -255,7 +254,8 @@ class _RefusedError(Exception):
 
 
 def serve_options(folder: Path) -> list[str]:
-    """Return options for `convoy serve` to serve the folder and let clients change its model."""
+    """Return the options with which `convoy serve` serves the folder and lets clients change its
+    model."""
     return [str(folder), "--grpc-port", "0", "--repository-api", "--device", "cpu"]
 
 

@@ -92,7 +92,7 @@ class _NoEngine:
         self._scores = np.zeros((self.max_batch, self.classes), np.float32)
 
     def warm_up(self) -> Engine:
-        """Return this engine; there is nothing to warm up."""
+        """Return this engine, because there is nothing to warm up."""
         return self
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
@@ -101,7 +101,7 @@ class _NoEngine:
         return Results(scores, inner=dict.fromkeys(inner, scores))
 
     def close(self) -> None:
-        """Do nothing; there is nothing to free."""
+        """Do nothing, because there is nothing to free."""
 
 
 _BLANK: Pixels = np.zeros((_SIDE, _SIDE, 3), np.uint8)

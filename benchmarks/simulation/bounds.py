@@ -39,7 +39,7 @@ class Process:
         self.moves = np.zeros((states, actions, states))
 
     def allow(self, state: int, action: int, reward: float, seconds: float, moves: Floats) -> None:
-        """Add an action; `moves` has the probability of each next state."""
+        """Add an action. `moves` has the probability of each next state."""
         self.rewards[state, action], self.seconds[state, action] = reward, seconds
         self.moves[state, action] = (1 - _LEAK) * moves
         self.moves[state, action, 0] += _LEAK

@@ -17,7 +17,8 @@ _COMPARED = ("p50", "p99")  # the percentiles that are drawn for several runs
 
 
 def title(runs: Sequence[Run]) -> str:
-    """Return the model, the device and the machine, with one line per run if they differ."""
+    """Return the model, the device and the machine. If these differ between runs, return one line
+    per run."""
     subjects = [str(run.subject) for run in runs]
     if len(set(subjects)) == 1:
         return subjects[0]

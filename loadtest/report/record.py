@@ -1,4 +1,5 @@
-"""Writes a load test as JSON, and reads it again to show it together with later tests."""
+"""Writes the results of a load test as JSON, and reads such results to show them next to later
+results."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -25,8 +26,8 @@ class Run:
 
 
 def as_json(conditions: Mapping[str, Any], images: int, run: Run) -> bytes:
-    """Return the test and its loads, including the properties of each `Summary`, as indented
-    JSON."""
+    """Return the test as indented JSON. It includes the test's loads with the properties of each
+    `Summary`."""
     found = run.found
     loads = [
         {

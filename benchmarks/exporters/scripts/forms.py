@@ -1,8 +1,8 @@
 """Writes files in the documented formats of exporters that cannot run here.
 
 Custom Vision exports only from its service, ML.NET only from .NET, and AutoGluon needs gigabytes of
-packages. So their files' inputs, outputs and metadata are written with onnx.helper around PyTorch's
-export of a network.
+packages. So PyTorch exports a network, and onnx.helper gives it the inputs, outputs and metadata of
+these formats.
 """
 
 from collections.abc import Callable
@@ -85,7 +85,7 @@ def custom_vision(place: Path, pixel_format: str, pixel_range: str, example: tor
 
 
 def ml_net(place: Path, example: torch.Tensor) -> None:
-    """Write ML.NET's format: scores and the predicted label, like the end of its pipelines."""
+    """Write ML.NET's format: scores and the predicted label, like the end of an ML.NET pipeline."""
     network = Then(Colours(*IMAGENET), lambda x: x.softmax(1))
     model = exported(place, network, ("ImageSource.input", "Score.output"), example)
     best = helper.make_node("ArgMax", ["Score.output"], ["PredictedLabel.output"], axis=1)
@@ -97,7 +97,7 @@ def ml_net(place: Path, example: torch.Tensor) -> None:
 
 
 def autogluon(place: Path, example: torch.Tensor) -> None:
-    """Write AutoGluon's format: logits, and the features from which they are computed."""
+    """Write AutoGluon's format: logits, and the features from which the logits are computed."""
     network = Then(Colours(*IMAGENET), lambda x: (x, x.repeat(1, 4)))
     exported(place, network, ("timm_image_image", "logits", "column_features"), example, 16)
     (place / "labels.txt").write_text("\n".join(LABELS))

@@ -93,9 +93,10 @@ def separable(*normalised: Any) -> nn.Module:
 
 
 def lively(network: nn.Module, pixels: torch.Tensor) -> nn.Module:
-    """Return the network in inference mode, as if it had been trained (see the module's docstring).
+    """Return the network in inference mode, with the statistics of a trained network (see the
+    module's docstring).
 
-    `pixels` are N×3×H×W, preprocessed like the network's later input.
+    `pixels`, N×3×H×W, are preprocessed like later inputs of the network.
     """
     torch.manual_seed(1)
     for module in network.modules():

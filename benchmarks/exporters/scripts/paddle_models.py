@@ -89,7 +89,7 @@ def pixels(image: Image.Image) -> Any:
 
 
 def liven(network: Any, seen: Any) -> None:
-    """Set the network's statistics from its input, and spread its answers."""
+    """Set the network's statistics from inputs, and scale its last layer so that answers differ."""
     network.train()
     for layer in network.sublayers():
         if hasattr(layer, "_momentum"):

@@ -1,5 +1,5 @@
-"""Exports classifiers of scikit-learn with skl2onnx; their inputs are flat rows of pixels, in three
-forms."""
+"""Exports a classifier of scikit-learn with skl2onnx, in three forms. Its inputs are flat rows of
+pixels."""
 
 from pathlib import Path
 from typing import Any

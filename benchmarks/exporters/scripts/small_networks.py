@@ -1,4 +1,5 @@
-"""Exports small networks with both exporters of PyTorch, in common forms."""
+"""Exports small networks with both exporters of PyTorch, with the inputs and outputs that are
+common in practice."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +43,7 @@ def model(
     names: dict[str, Any] = NAMES,
     channels: str = "rgb",
 ) -> None:
-    """Export one network with a file of its labels, and record its intended answers."""
+    """Export one network with a file of labels, and record the answers that it should give."""
     folder, photographs = asked()
     example = tensor(Image.open(photographs[0]).convert("RGB"), normalised, channels)
     example = example.repeat(2, 1, 1, 1)
@@ -61,12 +62,12 @@ def model(
 
 
 def same(scores: Any) -> Any:
-    """Return the scores unchanged, because they are the answer."""
+    """Return the scores unchanged, for networks whose scores are the answer."""
     return scores
 
 
 def main() -> None:
-    """Export each form with each exporter."""
+    """Export each network with each exporter."""
     for exporter, options in (("old", OLD), ("new", NEW)):
         network = Colours(*IMAGENET)
         model(f"pytorch-{exporter}-logits", network, IMAGENET, softmax, options)

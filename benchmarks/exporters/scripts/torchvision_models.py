@@ -1,4 +1,4 @@
-"""Exports networks of torchvision as its documentation recommends."""
+"""Exports networks of torchvision as torchvision's documentation recommends."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""Exports Ultralytics' classifiers with its own command, and runs them with its own pipeline."""
+"""Exports Ultralytics' classifiers with Ultralytics' own command, and runs them with its own
+pipeline."""
 
 import shutil
 from collections.abc import Sequence

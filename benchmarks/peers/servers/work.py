@@ -22,7 +22,7 @@ Answer = dict[str, list[dict[str, int | float]]]
 
 @dataclass(frozen=True)
 class Settings:
-    """Holds the settings with which a server starts. `choices` are the server's own options; all
+    """Holds the settings with which a server starts. `choices` are the server's own options. All
     other settings are the same for all servers."""
 
     port: int
@@ -142,7 +142,8 @@ def settings_given() -> Settings:
 
 
 def answer(scores: NDArray[np.float32], *, logits: bool) -> Answer:
-    """Return the five likeliest classes, the likeliest first, with softmax if scores are logits."""
+    """Return the five likeliest classes, the likeliest first. If the scores are logits, softmax
+    converts them to probabilities."""
     few = np.argpartition(scores, -TOP)[-TOP:]
     first = few[np.argsort(-scores[few])]
     chosen = scores[first]

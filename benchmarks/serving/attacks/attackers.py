@@ -132,7 +132,8 @@ def _posted(name: str, path: str, body: bytes, headers: Mapping[str, str] = {}) 
 
 
 def _tensors(count: int) -> tuple[bytes, Mapping[str, str]]:
-    """Return a request with `count` binary tensors of a few bytes each, and its headers."""
+    """Return a request and its headers. The request has `count` binary tensors of a few bytes
+    each."""
     one = {"name": "image", "datatype": "BYTES", "shape": [1]}
     inputs = [one | {"parameters": {"binary_data_size": 5}}] * count
     head = json.dumps({"inputs": inputs}, separators=(",", ":")).encode()
@@ -153,7 +154,7 @@ def _nan(own: Mapping[str, Any]) -> tuple[bytes, Mapping[str, str]]:
 
 
 def _parts(count: int) -> tuple[bytes, Mapping[str, str]]:
-    """Return a form with `count` files of one byte each, and its headers."""
+    """Return a form and its headers. The form has `count` files of one byte each."""
     part = b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\n7\r\n'
     return part * count + b"--b--\r\n", {"Content-Type": "multipart/form-data; boundary=b"}
 
