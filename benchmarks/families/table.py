@@ -31,8 +31,8 @@ ONNX Runtime; the list below the table names these nodes. The columns have these
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Return the document with the rows, and the reasons why files do not load. Families without
-    rows are left out."""
+    """Return the document, which shows the rows and the reasons why files do not load. Families
+    without rows are left out."""
     newest: dict[tuple[str, str, str], Row] = {}
     simulated: dict[str, float] = {}
     for row in rows:

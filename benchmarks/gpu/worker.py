@@ -18,7 +18,7 @@ Measure = Callable[[Unit], list[Row]]
 
 
 class RefusedError(Exception):
-    """Raised when a side cannot run a unit; says why."""
+    """Raised when a side cannot run a unit. Says why."""
 
 
 def serve_units(measurer: Measure, device_row: Row, check: Callable[[], None]) -> None:

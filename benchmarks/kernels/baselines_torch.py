@@ -25,7 +25,7 @@ and a tenth of TF32's error. In float16 it is five times the error of rounding y
 
 
 class BaselineError(Exception):
-    """Raised when a library cannot be measured on this machine; says why."""
+    """Raised when a library cannot be measured on this machine. Says why."""
 
 
 class Runtime(Protocol):
@@ -159,8 +159,8 @@ class Tensors:
         return tensor.contiguous(memory_format=three)
 
     def sets(self, cache: Cache, channels_last: bool, replays: int) -> Sequence[tuple[Any, Any]]:
-        """Return pairs of x and filter. With a warm cache, one pair stays in the cache; with a cold
-        cache, there are enough pairs to exceed it."""
+        """Return pairs of x and filter. With a warm cache, one pair stays in the cache. With a cold
+        cache, there are enough pairs to exceed the cache."""
         x, weight = (self.in_memory(tensor, channels_last) for tensor in (self.x, self.weight))
         if cache is Cache.WARM:
             return [(x, weight)]

@@ -2,7 +2,7 @@
 
 Nodes that the rewriting folds and fuses (BatchNormalization, padding) are folded for PyTorch too,
 and activations stay N×H×W×C in memory. The nodes of the networks in benchmarks/networks/light.py
-are supported; other nodes raise TypeError. PyTorch is imported only when a module is created.
+are supported. Other nodes raise TypeError. PyTorch is imported only when a module is created.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -330,8 +330,8 @@ def _key(name: str) -> str:
 
 
 def _positions(name: str, table: Weight) -> Any:
-    """Return, for each output position of a Resample along an axis, its input position. Raises
-    TypeError if it mixes several input positions."""
+    """Return the input position of each output position of a Resample along an axis. Raises
+    TypeError if an output position mixes several input positions."""
     if table.shape[1] > 1 or (table[..., 1] != 1).any():
         raise TypeError(f"{name}: a Resample must copy single positions, not mix several")
     return table[:, 0, 0].astype(np.int64)

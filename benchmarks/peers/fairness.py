@@ -22,7 +22,7 @@ EQUAL = ("image", "model", "telemetry", "affinity", "priority")
 
 
 class UnfairError(Exception):
-    """Raised when a server's conditions differ from the other servers' conditions; names the
+    """Raised when a server's conditions differ from the other servers' conditions. Names the
     conditions."""
 
 

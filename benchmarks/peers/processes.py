@@ -25,7 +25,7 @@ _PROC = Path("/proc")
 
 
 class StartError(Exception):
-    """Raised when a server does not answer in time; says why."""
+    """Raised when a server does not answer in time. Says why."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ def pixels(photographs: Sequence[Path]) -> torch.Tensor:
 
 
 def main() -> None:
-    """Export each network with five classes. Its statistics are those of a trained network."""
+    """Export each network with five classes. Its statistics are the statistics of a trained
+    network."""
     folder, photographs = asked()
     for name, options in (
         ("yolov8n-cls", {}),
