@@ -54,7 +54,7 @@ def newer(pins: Mapping[str, str], installed: Mapping[str, str]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Install, report, and run the suite; return its exit status."""
+    """Install, report, and run the suite. Return the suite's exit status."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     needs = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
     pins = pinned((ROOT / "constraints.txt").read_text(encoding="utf-8"))
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _uv(*arguments: str) -> str:
-    """Return uv's output; its error messages go to standard error."""
+    """Return uv's output. The error messages of uv go to standard error."""
     command = [UV, *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 

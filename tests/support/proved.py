@@ -408,7 +408,7 @@ def holding() -> list[str]:
 
 
 def write(names: Iterable[str]) -> None:
-    """Write the digests of these proofs, and keep those of others."""
+    """Write the digests of these proofs, and keep the digests of all other proofs."""
     lines = PROVED.read_text(encoding="utf-8").splitlines() if PROVED.exists() else []
     digests = dict(line.split() for line in lines)
     digests |= {proof.name: proof.digest() for proof in PROOFS if proof.name in names}

@@ -32,7 +32,8 @@ BEARER = f"Authorization: Bearer {KEY}"
 
 @pytest.fixture(params=[True, False], ids=["direct", "asgi"])
 def direct(request: pytest.FixtureRequest) -> bool:
-    """Yield whether requests use the direct path if possible."""
+    """Return whether requests use the direct path where that is possible. Each test runs with both
+    values."""
     return bool(request.param)
 
 

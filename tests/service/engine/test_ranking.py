@@ -22,8 +22,8 @@ ROWS = st.lists(VALUES, min_size=2, max_size=12) | st.lists(VALUES, min_size=101
 def top_k(
     scores: NDArray[np.float32], k: int, output: OutputKind, names: Sequence[str]
 ) -> list[Prediction]:
-    """Return the ranking of scores. Check that all ways to rank, of a single row and of a row of a
-    batch, have the same result."""
+    """Return the ranking of scores. Check that the row of a batch of one, a row of a larger batch,
+    and a row without a batch have the same ranking."""
     (alone,) = rank(Results(scores[np.newaxis]), output)
     batch = rank(Results(np.stack([scores[::-1], scores, np.zeros_like(scores)])), output)
     predictions = labels.top_k(alone, k, output, names)

@@ -44,7 +44,8 @@ class Table:
         return Decoding(cost, run)
 
     def note(self, name: str) -> Callable[[Pixels, Exception | None], None]:
-        """Return a function that records the end of an image."""
+        """Return a function that an image calls when it has ended, and that records the image's
+        name and error."""
         return lambda _, error: self.ended.append((name, error))
 
     def post(

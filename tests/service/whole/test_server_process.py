@@ -50,7 +50,7 @@ class Server(AskedServer):
 
 @contextmanager
 def running(*options: object) -> Iterator[Server]:
-    """Yield a fake server that is ready; it is killed if it still runs at the end."""
+    """Yield a fake server that is ready. If it still runs at the end, it is killed."""
     process = start(*options)
     try:
         yield Server(process)

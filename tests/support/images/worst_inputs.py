@@ -160,7 +160,8 @@ SIDE = 5000
 
 
 def images() -> Mapping[str, bytes]:
-    """Return the files that need the most memory or time to decode; creating them takes seconds."""
+    """Return the files that need the most memory or time to decode. Creating these files takes
+    seconds."""
     flat = Image.new("RGBA", (SIDE, SIDE), (1, 2, 3, 4))
     opaque = flat.convert("RGB")
     deep = zlib.compressobj(9)

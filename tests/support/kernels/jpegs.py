@@ -175,8 +175,8 @@ def coded(
 
 
 def random_blocks(count: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Return coefficients like those of noisy images, which become smaller towards a block's
-    end."""
+    """Return coefficients as noisy images have them. The coefficients become smaller towards a
+    block's end."""
     sizes = 100.0 / (1 + np.arange(64))
     blocks = random.normal(0, sizes, (count, 64)).astype(np.int64)
     return np.where(random.random((count, 64)) < random.uniform(0.05, 0.6), blocks, 0)

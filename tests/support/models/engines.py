@@ -90,7 +90,7 @@ def branching() -> Classifier:
 
 
 def opened(classifier: Classifier, device: Device, max_batch: int = 1) -> CudaEngine:
-    """Return the warm engine with Convoy's kernels; the caller closes it."""
+    """Return the warm engine with Convoy's kernels. The caller closes the engine."""
     engine = CudaEngine(classifier, device, max_batch=max_batch, choose=heuristic(device))
     engine.warm_up()
     return engine

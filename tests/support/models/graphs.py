@@ -129,7 +129,7 @@ class GraphBuilder:
         return self.add(Activate, output, self.shapes[x], x=x, activation=activation)
 
     def binary(self, output: str, op: BinaryOp, a: str | float, b: str | float) -> str:
-        """Add `a op b`; a number becomes a weight without axes."""
+        """Add `a op b`. A number becomes a weight without axes."""
         names, shapes = [], []
         for side, entry in (("a", a), ("b", b)):
             name = entry if isinstance(entry, str) else self.weight(f"{output}.{side}", entry)

@@ -25,7 +25,7 @@ FUNCTIONS = "f"  # the domain of model-local functions
 
 
 def node(op: str, inputs: str, outputs: str, **rest: Any) -> NodeProto:
-    """Return a node; names are separated by spaces."""
+    """Return a node. Names are separated by spaces."""
     return helper.make_node(op, inputs.split(), outputs.split(), **rest)
 
 

@@ -123,7 +123,7 @@ def _last_uses(graph: Graph, kept: Iterable[str]) -> dict[int, list[str]]:
 
 
 class _Memory:
-    """Holds the arrays of one run. Each outermost value has an array; the values inside it are
+    """Holds the arrays of one run. Each outermost value has an array, and the values inside it are
     slices of this array."""
 
     def __init__(self, graph: Graph, n: int, dtype: Float) -> None:

@@ -76,7 +76,7 @@ class Replica:
 
 @dataclass
 class RayConvoy:
-    """Runs a cluster that serves; each node and each replica has one CPU."""
+    """Runs a cluster that serves. Each node and each replica has one CPU."""
 
     url: str
     cluster: Cluster
@@ -84,7 +84,7 @@ class RayConvoy:
     _numbers: Iterator[int] = field(default_factory=lambda: count(2))
 
     def add_node(self) -> Any:
-        """Start a node, beginning with the head."""
+        """Start a node. The first node is the head."""
         return self.cluster.add_node(
             num_cpus=1,
             node_ip_address=f"127.0.0.{next(self._numbers)}",

@@ -42,7 +42,7 @@ class RestartableServer:
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """Stop the server as a process manager does; it must exit with status 0."""
+        """Stop the server as a process manager does. The server must exit with status 0."""
         assert self._process is not None
         self._process.terminate()
         assert self._process.wait(PATIENCE_S) == 0

@@ -12,7 +12,7 @@ def posts_of(app: Any) -> set[str]:
 
 
 def routes_of(router: Any) -> Iterator[Route]:
-    """Return all routes, including those of included routers."""
+    """Return all routes of a router and of the routers that it includes."""
     for route in router.routes:
         if isinstance(route, Route):
             yield route

@@ -34,7 +34,7 @@ def first_answer(page: "Page") -> None:
 
 
 def camera(page: "Page") -> None:
-    """One click classifies the camera's image; another click stops it."""
+    """One click starts classifying the camera's images, and another click stops this."""
     page.get_by_role("button", name="Use the camera").click()
     expect(page.locator("#camera-label")).to_contain_text("%", timeout=30_000)
     expect(page.locator("#camera-time")).to_contain_text("in the server")
