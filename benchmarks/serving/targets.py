@@ -16,7 +16,7 @@ from benchmarks.rows import ROOT
 from models import Batch, Engine, Kind, OutputKind, Pixels, Precision, Results
 from service.api.app import create_app
 from service.engine.lane import Cost
-from service.hosting.pipeline import ModelInfo
+from service.hosting.model_info import ModelInfo
 from service.hosting.repository import Repository
 from service.http.server import http_settings, run_server
 from service.images.decode_pool import Decoding

@@ -12,7 +12,7 @@ from models import Maps
 from service.api.schemas import ClassMap
 from service.engine.ranking import ScoreRow, top_k
 from service.errors import EngineFailedError, InvalidParameterError
-from service.hosting.pipeline import ModelInfo
+from service.hosting.model_info import ModelInfo
 from service.images.view import View, overlay
 
 EXPLAIN, EXPLAIN_AS = "explain", "explain_as"

@@ -17,7 +17,7 @@ from service.errors import (
     PayloadTooLargeError,
     TooManyImagesError,
 )
-from service.hosting.pipeline import ModelInfo
+from service.hosting.model_info import ModelInfo
 from service.http.body import JSON_TYPE
 
 # The length from which strings are cut out, and the most bytes of the rest, which is parsed at

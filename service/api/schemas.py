@@ -18,7 +18,7 @@ from typing_extensions import (
 )
 
 from service.engine.ranking import Prediction
-from service.hosting.pipeline import FailedModel
+from service.hosting.model_info import FailedModel
 from service.telemetry.counts import Totals
 
 

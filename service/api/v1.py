@@ -35,7 +35,8 @@ from service.api.schemas import (
 from service.batching.policy import LEVELS, NO_HURRY, Urgency, urgency_of
 from service.engine.ranking import DEFAULT_THRESHOLD, Ranking, likeliest, most_of, named
 from service.errors import InvalidParameterError, ModelNotFoundError
-from service.hosting.pipeline import ModelInfo, Pipeline
+from service.hosting.model_info import ModelInfo
+from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
 from service.hosting.request import ImageRequest, Scored
 from service.http.asgi import answer_to

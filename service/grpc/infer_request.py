@@ -32,7 +32,7 @@ from service.api.v2.interpretation import (
 from service.api.v2.tensors import BinaryElements, check_size, copied, numbers_in_binary
 from service.errors import BadRequestError, PayloadTooLargeError
 from service.grpc.messages import message_class, parse
-from service.hosting.pipeline import ModelInfo
+from service.hosting.model_info import ModelInfo
 from service.hosting.regions import Regions
 from service.http.body import LONG_BODY
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from models import classes_of
 from service.engine.ranking import probabilities
 from service.errors import EngineFailedError
-from service.hosting.pipeline import ModelInfo
+from service.hosting.model_info import ModelInfo
 from service.hosting.recent import Example
 from service.telemetry.metrics import Comparison
 

@@ -30,8 +30,8 @@ from models import (
 from service.hosting.catalogue import check_name, near_names, pull, pulled, read_catalogue
 from service.hosting.hub import parse_address
 from service.hosting.hub import pull as pull_address
+from service.hosting.model_info import ModelInfo
 from service.hosting.onnx_files import FILE, model_files, onnx_files_in
-from service.hosting.pipeline import ModelInfo
 from service.images.clip import prepare_clip
 from service.images.decode_pool import Decoding
 from service.images.prepare import ImageLimits, prepare_image

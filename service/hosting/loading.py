@@ -12,7 +12,7 @@ from models import DeviceLostError, Engine, ModelError, ModelFileError, Preproce
 from service.folders import without_folders
 from service.hosting.finding import ModelFile, ReadModel, Stamp
 from service.hosting.kept import KeptObject
-from service.hosting.pipeline import FailedModel, ModelInfo
+from service.hosting.model_info import FailedModel, ModelInfo
 from service.hosting.reads import Reads, read_models
 from service.settings import Settings
 

@@ -7,7 +7,7 @@ from service.engine.watchdog import Bounds
 from service.hosting.finding import decoder, find_models
 from service.hosting.hub import parse_address
 from service.hosting.loading import open_models
-from service.hosting.pipeline import FailedModel
+from service.hosting.model_info import FailedModel
 from service.hosting.presets import PHOTOGRAPHS
 from service.hosting.reads import Reads
 from service.hosting.repository import Repository

@@ -1,25 +1,23 @@
 """Serves one model, from the bytes of images to scores, with its limits and metrics."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from models import Absent, ChannelOrder, Inner, Kind, Layout, Maps, OutputKind, Serving
+from models import Kind
 from service.engine.lane import Cost, Lane
 from service.engine.runner import EngineRunner
 from service.engine.supervised_engine import State
 from service.hosting.admission import Admission
+from service.hosting.model_info import ModelInfo
 from service.hosting.recent import Recent
 from service.hosting.regions import Regions
 from service.images.decode_pool import Coded, DecodePool, Decoding
 from service.telemetry.metrics import ModelMetrics
-
-_AS_SET = Serving()
-_UNSOUGHT = Absent("none was looked for")
 
 # The most images of a model that wait in memory before they are resized: 0.4 GB at most.
 _MOST_UNRESIZED = 128
@@ -29,45 +27,6 @@ _LEFT = (Kind.DECODED, Kind.JPEG)
 READ = Cost()
 """The cost of any work for a pipeline's reader: one turn of its client, however long the work
 takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """Describes a model, without its weights."""
-
-    name: str
-    version: str  # digits
-    image_shape: tuple[int, ...]  # H×W×C, the engine's input; of clips D×H×W×C
-    scores: str  # the output's name in the model
-    output: OutputKind
-    labels: Sequence[str]  # empty: clients see class indices alone
-    channels: ChannelOrder = ChannelOrder.RGB  # the engine's; clients send RGB, or grey
-    tensor: str = ""  # the name of the model's own input; empty: clients cannot send that
-    tensor_shape: tuple[int, ...] = ()  # of one image in that input
-    layout: Layout = Layout.NCHW  # of its axes
-    tensor_type: str = "FP32"  # or FP16, or UINT8: what the file's input holds, in V2's words
-    guess: str = ""  # the preset, where nothing chose it
-    warning: str = ""  # why its answers are probably wrong
-    origin: str = ""  # one line: which file states which facts
-    serving: Serving = _AS_SET
-    embedding: Inner | Absent = _UNSOUGHT
-    maps: Maps | Absent = _UNSOUGHT
-    inner: Collection[Inner] = ()  # values inside the network that may be asked for
-    meaning: str = ""  # one line: which output has the scores, what they are, and why
-    is_multi_label: bool = False  # an image may have several labels, or none
-    of_clips: bool = field(init=False)  # it takes clips, D×H×W×C
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "of_clips", len(self.image_shape) == 4)
-
-
-@dataclass(frozen=True, slots=True)
-class FailedModel:
-    """Names a model that could not be opened, and says why; other models are served."""
-
-    name: str
-    version: str
-    error: str
 
 
 @dataclass(eq=False, slots=True)

@@ -37,8 +37,8 @@ from service.hosting.finding import (
     image_reader,
     stamp_of,
 )
+from service.hosting.model_info import ModelInfo
 from service.hosting.onnx_files import FILE
-from service.hosting.pipeline import ModelInfo
 from service.hosting.presets import PHOTOGRAPHS, judged
 from service.images.prepare import ImageLimits, prepare_image
 from service.progress import compiling_kernels

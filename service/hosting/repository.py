@@ -30,7 +30,8 @@ from service.errors import BrokenModelError, DecoderLostError, ModelNotFoundErro
 from service.fair_queue import Client
 from service.folders import without_folders
 from service.hosting.admission import Admission, ByteRoom
-from service.hosting.pipeline import READ, FailedModel, ModelInfo, Pipeline
+from service.hosting.model_info import FailedModel, ModelInfo
+from service.hosting.pipeline import READ, Pipeline
 from service.hosting.recent import Recent
 from service.hosting.regions import Regions
 from service.images.decode_pool import Coded, DecodePool, Decoding, in_process

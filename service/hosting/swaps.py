@@ -40,7 +40,8 @@ from service.errors import (
 from service.hosting.comparison import compare, relabelled
 from service.hosting.finding import ModelFile, ReadModel, Stamp, check_models, decoder, stamp_of
 from service.hosting.loading import OpenModel, for_clients, open_read
-from service.hosting.pipeline import FailedModel, Pipeline
+from service.hosting.model_info import FailedModel
+from service.hosting.pipeline import Pipeline
 from service.hosting.recent import Example, Recent
 from service.hosting.repository import Changes, LoadResult, Repository, those_there_are
 from service.hosting.trial import Trial, prepared, try_file

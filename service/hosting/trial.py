@@ -21,7 +21,7 @@ from models import Array, Engine, Image
 from service.batching.latency import Latency, measure
 from service.errors import ServiceError
 from service.hosting.finding import ModelFile, ReadModel, decoder
-from service.hosting.pipeline import ModelInfo
+from service.hosting.model_info import ModelInfo
 from service.images.clip import Frames
 from service.images.decode_pool import Decoding
 from service.settings import Settings

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from models import Inner, as_vectors
 from service.engine.ranking import ScoreRow
 from service.errors import EngineFailedError, UnsupportedError
-from service.hosting.pipeline import ModelInfo
+from service.hosting.model_info import ModelInfo
 
 
 def embedding(info: ModelInfo) -> Inner:

@@ -19,7 +19,7 @@ from service.api.json_images import ImagesJson, read_json
 from service.api.v2.parse import MAX_JSON_BYTES, parse_request
 from service.errors import ServiceError
 from service.grpc.infer_request import encoded_varint, infer_request, read_message
-from service.hosting.pipeline import ModelInfo
+from service.hosting.model_info import ModelInfo
 from service.http.body import images_of
 from service.http.compression import compress, inflate
 from service.images.clip import prepare_clip

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from service.api.v2.interpretation import InferRequest, WantedOutput
 from service.engine.ranking import ScoreRow, finite, largest, probabilities
 from service.errors import EngineFailedError, InvalidTensorError
-from service.hosting.pipeline import ModelInfo, Pipeline
+from service.hosting.model_info import ModelInfo
+from service.hosting.pipeline import Pipeline
 from service.hosting.regions import RegionPart
 from service.hosting.vectors import embedding, embeddings_of
 from service.http.responses import JSON_NUMBER_BYTES

@@ -12,7 +12,8 @@ from typing_extensions import TypedDict  # pydantic requires this one before Pyt
 from models import ChannelOrder, Inner, __version__
 from service.api.v2.interpretation import INPUT, output_names
 from service.engine.supervised_engine import State
-from service.hosting.pipeline import FailedModel, ModelInfo, Pipeline
+from service.hosting.model_info import FailedModel, ModelInfo
+from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
 from service.telemetry.counts import Duration
 

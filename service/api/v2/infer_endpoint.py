@@ -16,7 +16,8 @@ from service.edge.rights import permit
 from service.engine.ranking import ScoreRow
 from service.errors import BadRequestError
 from service.fair_queue import Right
-from service.hosting.pipeline import ModelInfo, Pipeline
+from service.hosting.model_info import ModelInfo
+from service.hosting.pipeline import Pipeline
 from service.hosting.request import ImageRequest, Scored
 from service.http.body import LONG_BODY, Headers, Pieces, content_coding
 from service.http.compression import compress, wanted_coding

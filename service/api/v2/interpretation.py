@@ -29,7 +29,7 @@ from models import ChannelOrder, Inner
 from service.api.v2.tensors import BinaryElements, Numbers
 from service.batching.policy import LEVELS
 from service.errors import BadRequestError, TooManyImagesError, UnsupportedError
-from service.hosting.pipeline import ModelInfo
+from service.hosting.model_info import ModelInfo
 from service.hosting.regions import RegionPart, Regions
 from service.hosting.vectors import embedding
 from service.images.file import FORMATS

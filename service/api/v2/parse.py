@@ -33,7 +33,7 @@ from service.api.v2.interpretation import (
 from service.api.v2.long_json import PIECE, Span, check_counts, cut
 from service.api.v2.tensors import NAN, BinaryElements, JsonElements
 from service.errors import BadRequestError, Code, PayloadTooLargeError
-from service.hosting.pipeline import ModelInfo
+from service.hosting.model_info import ModelInfo
 from service.hosting.regions import Regions
 from service.http.body import content_coding
 from service.http.compression import inflate

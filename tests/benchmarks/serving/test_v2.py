@@ -4,7 +4,7 @@ from benchmarks.serving.v2 import v2_body, v2_message
 from models import OutputKind
 from service.api.v2.parse import parse_request
 from service.grpc.infer_request import infer_request, read_message
-from service.hosting.pipeline import ModelInfo
+from service.hosting.model_info import ModelInfo
 
 
 def test_both_protocols_are_sent_the_same_request() -> None:

@@ -12,7 +12,7 @@ from service.api.v2.interpretation import InferRequest
 from service.errors import BadRequestError, PayloadTooLargeError, ServiceError
 from service.grpc.infer_request import encoded_varint, infer_request, read_message
 from service.grpc.messages import message_class
-from service.hosting.pipeline import ModelInfo
+from service.hosting.model_info import ModelInfo
 
 INFO = ModelInfo(
     *("m", "1", (2, 3, 1), "scores", OutputKind.LOGITS, ("cat", "dog", "owl"), ChannelOrder.GREY),

@@ -8,7 +8,7 @@ import pytest
 
 from models import OutputKind
 from service.hosting.comparison import compare, relabelled
-from service.hosting.pipeline import ModelInfo
+from service.hosting.model_info import ModelInfo
 from service.hosting.recent import MOST_IMAGES, Example, Recent
 from service.images.clip import Frames
 from service.telemetry.metrics import Comparison

@@ -22,7 +22,7 @@ from models import (
 from service.hosting import reading
 from service.hosting.finding import ModelFile, find_models
 from service.hosting.loading import OpenModel, open_models
-from service.hosting.pipeline import FailedModel
+from service.hosting.model_info import FailedModel
 from service.hosting.reading import load
 from service.settings import Settings, SettingsError
 from tests.support.models.quantized import quantized

@@ -12,7 +12,7 @@ from kernels.tuning.heuristic import heuristic
 from models import BUILT_IN_MODEL, Batch, Kind, Results, kind_of, load_classifier
 from models.engines.cuda_engine import CudaEngine
 from service.api.app import create_app
-from service.hosting.pipeline import ModelInfo
+from service.hosting.model_info import ModelInfo
 from service.hosting.repository import Repository
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support import PATIENCE_S

@@ -29,7 +29,7 @@ from models import (
 from service.engine.lane import Cost
 from service.engine.watchdog import Bounds
 from service.errors import ImageError
-from service.hosting.pipeline import ModelInfo
+from service.hosting.model_info import ModelInfo
 from service.hosting.repository import Repository
 from service.images.decode_pool import Decoding, NotForDeviceError
 from tests.support import PATIENCE_S

@@ -17,7 +17,7 @@ from service.api.v2.parse import parse_request
 from service.errors import ServiceError
 from service.grpc.infer_request import infer_request, read_message
 from service.grpc.messages import message_class
-from service.hosting.pipeline import ModelInfo
+from service.hosting.model_info import ModelInfo
 
 INFO = ModelInfo(
     *("m", "1", (2, 3, 1), "scores", OutputKind.LOGITS, ("cat", "dog", "owl"), ChannelOrder.GREY),

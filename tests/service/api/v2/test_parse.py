@@ -18,7 +18,7 @@ from service.api.v2.interpretation import InferRequest, WantedOutput
 from service.api.v2.parse import MAX_JSON_BYTES, parse_request
 from service.engine.ranking import rank
 from service.errors import BadRequestError, EngineFailedError, ServiceError, UnsupportedError
-from service.hosting.pipeline import ModelInfo
+from service.hosting.model_info import ModelInfo
 
 INFO = ModelInfo(
     "m",

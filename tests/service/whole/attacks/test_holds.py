@@ -22,7 +22,7 @@ from service.engine.ranking import rank
 from service.errors import BadRequestError
 from service.grpc.messages import message_class, parse
 from service.grpc.model_infer import _Exchange
-from service.hosting.pipeline import ModelInfo
+from service.hosting.model_info import ModelInfo
 from tests.fuzz.lock import KNOWN, MOST_HELD_S, READERS, TRIES, written
 from tests.fuzz.targets import CORPUS, LOCK
 from tests.service.whole.attacks.test_surfaces import EVERY, OTHER_GRPC, OTHER_HTTP

@@ -13,7 +13,7 @@ from service.api.v1 import query_parser, urgency_from
 from service.api.v2.parse import parse_request
 from service.edge.edge import Edge
 from service.errors import ServiceError
-from service.hosting.pipeline import ModelInfo
+from service.hosting.model_info import ModelInfo
 from service.http.body import form_boundary, images_of
 from service.http.compression import inflate, wanted_coding
 from service.http.connection import Connection
