@@ -17,8 +17,6 @@ from ast import literal_eval
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import yaml  # type: ignore[import-untyped]
-
 from models.errors import PreprocessingError
 from models.readers.reading import LONGEST, read_text
 
@@ -77,6 +75,8 @@ def read_label_file(path: Path, source: str = "") -> tuple[str, ...]:
 
 
 def _in_yaml(path: Path, text: str) -> tuple[str, ...] | None:
+    import yaml  # type: ignore[import-untyped]  # noqa: PLC0415  few models need it
+
     try:
         return labels_in(yaml.load(text, yaml.BaseLoader))  # noqa: S506  it makes strings alone
     except (yaml.YAMLError, RecursionError) as error:

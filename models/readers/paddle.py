@@ -5,8 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-
 from models.errors import PreprocessingError
 from models.readers.labels import read_label_file
 from models.readers.reading import Keys, Reading, is_side, named_by, read_text
@@ -29,6 +27,8 @@ _OTHERWISE = (
 
 def read_paddle(path: Path) -> Reading | None:
     """Read the transforms and labels. The result is None if another program wrote the file."""
+    import yaml  # type: ignore[import-untyped]  # noqa: PLC0415  few models need it
+
     try:
         config = yaml.safe_load(read_text(path))
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a long number

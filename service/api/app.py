@@ -20,7 +20,8 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 from models import __version__
-from service.api import embeddings, v1, v2
+from service.api import embeddings, v1
+from service.api.endpoints import endpoints_of
 from service.api.page import add_pages, with_headers
 from service.api.schemas import (
     ClassifyAnswer,
@@ -32,8 +33,9 @@ from service.api.schemas import (
     errors,
     traffic_of,
 )
+from service.api.v2.parse import REQUEST_SCHEMAS
+from service.api.v2.routes import add_routes as add_v2_routes
 from service.errors import CRASHED, ServiceError
-from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
 from service.http.exchange import AnyEndpoint
 from service.http.responses import error_response, json_response, refusal
@@ -65,9 +67,6 @@ _TAGS = ("classify", "models", "KServe V2", "health", "metrics")
 # the most of them that are compared (0.1 ms each), and the least similarity of a suggestion.
 _SHOWN, _MOST_PATHS, _MOST_COMPARED, _NEAR = 200, 1000, 32, 0.8
 
-# The default model's paths, and the functions that return the path for a named model.
-_DEFAULTS = {v1.CLASSIFY_PATH: v1.model_path, embeddings.PATH: embeddings.embeddings_path}
-
 
 class App(FastAPI):
     """Extends FastAPI with HEAD requests and with headers that protect browsers."""
@@ -94,12 +93,13 @@ class App(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document, including the schemas that operations refer to by name."""
         document = super().openapi()
-        document["components"]["schemas"] |= definitions(*_ANSWERS) | v2.REQUEST_SCHEMAS
+        document["components"]["schemas"] |= definitions(*_ANSWERS) | REQUEST_SCHEMAS
         return document
 
 
 def create_app(
     repository: Repository,
+    endpoints: Mapping[str, AnyEndpoint] | None = None,
     *,
     metrics: bool = True,
     metrics_port: int | None = None,
@@ -180,43 +180,12 @@ def create_app(
         return Response(found, media_type="application/json")
 
     app.add_route("/openapi.json", openapi, include_in_schema=False)
-    app.endpoints = _endpoints(repository)
+    app.endpoints = endpoints_of(repository) if endpoints is None else endpoints
     v1.add_routes(app, repository, app.endpoints)
     embeddings.add_routes(app, repository, app.endpoints)
-    v2.add_routes(app)
+    add_v2_routes(app)
     add_pages(app, repository.max_pixels)
     return app
-
-
-def _endpoints(repository: Repository) -> Mapping[str, AnyEndpoint]:
-    """Return a mapping from each path to the endpoint of a model's current version. The mapping is
-    updated whenever the models change."""
-    endpoints: dict[str, AnyEndpoint] = {}
-
-    def change(old: Pipeline | None, new: Pipeline | None) -> None:
-        for path in [path for path, endpoint in endpoints.items() if endpoint.pipeline is old]:
-            del endpoints[path]
-        if new is not None:
-            endpoints.update(_endpoints_of(new))
-        default = repository.default
-        for path, of_model in _DEFAULTS.items():
-            if default is not None:
-                endpoints[path] = endpoints[of_model(default.info.name)]
-            else:
-                endpoints.pop(path, None)
-
-    for pipeline in repository.models.values():
-        endpoints.update(_endpoints_of(pipeline))
-    change(None, None)
-    repository.on_change.append(change)
-    return endpoints
-
-
-def _endpoints_of(pipeline: Pipeline) -> Mapping[str, AnyEndpoint]:
-    found: dict[str, AnyEndpoint] = {}
-    for module in (v1, embeddings, v2):
-        found |= module.endpoints_of(pipeline)
-    return found
 
 
 async def _on_service_error(_: Request, error: ServiceError) -> Response:

@@ -2,11 +2,10 @@
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
-from fastapi import FastAPI
 from msgspec import Meta
 from numpy.typing import NDArray
 from pydantic import Field
@@ -31,6 +30,9 @@ from service.http.responses import JSON_NUMBER_BYTES, json_around
 from service.images.clip import CLIP_TYPES, Frames
 from service.telemetry.counts import Phases
 from service.telemetry.record import RequestRecord
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 PATH = "/v1/embeddings"
 
@@ -100,7 +102,9 @@ def endpoints_of(pipeline: Pipeline) -> dict[str, AnyEndpoint]:
     return {embeddings_path(pipeline.info.name): Embed(pipeline)}
 
 
-def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, AnyEndpoint]) -> None:
+def add_routes(
+    app: "FastAPI", repository: Repository, endpoints: Mapping[str, AnyEndpoint]
+) -> None:
     """Add the routes. The models' endpoints answer the requests."""
 
     async def embed(request: Request) -> Response:

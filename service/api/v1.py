@@ -1,10 +1,9 @@
 """Implements Convoy's own API, which answers images with labels."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
-from fastapi import FastAPI
 from pydantic import Field, TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -56,6 +55,9 @@ from service.images.clip import CLIP_TYPES, MOST_FRAMES, Frames, clips_of
 from service.images.decode import as_png
 from service.telemetry.counts import PHASES, Phases
 from service.telemetry.record import RequestRecord
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 T = TypeVar("T")
 
@@ -129,7 +131,9 @@ def endpoints_of(pipeline: Pipeline) -> dict[str, AnyEndpoint]:
     return {model_path(name): Classify(pipeline), pixels_path(name): ShowPixels(pipeline)}
 
 
-def add_routes(app: FastAPI, repository: Repository, endpoints: Mapping[str, AnyEndpoint]) -> None:
+def add_routes(
+    app: "FastAPI", repository: Repository, endpoints: Mapping[str, AnyEndpoint]
+) -> None:
     """Add the routes. The models' endpoints answer the requests."""
     default = repository.default
 

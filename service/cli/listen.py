@@ -3,23 +3,28 @@
 import logging
 import os
 import webbrowser
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from threading import Thread
 
 import typer
+from starlette.types import ASGIApp
 
 from models import how_to_install
-from service.api.app import create_app
+from service.api.endpoints import endpoints_of
 from service.api.page import example_for
 from service.api.v1 import CLASSIFY_PATH, model_path
+from service.cli.collector import importing
 from service.edge.keys import Keys
 from service.engine.job_processes import JobParent
 from service.grpc import port_of
 from service.hosting.opening import add_models, make_repository
 from service.hosting.reads import Reads
 from service.hosting.repository import Repository
+from service.http.deferred import Deferred
+from service.http.exchange import AnyEndpoint
 from service.http.metrics_port import metrics_port
 from service.http.server import bind, ended_by_sigterm, run_server
 from service.machine.memory import share_one_arena
@@ -62,13 +67,16 @@ def listen(
             _log.info("metrics are on port %d", port)
         settings = _with_grpc_port(settings)
         add_models(repository, settings, expectations, reads)
-        announce = partial(
-            _announce, settings, listener.getsockname()[1], repository, browse=browse
-        )
-        app = create_app(repository, metrics_port=settings.metrics_port)
+        endpoints = endpoints_of(repository)
+        app = Deferred(partial(_application, repository, endpoints, settings))
+
+        def announce() -> None:
+            _announce(settings, listener.getsockname()[1], repository, browse=browse)
+            app.begin()
+
         all_answered = run_server(
             app,
-            app.endpoints,
+            endpoints,
             repository,
             listener,
             settings,
@@ -78,6 +86,15 @@ def listen(
         )
     if not all_answered:
         raise typer.Exit(1)
+
+
+def _application(
+    repository: Repository, endpoints: Mapping[str, AnyEndpoint], settings: Settings
+) -> ASGIApp:
+    with importing():
+        from service.api.app import create_app  # noqa: PLC0415  it brings FastAPI
+
+    return create_app(repository, endpoints, metrics_port=settings.metrics_port)
 
 
 def _with_grpc_port(settings: Settings) -> Settings:

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import uvicorn
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp
 from typing_extensions import override
 
 from models import DeviceLostError
@@ -58,19 +58,6 @@ _REFUSE_S = 1.0
 _ATTACH_FILTER = 26
 _NO_SYN = ((0x30, 0, 0, 13), (0x45, 0, 1, 2), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
 _HANDSHAKE_S = 0.05
-
-# A request that the server sends itself before it listens.
-_FIRST: Mapping[str, Any] = {
-    "type": "http",
-    "http_version": "1.1",
-    "method": "GET",
-    "scheme": "http",
-    "path": "/v2/health/live",
-    "raw_path": b"/v2/health/live",
-    "root_path": "",
-    "query_string": b"",
-    "headers": [],
-}
 
 # Seconds between two checks for clients that may soon send another request.
 _LOOK_S = 0.02
@@ -192,14 +179,6 @@ def http_settings(
     )
 
 
-async def _no_body() -> Message:
-    return {"type": "http.request", "body": b"", "more_body": False}
-
-
-async def _to_nobody(_: Message) -> None:
-    pass
-
-
 class Port(Protocol):
     """Listens on an additional port of the server, with another protocol."""
 
@@ -260,8 +239,6 @@ class Server(uvicorn.Server):
     @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then start to warm up; health requests are answered meanwhile."""
-        # FastAPI describes its routes when it first looks for one, which takes 27 ms.
-        await self.config.loaded_app(dict(_FIRST), _no_body, _to_nobody)
         try:
             await super().startup(sockets)
             if self._port is not None and self._edge is not None:

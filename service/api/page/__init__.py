@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Send
@@ -15,6 +14,9 @@ from models import BUILT_IN_MODEL
 from service.hosting.presets import PHOTOGRAPHS
 from service.http.responses import BROWSER_HEADERS, LOAD_NOTHING, json_response
 from service.images.file import ImageFormat
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 _FOLDER = Path(__file__).parent
 
@@ -51,7 +53,7 @@ class _Files(StaticFiles):
         return response
 
 
-def add_pages(app: FastAPI, max_pixels: int) -> None:
+def add_pages(app: "FastAPI", max_pixels: int) -> None:
     """Add the pages at / and /docs, and their files under /page.
 
     The page shrinks images of more than `max_pixels` before it sends them.

@@ -21,9 +21,13 @@ from service.hosting.pipeline import Pipeline
 from service.hosting.request import ImageRequest, Scored
 from service.http.body import LONG_BODY, Headers, Pieces, content_coding
 from service.http.compression import compress, wanted_coding
+from service.http.exchange import AnyEndpoint
 from service.http.responses import PLACE, json_pieces, parts_around
 from service.telemetry.counts import Phases
 from service.telemetry.record import RequestRecord
+
+PATHS = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
+"""The paths of a model."""
 
 _HEADER_LENGTH = b"inference-header-content-length"
 
@@ -32,6 +36,17 @@ _LONG_JSON = 2**16
 
 # The most numbers that the standard library writes at once, which takes a millisecond.
 _SLOW_PIECE = 2**12
+
+
+def infer_paths(pipeline: Pipeline) -> list[str]:
+    """Return the paths of a model's V2 endpoint."""
+    info = pipeline.info
+    return [f"{path.format(model=info.name, version=info.version)}/infer" for path in PATHS]
+
+
+def endpoints_of(pipeline: Pipeline) -> dict[str, AnyEndpoint]:
+    """Return a mapping from each path of a model to the model's endpoint."""
+    return dict.fromkeys(infer_paths(pipeline), Infer(pipeline))
 
 
 def _json_length(headers: Headers) -> int | None:

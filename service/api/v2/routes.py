@@ -9,17 +9,14 @@ from starlette.responses import Response
 from service.api.schemas import errors
 from service.api.v2 import description
 from service.api.v2.description import Asked, IndexEntry, Models, index_of
-from service.api.v2.infer_endpoint import Infer, InferAnswer
+from service.api.v2.infer_endpoint import PATHS, InferAnswer, infer_paths
 from service.api.v2.interpretation import InferenceJson
 from service.api.v2.parse import IndexRequest, content_of, read_json, short_body
 from service.api.v2.refusals import router as refusals
 from service.api.v2.repository_calls import router as repository
 from service.api.v2.shared_memory import router as memory
-from service.hosting.pipeline import Pipeline
 from service.http.asgi import answer_to
-from service.http.exchange import AnyEndpoint
 
-_PATHS = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
 _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 _decode_index = msgspec.json.Decoder(IndexRequest).decode
@@ -76,11 +73,11 @@ async def infer(request: Request, pipeline: Asked) -> Response:
     or UINT8 pixels, if the file has that type. Triton's extensions for binary tensor data,
     classification and schedule policy are supported.
     """
-    path = _infer_paths(pipeline)[0]
+    path = infer_paths(pipeline)[0]
     return await answer_to(request, request.app.endpoints[path])
 
 
-for _path in _PATHS:
+for _path in PATHS:
     _parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"{(\w+)}", _path)
@@ -117,18 +114,7 @@ for _path in _PATHS:
     )
 
 
-def endpoints_of(pipeline: Pipeline) -> dict[str, AnyEndpoint]:
-    """Return a mapping from each path of a model to the model's endpoint."""
-    return dict.fromkeys(_infer_paths(pipeline), Infer(pipeline))
-
-
 def add_routes(app: FastAPI) -> None:
     """Add the routes. The models' endpoints answer the requests."""
     for routes in (router, memory, repository, refusals):
         app.include_router(routes)
-
-
-def _infer_paths(pipeline: Pipeline) -> list[str]:
-    """Return the paths of a model's V2 endpoint."""
-    info = pipeline.info
-    return [f"{path.format(model=info.name, version=info.version)}/infer" for path in _PATHS]

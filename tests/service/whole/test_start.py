@@ -18,7 +18,7 @@ from tests.support import PATIENCE_S, ROOT
 # What reads, converts and checks models, draws, or speaks to a GPU. A second start imports none of
 # these in any process; the process that serves never does, nor what only reading takes.
 HEAVY = {"cupy", "matplotlib", "models.engines.cuda_engine", "models.plan", "onnx_ir", "onnxscript"}
-HEAVY |= {"rich", "sympy"}
+HEAVY |= {"rich", "sympy", "yaml"}
 READING = {
     "google.protobuf",
     "models.as_given",
@@ -80,3 +80,20 @@ def test_a_second_start_imports_nothing_that_serving_does_not_need(tmp_path: Pat
     assert not imported & HEAVY
     assert not serving & (HEAVY | READING)
     assert "service.api.app" in serving
+
+
+@pytest.mark.parametrize(
+    ("module", "others"),
+    [
+        ("service.cli.listen", {"fastapi", "service.api.app", "yaml"}),
+        ("service.hosting.reading", {"fastapi", "service.hosting.pipeline", "yaml"}),
+    ],
+)
+def test_neither_process_of_a_start_waits_for_modules_that_it_does_not_need(
+    module: str, others: set[str]
+) -> None:
+    look = f"import sys, {module}; print(*({others!r} & set(sys.modules)))"
+    found = subprocess.run(
+        [sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.split() == []
