@@ -3,7 +3,7 @@
 The batcher reports events and asks for decisions; the simulator does the same with its own clock.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 
 from service.batching.latency import Latency
@@ -74,7 +74,7 @@ class _Engine:
 class Dispatcher:
     """Decides for the engines of one queue, which are numbered; times are seconds of one clock."""
 
-    __slots__ = ("_batches", "_engines", "_rivalry", "_traffic", "short", "short_s")
+    __slots__ = ("_batches", "_counted", "_engines", "_rivalry", "_traffic", "short", "short_s")
 
     def __init__(self, *latencies: Latency) -> None:
         """Take the known latency of each engine."""
@@ -86,6 +86,7 @@ class Dispatcher:
         # Whether batches are so short that waiting for more items never pays: then traffic need not
         # be tracked.
         self.short = False
+        self._count()
         for number, latency in enumerate(latencies):
             self.learn(latency, number)
 
@@ -116,19 +117,21 @@ class Dispatcher:
     def add(self, latency: Latency) -> None:
         """Add an engine, before any item arrives."""
         self._engines.append(_Engine(latency))
+        self._count()
         self._traffic = Traffic(len(self._engines))
         self.learn(latency, len(self._engines) - 1)
 
     def share(self, inside: int, engine: int) -> int:
         """Return the most items that this engine's next batch may have if batches are short.
         `inside` is the number of items that wait or that this engine runs."""
-        state, most = self._engines[engine], self._engines[engine].latency.max_batch
-        others = [other for _, other in self._counted() if other is not state]
-        return min(most, share(inside + sum(other.items for other in others), 1 + len(others)))
+        state = self._engines[engine]
+        running = [other.items for _, other in self._counted if other is not state]
+        return min(state.latency.max_batch, share(inside + sum(running), 1 + len(running)))
 
     def serve(self, engine: int, *, serves: bool) -> None:
         """Note whether an engine takes batches. It takes none while it restarts."""
         self._engines[engine].serves = serves
+        self._count()
 
     def hold(self, engine: int, until: float | None) -> None:
         """Note until when another model's batch occupies the engine's device; None if no batch
@@ -183,7 +186,7 @@ class Dispatcher:
         """Return the engine that is expected to be free first."""
         if len(self._engines) == 1:
             return 0
-        _, engine = min((engine.free(now), number) for number, engine in self._counted())
+        _, engine = min((engine.free(now), number) for number, engine in self._counted)
         return engine
 
     def decide(
@@ -221,7 +224,7 @@ class Dispatcher:
         same engine is assumed to take at least as long as the overdue batch has taken.
         """
         slots = []
-        for _, engine in self._counted():
+        for _, engine in self._counted:
             ends, passed, latency = engine.ends, now - engine.started, engine.latency
             if engine.items and ends is not None and ends < now:
                 ends = now + passed
@@ -230,11 +233,11 @@ class Dispatcher:
         slots.sort()
         return max(slots[0].free + seconds_of(slots, depth), slots[-1].free) - now
 
-    def _counted(self) -> Iterator[tuple[int, _Engine]]:
-        """Return the engines that serve, or all engines if none serves, because they will serve
+    def _count(self) -> None:
+        """List the engines that serve, or all engines if none serves, because they will serve
         again."""
-        none = not any(engine.serves for engine in self._engines)
-        return ((n, engine) for n, engine in enumerate(self._engines) if engine.serves or none)
+        every = [*enumerate(self._engines)]
+        self._counted = [(n, engine) for n, engine in every if engine.serves] or every
 
     def _view(self, now: float, depth: int, claims: Sequence[Claim], engine: int) -> View:
         traffic, state = self._traffic, self._engines[engine]
@@ -244,7 +247,7 @@ class Dispatcher:
             ends = None if ends is None else state.free(now)  # compared with the others'
             others = tuple(
                 Slot(other.free(now), other.latency)
-                for _, other in self._counted()
+                for _, other in self._counted
                 if other is not state
             )
         return View(

@@ -85,9 +85,13 @@ class ImageFormat(Enum):
 
     def begins(self, data: bytes) -> bool:
         """Return whether a file has a mark of this format."""
-        return any(
-            all(data.startswith(mark, at) for at, mark in marks.items()) for marks in self.marks
-        )
+        for marks in self.marks:  # explicit: this runs several times per request
+            for at, mark in marks.items():
+                if not data.startswith(mark, at):
+                    break
+            else:
+                return True
+        return False
 
     @property
     def is_read(self) -> bool:

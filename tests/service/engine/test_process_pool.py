@@ -222,5 +222,6 @@ def test_the_largest_webp_does_not_hold_the_interpreters_lock(processes: Process
     data = encode(Image.new("RGB", (5000, 5000), "red"), "WEBP", lossless=True)
     drawing = prepare_image(data, BGR, LIMITS).run
     processes.run(os.getpid)  # which has started it
-    assert longest_hold_s(drawing, tries=1, enough_s=0) > 0.02
+    # Of a thread here, which holds the lock while it copies 100 MB, and of the process.
+    assert longest_hold_s(drawing, tries=1, enough_s=0) > 0.01
     assert longest_hold_s(partial(processes.run, drawing), tries=40, enough_s=0.005) < 0.01
