@@ -32,7 +32,8 @@ from models.graph import (
     Transpose,
     Value,
 )
-from models.rewrite import RewriteResult, rewrite
+from models.rewrite import RULES, RewriteResult, rewrite
+from models.rewrite.rule import Rule
 from tests.support.kernels.windows import floor_output
 from tests.support.models.reference import run_reference
 from tests.support.tolerance import EPS32, EPS64, assert_within
@@ -209,14 +210,21 @@ def _window(
     return Window(tuple(size), each(kernel), strides, each(dilation), each(pad), each(pad), output)
 
 
-def rewritten(graph: Graph, *, rounds: bool = False, n: int = 2, seed: int = 0) -> RewriteResult:
+def rewritten(
+    graph: Graph,
+    *,
+    rules: tuple[Rule, ...] = RULES,
+    rounds: bool = False,
+    n: int = 2,
+    seed: int = 0,
+) -> RewriteResult:
     """Return the rewritten graph, after checking in float64 that it computes the same.
 
     Without `rounds`, rewriting must not have computed new weights: both graphs compute the same
     sums, possibly in another order. With `rounds`, rewriting may have rounded new weights to
     float32 once for each node of the original.
     """
-    result = rewrite(graph)
+    result = rewrite(graph, rules)
     rng = np.random.default_rng(seed)
     inputs = {name: rng.uniform(-2, 2, (n, *graph.shape(name))) for name in graph.inputs}
     before = run_reference(graph, inputs, all_values=True)

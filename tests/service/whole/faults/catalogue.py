@@ -12,7 +12,7 @@ FAULTS: dict[str, Fault] = {**CLIENTS, **MESSAGES, **ATTACKS, **INSIDES, **PROCE
 # Faults of interfaces that the tests' server does not have: the client's view, and the test.
 ELSEWHERE: dict[str, tuple[str, str]] = {
     "one address opens all connections of the gRPC port": (
-        "silent ones are closed; others are answered",
+        "silent connections are closed; others are answered",
         "grpc/test_port_connections.py::test_one_address_leaves_connections_to_others",
     ),
     "a gRPC message does not arrive completely": (

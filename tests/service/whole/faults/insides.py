@@ -120,7 +120,7 @@ def _(rig: Rig) -> Counted:
 
 @fault(
     "the engine hangs",
-    "500, queued requests 503; answers again as soon as a new engine is ready",
+    "500; queued requests get 503; answers again as soon as a new engine is ready",
     *("--engine-timeout-s", "2.5"),
 )
 def _(rig: Rig) -> Counted:
