@@ -20,8 +20,8 @@ ONNX Runtime; the list below the table names these nodes. The columns have these
 - *launches*: the launches of the CUDA engine's plan for one image.
 - *error on CPU*, *on simulator*: the largest error of a score compared with PyTorch, relative to
   the image's largest score. On the CPU, ONNX Runtime runs the loader's normalised model, and
-  the table has the largest error of a network's files. On the simulator, Convoy's kernels run. For
-  {top_1} files, the best classes were compared, too.
+  the table has the largest error of a network's files. On the simulator, Convoy's kernels run.
+  For {top_1} files, the best classes were compared, too.
 - *µs*: the time on an H200 in fp16 that the cost model estimates and, in brackets, the time of
   each launch's arithmetic or traffic at the GPU's peak rates. Nothing was measured.
 

@@ -62,7 +62,9 @@ def test_another_sum_stays_in_float_and_says_why(change: str, reason: str) -> No
         b = to.dequantize(to.quantize("w", to.b.pool("v", a, PoolKind.MAX, 6)))
     y = to.b.binary("s", BinaryOp.MUL if change == "product" else BinaryOp.ADD, a, b)
     if change == "activation":
-        to.b.nodes[-1] = replace(to.b.nodes[-1], activation=Activation(ActivationKind.TANH))
+        add = to.b.nodes[-1]
+        assert isinstance(add, Binary)
+        to.b.nodes[-1] = replace(add, activation=Activation(ActivationKind.TANH))
     y = to.dequantize(to.quantize("y", y))
     if change == "reader":
         y = to.b.binary("both", BinaryOp.MUL, y, "s")
