@@ -129,7 +129,7 @@ class GivenModel:
         if kind is None:
             raise EngineError(
                 f"its input {self._input.name} has the type {self._input.type};"
-                f" export the model with one of {', '.join(_TYPES)}"
+                f" export the model with one of the types {', '.join(_TYPES)}"
             )
         images = np.ascontiguousarray(np.broadcast_to(tensor, (self._batch, *tensor.shape)))
         try:

@@ -182,15 +182,15 @@ def load_classifier(
         if preprocessing.layout is Layout.NHWC or image.shape[0] or image.shape[-1]:
             raise
         raise UnsupportedModelError(
-            f"{error}\nThe shape of its input does not show which axis has the channels. If it is"
-            ' the last one, set layout = "nhwc" in model.toml, or pass --set layout=nhwc'
+            f"{error}\nThe shape of the model's input does not show which axis has the channels. If"
+            ' the last axis has them, set layout = "nhwc" in model.toml, or pass --set layout=nhwc'
         ) from error
     if precision is None:
         precision = _own_precision(proto, network)
     if precision is Precision.INT8 and not network.quantized:
         raise UnsupportedModelError(
-            f"{path} is not quantized, so its precision cannot be int8. Quantize it first, with"
-            f" photographs of the kind that it classifies: convoy quantize {path} photos/ -o"
+            f"{path} is not quantized, so its precision cannot be int8. Quantize the model"
+            f" first, with typical photographs: convoy quantize {path} photos/ -o"
             f" {path.with_suffix('.int8.onnx')}"
         )
     graph = network.graph
@@ -207,8 +207,8 @@ def load_classifier(
         _log.warning("%s has 1000 classes and no labels: ImageNet's labels are used", path.name)
         labels = imagenet.labels()
     if description.labels_from == path.name and len(labels) not in (classes, classes_of(classes)):
-        doubt = f"its metadata name {len(labels)} classes, but it has {classes_of(classes)}"
-        _log.warning("%s: %s; its classes are numbers until --labels names them", path.name, doubt)
+        doubt = f"its metadata name {len(labels)} classes, but the model has {classes_of(classes)}"
+        _log.warning("%s: %s; labels are class numbers until --labels is set", path.name, doubt)
         description = replace(description, origin=f"{description.origin}; {path.name}: {doubt}")
         labels = ()
     if Path(description.labels_from).name == TRITONS:
@@ -271,7 +271,8 @@ def _classes(path: Path, shape: Shape) -> int:
     if any(size != 1 for size in others):
         raise UnsupportedModelError(
             f"{path} gives {'×'.join(map(str, shape))} values per image; Convoy runs classifiers,"
-            " whose output is one score per class. Is it a detector, a segmenter or a backbone?"
+            " whose output is one score per class. Is the model a detector, a segmenter or a"
+            " backbone?"
         )
     return classes
 
@@ -281,9 +282,11 @@ def _as_triton(path: Path, labels: tuple[str, ...], scores: int) -> tuple[str, .
     has fewer or more labels than the model has classes."""
     classes = classes_of(scores)
     if len(labels) != classes:
-        doubt = f"its label file names {len(labels)} classes, but it has {classes}"
-        rest = "the others are numbers" if len(labels) < classes else "the first of them count"
-        _log.warning("%s: %s; %s, as in Triton", path.name, doubt, rest)
+        doubt = f"its label file has {len(labels)} labels, but the model has {classes} classes"
+        few = "as in Triton, the other classes get their numbers as labels"
+        many = f"as in Triton, only the first {classes} labels are used"
+        rest = few if len(labels) < classes else many
+        _log.warning("%s: %s; %s", path.name, doubt, rest)
     return labels[:classes]
 
 
@@ -300,16 +303,16 @@ def _kind_of_scores(
         raise UnsupportedModelError(f"{path}: {shown.refusal}")
     if stated is None and shown.around_0 and classes == 1:
         raise UnsupportedModelError(
-            f"{path}: {shown.reason} to numbers around 0, which do not show how a score s becomes a"
-            " probability. If the probability is (1 + s) / 2, export the model with this operation"
-            ' at its end. Otherwise, set output = "sigmoid", "probabilities" or another kind in'
-            " model.toml, or with --set"
+            f"{path}: {shown.reason} to numbers around 0. This range does not show how a score s"
+            " becomes a probability. If the probability is (1 + s) / 2, export the model with this"
+            ' operation at its end. Otherwise, set output = "sigmoid", "probabilities" or another'
+            " kind in model.toml, or with --set"
         )
     if stated is None:
         return shown.kind, shown.reason
     if shown.kind is not None and not shown.kind.is_unbounded and stated.is_unbounded:
         _log.warning(
-            '%s: output = "%s" is overruled: %s, so that its scores are %s',
+            '%s: output = "%s" is overruled, because %s; the scores are %s',
             path.name,
             stated.value,
             shown.reason,

@@ -197,7 +197,9 @@ def load_description(
         others = [key for key in keys if getattr(asked, key) != getattr(preprocessing, key)]
         if others:
             are = "is" if len(others) == 1 else "are"
-            line = f"its input takes pixels as they are (uint8): {', '.join(others)} {are} not used"
+            line = (
+                f"its input takes uint8 pixels as they are, so {', '.join(others)} {are} not used"
+            )
             _log.warning("%s: %s", model_path.name, line)
             unread.append(line)
     origin = [*_origin(preprocessing, serving, sources, readings, of_own), *unread]
@@ -276,7 +278,7 @@ def _origin(
     if preprocessing.guess:
         yield f"the preset {preprocessing.guess}, a guess"
     if own:
-        yield f"its first operations normalise pixels, which the preset {own} leaves unnormalised"
+        yield f"its first operations normalise pixels, so the preset {own} does not normalise them"
     used = {**_values(preprocessing), **_values(serving)}
     for name, reading in readings:
         if overruled := list(_overruled(reading, used)):
@@ -339,11 +341,11 @@ def _settle(
     height, width = given.get("height") or height, given.get("width") or width
     if not (height and width):
         if "preset" not in given:
-            key, how = _missing(height, width)
+            key = _missing(height, width)
             example = f"{key} = {height or width or 224}"
             raise PreprocessingError(
-                f"the model takes images of {_shown(input_shape)}, which leaves open how {how} they"
-                f" are. Set {key} as in training, for example {example}, in"
+                f"the model takes images of {_shown(input_shape)}. This shape leaves their {key}"
+                f" open. Set {key} as in training, for example {example}, in"
                 f" {model_path.with_suffix('.toml').name} or with --set {example.replace(' ', '')}"
             )
         height, width = height or preset.size, width or preset.size
@@ -386,12 +388,11 @@ def _settle(
     return preprocessing
 
 
-def _missing(height: int, width: int) -> tuple[str, str]:
-    """Return the key that would set the open size, and the adjective for this size in the
-    message."""
+def _missing(height: int, width: int) -> str:
+    """Return the key that would set the open size."""
     if height:
-        return "width", "wide"
-    return ("height", "high") if width else ("size", "large")
+        return "width"
+    return "height" if width else "size"
 
 
 def _pad(
@@ -401,7 +402,7 @@ def _pad(
     if colour and crop_mode is not CropMode.PAD:
         raise PreprocessingError(
             f"{source}: pad sets the colour around images, but crop_mode ="
-            f' "{crop_mode.value}" leaves nothing around them; remove pad, or set crop_mode = "pad"'
+            f' "{crop_mode.value}" adds nothing around them; remove pad, or set crop_mode = "pad"'
         )
     count = _channel_count(channels)
     if len(colour) in (0, count):
@@ -451,8 +452,8 @@ def _known(input_shape: Sequence[int | None]) -> tuple[int, ...]:
     if len(input_shape) not in (3, 4):
         raise PreprocessingError(
             f"the model's input has the shape {_shown(input_shape)}; besides the batch, it must"
-            " have three axes for images (channels, height, width), and four for clips, with the"
-            " frames before the height"
+            " have three axes for images (channels, height, width) or four axes for clips"
+            " (channels, frames, height, width)"
         )
     return tuple(max(side or 0, 0) for side in input_shape)
 
@@ -488,8 +489,8 @@ def _frames(
     frames = given or depth[0]
     if not frames:
         raise PreprocessingError(
-            f"the model takes clips of {_shown(shape)}, which leaves open how many frames they"
-            " have. Set frames as in training, for example frames = 16, in model.toml"
+            f"the model takes clips of {_shown(shape)}. This shape leaves the number of frames"
+            " open. Set frames as in training, for example frames = 16, in model.toml"
         )
     return frames
 
@@ -512,8 +513,8 @@ def _say_guess(model_path: Path, name: str, given: Mapping[str, object]) -> None
     guessed = [key for key in ("channels", "scale", "mean", "std") if key not in given]
     if guessed:
         _log.warning(
-            "%s has no settings for %s: they are taken from the preset %r, guessed from its "
-            "input. If answers are wrong, set %s in %s, or choose another preset there, such as"
+            "%s has no settings for %s; the preset %r, a guess from the model's input, supplies"
+            " them. If answers are wrong, set %s in %s, or choose another preset there, such as"
             ' preset = "unit" (pixels from 0 to 1), "raw" (0 to 255) or torchvision\'s weights,'
             ' "resnet50.IMAGENET1K_V2"',
             model_path.name,
@@ -529,9 +530,9 @@ def _say_unlabelled(model_path: Path, unread: list[str]) -> None:
     `unread`."""
     names = unread_beside(model_path)
     if names:
-        are = "is" if len(names) == 1 else "are"
+        are, one = ("is", "it") if len(names) == 1 else ("are", "one of them")
         unread.append(
-            f"{', '.join(names)} {are} not read; if it lists the labels, pass it as --labels, or"
+            f"{', '.join(names)} {are} not read; if {one} lists the labels, pass it as --labels, or"
             f' set labels = "{names[0]}" in {model_path.with_suffix(".toml").name}'
         )
     for line in unread:

@@ -34,7 +34,7 @@ NONE = "none"
 
 _LISTED = 8  # the most names in a message
 
-_IN_BYTES = "it is computed in int8, and the values inside it are bytes"
+_IN_BYTES = "the network is computed in int8, so that the values inside it are bytes"
 _AS_IT_IS = "ONNX Runtime runs its original nodes, which Convoy does not read"
 
 

@@ -58,7 +58,7 @@ def find_maps(network: LoadedModel) -> Maps | Absent:
     if isinstance(found, Absent) or len(found.weight) > 1:
         return found
     if found.rectified:
-        return Absent("its one score is never negative, so that the class no cannot have a map")
+        return Absent('its single score is never negative, so the class "no" cannot have a map')
     weight, inside, beside = (
         np.concatenate([-part, part]) for part in (found.weight, found.inside, found.beside)
     )

@@ -179,7 +179,7 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
         sizes = np.abs(graph.weights[name])
         largest = sizes[sizes < np.inf].max(initial=0.0)
         if largest > _LARGEST:
-            return f"it has a weight of {largest:.3g}, but float16 ends at {_LARGEST:.0f}"
+            return f"it has a weight of {largest:.3g}, but the largest float16 is {_LARGEST:.0f}"
         if isinstance(node, Conv) and largest > LARGEST_WEIGHT:
             return (
                 f"it has a weight of {largest:.3g}; with weights above {LARGEST_WEIGHT:.0f},"

@@ -35,6 +35,6 @@ def _in_steps(bias: Weight, grid: Grid | None, step: NDArray[np.float32]) -> NDA
         steps = np.where(bias == 0, 0, bias.astype(np.float64) / step)
     if not (np.abs(steps) < 2**31).all():
         raise ValueError(
-            "the bias exceeds 32 bits in units of the input's scale times the filter's scale"
+            "the bias, divided by the input's scale and the filter's scale, exceeds 32 bits"
         )
     return np.rint(steps).astype(np.int64)

@@ -214,14 +214,14 @@ def contradiction(kind: OutputKind, scores: Floats) -> str:
     `scores` is N×classes.
     """
     if scores.shape[1] > 1 and kind.is_unbounded and shown_by(scores) in _ADD_UP:
-        return "they are never negative, and the scores of each image add up to 1 or 100"
+        return "the scores of each image are never negative and add up to 1 or 100"
     if kind.is_unbounded or kind is OutputKind.SHARES:
         return ""
     if kind in (OutputKind.LOG_PROBABILITIES, OutputKind.INDEPENDENT_LOG):
-        return f"one is {scores.max():.4g}, above 0" if scores.max() > _NEAR else ""
+        return f"one score is {scores.max():.4g}, above 0" if scores.max() > _NEAR else ""
     values = each_probability(scores, kind)
     wrong = scores[(values < -_NEAR) | (values > 1 + _NEAR)]
-    return f"one is {wrong[0]:.4g}" if wrong.size else ""
+    return f"one score is {wrong[0]:.4g}, which gives no probability" if wrong.size else ""
 
 
 _ADD_UP = (OutputKind.PROBABILITIES, OutputKind.PERCENT)

@@ -53,7 +53,7 @@ def compare(engine: Engine, classifier: Classifier) -> None:
     _check_finite(classifier, scores)
     expected = given.scores()
     if isinstance(expected, str):
-        _log.info("%s is not compared with its file: %s", classifier.name, expected)
+        _log.info("%s: its scores were not compared with its file: %s", classifier.name, expected)
         given.is_compared = True
         return
     allowed = tolerance(classifier, expected)
@@ -65,23 +65,24 @@ def compare(engine: Engine, classifier: Classifier) -> None:
     if errors[worst] > allowed:
         given.own_difference = _own_difference(classifier, given)
         allowed = tolerance(classifier, expected)
-        of_own = f", and ONNX Runtime's optimisations change them by {given.own_difference:.1e}"
+        own = f"{given.own_difference:.1e}"
+        of_own = f" (ONNX Runtime's own optimisations change its scores by {own})"
     if errors[worst] <= allowed:
         given.is_compared = True
         if of_own:
             _log.warning(
-                "%s amplifies rounding errors: its scores differ from ONNX Runtime's for the file"
-                " by %.1e of the largest%s",
+                "%s amplifies rounding errors: its scores differ from ONNX Runtime's scores for the"
+                " file by %.1e of the largest score%s",
                 classifier.name,
                 errors[worst],
                 of_own,
             )
         return
     raise UnsupportedModelError(
-        f"{classifier.name} is not served: Convoy's form of it gives other scores than ONNX Runtime"
-        f" does for the original file. They differ by {errors[worst]:.1e} of the largest{of_own};"
+        f"{classifier.name} is not served: Convoy's scores differ from ONNX Runtime's scores for"
+        f" the original file by {errors[worst]:.1e} of the largest score{of_own};"
         f" at most {allowed:.1e} is allowed. {_cause(classifier, given, worst, allowed)} Export the"
-        " model with another opset, and report it"
+        " model with another opset, and report this error"
     )
 
 
@@ -189,7 +190,7 @@ def _first_difference(
                 causes = _converted(name, made, ours) or [made[name]]
                 named = ", ".join(f"{n.op_type} {n.name or n.output[0]}" for n in causes[:4])
                 return f"The cause is {named}: the first result that differs is {name}."
-    return "No intermediate result that both forms contain differs."
+    return "All intermediate results that exist in the file and in Convoy's form of it agree."
 
 
 def _converted(

@@ -216,7 +216,8 @@ class CudaEngine:
                     self._upload(plan)
                     self._launch_side_by_side(plan)
             except DeviceError as error:
-                raise _failure(error, f"{self._name} cannot be captured at N = {n}") from error
+                what = f"the launches of {self._name} at N = {n} cannot be captured in a CUDA graph"
+                raise _failure(error, what) from error
             results = self._results[: plan.output_bytes].view(np.float32)
             self._replays[key] = Replay(graph, self._stream, places, results.reshape(n, -1), put)
             self._run_batch(key, [blank] * n)
@@ -228,7 +229,7 @@ class CudaEngine:
         """
         n = batch_size(images, self._forms, self.max_batch)
         if not self._replays:
-            raise EngineError("the engine is closed or not warmed up; warm up a new one")
+            raise EngineError("the engine is closed or not warmed up; warm up a new engine")
         kind = kind_of_batch(images)
         if kind > self.takes:
             images = [
@@ -268,7 +269,9 @@ class CudaEngine:
         try:
             times_us = 1e3 * np.median([self._times_ms(plan, graph) for _ in range(runs)], axis=0)
         except DeviceError as error:
-            raise _failure(error, f"{self._name} cannot be measured at N = {n}") from error
+            raise _failure(
+                error, f"the times of {self._name} at N = {n} were not measured"
+            ) from error
         replay_us, *between = times_us.tolist()
         spans = zip(between[::2], between[1::2], strict=True)
         launches = zip(plan.steps, spans, plan.after, strict=True)
@@ -299,7 +302,7 @@ class CudaEngine:
         try:
             return self._replays[key].run(images)
         except DeviceError as error:
-            raise _failure(error, f"{self._name} failed on a batch of {key[1]}") from error
+            raise _failure(error, f"{self._name} failed on a batch of size {key[1]}") from error
 
     def _read(self, key: _PlanKey, name: str) -> NDArray[np.float32]:
         """Return a value inside the network as computed for the last batch."""
@@ -309,7 +312,8 @@ class CudaEngine:
             self._device.download(data, self._begins[Region.ARENA] + kept.offset, self._stream)
             self._stream.synchronize()
         except DeviceError as error:
-            raise _failure(error, f"{self._name} cannot read {name}") from error
+            what = f"the value {name} of {self._name} cannot be read from {self._device.name}"
+            raise _failure(error, what) from error
         return kept.array(data).astype(np.float32, order="C").reshape(key[1], *shape)
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ def measure_timeline(classifier: Classifier, n: int, tuning: Path | None = None)
     Convolutions use the same algorithms as when serving. Raises EngineError if there is no GPU, or
     if the GPU does not support the precision.
     """
-    gpu = open_gpu("Leave --measure out for the modelled timeline")
+    gpu = open_gpu("Without --measure, the timeline is modelled and needs no GPU")
     check_architecture(gpu, classifier.precision)
     choose = choose_for(gpu, classifier.rewritten.graph, n, tuning)
     engine = CudaEngine(classifier, gpu, max_batch=n, choose=choose)

@@ -291,7 +291,7 @@ class OnnxRuntimeEngine:
         """
         n = batch_size(images, self._forms, self.max_batch)
         if self._session is None:
-            raise EngineError("the engine is closed; open a new one")
+            raise EngineError("the engine is closed; open a new engine")
         outputs = self._outputs(inner)
         parts: list[_Arrays] = []
         apart = 0
@@ -302,7 +302,7 @@ class OnnxRuntimeEngine:
             if apart < n:
                 parts.append(self._arrays(self._session, images[apart:], outputs))
         except Exception as error:  # as above
-            raise EngineError(f"ONNX Runtime failed on a batch of {n}: {error}") from error
+            raise EngineError(f"ONNX Runtime failed on a batch of size {n}: {error}") from error
         scores, *others = _joined(parts)
         if not others:
             return Results(scores)

@@ -215,8 +215,8 @@ def _why_on_cpu(classifier: Classifier, choice: DeviceChoice) -> str | None:
     if choice.kind is DeviceKind.CUDA:
         raise NoKernelsError(f"{classifier.name}: {classifier.network.no_kernels}")
     _log.warning(
-        "%s: none of it runs on Convoy's kernels; ONNX Runtime runs its original nodes on the CPU,"
-        " one image at a time",
+        "%s: none of the model runs on Convoy's kernels; ONNX Runtime runs its original nodes on"
+        " the CPU, one image at a time",
         classifier.name,
     )
     return "none of the model runs on Convoy's kernels"
@@ -226,6 +226,6 @@ def check_architecture(gpu: Device, precision: Precision) -> None:
     """Raise EngineError if a GPU is too old for a precision."""
     if not precision.architectures.includes(gpu.architecture):
         raise EngineError(
-            f"{gpu.name} (sm_{gpu.architecture}) has no tensor cores for {precision.value}; that "
-            f"needs sm_{precision.architectures.first}. Use --precision fp32 or fp16"
+            f"{gpu.name} (sm_{gpu.architecture}) has no tensor cores for {precision.value}; GPUs"
+            f" have them from sm_{precision.architectures.first} on. Use --precision fp32 or fp16"
         )

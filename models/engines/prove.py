@@ -59,7 +59,7 @@ def prove(
         pairs = [_as_file(image) for image in images]
         files, images = [file for file, _ in pairs], np.stack([pixels for _, pixels in pairs])
     tensors = normalised(images, classifier.preprocessing)
-    judge, whose = engine, "those of each image alone"
+    judge, whose = engine, "the scores of each image alone"
     if choose:
         judge, whose = (
             OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=1, threads=threads),
@@ -88,7 +88,7 @@ def prove(
             raise EngineError(f"{what} fails at N = 1: {flaw}")
         if flaw:
             what = f"{classifier.name} on {engine.device} runs one image at a time"
-            _log.warning("%s: at N = %d %s", what, n, flaw)
+            _log.warning("%s: at N = %d, %s", what, n, flaw)
             return 1
     if engine.max_batch > 1 and relative_error(np.roll(expected, 1, axis=0), expected) <= allowed:
         what = f"{classifier.name} gives {len(images)} different images the same scores"
@@ -104,7 +104,8 @@ def _prove_as_given(engine: Engine, classifier: Classifier, choose: "Choose") ->
         return
     allowed = tolerance(classifier, expected, choose, on_kernels=True)
     for tensor, scores in zip(given.tensors, expected, strict=True):
-        flaw = _flaw(engine, tensor[np.newaxis], scores[np.newaxis], allowed, "its file's")
+        whose = "ONNX Runtime's for the original file"
+        flaw = _flaw(engine, tensor[np.newaxis], scores[np.newaxis], allowed, whose)
         if flaw:
             what = f"the self-test of {classifier.name} on {engine.device}"
             raise EngineError(f"{what} fails at N = 1: {flaw}")
@@ -163,4 +164,7 @@ def _flaw(engine: Engine, images: Batch, expected: Scores, allowed: float, whose
         return f"test files could not be decoded (flags {results.flags.tolist()})"
     if error <= allowed:  # False for NaN
         return ""
-    return f"scores differ from {whose} by {error:.1e} of the largest, {allowed:.1e} is allowed"
+    return (
+        f"scores differ from {whose} by {error:.1e} of the largest score; at most {allowed:.1e} is"
+        " allowed"
+    )

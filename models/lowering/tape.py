@@ -100,7 +100,9 @@ class Tape:
         because of `__restrict__`.
         """
         if missing := set(launch.operands) - operands.keys():
-            raise KeyError(f"{launch.instantiation} for {self.node} needs {sorted(missing)}, too")
+            raise KeyError(
+                f"{launch.instantiation} for {self.node} lacks the operands {sorted(missing)}"
+            )
         named = {name: operands[name] for name in launch.operands}
         self._check_types(launch, named)
         self._check_restricted(launch, named)

@@ -19,6 +19,7 @@ from models.onnx_loader.opaque import Opaque
 from models.onnx_loader.outputs import expose
 from models.onnx_loader.subnormal import flush_proto
 
+_NOR = "\nONNX Runtime cannot run it"
 _UNBOUNDED = {"Loop", "Scan"}
 _OTHER_FLOATS = (TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 
@@ -37,19 +38,19 @@ def as_it_is(
     try:
         before, after = static_shape(image), static_shape(scores)
     except RefusedError as error:
-        raise UnsupportedModelError(f"{reason}\nand {error}") from error
+        raise UnsupportedModelError(f"{reason}{_NOR}: {error}") from error
     if not after or before[0] != after[0]:
         raise UnsupportedModelError(
-            f"{reason}\nand its output {after} has no batch axis; export it with the batch first"
+            f"{reason}{_NOR}: its output {after} has no batch axis; export it with the batch first"
         )
     if before[0] != 1:
         raise UnsupportedModelError(
-            f"{reason}\nand its batch is fixed at {before[0]}; export it with the batch size 1"
-            " or a symbolic one"
+            f"{reason}{_NOR}: its batch size is fixed at {before[0]}; export it with the batch size"
+            " 1 or a symbolic batch size"
         )
     if loops := {node.op_type for node in model.graph.all_nodes()} & _UNBOUNDED:
         raise UnsupportedModelError(
-            f"{reason}\nand {', '.join(loops)} may run endlessly; export the model without it"
+            f"{reason}{_NOR}: {', '.join(loops)} may run endlessly; export the model without it"
         )
     runnable = _runnable(proto, model, str(scores.name))
     _take_floats(runnable, str(image.name))

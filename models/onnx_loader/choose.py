@@ -83,7 +83,7 @@ def _unfit(value: ir.Value) -> str:
     """Return the reason why an output cannot be scores, or "" if it can."""
     shape = static_shape_or_none(value)
     if shape is not None and len([size for size in shape[1:] if size > 1]) > 1:
-        return f"has positions, {_shape(value)}"
+        return f"has several axes per image, {_shape(value)}"
     if shape is not None and not shape:
         return "is one number for all images"
     if value.producer() is None:

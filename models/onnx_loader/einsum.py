@@ -49,7 +49,10 @@ def _import(to: Importer, node: OnnxNode, equation: str) -> None:
             raise RefusedError("an operand repeats a letter; diagonals are not supported")
         for letter, size in zip(letters, shape, strict=True):
             if sizes.setdefault(letter, size) != size:
-                raise RefusedError(f"{letter} is {sizes[letter]} and {size}; sizes must be equal")
+                raise RefusedError(
+                    f"axis {letter} has size {sizes[letter]} in one operand and {size} in another;"
+                    " the sizes must be equal"
+                )
     if len(read) > 2:
         raise RefusedError(f"it has {len(read)} operands; at most two are supported")
     terms = [_operand(to, node, index, letters, written[:1]) for index, letters in enumerate(read)]

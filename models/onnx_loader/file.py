@@ -176,7 +176,7 @@ _OTHERS = (
         {4: b"TFL3"},
     ),
     Signature(
-        "a file in ONNX Runtime's own format; give the .onnx file that it was made of",
+        "a file in ONNX Runtime's own format; give the .onnx file from which it was made",
         {4: b"ORTM"},
     ),
     Signature("compressed by gzip; unpack it", {0: b"\x1f\x8b"}),

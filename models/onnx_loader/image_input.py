@@ -81,8 +81,8 @@ def _check_elements(name: str, tensor: TypeProto.Tensor) -> None:
     kind = TensorProto.DataType.Name(elements) if elements in TensorProto.DataType.values() else "?"
     raise UnsupportedModelError(
         f"{what} has the type {kind}; it must be float32, float16, float64, bfloat16 or uint8."
-        " Export the model with one of these. If it is quantized, keep the float input before its"
-        " first QuantizeLinear"
+        " Export the model with one of these types. If the model is quantized, keep the float input"
+        " before its first QuantizeLinear"
     )
 
 

@@ -75,8 +75,8 @@ def check_weights(model: ir.Model) -> None:
             if not bad:
                 what = f"{int(np.isinf(numbers).sum()):,} of its {numbers.size:,} are infinite"
             raise UnsupportedModelError(
-                f"the weight {value.name} of {_named(node)}: {what}. Its training or its export"
-                " failed; export an earlier checkpoint"
+                f"the weight {value.name} of {_named(node)}: {what}. The model's training or"
+                " export failed; export an earlier checkpoint"
             )
 
 

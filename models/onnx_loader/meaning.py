@@ -66,7 +66,7 @@ def picked(scores: ir.Value, operator: str) -> str:
         node = node.inputs[0].producer()
     behind = node.inputs[0] if node is not None and node.inputs else None
     what = "class numbers" if operator in ("ArgMax", "ArgMin") else "some of the scores"
-    before = "" if behind is None else f", or use the value before it: {set_key(behind.name)}"
+    before = "" if behind is None else f", or use the input of {operator}: {set_key(behind.name)}"
     return (
         f'its output "{scores.name}" has {what} selected by {operator}, not one score per class.'
         f" Export the model without {operator}{before}"
@@ -81,8 +81,9 @@ def range_of(value: ir.Value) -> Range:
 def _meaning(found: Range, classes: int, name: str) -> Meaning:
     if found.is_fixed and found.by == _OVER_IMAGES:
         refusal = (
-            f'its output "{name}" is made by {found.by}, so that all images have the same scores if'
-            " each is alone; export the model with the softmax over its classes (dim=1)"
+            f'its output "{name}" is made by {found.by}, so an image that is alone in its batch'
+            " always has the same scores; export the model with the softmax over its classes"
+            " (dim=1)"
         )
         return Meaning(None, "", refusal)
     is_bounded = found.by and (found.low, found.high) != (-inf, inf)
@@ -101,14 +102,14 @@ def _meaning(found: Range, classes: int, name: str) -> Meaning:
         if isclose(found.total, 100, rel_tol=_NEAR):
             return Meaning(OutputKind.PERCENT, by)
         if found.low >= 0:
-            return Meaning(OutputKind.SHARES, f"{by}, and they add up to {found.total:g}")
+            return Meaning(OutputKind.SHARES, f"{by}, and the scores add up to {found.total:g}")
     if not found.is_known:
         return Meaning(None, by)
     if found.is_log and found.is_each:
         one = OutputKind.LOG_PROBABILITIES if classes == 1 else OutputKind.INDEPENDENT_LOG
         return Meaning(one, by)
     if found.is_part and found.low >= 0 and isclose(found.high, 1, rel_tol=_CUT):
-        return Meaning(OutputKind.PROBABILITIES, f"{by}, some of it cut off or left out")
+        return Meaning(OutputKind.PROBABILITIES, f"{by}, and part of it is cut off or left out")
     if found.low >= 0 and isfinite(found.high) and found.by:
         if found.is_each or classes == 1:
             if found.high <= 1 + _NEAR:
@@ -118,7 +119,7 @@ def _meaning(found: Range, classes: int, name: str) -> Meaning:
                 percent = OutputKind.PERCENT if classes == 1 else OutputKind.INDEPENDENT_PERCENT
                 return Meaning(percent, by)
             if found.is_each:
-                return Meaning(None, f"{by}, to 0 to {found.high:g}")
+                return Meaning(None, f"{by} to numbers from 0 to {found.high:g}")
         if found.high <= 1 + _NEAR or isclose(found.high, 100, rel_tol=_NEAR):
             return Meaning(None, by)
     # Scores of 0 or more (from a Softplus, or the Neg of a LogSoftmax) or around 0 (from a Tanh): a
@@ -274,7 +275,7 @@ class _Ranges:
             elif divisor is not None and divisor.op_type == "ReduceMin":
                 least = divisor.inputs[0]
                 is_own = least is not None and _root(least) is _root(x)
-                return Range(0, inf, by="a subtraction of the least") if is_own else None
+                return Range(0, inf, by="a subtraction of the smallest score") if is_own else None
             else:
                 return None
         else:

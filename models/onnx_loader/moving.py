@@ -151,14 +151,23 @@ def depth_to_space(to: Importer, node: OnnxNode) -> None:
 def _block(node: OnnxNode, *sizes: int) -> int:
     b = node.integer("blocksize", 1)
     if b < 1 or any(size % b for size in sizes):
-        raise ImpossibleError(f"blocksize={b} does not divide {node.input_shape(0)}")
+        raise _indivisible(node, b)
     return b
+
+
+def _indivisible(node: OnnxNode, b: int) -> ImpossibleError:
+    if node.node.op_type == "SpaceToDepth":
+        return ImpossibleError(
+            f"blocksize={b} must divide the height and the width of the input {node.input_shape(0)}"
+        )
+    return ImpossibleError(
+        f"blocksize={b}: its square must divide the channels of the input {node.input_shape(0)}"
+    )
 
 
 def _moved(to: Importer, node: OnnxNode, split: tuple[int, ...], axes: tuple[int, ...]) -> None:
     if prod(split) != prod(node.input_shape(0)[1:]):  # the block's square does not, only its side
-        b = node.integer("blocksize", 1)
-        raise ImpossibleError(f"blocksize={b} does not divide {node.input_shape(0)}")
+        raise _indivisible(node, node.integer("blocksize", 1))
     name = node.name
     apart = to.temporary(f"{name}/apart", split)
     moved = to.temporary(f"{name}/moved", tuple(split[axis] for axis in axes))

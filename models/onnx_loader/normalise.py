@@ -149,7 +149,7 @@ def _check_values(proto: ModelProto) -> None:
             if attribute.type in _SPARSE:
                 raise UnsupportedModelError(
                     f"{node.op_type} {node.name or node.output[0]} holds a sparse tensor; Convoy"
-                    " reads only dense ones. Convert its weights before exporting"
+                    " reads only dense tensors. Convert the weights before exporting"
                 )
 
 
@@ -303,14 +303,15 @@ def _fix_input_shapes(model: ir.Model, input_shape: Shape | None) -> None:
     for value in model.graph.inputs:
         if value.shape is None or len(value.shape) == 0:
             raise UnsupportedModelError(
-                f"input {value.name} has no shape; export the model with one, the batch axis first"
+                f"input {value.name} has no shape; export the model with a shape that begins with"
+                " the batch axis"
             )
         batch, *rest = (size if isinstance(size, int) else None for size in value.shape)
         given = input_shape if input_shape is not None else tuple(rest)
         if len(given) != len(rest):
             raise UnsupportedModelError(
-                f"input {value.name} has {len(rest)} axes per image, not {len(given)}:"
-                f" {value.shape}"
+                f"input {value.name} {value.shape} has {len(rest)} axes per image, but {given} was"
+                " requested"
             )
         for own, wanted in zip(rest, given, strict=True):
             if wanted is None:

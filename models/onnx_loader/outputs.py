@@ -182,8 +182,8 @@ def _no_scores(writers: Mapping[str, NodeProto], names: Iterable[str], listed: s
             if node.op_type in ("ArgMax", "ArgMin", "TopK"):
                 return (
                     f'its output "{name}" has class numbers selected by {node.op_type}, not one'
-                    f" score per class. Export the model without {node.op_type}, or use the value"
-                    f" before it: {set_key(node.input[0])}"
+                    f" score per class. Export the model without {node.op_type}, or use its"
+                    f" input: {set_key(node.input[0])}"
                 )
     return (
         f"none of its outputs can be scores, which are one float per class: {listed}. Export the"

@@ -60,7 +60,7 @@ def absolute(to: Importer, node: OnnxNode) -> None:
 def layer_normalisation(to: Importer, node: OnnxNode) -> None:
     """Import LayerNormalization over the last axes of an image."""
     if node.gives(1) or node.gives(2):
-        raise RefusedError("its mean and deviation (other outputs) are not supported")
+        raise RefusedError("its other outputs, mean and deviation, are not supported")
     rank = len(node.output_shape)
     first = node.axis(node.integer("axis", -1), rank)
     _normalise(to, node, tuple(range(first, rank - 1)), axes_of_weights=None)
@@ -96,7 +96,7 @@ def _normalise(
     """
     image = node.output_shape[1:]
     if not axes or not prod(image):
-        raise RefusedError(f"an image of shape {image} leaves nothing to normalise over")
+        raise RefusedError(f"it normalises images of shape {image}, which have no elements or axes")
     scale = node.constant(1)
     shift = node.constant(2) if node.has(2) else np.zeros_like(scale)
     names = []

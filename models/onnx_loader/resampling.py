@@ -37,7 +37,9 @@ def resize(to: Importer, node: OnnxNode) -> None:
     before, after = node.input_shape(0), node.output_shape
     _check_left(after)
     if len(before) not in (4, 5) or before[:2] != after[:2]:
-        raise RefusedError(f"it resizes {before} to {after}: only H and W (D, H, W) may change")
+        raise RefusedError(
+            f"it resizes {before} to {after}: only H and W (of volumes, D, H and W) may change"
+        )
     factors = _factors(node, before, after)
     mode = node.text("mode", "nearest")
     tables = []
@@ -202,14 +204,17 @@ def _pad_inside(
     channels, *spatial = to.shape(x)
     if any(widths[0]) or len(spatial) not in (2, 3):
         raise RefusedError(
-            f"mode={mode} cannot pad {(channels, *spatial)} by {list(widths)}: it supports only H"
-            " and W (D, H, W) of images with channels first"
+            f"mode={mode} cannot pad {(channels, *spatial)} by {list(widths)}: this mode pads only"
+            " H and W of images, or D, H and W of volumes, with channels first"
         )
     tables = []
     for size, (before, after) in zip(spatial, widths[1:], strict=True):
         positions = _INSIDE[mode](np.arange(-before, size + after), size)
         if mode == "reflect" and max(before, after) >= size:
-            raise ImpossibleError(f"mode={mode} cannot pad {size} pixels by {before} and {after}")
+            raise ImpossibleError(
+                f"mode={mode} cannot pad {size} pixels by {before} and {after}; at most {size - 1}"
+                " is possible"
+            )
         if positions.min() < 0:
             raise RefusedError(f"mode={mode} cannot pad {size} pixels by {before} and {after}")
         tables.append(_of_one_tap(positions))

@@ -96,7 +96,7 @@ def _at_batch_one(name: str, model: ir.Model) -> tuple[Graph, ir.Model]:
             passes.RemoveUnusedNodesPass()(apart)
             return _typed_graph(name, apart), apart
         except RefusedError as refused:
-            raise NoKernelsError(f"{error}\nand {refused}") from error
+            raise NoKernelsError(f"{error}\nA batch axis cannot be added: {refused}") from error
 
 
 # Operators that may be applied to integers that represent other numbers.
@@ -117,7 +117,7 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
         if value.dtype != ir.DataType.FLOAT:
             raise NoKernelsError(
                 f"a node computes on the {value.dtype} of input {value.name}; export the model with"
-                " a cast to float before it"
+                " a cast to float before this node"
             )
     inputs = tuple(importer.declare(value) for value in model.graph.inputs)
     problems: list[_Problem] = []
@@ -192,8 +192,8 @@ def _report(problems: list[_Problem]) -> str:
         [
             "the model has parts that Convoy does not run:",
             *_lines(causes),
-            f"Supported operators: {', '.join(OPERATORS)};"
-            " and most others if all their inputs are constant, because they are folded",
+            f"Supported operators: {', '.join(OPERATORS)}. Most others are supported if all"
+            " inputs are constant",
         ]
     )
 
@@ -215,5 +215,5 @@ def _lines(causes: list[_Problem]) -> list[str]:
         for (operator, _), same in islice(grouped.items(), _REASONS)
     ]
     if len(grouped) > _REASONS:
-        lines.append(f"  and {len(grouped) - _REASONS:,} reasons more")
+        lines.append(f"  and {len(grouped) - _REASONS:,} more reasons")
     return lines

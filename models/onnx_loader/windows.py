@@ -39,7 +39,8 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
         if set(dilations) != {1}:
             # ONNX's shape inference and ONNX Runtime disagree about dilations with auto_pad.
             raise RefusedError(
-                f"auto_pad={auto_pad} with dilations={dilations} is not supported; export pads"
+                f"auto_pad={auto_pad} with dilations={dilations} is not supported; export the"
+                " model with pads instead"
             )
         total = tuple(
             max((p - 1) * s + d * (k - 1) + 1 - h, 0)
@@ -48,7 +49,7 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
         small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
         begin, end = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
     elif auto_pad != "NOTSET":
-        raise RefusedError(f"auto_pad={auto_pad} is unknown; export pads")
+        raise RefusedError(f"auto_pad={auto_pad} is unknown; export the model with pads instead")
     if min(begin + end) < 0:
         raise RefusedError(f"pads={begin + end}: negative padding is not supported")
     if axes == 1:  # a row is an image of height 1

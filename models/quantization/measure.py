@@ -58,15 +58,16 @@ class Comparison:
         """Return the reason why the goal is missed, or "" if it is reached."""
         if self.kept_clear < ceil(goal.keep * self.clear - 1e-9):
             return (
-                f"{self.kept_clear} of {self.clear} labels are kept where the two best"
-                f" probabilities are at least {goal.margin:g} apart; the goal is {goal.keep:.1%}"
+                f"{self.kept_clear} of the {self.clear} photographs whose two best probabilities"
+                f" are at least {goal.margin:g} apart keep their label; the goal is {goal.keep:.1%}"
             )
         of_all = min(_OF_ALL, goal.keep)
         if self.kept < ceil(of_all * self.images - 1e-9):
             return f"{self.kept} of {self.images} labels are kept; the goal is {of_all:.0%}"
         if self.lost > self.won and _chance(self.lost, self.lost + self.won) < _SIGNIFICANT:
             return (
-                f"{self.right_after} of {self.named} answers are right, {self.right_before} before"
+                f"{self.right_after} of {self.named} answers are right;"
+                f" {self.right_before} were right before"
             )
         return ""
 

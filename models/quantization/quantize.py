@@ -173,8 +173,8 @@ def check_photograph_count(photographs: int) -> None:
     labels."""
     if photographs < FEWEST:
         raise QuantizationError(
-            f"{photographs} photographs are too few: one half is used to choose ranges, the other"
-            f" to check labels; give at least {FEWEST}, better several hundred"
+            f"{photographs} photographs are too few; give at least {FEWEST}, better several"
+            " hundred. One half serves to choose ranges, the other half to check labels"
         )
 
 
@@ -216,9 +216,9 @@ class _Run:
         best = self._best()
         if best.compared.clear == 0:
             raise QuantizationError(
-                f"no photograph has two best probabilities {self._goal.margin:g} apart, so no label"
-                " is certain enough to be counted. Give photographs of the model's own classes,"
-                " correct its preset, or pass a smaller --margin"
+                "there is no photograph whose two best probabilities are at least"
+                f" {self._goal.margin:g} apart, so no label is certain. Give photographs of the"
+                " model's own classes, correct its preset, or pass a smaller --margin"
             )
         found = self._layer_reports(best)
         in_float, compared = self._in_float(best, found)

@@ -75,7 +75,7 @@ def read_metadata(
         )
     elif pixels and written.keys:
         if any(pixels.get(key) != value for key, value in written.keys.items() if key in _NUMBERS):
-            doubts.append("its mean and std contradict its other keys of pixels, and are not used")
+            doubts.append("its mean and std contradict its other keys on pixels, and are not used")
     elif written.keys:
         pixels = written.keys
     if is_own and task and task not in _CLASSIFY:
@@ -84,7 +84,7 @@ def read_metadata(
         own not in (0, side) for own, side in zip(sides, size, strict=True)
     ):
         shown = "×".join(map(str, size))
-        doubts.append(f"imgsz is {shown}, but its input takes {sides[0] or '?'}×{sides[1] or '?'}")
+        doubts.append(f"imgsz is {shown}, but the model takes {sides[0] or '?'}×{sides[1] or '?'}")
         size = None
     is_open = size is not None and 0 in sides
     ignored = (*_unused(said, names, pixels, is_own=is_own), *written.unread)

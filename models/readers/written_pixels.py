@@ -197,14 +197,14 @@ def _normalisation(one: Mapping[str, object], channels: int, *, of_bytes: bool) 
     grey = channels == 1 or one.get("channels") == "grey"
     counted = [numbers for numbers in (mean, std) if numbers]
     if grey and any(len(set(numbers)) > 1 for numbers in counted):
-        doubt = f"{shown}, but its input has one channel, so that they are not used"
+        doubt = f"{shown}, but its input has one channel, so mean and std are not used"
         return WrittenPixels({}, (doubt,))
     mean, std = mean or (0.0,), std or (1.0,)
     scale, doubt = _scale(one.get("scale"), mean, std, of_bytes=of_bytes)
     if scale is not None and not of_bytes and max(map(abs, mean)) > _BYTE * scale:
         # As in Caffe and OpenCV, the mean is subtracted first, from pixels from 0 to 255.
         if _given(one.get("std")):
-            scale, doubt = None, f"and its scale is {scale:g}, by which no pixel reaches that mean"
+            scale, doubt = None, f"but with its scale, {scale:g}, no pixel reaches that mean"
         else:
             scale, std = 1.0, (1 / scale,)
     if scale is None:
@@ -224,7 +224,7 @@ def _given(numbers: object) -> _Numbers:
 
 
 def _shown(numbers: _Numbers) -> str:
-    return ", ".join(f"{number:g}" for number in numbers) or "not said"
+    return ", ".join(f"{number:g}" for number in numbers) or "not given"
 
 
 def _scale(
@@ -234,7 +234,7 @@ def _scale(
     if isinstance(given, float):
         scale = given if given <= 1 else 1 / given  # or a divisor, such as 255
         if any(mean) and max(map(abs, mean)) < _LEAST_OF_RANGE * scale * _BYTE:
-            return None, f"and its scale is {given:g}, by which that mean is next to no pixel"
+            return None, f"but with its scale, {given:g}, that mean is far below all pixels"
         return scale, ""
     if of_bytes:
         return 1.0, ""
@@ -242,8 +242,8 @@ def _scale(
     nothing = not any(mean) and set(std) == {1.0}
     if nothing:
         return 1 / _BYTE, (
-            "which leaves open whether its pixels are 0 to 1 or 0 to 255; they are scaled to 0 to"
-            " 1. If answers are wrong, set scale = 1 in model.toml"
+            "which does not show whether pixels are from 0 to 1 or from 0 to 255; they are scaled"
+            " to 0 to 1. If answers are wrong, set scale = 1 in model.toml"
         )
     if small and not wide:
         return 1 / _BYTE, ""

@@ -169,19 +169,19 @@ def _losers(
         configured = [choice for choice in offered if choice.algorithm == algorithm]
         if not configured:
             exist = algorithm.configs(problem)
-            none = f"no kernel of it is for the {gpu.name}" if exist else "it has no configuration"
+            none = f"no kernel for the {gpu.name}" if exist else "no configuration for this problem"
             yield algorithm.name, none
         elif measured:
             yield algorithm.name, f"{chosen} was measured to be the fastest"
         else:
             best = least_cost(problem, configured, gpu)
-            times = f"{us(best):.1f} us by the cost model; {chosen} takes {us(chosen):.1f}"
+            times = f"{us(best):.1f} us by the cost model; {chosen} takes {us(chosen):.1f} us"
             if us(best) >= us(chosen):
                 yield algorithm.name, times
             elif len(algorithm.work(problem, best.config)) > 1:
                 yield algorithm.name, f"{times}, in fewer launches"
             else:
-                yield algorithm.name, f"{times}, much the same, and fills the GPU"
+                yield algorithm.name, f"{times}, about the same time, and fills the GPU"
 
 
 def _step(step: Step, gpu: Gpu, find: Find, span: time.Span, after: frozenset[int]) -> StepReport:

@@ -71,7 +71,7 @@ def _obstacle_to_max(view: GraphView, pad: Pad, window: Window) -> str | None:
         last = (window.output[axis] - 1) * window.strides[axis]
         # The taps of a dilated window may all miss the image, wherever the window begins and ends.
         if window.dilations[axis] > 1 or window.kernel[axis] <= begin or last >= size + begin:
-            return f"a window may hold nothing but the zeros of {pad.name}"
+            return f"a window may hold only the zeros of {pad.name}"
     return None
 
 

@@ -26,7 +26,9 @@ def fold_scale_shift(view: GraphView, node: Node) -> Outcome:
     if isinstance(before, Conv) and before.residual is not None:
         return Refusal(f"{before.name} adds {before.residual}, which is scaled too")
     if isinstance(before, Gemm) and len(view.shape(node.x)) != 1:
-        return Refusal(f"{before.name} works along the last axis, but scaling along the first")
+        return Refusal(
+            f"{before.name} works along the last axis, but the scaling works along the first"
+        )
     if tie := view.tie(before.output, node):
         return Refusal(tie)
 

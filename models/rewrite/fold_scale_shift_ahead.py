@@ -29,7 +29,9 @@ def fold_scale_shift_ahead(view: GraphView, node: Node) -> Outcome:
         return Refusal(tie)
     s, t = weight64(view, before.scale), weight64(view, before.shift)
     if isinstance(node, Gemm) and len(view.shape(node.x)) != 1:
-        return Refusal(f"{node.name} works along the last axis, but scaling along the first")
+        return Refusal(
+            f"{node.name} works along the last axis, but the scaling works along the first"
+        )
     if isinstance(node, Conv) and _pads(node) and np.any(t):
         return Refusal(f"{node.name} pads with zeros, which {before.name} does not shift")
 

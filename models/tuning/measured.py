@@ -57,7 +57,8 @@ def find_on(gpu: str, tuning: Path) -> Find:
     if not there:
         devices = ", ".join(dict.fromkeys(entry.device for entry in known)) or "no device"
         raise EngineError(
-            f"{tuning} has measurements on {devices}, but not on {gpu}; run `convoy tune` there"
+            f"{tuning} has measurements on {devices}, but not on {gpu};"
+            " run `convoy tune` on this GPU"
         )
     return finder(measurements, there[-1])
 
@@ -78,10 +79,10 @@ def choose_for(device: Device, graph: Graph, max_batch: int, tuning: Path | None
     total = sum(map(len, problems.values()))
     known = sum(len(names) for problem, names in problems.items() if find(problem))
     _log.info(
-        "%d of %d convolutions for N = 1..%d run as measured%s",
+        "%d of %d convolutions for N = 1..%d use measured algorithms%s",
         known,
         total,
         max_batch,
-        ", the others as estimated: `convoy tune` measures them" if known < total else "",
+        "; the others use estimates until `convoy tune` measures them" if known < total else "",
     )
     return tuned(find, heuristic(device))

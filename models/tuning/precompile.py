@@ -50,8 +50,9 @@ def precompile(
         if not precision.architectures.includes(architecture)
     ]:
         raise EngineError(
-            f"sm_{old[0]} has no tensor cores for {precision.value}, which needs"
-            f" sm_{precision.architectures.first}; leave it out, or use --precision fp32 or fp16"
+            f"sm_{old[0]} has no tensor cores for {precision.value}; GPUs have them from"
+            f" sm_{precision.architectures.first} on. Leave sm_{old[0]} out, or use --precision"
+            " fp32 or fp16"
         )
     graph = classifier.rewritten.graph
     meaning = classifier.preprocessing

@@ -85,7 +85,7 @@ def tune(
     EngineError if there is no GPU, if the file cannot be used, or if the device fails. Completed
     measurements are stored even then, and after KeyboardInterrupt.
     """
-    device = open_gpu("`convoy tune` measures on a GPU; without one, choices are estimated")
+    device = open_gpu("`convoy tune` measures on a GPU; without a GPU, choices are estimated")
     store = TuningStore(tuning or DEFAULT_STORE)
     graph = classifier.rewritten.graph
     problems = conv_problems(graph, range(1, max_batch + 1))

@@ -69,7 +69,7 @@ def test_labels_in_the_file_of_other_classes_are_left_out_and_a_line_says_so(
     helper.set_model_props(model, {"names": "{0: 'a', 1: 'b'}"})
     save_model(model, path)
     classifier = load_classifier(path, overrides={"preset": "raw"})
-    doubt = "m.onnx: its metadata name 2 classes, but it has 3"
+    doubt = "m.onnx: its metadata name 2 classes, but the model has 3"
     assert doubt in caplog.text
     assert (classifier.preprocessing.labels, doubt in classifier.origin) == ((), True)
     helper.set_model_props(model, {"names": "{0: 'a', 1: 'b', 2: 'c'}"})

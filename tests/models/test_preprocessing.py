@@ -159,7 +159,7 @@ def test_what_is_no_colour_is_refused(model: Path, written: str) -> None:
 
 def test_a_colour_around_images_that_fill_the_frame_is_refused(model: Path) -> None:
     describe(model, 'pad = "white"')
-    with pytest.raises(PreprocessingError, match='crop_mode = "crop" leaves nothing around them'):
+    with pytest.raises(PreprocessingError, match='crop_mode = "crop" adds nothing around them'):
         load_preprocessing(model, RGB_224)
 
 
@@ -242,10 +242,10 @@ def test_without_a_file_the_input_shape_decides_and_the_log_says_so(
 def test_an_open_size_is_asked_for_where_nothing_says_it(
     model: Path, shape: tuple[int | None, ...]
 ) -> None:
-    says = "wide .* --set width=96" if shape[1] else "high .* --set height=96"
+    says = "width open.* --set width=96" if shape[1] else "height open.* --set height=96"
     if not shape[1] and not shape[2]:
-        says = "large .* --set size=224"
-    with pytest.raises(PreprocessingError, match=f"leaves open how {says}"):
+        says = "size open.* --set size=224"
+    with pytest.raises(PreprocessingError, match=f"leaves their {says}"):
         load_preprocessing(model, shape)
     height = shape[1] or 64
     p = load_preprocessing(model, shape, {"height": height, "width": 96})
@@ -378,7 +378,7 @@ def test_images_have_no_frames(model: Path) -> None:
 
 
 def test_where_the_model_leaves_its_frames_open_they_must_be_given(model: Path) -> None:
-    with pytest.raises(PreprocessingError, match=r"3×\?×112×112, which leaves open.* frames ="):
+    with pytest.raises(PreprocessingError, match=r"3×\?×112×112. This shape leaves .* frames ="):
         load_preprocessing(model, (3, None, 112, 112))
     describe(model, "frames = 8")
     assert load_preprocessing(model, (3, None, 112, 112)).frames == 8

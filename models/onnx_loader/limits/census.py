@@ -69,7 +69,7 @@ def check_census(model: ModelProto) -> None:
     if size.copied > limit:
         raise UnsupportedModelError(
             f"its functions take {shown(size.copied)} bytes once they are inlined;"
-            f" at most {limit:,} are supported, which is {INLINED_BYTES_LIMIT:,} more than the file"
+            f" at most {limit:,} are supported ({INLINED_BYTES_LIMIT:,} more than the file has)"
         )
     _check_sparse(model)
     for tensor in tensors(model):
@@ -152,7 +152,7 @@ def _check_depth(model: ModelProto) -> None:
         if not level:
             return
     raise UnsupportedModelError(
-        f"its graphs hold graphs more than {SUBGRAPH_DEPTH_LIMIT} deep, which is the limit"
+        f"its graphs are nested more than {SUBGRAPH_DEPTH_LIMIT} deep, which is the limit"
     )
 
 
@@ -239,7 +239,7 @@ def _check_sparse(model: ModelProto) -> None:
     if sparse:
         raise UnsupportedModelError(
             f"it stores sparse tensors ({sparse[0]}, ...), which are not supported;"
-            " export it with dense ones"
+            " export the model with dense tensors"
         )
 
 

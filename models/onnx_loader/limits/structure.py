@@ -65,8 +65,8 @@ def check_structure(graph: Graph) -> None:
             )
         if pieces[node.output] > PIECES_LIMIT:
             raise UnsupportedModelError(
-                f"{node.name} joins {pieces[node.output]:,} values, some through other nodes;"
-                f" at most {PIECES_LIMIT:,} are supported"
+                f"{node.name} joins {pieces[node.output]:,} values, directly or through other"
+                f" nodes; at most {PIECES_LIMIT:,} are supported"
             )
     for name, count in readers.most_common(1):
         if count > READER_LIMIT:

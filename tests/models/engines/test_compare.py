@@ -140,7 +140,7 @@ def test_a_difference_in_a_file_on_integers_is_refused(
 
     monkeypatch.setattr(normalise, "flush", negate)
     classifier = loaded(tmp_path, network_on_integers())
-    with pytest.raises(UnsupportedModelError, match=r"gives other scores .* by 2\.0e\+00 of the"):
+    with pytest.raises(UnsupportedModelError, match=r"scores differ .* by 2\.0e\+00 of the"):
         open_engine(classifier, device=DeviceKind.CPU, max_batch=1)
 
 
@@ -192,7 +192,10 @@ def test_a_file_that_onnx_runtime_cannot_open_is_served_and_the_log_says_so(
     with caplog.at_level(logging.INFO, "convoy"):
         engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1)
     engine.close()
-    assert "is not compared with its file: ONNX Runtime cannot open the file" in caplog.text
+    assert (
+        "its scores were not compared with its file: ONNX Runtime cannot open the file"
+        in caplog.text
+    )
     assert "Opset 99 is under development" in caplog.text
 
 
@@ -213,7 +216,7 @@ def test_scores_that_differ_though_no_result_inside_does_are_refused() -> None:
     expected = given.scores()
     assert isinstance(expected, np.ndarray)
     wrong = replace(classifier, given=AsGiven(given.tensors, lambda _: expected * np.float32(1.01)))
-    with pytest.raises(UnsupportedModelError, match="No intermediate result that both forms"):
+    with pytest.raises(UnsupportedModelError, match="All intermediate results that exist"):
         open_engine(wrong, device=DeviceKind.CPU, max_batch=1)
 
 
@@ -279,17 +282,21 @@ def test_what_the_files_own_two_ways_differ_by_is_allowed_and_said(
     own = opened_with(classifier, 2e-3)
     assert own > 1e-3
     assert "amplifies rounding errors" in caplog.text
-    assert f"ONNX Runtime's optimisations change them by {own:.1e}" in caplog.text
+    assert f"ONNX Runtime's own optimisations change its scores by {own:.1e}" in caplog.text
 
 
 def test_what_is_beyond_the_files_own_difference_is_refused_with_it(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match=r"change them by \S+; at most \S+ is allowed"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"change its scores by \S+\); at most \S+ is allowed"
+    ):
         opened_with(loaded(tmp_path, sensitive()), 0.3)
 
 
 def test_a_network_that_rounds_as_others_has_no_such_allowance(tmp_path: Path) -> None:
     classifier = loaded(tmp_path, network())
-    with pytest.raises(UnsupportedModelError, match=r"them by \S+e-0[678]; at most 1\.0e-03 is"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"its scores by \S+e-0[678]\); at most 1\.0e-03 is"
+    ):
         opened_with(classifier, 5e-3)
 
 

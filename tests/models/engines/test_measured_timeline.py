@@ -183,5 +183,5 @@ def test_a_classifier_is_measured_on_this_machines_gpu(monkeypatch: pytest.Monke
 
 def test_without_a_gpu_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(EngineError, match="Leave --measure out for the modelled timeline"):
+    with pytest.raises(EngineError, match="Without --measure, the timeline is modelled"):
         measure_timeline(load_classifier(BUILT_IN_MODEL), 1)

@@ -202,7 +202,7 @@ def test_what_goes_wrong_beside_is_an_error_of_the_batch(
         return [np.zeros((len(images), 5), np.float32)]
 
     monkeypatch.setattr(engine, "_arrays", fails_elsewhere)
-    with pytest.raises(EngineError, match=r"a batch of 2: no more memory"):
+    with pytest.raises(EngineError, match=r"a batch of size 2: no more memory"):
         engine.run(pixels(2))
 
 
@@ -249,7 +249,7 @@ def test_a_network_that_ends_in_softmax_gives_probabilities_whatever_was_said(
     assert plain.preprocessing.output is OutputKind.LOGITS
     ending = load_classifier(save(tmp_path, small(softmax=True), 'output = "logits"'))
     assert ending.preprocessing.output is OutputKind.PROBABILITIES
-    assert 'output = "logits" is overruled: Softmax bounds its output' in caplog.text
+    assert 'output = "logits" is overruled, because Softmax bounds its output' in caplog.text
 
 
 def test_labels_that_do_not_fit_the_classes_are_refused(tmp_path: Path) -> None:

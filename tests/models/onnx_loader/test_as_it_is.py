@@ -45,7 +45,7 @@ def test_it_is_served_on_the_cpu_at_every_n_and_a_line_says_so(
     classifier = load_classifier(path, overrides={"preset": "imagenet", "resize": SIZE})
     with caplog.at_level(logging.WARNING, "convoy"):
         engine = open_engine(classifier, device=DeviceKind.AUTO, max_batch=3)
-    assert "vit: none of it runs on Convoy's kernels" in caplog.text
+    assert "vit: none of the model runs on Convoy's kernels" in caplog.text
     assert engine.fallback_reason == "none of the model runs on Convoy's kernels"
     images = np.random.default_rng(0).integers(0, 256, (3, SIZE, SIZE, 3)).astype(np.uint8)
     expected = np.stack([Original(path, classifier).run(image) for image in images])
@@ -79,7 +79,7 @@ def test_only_a_classifier_is_loaded_as_it_is() -> None:
 def test_a_larger_fixed_batch_is_refused(tmp_path: Path) -> None:
     proto = unknown("N")
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
-    with pytest.raises(UnsupportedModelError, match="its batch is fixed at 4"):
+    with pytest.raises(UnsupportedModelError, match="its batch size is fixed at 4"):
         load_classifier(saved(tmp_path, proto), overrides={"preset": "imagenet"})
 
 

@@ -74,10 +74,13 @@ def test_an_input_without_a_shape_is_refused() -> None:
 @pytest.mark.parametrize(
     ("image", "says"),
     [
-        ("float[N,3,48,W] x", r"images of 3×48×\?, .* how wide they are. Set .* width = 48,"),
-        ("float[N,3,H,40] x", r"images of 3×\?×40, .* how high they are. Set .* height = 40,"),
-        ("float[N,3,H,W] x", r"images of 3×\?×\?, .* how large they are. Set size .* size = 224,"),
-        ("uint8[N,H,W,3] x", r"images of \?×\?×3, .* size = 224,"),
+        ("float[N,3,48,W] x", r"images of 3×48×\?. .* leaves their width open. Set .* width = 48,"),
+        (
+            "float[N,3,H,40] x",
+            r"images of 3×\?×40. .* leaves their height open. Set .* height = 40,",
+        ),
+        ("float[N,3,H,W] x", r"images of 3×\?×\?. .* leaves their size open. .* size = 224,"),
+        ("uint8[N,H,W,3] x", r"images of \?×\?×3. .* size = 224,"),
         ("float[N,1,3,8,8] x", "takes N×1×3×8×8, which may be clips .* frames = 3 .* N×3×8×8"),
         ("float[N,1,8,8,3] x", "takes N×1×8×8×3, which may be clips .* N×8×8×3"),
     ],
@@ -132,7 +135,7 @@ def test_scale_mean_and_std_of_bytes_are_not_used_and_a_line_says_so(
 ) -> None:
     path = save(tmp_path / "m.onnx", model("uint8[N,3,6,5] x"))
     classifier = load_classifier(path, overrides={"preset": "caffe"})
-    line = "its input takes pixels as they are (uint8): mean is not used"
+    line = "its input takes uint8 pixels as they are, so mean is not used"
     assert f"m.onnx: {line}" in caplog.text
     assert line in classifier.origin
     p = classifier.preprocessing

@@ -106,10 +106,18 @@ W = noise(6, 4, 3, 3)
         (
             [node("SpaceToDepth", "x", blocksize=4)],
             {},
-            r"blocksize=4 does not divide \(1, 4, 6, 6\)",
+            r"blocksize=4 must divide the height and the width of the input \(1, 4, 6, 6\)",
         ),
-        ([node("DepthToSpace", "x", blocksize=0)], {}, "blocksize=0 does not divide"),
-        ([node("DepthToSpace", "x", blocksize=4)], {}, "blocksize=4 does not divide"),
+        (
+            [node("DepthToSpace", "x", blocksize=0)],
+            {},
+            "blocksize=0: its square must divide the channels",
+        ),
+        (
+            [node("DepthToSpace", "x", blocksize=4)],
+            {},
+            "blocksize=4: its square must divide the channels",
+        ),
         ([node("LRN", "x", size=4)], {}, "size=4: it must be odd"),
         ([node("PRelu", "x s")], {"s": noise(5)}, r"slopes \(5,\) must broadcast"),
         (

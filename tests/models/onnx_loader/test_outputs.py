@@ -204,7 +204,11 @@ def test_an_embedding_of_a_branch_of_its_own_can_be_named(tmp_path: Path) -> Non
         ),
         ("t, i = TopK<axis=-1>(z, k)", "float[N,2] t, int64[N,2] i", "selected by TopK"),
         ("r = Relu(x)", "float[N,3,8,8] r", "gives 3×8×8 values per image"),
-        ("r = Relu(x) s = Neg(r)", "float[N,3,8,8] r, float[N,3,8,8] s", "has positions, N×3×8×8"),
+        (
+            "r = Relu(x) s = Neg(r)",
+            "float[N,3,8,8] r, float[N,3,8,8] s",
+            "has several axes per image, N×3×8×8",
+        ),
     ],
 )
 def test_a_model_without_scores_is_refused_with_what_would_be_right(

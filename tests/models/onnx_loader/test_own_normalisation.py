@@ -135,7 +135,7 @@ def test_what_they_tell_is_taken_and_said(
         classifier = load_classifier(file)
     assert classifier.preprocessing.scale == {"raw": 1.0, "unit": 1 / 255}[preset]
     assert classifier.preprocessing.guess == ("" if "mean" in body else preset)
-    assert f"its first operations normalise pixels, which the preset {preset}" in classifier.origin
+    assert f"its first operations normalise pixels, so the preset {preset}" in classifier.origin
     assert ("a guess" in classifier.origin) is ("mean" not in body)
     assert "guessed" not in caplog.text
 

@@ -62,13 +62,13 @@ ALL_KEPT = Comparison(
     [
         ({}, Goal(), ""),
         ({"kept_clear": 99}, Goal(), ""),
-        ({"kept_clear": 98}, Goal(), "98 of 100 labels are kept where"),
+        ({"kept_clear": 98}, Goal(), "98 of the 100 photographs whose"),
         ({"kept_clear": 98}, Goal(keep=0.98), ""),
         ({"kept": 190}, Goal(), ""),
         ({"kept": 189}, Goal(), "189 of 200 labels are kept; the goal is 95%"),
         ({"kept": 189}, Goal(keep=0.9), ""),
         # Of 8 changes at least 7 are losses in 9 of 256 draws, at least 6 in 37.
-        ({"right_after": 144, "lost": 7, "won": 1}, Goal(), "144 of 200 answers are right, 150"),
+        ({"right_after": 144, "lost": 7, "won": 1}, Goal(), "144 of 200 answers are right; 150"),
         ({"right_after": 146, "lost": 6, "won": 2}, Goal(), ""),
         ({"right_after": 156, "lost": 1, "won": 7}, Goal(), ""),
         ({"kept": 0, "kept_clear": 0}, Goal(keep=0), ""),

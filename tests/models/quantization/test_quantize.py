@@ -203,7 +203,7 @@ def test_what_cannot_be_reached_is_refused(
     monkeypatch.setattr(quantization, "with_corrected_biases", lambda proto, *_: proto)
     with pytest.raises(
         QuantizationError,
-        match=r"only with 8 of 8 layers in float; with all layers in 8 bits, \d of \d+ labels",
+        match=r"only with 8 of 8 layers in float; with all layers in 8 bits, \d of the \d+ photo",
     ):
         run(digits, tmp_path)
 
@@ -225,7 +225,9 @@ def test_what_says_nothing_is_refused(digits: Classifier, tmp_path: Path) -> Non
             journal=tmp_path / "model.progress",
             progress=lambda *_: None,
         )
-    with pytest.raises(QuantizationError, match="no photograph has two best probabilities 1 apart"):
+    with pytest.raises(
+        QuantizationError, match="photograph whose two best probabilities are at least 1 apart"
+    ):
         run(digits, tmp_path, Goal(margin=1))
 
 

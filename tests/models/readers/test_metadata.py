@@ -92,7 +92,7 @@ def test_a_network_of_one_channel_gets_grey() -> None:
 @pytest.mark.parametrize(
     ("change", "doubt"),
     [
-        ({"imgsz": "[32, 32]"}, "imgsz is 32×32, but its input takes 64×64"),
+        ({"imgsz": "[32, 32]"}, "imgsz is 32×32, but the model takes 64×64"),
         ({"task": "detect"}, "its task is 'detect', but Convoy runs only classifiers"),
     ],
 )
@@ -239,7 +239,7 @@ def test_mean_and_std_as_others_write_them(
         ({"mean": "123.675", "std": "0.229"}, "one for pixels from 0 to 1 and one for"),
         ({"mean": "0.485", "std": "58"}, "one for pixels from 0 to 1 and one for"),
         ({"mean": "123.675", "std": "58.4", "scale": "0.00392"}, "no pixel reaches that mean"),
-        ({"mean": "0.485", "std": "0.229", "scale": "1"}, "that mean is next to no pixel"),
+        ({"mean": "0.485", "std": "0.229", "scale": "1"}, "that mean is far below all pixels"),
         ({"mean": "a, b, c", "std": "0.5 0.5 0.5"}, "not used: mean = 'a, b, c'"),
         ({"mean": "0.5", "std": "0"}, "not used: std = '0'"),
         ({"mean": "-0.5", "std": "0.5"}, "not used: mean = '-0.5'"),
@@ -273,7 +273,7 @@ def test_files_beside_count_before_the_metadata_and_both_are_named(tmp_path: Pat
 def test_a_mean_that_contradicts_ultralytics_keys_is_said() -> None:
     described = describe({**ULTRALYTICS, "mean": "0.5", "std": "0.5"})
     assert described.preprocessing.mean == (0,) * 3
-    assert "its mean and std contradict its other keys of pixels" in described.origin
+    assert "its mean and std contradict its other keys on pixels" in described.origin
 
 
 def test_a_mean_of_three_contradicts_an_input_of_one_channel() -> None:

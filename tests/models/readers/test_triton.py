@@ -134,8 +134,12 @@ def test_labels_that_are_missing_are_an_error_unless_others_are_set(model: Path)
 @pytest.mark.parametrize(
     ("names", "labels", "says"),
     [
-        ("daisy\n", ("daisy",), "names 1 classes, but it has 2; the others are numbers"),
-        ("daisy\nrose\ntulip\n", ("daisy", "rose"), "names 3 classes, but it has 2"),
+        (
+            "daisy\n",
+            ("daisy",),
+            "has 1 labels, but the model has 2 classes; as in Triton, the other",
+        ),
+        ("daisy\nrose\ntulip\n", ("daisy", "rose"), "has 3 labels, but the model has 2 classes"),
     ],
 )
 def test_a_label_file_need_not_name_every_class(

@@ -115,9 +115,9 @@ def refused_pad(case: str) -> GraphBuilder:
             "maximum of anything",
             "x may be negative, so the zeros of pad_p may be the maximum",
         ),
-        ("maximum behind the image", "a window may hold nothing but the zeros of pad_p"),
-        ("maximum over windows with holes", "a window may hold nothing but the zeros of pad_p"),
-        ("maximum before the image", "a window may hold nothing but the zeros of pad_p"),
+        ("maximum behind the image", "a window may hold only the zeros of pad_p"),
+        ("maximum over windows with holes", "a window may hold only the zeros of pad_p"),
+        ("maximum before the image", "a window may hold only the zeros of pad_p"),
         (
             "average without its padding",
             "pool_y counts the zeros of pad_p, but not its own padding",

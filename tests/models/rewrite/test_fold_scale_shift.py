@@ -90,5 +90,5 @@ def test_one_along_another_axis_than_the_gemms_stays() -> None:
     b.scale_shift("y", b.gemm("g", "x"))
     result = rewritten(b.build("y"))
     assert refusals(result, "fold_scale_shift") == {
-        "scaleshift_y": "gemm_g works along the last axis, but scaling along the first"
+        "scaleshift_y": "gemm_g works along the last axis, but the scaling works along the first"
     }

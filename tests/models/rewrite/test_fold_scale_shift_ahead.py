@@ -50,7 +50,7 @@ def refused_ahead(case: str) -> GraphBuilder:
             "gemm",
             ("y",),
             "gemm_y",
-            "gemm_y works along the last axis, but scaling along the first",
+            "gemm_y works along the last axis, but the scaling works along the first",
         ),
     ],
 )

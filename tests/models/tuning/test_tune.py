@@ -168,7 +168,7 @@ def test_without_a_gpu_one_is_told_so(
     monkeypatch.setattr("kernels.device.cuda_device.CudaDevice", CudaDevice)
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(
-        EngineError, match=r"CuPy cannot be imported .* without one, choices are estimated$"
+        EngineError, match=r"CuPy cannot be imported .* without a GPU, choices are estimated$"
     ):
         tune(network, max_batch=1, tuning=tmp_path / "t", progress=silent)
 
@@ -221,7 +221,10 @@ def test_an_engine_runs_what_was_measured_and_times_nothing(
     assert isinstance(engine, CudaEngine)
     # The network has no ONNX form that ONNX Runtime could run, and so prove the engine by.
     monkeypatch.setattr(engine, "_prove", unproved)
-    assert "5 of 6 convolutions for N = 1..2 run as measured, the others as est" in caplog.text
+    assert (
+        "5 of 6 convolutions for N = 1..2 use measured algorithms; the others use est"
+        in caplog.text
+    )
     for problem in problems:
         won = next(choice for choice in choices(problem) if str(choice) == unlikely(problem))
         assert instantiations(problem, won) <= kernels_of(engine)
@@ -241,7 +244,7 @@ def test_the_default_file_need_not_be_there_but_one_that_is_named_must(
 ) -> None:
     with caplog.at_level(logging.INFO, "convoy"):
         open_engine(network, device=DeviceKind.CUDA, max_batch=1).close()
-    assert "0 of 3 convolutions for N = 1..1 run as measured, the others" in caplog.text
+    assert "0 of 3 convolutions for N = 1..1 use measured algorithms; the others" in caplog.text
     with pytest.raises(EngineError, match=f"no measurements at {tmp_path}/t; `convoy tune` makes"):
         open_engine(network, device=DeviceKind.CUDA, max_batch=1, tuning=tmp_path / "t")
     caplog.clear()
@@ -253,7 +256,7 @@ def test_the_default_file_need_not_be_there_but_one_that_is_named_must(
     monkeypatch.setattr("models.tuning.measured.DEFAULT_STORE", store)
     with caplog.at_level(logging.INFO, "convoy"):
         open_engine(network, device=DeviceKind.CUDA, max_batch=1).close()
-    assert caplog.text.endswith("3 of 3 convolutions for N = 1..1 run as measured\n")
+    assert caplog.text.endswith("3 of 3 convolutions for N = 1..1 use measured algorithms\n")
 
 
 def test_an_engine_without_a_compiler_says_what_to_install(

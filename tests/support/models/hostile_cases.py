@@ -82,7 +82,7 @@ UNSUPPORTED: dict[str, tuple[str, Build]] = {
         "bytes once they are inlined; at most",
         lambda: large_function(3000),
     ),
-    "subgraphs 20 deep": ("graphs more than 8 deep", lambda: nested_ifs(20)),
+    "subgraphs 20 deep": ("graphs are nested more than 8 deep", lambda: nested_ifs(20)),
     "6000 Slices of opset 9": (
         "24,000 nodes once it is converted from opset 9 to 24; at most 20,000",
         lambda: model(chain("Slice", 6000, starts=[0], ends=[8], axes=[2]), opset=9),
