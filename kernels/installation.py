@@ -38,4 +38,4 @@ def how_to_install(extra: str, kind: Installation | None = None) -> str:
         return f"run convoy by uvx --from {wanted}, or install it by pipx install --force {wanted}"
     if extra.startswith("cuda"):
         return f"use an image built with --build-arg EXTRA={extra}"
-    return f"the image has no extra {extra}: run this from a wheel or a checkout"
+    return f"the image has no extra {extra}: run Convoy from a wheel or a checkout"

@@ -148,7 +148,7 @@ void Block::cluster_arrive(bool releases, Site site) {
 
 void Block::cluster_wait(Site site) {
   Thread& self = *thread;
-  if (!self.must_wait) fault(&site, "waits at the cluster's barrier, where it has not arrived");
+  if (!self.must_wait) fault(&site, "waits at the cluster's barrier before it has arrived there");
   self.must_wait = false;
   if (!self.arrived) return;
   self.state = State::AtCluster;
@@ -211,7 +211,7 @@ Met Block::meet(WarpOp op, unsigned mask, uint64_t value, Site site, Together to
   Warp& lanes = warp();
   const unsigned lane = self.linear % 32;
   if ((mask >> lane & 1) == 0) {
-    fault(&site, "lane %u names mask %#x, which it is not in,", lane, mask);
+    fault(&site, "lane %u names mask %#x, which lacks the lane itself,", lane, mask);
   }
   if (together != nullptr && lanes.live != ~0u) {
     fault(&site, "ldmatrix, mma or wgmma without all 32 lanes (only %#x)", lanes.live);
@@ -412,7 +412,7 @@ void Block::report_deadlock() {
                                       "waits in __syncthreads at",
                                       "waits at",
                                       "has returned",
-                                      "waits for the launch before at",
+                                      "waits for the preceding launch at",
                                       "waits at the mbarrier of",
                                       "waits for the cluster at"};
   const auto told = [](const Thread& thread) {

@@ -88,7 +88,8 @@ void check_map(const TensorMap& map, bool im2col, unsigned rank, const void* sha
 
 // Bytes of a row's `box` elements from element `c` on that exist.
 unsigned existing(const TensorMap& map, int c, const Site& site) {
-  if (c < 0) fault(&site, "a tile from element %d on: the simulator has none before 0", c);
+  if (c < 0)
+    fault(&site, "a tile begins at element %d; the simulator supports only 0 and above", c);
   const int64_t left = int64_t(map.dims[0]) - c;
   return unsigned(std::clamp<int64_t>(left, 0, map.box[0])) * map.element_bytes;
 }
@@ -115,7 +116,7 @@ MemoryBarrier& Bulk::barrier(uint64_t* at, const Site& site) {
     fault(&site, "there is no mbarrier at %#x: none was initialised", shared_address(at));
   }
   if (of_ != block && !found->second.fenced) {
-    fault(&site, "the mbarrier at %#x of block %u: no fence behind its initialisation",
+    fault(&site, "the mbarrier at %#x of block %u: no fence follows its initialisation",
           shared_address(at), of_->rank);
   }
   if (*held != mark_of(found->second)) {

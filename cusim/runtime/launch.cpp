@@ -219,7 +219,7 @@ class Grid {
       if (last.done() || go_on(last)) paused_--;
     }
     if (launch_->dependent && !waited_ && !launch_has_waited) {
-      fault(nullptr, "no thread waited for the launch before");
+      fault(nullptr, "no thread waited for the preceding launch");
     }
     Stores::launch_done();
     check_red_zones();
@@ -381,7 +381,7 @@ void about_to_access(bool write, const void* at, size_t size) {
     return;
   }
   if (write || !is_constant(at, size)) {
-    fault(nullptr, "%s before it waited for the launch before: %s", write ? "wrote" : "read",
+    fault(nullptr, "%s before it waited for the preceding launch: %s", write ? "wrote" : "read",
           describe_address(at).c_str());
   }
 }

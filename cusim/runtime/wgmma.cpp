@@ -50,7 +50,7 @@ struct Tile {
   void check(const Site& site, const char* factor, uint64_t word) const {
     constexpr uint64_t unused = 3ull << 14 | 3ull << 30 | 7ull << 46 | 0x3ffull << 52;
     if (word & unused) {
-      fault(&site, "wgmma's descriptor %#llx of %s has bits that mean nothing",
+      fault(&site, "wgmma's descriptor %#llx of %s has undefined bits",
             static_cast<unsigned long long>(word), factor);
     }
     if (swizzle == 0) return;
@@ -64,7 +64,7 @@ struct Tile {
             factor, address, pattern);
     }
     if (address % span() + product_bytes > span()) {
-      fault(&site, "wgmma's tile of %s at %#x passes the %u bytes of a swizzled row", factor,
+      fault(&site, "wgmma's tile of %s at %#x exceeds the %u bytes of a swizzled row", factor,
             address, span());
     }
     if (stride % pattern != 0 || stride == 0) {
@@ -132,7 +132,7 @@ void poison_registers(const Registers& registers) {
 void check_poisoned(const Registers& registers, const Site& site) {
   for (const char* at : registers.at) {
     if (first_unpoisoned(at, registers.bytes) != nullptr) {
-      fault(&site, "the sums of a wgmma under way were written before it was waited for");
+      fault(&site, "the sums of a wgmma were written before a wait for this wgmma");
     }
   }
 }
@@ -146,8 +146,8 @@ void check_factors_kept(const WarpProduct& product) {
     raw_copy(now, product.at[lane], sizeof now);
     if (std::equal(now, now + 4, product.left[lane])) continue;
     fault(&product.site,
-          "registers of A were written before the wgmma was waited for that reads "
-          "them, in lane %d,",
+          "registers of A were written before a wait for the wgmma that reads them, in "
+          "lane %d,",
           lane);
   }
 }
@@ -210,7 +210,7 @@ void issue_together(const uint64_t (&values)[32]) {
     const size_t used = registers_at(warp, factors, sizeof product.left[0], fresh);
     const Registers& registers = warp.registers[used];
     if (!fresh && held(registers) != registers.seen) {
-      fault(&site, "registers of A were written behind the last wgmma.fence");
+      fault(&site, "registers of A were written after the last wgmma.fence");
     }
     for (int lane = 0; lane < 32; lane++) {
       product.at[lane] = factors[lane];
@@ -225,7 +225,7 @@ void issue_together(const uint64_t (&values)[32]) {
   Registers& registers = warp.registers[product.sums];
   if (registers.writers == 0) {
     if (!fresh && first.add && held(registers) != registers.seen) {
-      fault(&site, "sums of wgmma were written behind the last wgmma.fence");
+      fault(&site, "sums of wgmma were written after the last wgmma.fence");
     }
     registers.seen = held(registers);
   } else {
@@ -446,7 +446,8 @@ void Proxy::check_fenced(const Site& site, const char* reader, const void* at, s
   const unsigned first = shared_address(at);
   for (size_t i = first / granule; i * granule < first + size && i < stores_.size(); i++) {
     if (stores_[i].epoch != 0 && stores_[i].epoch >= fenced_) {
-      fault(&site, "%s reads what thread %u stored at %#zx without a fence.proxy.async behind it,",
+      fault(&site,
+            "%s reads what thread %u stored at %#zx, but no fence.proxy.async follows the store,",
             reader, stores_[i].thread, i * granule);
     }
   }

@@ -312,7 +312,7 @@ def unfit_window(problem: ConvProblem) -> str | None:
     if problem.c <= VECTOR and problem.precision is Precision.FP16 and not paired(problem):
         return f"{problem.c} channels at stride {by_axis(window.strides)}; supported: even strides"
     if (nbytes := window_bytes(problem)) > MAX_PATCH_BYTES:
-        return f"a window of {nbytes} bytes; shared memory has {MAX_PATCH_BYTES} for it"
+        return f"a window of {nbytes} bytes; supported: up to {MAX_PATCH_BYTES} bytes"
     return None
 
 

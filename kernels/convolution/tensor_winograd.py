@@ -216,7 +216,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         if largest > LARGEST_WEIGHT:
             raise ValueError(
                 f"{self.name} computes in float16 and takes weights up to {LARGEST_WEIGHT:.0f};"
-                f" the largest is {largest:.3g}"
+                f" the largest weight is {largest:.3g}"
             )
         return filter_rows(4 * weight.astype(np.float32), self.m, config.points, HALF)
 

@@ -272,7 +272,7 @@ def _read(entry: Path) -> Cubin | None:
         return None
     digest, _, rest = content.partition(b"\n")
     if digest != hashlib.sha256(rest).hexdigest().encode():
-        _log.warning("%s is damaged; compiling it again", entry)
+        _log.warning("%s is damaged; its kernel is compiled again", entry)
         return None
     header, _, code = rest.partition(b"\n")
     fields = json.loads(header)

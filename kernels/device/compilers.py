@@ -56,6 +56,6 @@ def doubt(version: tuple[int, int]) -> str | None:
         return None
     first, last = ("{}.{}".format(*each) for each in (min(versions), max(versions)))
     return (
-        f"{name_of(version)} compiles the kernels, which were compared with NVRTC {first} to {last}"
-        " only: they may be slower, or not compile"
+        f"{name_of(version)} compiles the kernels, but they were tested only with NVRTC {first} to"
+        f" {last}; they may be slower, or may not compile"
     )

@@ -222,7 +222,7 @@ class CudaDevice:
         if cluster != NO_CLUSTERS:
             geometry += f", clusters {cluster}"
         if min(*grid, *block, *cluster) < 1:  # RawKernel would launch 1 instead of 0
-            raise LaunchError(kernel, f"it has no threads; it needs at least one ({geometry})")
+            raise LaunchError(kernel, f"the launch has no threads; start at least one ({geometry})")
         raw = kernel.function
         self._use()
         try:

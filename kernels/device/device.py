@@ -363,7 +363,9 @@ class OutOfMemoryError(DeviceError):
     """Raised when device memory is full; contains the bytes needed and the bytes free."""
 
     def __init__(self, needed: int, free: int) -> None:
-        super().__init__(f"out of device memory: {needed:,} bytes needed, {free:,} free")
+        super().__init__(
+            f"out of device memory: {needed:,} bytes are needed, but {free:,} bytes are free"
+        )
         self.needed = needed
         self.free = free
 

@@ -294,7 +294,7 @@ def _check_codes(table: bytes, *, dc: bool) -> None:
         code += count
         if count and code >= 1 << length:
             raise UnsuitableError(
-                Reason.TABLE, "a Huffman table has more codes of a length than that length allows"
+                Reason.TABLE, f"a Huffman table has more codes of {length} bits than can exist"
             )
         code <<= 1
     if dc and any(value > 15 for value in table[_LENGTHS:]):

@@ -145,7 +145,7 @@ def clamped(y: Storage, activation: Activation | None = None) -> tuple[int, int]
     low, high = -inf, inf
     if activation is not None:
         if not clamps(activation):
-            raise ValueError(f"a sum of bytes can only be clamped, not end in {activation}")
+            raise ValueError(f"a sum of bytes can end only in a clamp, got {activation}")
         is_clip = activation.kind is ActivationKind.CLIP
         low, high = (activation.a, activation.b) if is_clip else (0.0, inf)
     least, most = y.bounds

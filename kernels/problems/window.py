@@ -27,7 +27,9 @@ class Window:
         for name in ("kernel", "strides", "dilations", "pads_begin", "pads_end", "output"):
             entries = getattr(self, name)
             if len(entries) != axes:
-                raise ValueError(f"{name}={entries} needs {axes} entries like input={self.input}")
+                raise ValueError(
+                    f"{name}={entries} needs {axes} entries, one per axis of input={self.input}"
+                )
             least = 0 if name.startswith("pads") else 1
             if min(entries) < least:
                 raise ValueError(f"every entry of {name}={entries} must be at least {least}")

@@ -89,9 +89,9 @@ class Exam:
                 wrong = np.argwhere(~(error < abs(scale) / 2))
                 *at, channel = map(int, wrong[0])
                 return (
-                    f"{len(wrong):,} of {error.size:,} elements of image {index} are wrong, the"
-                    f" first {image[*at, channel]:g} instead of {expected[*at, channel]:g},"
-                    f" at {'x'.join(map(str, at))} of channel {channel}"
+                    f"{len(wrong):,} of {error.size:,} elements of image {index} are wrong; the"
+                    f" first, at {'x'.join(map(str, at))} of channel {channel}, is"
+                    f" {image[*at, channel]:g} instead of {expected[*at, channel]:g}"
                 )
         return None
 

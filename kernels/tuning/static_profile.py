@@ -395,7 +395,7 @@ def hot_loop(code: Sequence[Instruction]) -> Loop | None:
     inside = (code[loop.first : loop.last + 1] for loop in loops(code))
     if any(kind(instruction) in _BY_TENSOR_CORES for part in inside for instruction in part):
         raise LookupError(
-            f"a loop multiplies on tensor cores with no load known to {__name__}; add its loads"
+            f"a loop multiplies on tensor cores, but {__name__} knows none of its loads; add them"
         )
     return None
 

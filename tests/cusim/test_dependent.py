@@ -71,7 +71,7 @@ def test_launches_that_keep_the_rule_give_the_same_though_they_overlap(
 )
 def test_a_launch_that_breaks_the_rule_is_a_fault(defect: str, build: Build, said: str) -> None:
     for order in Order:
-        with pytest.raises(FaultError, match=f"{said} for the launch before.*in add_weight"):
+        with pytest.raises(FaultError, match=f"{said} for the preceding launch.*in add_weight"):
             chain(opened(build, order), defect)
 
 

@@ -33,7 +33,11 @@ def test_a_checkout_a_wheel_and_an_image_are_told_apart(tmp_path: Path) -> None:
             "run convoy by uvx --from 'convoy-inference[grpc]', or install",
         ),
         (Installation.IMAGE, "cuda13", "use an image built with --build-arg EXTRA=cuda13"),
-        (Installation.IMAGE, "loadtest", "the image has no extra loadtest: run this from a wheel"),
+        (
+            Installation.IMAGE,
+            "loadtest",
+            "the image has no extra loadtest: run Convoy from a wheel",
+        ),
     ],
 )
 def test_the_advice_can_be_followed(kind: Installation, extra: str, advice: str) -> None:

@@ -258,5 +258,5 @@ def test_activations_that_clamp_are_bounds_in_steps(
 
 
 def test_an_activation_that_does_more_is_refused() -> None:
-    with pytest.raises(ValueError, match="can only be clamped, not end in Tanh"):
+    with pytest.raises(ValueError, match="can end only in a clamp, got Tanh"):
         clamped(BYTE, Activation(ActivationKind.TANH))

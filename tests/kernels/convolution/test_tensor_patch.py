@@ -148,7 +148,7 @@ def test_refusals_say_what_it_runs() -> None:
     three = same(3, 8, 5, 5)
     assert PATCH.supports(three) == "3 channels at stride 1x1; supported: even strides"
     far = half(1, 64, 8, window((99, 99), (3, 3), dilations=(40, 40)))
-    assert PATCH.supports(far) == "a window of 944784 bytes; shared memory has 73728 for it"
+    assert PATCH.supports(far) == "a window of 944784 bytes; supported: up to 73728 bytes"
     assert "tensor patch" not in {each.name for each in candidates(few)}
     assert "tensor patch" in {each.name for each in candidates(same(8, 8, 5, 5))}
 

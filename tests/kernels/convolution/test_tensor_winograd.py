@@ -128,7 +128,7 @@ def test_a_weight_without_halves_once_transformed_is_refused() -> None:
     config = F2.configs(problem)[0]
     weight = np.full(problem.filter_shape, LARGEST_WEIGHT, np.float32)
     assert np.isfinite(F2.prepare_filter(weight, problem, config)).all()
-    with pytest.raises(ValueError, match=r"weights up to 7278; the largest is 7\.29e\+03"):
+    with pytest.raises(ValueError, match=r"weights up to 7278; the largest weight is 7\.29e\+03"):
         F2.prepare_filter(1.001 * weight, problem, config)
 
 

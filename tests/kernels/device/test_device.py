@@ -176,7 +176,7 @@ def test_events_tell_the_time_between_them(device: Device) -> None:
 
 def test_too_large_an_allocation_says_what_was_needed_and_what_was_free(device: Device) -> None:
     needed = device.memory().total * 2
-    with pytest.raises(OutOfMemoryError, match="bytes needed") as caught:
+    with pytest.raises(OutOfMemoryError, match="bytes are needed") as caught:
         device.allocate(needed)
     assert caught.value.needed == needed
     assert 0 < caught.value.free < needed

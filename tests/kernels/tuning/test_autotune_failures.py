@@ -35,9 +35,9 @@ from tests.support.kernels.tuning_fakes import (
 pytestmark = pytest.mark.usefixtures("few_algorithms")
 
 BROKEN: dict[type, str] = {
-    tuning_fakes.TurnsFilter: "WrongResultError: .* of image 0 are wrong, the first",
-    tuning_fakes.ForgetsBias: "WrongResultError: .* of image 0 are wrong, the first",
-    tuning_fakes.ForgetsLastBlock: "WrongResultError: .* the first nan instead of",
+    tuning_fakes.TurnsFilter: "WrongResultError: .* of image 0 are wrong; the first",
+    tuning_fakes.ForgetsBias: "WrongResultError: .* of image 0 are wrong; the first",
+    tuning_fakes.ForgetsLastBlock: "WrongResultError: .* the first, .* is nan instead of",
     tuning_fakes.LeavesCounters: (
         "WrongResultError: the counters must be zero after a launch, and are not"
     ),

@@ -55,6 +55,6 @@ def test_a_kernel_that_does_not_wait_is_noticed(tmp_path: Path) -> None:
         tmp_path, "micro.cu", f"{head}  follow_previous();", f"{head}  let_next_begin();"
     )
     device = CusimDevice(source_root=root)
-    with pytest.raises(FaultError, match="no thread waited for the launch before"):
+    with pytest.raises(FaultError, match="no thread waited for the preceding launch"):
         added_up(device)
     device.close()
