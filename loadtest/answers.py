@@ -33,7 +33,7 @@ def read_answer(body: bytes) -> Answer:
         timing_ms = content.get("timing_ms")
         phases_ms = () if timing_ms is None else tuple(float(timing_ms[name]) for name in PHASES)
     except (ValueError, TypeError, KeyError) as error:
-        raise BadAnswerError(f"not an answer to one image: {body[:80]!r}") from error
+        raise BadAnswerError(f"a body that is no answer to one image: {body[:80]!r}") from error
     if not found:
         raise BadAnswerError("an answer that has no predictions")
     return Answer(found, phases_ms, str(content.get("model", "")))

@@ -91,7 +91,10 @@ def loadtest(
     ] = 10.0,
     warmup: Annotated[
         float,
-        typer.Option(help="Time to apply each load first. [2s]", **{**_TIME, "parser": _seconds}),
+        typer.Option(
+            help="Time to apply each load before it is measured. [2s]",
+            **{**_TIME, "parser": _seconds},
+        ),
     ] = 2.0,
     arrivals: Annotated[
         Arrivals, typer.Option(help="How an open loop spaces its requests.")
@@ -106,7 +109,7 @@ def loadtest(
     deadline: Annotated[
         float | None,
         typer.Option(
-            help="Deadline of requests; answers in time count, and 504 is no error.", **_TIME
+            help="Deadline of requests; only answers in time count, and 504 is no error.", **_TIME
         ),
     ] = None,
     timeout: Annotated[
@@ -116,8 +119,8 @@ def loadtest(
         bool,
         typer.Option(
             "--verify",
-            help="Compare answers with the answer to the same image sent alone. If one belongs to "
-            "another image, the exit status is 1.",
+            help="Compare each answer with the answer to the same image sent alone. If an answer "
+            "belongs to another image, the exit status is 1.",
         ),
     ] = False,
     max_errors: Annotated[

@@ -45,7 +45,9 @@ def load_images(path: Path) -> list[ImageFile]:
         files = sorted(path.iterdir()) if path.is_dir() else [path]
         files = [file for file in files if image_type(file.name) and not file.is_dir()]
         if sum(file.stat().st_size for file in files) > MAX_BYTES:
-            raise LoadTestError(f"{path}: the images exceed {MAX_BYTES // 10**6} MB; use fewer")
+            raise LoadTestError(
+                f"{path}: the images exceed {MAX_BYTES // 10**6} MB; use fewer images"
+            )
         images = [ImageFile(file.name, file.read_bytes(), image_type(file.name)) for file in files]
     except OSError as error:
         raise LoadTestError(f"{error.filename}: {error.strerror}") from error

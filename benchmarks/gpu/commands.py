@@ -34,12 +34,12 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     def added(name: str, text: str) -> argparse.ArgumentParser:
         parser = commands.add_parser(name, help=text, description=text)
         parser.add_argument("--out", type=Path, help=f"folder of the results ({RESULTS})")
-        parser.add_argument("--commit", help="the checkout's commit, if it has no git")
+        parser.add_argument("--commit", help="the checkout's commit, if git is not available")
         return parser
 
     proof = added("proof", "run the tests that need a GPU; exit status 1 unless all pass")
     proof.add_argument("--groups", nargs="+", choices=GROUPS, help="groups of tests (all)")
-    plan = added("plan", "list the missing measurements, and which fit")
+    plan = added("plan", "list the missing measurements, and those that fit into --seconds")
     run = added("run", "measure what fits, and continue where the last run ended")
     for command_, seconds in ((proof, 540), (plan, SECONDS - START_S), (run, 540)):
         command_.add_argument(
@@ -59,13 +59,13 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     report.add_argument("--readme", action="store_true", help="also write the README's section")
     carry = added("carry", "pack the folder for the GPU machine")
     carry.add_argument(
-        "--nvrtc", metavar="RELEASE", default=NVRTC, help="the GPU machine's (%(default)s)"
+        "--nvrtc", metavar="RELEASE", default=NVRTC, help="the GPU machine's NVRTC (%(default)s)"
     )
-    day = added("day", "run the stages of a part; without one, list them")
+    day = added("day", "run the stages of a part; without a part, list all stages")
     day.add_argument("part", nargs="?", choices=PARTS)
     day.add_argument("--seconds", type=float, help="time to spend (the sum of the stages' limits)")
     day.add_argument(
-        "--patience", type=float, default=1, help="factor for all limits, on a slow machine"
+        "--patience", type=float, default=1, help="factor for all limits, above 1 if slow"
     )
     added("here", "print the versions on which results depend")
     return parser.parse_args(arguments)
@@ -101,7 +101,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     fits = packed(todo, arguments.seconds, takes)
     total = sum(takes[unit.kind, unit.side] for unit in todo)
     print(f"{len(todo)} of {len(every)} measurements are missing, about {total / 60:.0f} minutes")
-    print(f"in {arguments.seconds:.0f} s fit {len(fits)}:")
+    print(f"{len(fits)} of them fit into {arguments.seconds:.0f} s:")
     groups = Counter((unit.kind, unit.side, unit.n) for unit in fits)
     for (kind, side, n), count in groups.items():
         what = "connections" if kind == "http" else "N"

@@ -149,7 +149,7 @@ def _run_stage(
 ) -> tuple[str, Sequence[str]]:
     """Run a stage. Return how the stage ended, and the last lines that it printed."""
     if stage.program and shutil.which(stage.program[0]) is None:
-        return f"left out: there is no {stage.program[0]} here", ()
+        return f"left out: this machine has no {stage.program[0]}", ()
     if seconds <= 0:
         return "left out: the time was over", ()
     given = {"out": out, "seconds": max(1, int(seconds - _TO_END_S))}
@@ -193,4 +193,4 @@ def commands() -> Iterator[str]:
         yield f'python3 -m benchmarks.gpu day {part} --out "$OUT"    # at most {limit} s'
         for stage in stages:
             total += stage.limit
-            yield f"    {stage.name:15} about {stage.expected:3} s, over by {total:3} s"
+            yield f"    {stage.name:15} about {stage.expected:3} s, ends by {total:3} s"

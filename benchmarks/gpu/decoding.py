@@ -35,7 +35,7 @@ def photographs(sampling: str, folder: Path | None = None) -> list[JpegImage]:
     found = sorted(_suitable(files, sampling), key=lambda image: len(image.file.scan))
     if not found:
         raise RefusedError(
-            f"there is no photograph with the sampling {sampling}; pack them with `carry`"
+            f"no photograph has the sampling {sampling}; pack the photographs with `carry`"
         )
     return found
 

@@ -44,8 +44,8 @@ class Check:
 
     def __str__(self) -> str:
         return (
-            f"on {self.layers} layers the rank correlation is {self.rank_correlation:.2f}, the"
-            f" median error {self.median_error:.0%}"
+            f"on {self.layers} layers, the rank correlation is {self.rank_correlation:.2f}, and"
+            f" the median error is {self.median_error:.0%}"
         )
 
 

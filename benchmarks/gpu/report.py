@@ -19,10 +19,10 @@ BEGIN, END = "<!-- benchmarks.gpu report -->", "<!-- end of the report -->"
 """The marks between which the README's section lies."""
 
 _NOTES = """\
-- Filters are transformed before the clock starts here, as an engine does at start; cuDNN's Winograd
-  plans transform them within it.
+- Convoy's filters are transformed before the clock starts, as an engine does at start; cuDNN's
+  Winograd plans transform filters while the clock runs.
 - `torch eager, device` is bound by the host that launches node by node; `torch graph` is not.
-- Scores come back to pinned memory on every side. TF32 is off on every side.
+- Scores are copied to pinned memory on every side. TF32 is off on every side.
 - A time is the median of 200 replays of 20 copies, after 20 ms of warming up."""
 
 
@@ -52,7 +52,7 @@ def results(lines: Sequence[Row], folder: Path) -> str:
         "# Measured on a GPU",
         "Written by `python -m benchmarks.gpu report` from `gpu.jsonl`.",
         f"{last['device']}, driver {last['driver']}, {last['compiler']}, commit {last['commit']}."
-        f" Kernels were compiled by {last['compiler']}: numbers hold for it alone.",
+        f" Kernels were compiled by {last['compiler']}: the numbers hold only for this compiler.",
         *(_layer_table(layers, suite, n) for suite in MEASURED for n in batches_of(suite)),
         *(_totals(layers, suite) for suite in ("vgg-e", "vgg-e fp16")),
         _named(layers),
@@ -87,7 +87,7 @@ def section(lines: Sequence[Row]) -> str:
                     f" other (geometric mean), faster in {total.won:.0%} of {total.measured} layers"
                 )
     if len(told) == 2:
-        told.append("- no layer is measured by another side, too")
+        told.append("- no layer was measured with both Convoy and another side")
     return "\n".join(told)
 
 
@@ -131,8 +131,9 @@ def _layer_table(rows: Sequence[Row], suite: str, n: int) -> str:
             "MHz",
         )
         texts.append(
-            f"### {suite}, N = {n}, cache {cache}: {total.geometric_mean:.2f} times as fast,"
-            f" {total.measured} of {total.layers} layers\n\n" + markdown(headings, *cells)
+            f"### {suite}, N = {n}, cache {cache}: {total.geometric_mean:.2f} times as fast as the"
+            f" fastest other, {total.measured} of {total.layers} layers\n\n"
+            + markdown(headings, *cells)
         )
     return "\n\n".join(texts)
 
@@ -266,7 +267,7 @@ def _network_goals(rows: Sequence[Row]) -> str:
         }
         if CONVOY in times and "torch.compile" in times:
             verdict = "met" if times[CONVOY] < times["torch.compile"] else "NOT MET"
-            told += f"\n- {verdict}: {network} at N = {n}, ahead of torch.compile"
+            told += f"\n- {verdict}: {network} at N = {n}, faster than torch.compile"
     return f"\n{told}" if told else ""
 
 

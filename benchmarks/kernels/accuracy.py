@@ -376,7 +376,7 @@ def _show(precision: str, rows: Sequence[Row], console: Console) -> None:
                 worst = max(errors[layer, name] / errors[layer, "direct"] for layer in layers)
                 verdict = "met" if worst <= most else "NOT MET"
                 console.print(
-                    f"{verdict}: the error of {name} is {worst:.2f} times that of direct"
+                    f"{verdict}: the error of {name} is {worst:.2f} times the error of direct"
                     f" (promised: at most {most:g} times)",
                     soft_wrap=True,
                 )

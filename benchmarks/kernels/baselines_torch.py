@@ -59,7 +59,7 @@ class CudaRuntime:
                 f"PyTorch cannot be imported ({error}); install torch with CUDA"
             ) from error
         if not torch.cuda.is_available():
-            raise BaselineError("PyTorch finds no CUDA GPU; it needs one, and a build with CUDA")
+            raise BaselineError("PyTorch finds no CUDA GPU; it needs a GPU and a build with CUDA")
         torch.backends.cuda.matmul.allow_tf32 = tf32
         torch.backends.cudnn.allow_tf32 = tf32
         torch.backends.cudnn.benchmark = True

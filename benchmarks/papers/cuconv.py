@@ -95,17 +95,17 @@ def _counts() -> list[Result]:
             Result(where.removeprefix("cuConv, "), "blocks of cuConv; of two matrix products",
                    ", ".join(f"{each:,}" for each in theirs),
                    f"{ours[0]}; {ours[1]}", Status.IN_PART, f"{OURS}blocks",
-                   "in Convoy's coalesced kernel, one block does the work of several (the paper's"
-                   " future work), and channels are split instead")
+                   "one block of Convoy's coalesced kernel does the work of several blocks (the"
+                   " paper's future work); splitting the channels adds blocks")
         )  # fmt: skip
     for where, share in SECOND_STAGE.items():
         ours_of = launches.second_stage(launches.named(where))
         found.append(
             Result(where.removeprefix("cuConv, "), "second stage's share of the time",
                    f"{share:.2%}", f"{ours_of:.1%} by the cost model", Status.IN_PART,
-                   f"{OURS}stages", "Convoy's number is modelled, and launches cost more in"
-                   " relation to sums; Convoy adds the planes in the first launch unless that is"
-                   " slower")
+                   f"{OURS}stages", "Convoy's number is modelled: compared with sums, launches"
+                   " cost more than in the paper. Convoy adds the planes in the first launch unless"
+                   " this is slower")
         )  # fmt: skip
     five = launches.named("cuConv, table 5, A")
     share = launches.transform_share(five, WinogradConv(m=2, r=5, axes=2))

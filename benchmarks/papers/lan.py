@@ -56,11 +56,11 @@ def results() -> list[Result]:
         Result("figure 3", "images side by side (CDHWN): times faster", "3 to 4",
                f"{min(fewer['CDHWN']):.1f} to {max(fewer['CDHWN']):.1f} times fewer sectors",
                Status.IN_PART, f"{OURS}layouts",
-               "these are sectors only; the cost of waits needs a GPU"),
+               "only sectors are counted; measuring waits needs a GPU"),
         Result("figure 3", "no kernels that reshape: times faster", "13 to 42",
                f"{min(fewer['no reshape']):.1f} to {max(fewer['no reshape']):.1f} times fewer"
                " sectors", Status.IN_PART, f"{OURS}layouts",
-               "these are sectors only; the cost of waits needs a GPU"),
+               "only sectors are counted; measuring waits needs a GPU"),
         Result("figure 3", "bytes of Convoy's transforms beyond the least; product's wavefronts",
                "access is made coalesced", f"{beyond:.1%}; {waves:.2f} times the least",
                Status.REPRODUCED if beyond < 0.01 else Status.IN_PART, f"{OURS}pipeline",

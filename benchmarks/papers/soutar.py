@@ -54,10 +54,10 @@ def results() -> list[Result]:
                         measured.by_batch(VGG_E, (1,), _over_im2col, ("im2col",))),
         Result("limits", "10×10 tiles: advantage over direct", "little or none",
                f"{wide:.2f} times less arithmetic at C = K = 512, 8×8 tiles {narrower:.2f};"
-               f" error {eight.over_direct:.0f} times that of direct",
+               f" {eight.over_direct:.0f} times the error of direct",
                Status.CONTRADICTED, f"{OURS}equation-23",
-               "in a wide layer, the error ends the gain, not the transforms; with few channels"
-               " (C = K = 1), the transforms do"),
+               "in a wide layer, the error ends the gain from larger tiles; with few channels"
+               " (C = K = 1), the transforms end it"),
         Result("limits", "F(9×9, 5×5): points and scaling lower the error", "two orders",
                f"points {_orders(whole / mixed)} orders, scaling {'none' if same_bits else 'some'}"
                " in float32", Status.IN_PART, f"{OURS}larger-tiles",

@@ -107,7 +107,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help=f"only check that everything works: one setting each, {QUICK.rounds} rounds of "
         f"{QUICK.seconds:g} s",
     )
-    parser.add_argument("--seconds", type=float, help=f"seconds per turn ({FULL.seconds:g})")
+    parser.add_argument("--seconds", type=float, help=f"seconds per round ({FULL.seconds:g})")
     parser.add_argument("--rounds", type=int, help=f"rounds for each server ({FULL.rounds})")
     names = [peer.package for peer in PEERS]
     parser.add_argument(
@@ -138,7 +138,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--repeated",
         action="store_true",
         help="measure nothing; list the medians of the last recording that are outside the spread "
-        "of the recording before, for servers with the same best setting",
+        "of the preceding recording, for servers with the same best setting",
     )
     parsed = parser.parse_args(arguments)
     usual = QUICK if parsed.quick else FULL
@@ -169,7 +169,9 @@ def main(command_line: Sequence[str] | None = None) -> None:
         return
     if arguments.repeated:
         found = [*moved(read(arguments.record or RECORD))]
-        print(*(found or ["every median is within the spread of the recording before"]), sep="\n")
+        print(
+            *(found or ["every median is within the spread of the preceding recording"]), sep="\n"
+        )
         sys.exit(bool(found))
     console, begun = Console(highlight=False), monotonic()
 

@@ -102,7 +102,7 @@ def check(has: Conditions, must: Conditions, sent: bytes, image: bytes) -> None:
     """Raise UnfairError if a server's conditions `has` differ from `must`, or if the bytes `sent`
     do not contain the image."""
     reasons = [
-        f"{name} must be {expected} as for the others, got {value or 'unknown'}"
+        f"{name} must be {expected} as for the other servers, got {value or 'unknown'}"
         for name, value in vars(has).items()
         if name != "telemetry" and value != (expected := getattr(must, name))
     ]
@@ -112,7 +112,7 @@ def check(has: Conditions, must: Conditions, sent: bytes, image: bytes) -> None:
             f"{has.telemetry or 'unset'} and must be {must.telemetry}"
         )
     if image not in sent:
-        reasons.append("the request must have the same image as for the others")
+        reasons.append("the request must have the same image as for the other servers")
     if reasons:
         raise UnfairError("; ".join(reasons))
 
@@ -129,7 +129,7 @@ def differences(rows: Iterable[Row]) -> list[str]:
                     values.setdefault(str(row[name]), set()).add(row["server"])
             if len(values) > 1:
                 said = "; ".join(f"{value}: {', '.join(sorted(v))}" for value, v in values.items())
-                sentences.append(f"{work}: the {name} is not the same: {said}")
+                sentences.append(f"{work}: servers differ in {name}: {said}")
         for row in measured:
             if row["work"] == work and row["threads_each"] != row["threads_fair"]:
                 about = f"{row['threads_each']} threads instead of {row['threads_fair']}"

@@ -245,8 +245,8 @@ def page(rows: Sequence[Row]) -> str:
 def _conditions(row: Row) -> str:
     return (
         f"{row['rounds']} rounds of {row['seconds_a_round']:g} s, {row['cpu']}, {row['cores']} "
-        f"cores shared by server and clients, load {row['load_average']} before, ONNX Runtime "
-        f"{row['onnxruntime']}, {row['date'][:10]}, {_tree(row['commit'])}"
+        f"cores shared by server and clients, load average {row['load_average']} before, ONNX "
+        f"Runtime {row['onnxruntime']}, {row['date'][:10]}, {_tree(row['commit'])}"
     )
 
 
@@ -314,7 +314,7 @@ def moved(rows: Sequence[Row]) -> Iterator[str]:
                 if not spread.low <= now <= spread.high:
                     yield (
                         f"{WORKS[work]}; {_plural(connections)}: {server}, {column.heading} "
-                        f"{column.shown(now)}, before {spread.shown(column.digits)}"
+                        f"{column.shown(now)}; preceding recording {spread.shown(column.digits)}"
                     )
 
 

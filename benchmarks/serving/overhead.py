@@ -252,8 +252,8 @@ def show(measured: Sequence[Measurement], console: Console) -> None:
     console.print(
         f"{verdict[added_ms <= MOST_ADDED_MS]}: Convoy adds {added_ms:.3f} ms at p50 "
         f"(promised: at most {MOST_ADDED_MS} ms)\n"
-        f"{verdict[share >= LEAST_SHARE]}: it answers {share:.0%} as many requests per second "
-        f"(promised: at least {LEAST_SHARE:.0%})"
+        f"{verdict[share >= LEAST_SHARE]}: Convoy answers {share:.0%} of the requests per second "
+        f"of {yardstick.target} (promised: at least {LEAST_SHARE:.0%})"
     )
 
 
@@ -278,7 +278,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         choices=list(TARGETS)[1:],
         default=list(TARGETS),
         metavar="SERVER",
-        help="servers besides the first; with more, caches are colder (all: %(choices)s)",
+        help="servers besides the first; more servers make caches colder (all: %(choices)s)",
     )
     parser.add_argument("--beside", type=Path, help="also measure another checkout of Convoy")
     add_record(parser, RECORD)

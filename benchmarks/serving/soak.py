@@ -167,7 +167,7 @@ def broken(run: Run, most_growth: float) -> list[str]:
     if not least <= run.counted.get("200", 0) <= least + left:
         found.append(
             f"the server counted {run.counted.get('200', 0)} answers, but {least} arrived, and "
-            f"{left} clients did not wait for theirs"
+            f"{left} clients did not wait for their answers"
         )
     found += [
         f"the server counted {count} answers with status {status}"

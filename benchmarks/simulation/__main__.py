@@ -19,7 +19,7 @@ from benchmarks.simulation import gaps
 def table(found: Sequence[gaps.Gap]) -> Table:
     """Return a row for each profile, workload and measure. A row has, for each load, the excess
     over the bound."""
-    shown = Table(box=None, title="worse than the bound by, %", title_justify="left")
+    shown = Table(box=None, title="excess over the bound, %", title_justify="left")
     for heading in ("L(n)", "workload", "measure", "mean", "worst", "at", "all"):
         shown.add_column(heading, justify="left" if heading in {"L(n)", "workload"} else "right")
     groups: dict[tuple[str, str, str], list[gaps.Gap]] = {}

@@ -96,14 +96,14 @@ def _notes(summary: Summary) -> list[str]:
         notes.append(f"{in_time:,} of {summary.requests:,} in time ({share:.1%}){refused}")
     if summary.client_limited:
         notes.append(
-            f"the load generator limits this: it used {summary.client_cpu:.2f} of its one core; "
-            "the server may do better"
+            f"the load generator limits the result: it used {summary.client_cpu:.2f} of its one"
+            " core; the server may do better"
         )
     elif summary.sent_late:
         notes.append(
-            f"requests were sent {milliseconds(summary.send_lag_ms['p99'])} ms late at p99 though "
-            f"the load generator used {summary.client_cpu:.2f} cores: something else kept this "
-            "machine busy, and the latency contains it"
+            f"requests were sent {milliseconds(summary.send_lag_ms['p99'])} ms late at p99, "
+            f"although the load generator used only {summary.client_cpu:.2f} cores: other programs "
+            "kept this machine busy, and the latency includes this delay"
         )
     if summary.interrupted:
         notes.append(f"ended after {summary.seconds:.1f} s")

@@ -97,7 +97,7 @@ def broken(seen: Honest, alone: Honest) -> list[str]:
         found.append(f"{what}: memory grew by {seen.grown / 1e6:.0f} MB")
     if seen.kept > MOST_KEPT:
         found.append(
-            f"{what}: {seen.kept / 1e6:.0f} MB were not freed within {BACK_S:g} s after it"
+            f"{what}: {seen.kept / 1e6:.0f} MB were not freed within {BACK_S:g} s after the attack"
         )
     if not seen.attacks:
         found.append(f"{what}: the attack did not take place")
@@ -227,7 +227,7 @@ def _show(
     sizes: Mapping[str, int],
     wrong: Sequence[str],
 ) -> None:
-    table = Table(title=f"an honest client; alone p50 {alone.p50 * 1e3:.1f} ms")
+    table = Table(title=f"an honest client, p50 without attack {alone.p50 * 1e3:.1f} ms")
     for column in (
         "beside",
         "kB",

@@ -58,7 +58,7 @@ def test_the_commands_are_short_and_listed_with_the_time(
     assert [line.split()[0] for line in lines if "about" in line] == [
         stage.name.split()[0] for stage in EVERY
     ]
-    assert lines[-1].endswith(f"over by {SECONDS} s")
+    assert lines[-1].endswith(f"ends by {SECONDS} s")
 
 
 def test_every_group_of_the_proof_has_its_stage_and_the_risky_come_behind_the_others() -> None:
@@ -132,7 +132,7 @@ def test_a_stage_that_hangs_or_fails_costs_itself_alone(
     assert ended == [
         "fails: status 3",
         "hangs: the limit was reached",
-        "absent: left out: there is no no-such-profiler here",
+        "absent: left out: this machine has no no-such-profiler",
         "writes: status 1",
         "folder: status 0",
     ]

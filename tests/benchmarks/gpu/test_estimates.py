@@ -37,7 +37,7 @@ def test_a_model_that_is_off_by_a_factor_ranks_layers_rightly() -> None:
     assert found.layers == len(ROWS)
     assert found.rank_correlation == pytest.approx(1)
     assert 0.5 < found.median_error < 0.7
-    assert "on 24 layers the rank correlation is 1.00, the median error " in str(found)
+    assert "on 24 layers, the rank correlation is 1.00, and the median error " in str(found)
 
 
 def test_only_convoys_rows_of_known_layers_and_choices_count() -> None:

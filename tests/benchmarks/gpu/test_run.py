@@ -184,7 +184,7 @@ def test_the_plan_says_what_is_missing_and_what_fits(
     assert main(["plan", "--out", str(tmp_path), "--seconds", "100", "--commit", "0"]) == 0
     first, second, *groups = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{len(units())} of {len(units())} measurements are missing, about")
-    assert second.startswith("in 100 s fit ")
+    assert second.endswith(" of them fit into 100 s:")
     assert groups[0].startswith("  micro convoy, N = 1: ")
     assert groups[1].startswith("  network convoy untuned, N = 1: ")
 

@@ -46,7 +46,7 @@ def test_a_server_that_is_started_unlike_the_others_is_not_measured(
     ("choices", "reason"),
     [
         ({"telemetry": "0"}, "ONNX Runtime's telemetry is on"),
-        ({"threads": 7}, "threads must be 1 as for the others, got 7"),
+        ({"threads": 7}, "threads must be 1 as for the other servers, got 7"),
     ],
     ids=["telemetry on", "another thread count"],
 )
@@ -74,7 +74,7 @@ def test_convoy_with_an_option_for_its_threads_is_noticed(tmp_path: Path) -> Non
     setting = Setting("fewer threads", {"options": ["--device", "cpu", "--threads", "77"]})
     convoy = Contender(replace(CONVOY, settings=(setting,)), HERE)
     rows = measure([convoy], DIGITS, task, Effort(1, 0.1), tmp_path, lambda _: None)
-    assert "threads must be 2 as for the others, got 77" in rows[0]["error"]
+    assert "threads must be 2 as for the other servers, got 77" in rows[0]["error"]
 
 
 def test_a_server_that_is_sent_another_image_is_not_measured() -> None:
@@ -88,10 +88,10 @@ def test_a_server_that_is_sent_another_image_is_not_measured() -> None:
 
 
 UNFAIR: list[tuple[dict[str, str], str]] = [
-    ({"image": "another"}, "noop: the image is not the same: cat: Convoy; another: LitServe"),
-    ({"model": "another"}, "noop: the model is not the same"),
-    ({"telemetry": "0"}, "noop: the telemetry is not the same: off: Convoy; 0: LitServe"),
-    ({"affinity": "0-63"}, "noop: the affinity is not the same"),
+    ({"image": "another"}, "noop: servers differ in image: cat: Convoy; another: LitServe"),
+    ({"model": "another"}, "noop: servers differ in model"),
+    ({"telemetry": "0"}, "noop: servers differ in telemetry: off: Convoy; 0: LitServe"),
+    ({"affinity": "0-63"}, "noop: servers differ in affinity"),
     ({"threads_each": "7"}, "noop: LitServe ran with 7 threads instead of 1"),
 ]
 

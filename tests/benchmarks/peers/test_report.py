@@ -93,7 +93,9 @@ def test_the_page_has_each_works_last_recording_with_its_conditions() -> None:
         row("mosec", 1, error="not installed: no"),
     ]
     text = page(rows)
-    about = "2 rounds of 1 s, EPYC, 2 cores shared by server and clients, load 0.5 before, ONNX"
+    about = (
+        "2 rounds of 1 s, EPYC, 2 cores shared by server and clients, load average 0.5 before, ONNX"
+    )
     noop, digits = WORKS[NOOP], WORKS[DIGITS]
     assert f"- {noop}: {about} Runtime 1.31, 2026-11-27, commit abc\n" in text
     assert f"- {digits}: {about} Runtime 1.31, 2026-11-20, commit abd\n" in text
@@ -116,7 +118,9 @@ def test_a_second_recording_is_compared_with_the_spread_of_the_first(
     assert not list(moved(first))
     assert not list(moved([*first, *within]))
     (line,) = moved([*first, within[0], beyond[1]])
-    assert line.endswith("8 connections: Triton, requests/s 580, before 950 (596–1,515)")
+    assert line.endswith(
+        "8 connections: Triton, requests/s 580; preceding recording 950 (596–1,515)"
+    )
     assert not list(moved([*first, {**beyond[1], "setting": "another"}]))
     file = tmp_path / "rows.json"
     for second, status in ((within, 0), (beyond, 1)):

@@ -81,11 +81,11 @@ def test_the_phases_are_of_the_best_load_of_a_search() -> None:
         (replace(GOOD, late=0, answered=490, refused=10), "490 of 500 in time (98.0%), 10 refused"),
         (
             replace(GOOD, client_cpu=0.95),
-            "the load generator limits this: it used 0.95 of its one core",
+            "the load generator limits the result: it used 0.95 of its one core",
         ),
         (
             replace(GOOD, client_cpu=0.02, send_lag_ms={"p99": 20.2}),
-            "sent 20.20 ms late at p99 though the load generator used 0.02 cores: something else",
+            "sent 20.20 ms late at p99, although the load generator used only 0.02 cores: other",
         ),
         (replace(GOOD, interrupted=True, seconds=2.5), "ended after 2.5 s"),
     ],
