@@ -65,7 +65,7 @@ class _Commands(TyperGroup):
             right = (
                 f"did you mean {near[0]!r}?"
                 if near
-                else f"`convoy --help` lists all, and `convoy serve {wanted}` serves a model"
+                else f"`convoy --help` lists them, and `convoy serve {wanted}` serves a model"
             )
             ctx.fail(f"No such command {wanted!r}; {right}")
         name, command, rest = super().resolve_command(ctx, args)
@@ -74,7 +74,7 @@ class _Commands(TyperGroup):
         command = _imported(wanted)
         known = _flags(command.params)
         if "--model" not in known and any(word.partition("=")[0] == "--model" for word in rest):
-            ctx.fail(f"No such option: --model; name the model alone: `convoy {wanted} digits`")
+            ctx.fail(f"No such option: --model; omit the flag, as in `convoy {wanted} digits`")
         for word in rest:
             near = [flag for flag in sorted(known) if flag.startswith(f"-{word}")]
             if len(word) == 2 and word not in known and near:

@@ -101,7 +101,7 @@ def check(
             "--tolerance",
             parser=number_from_0,
             metavar="<float>",
-            help="Largest difference, as a share of the largest score. "
+            help="Largest allowed difference of scores, as a share of the largest score. "
             "[default: 0.001, or the expected error of the precision]",
             show_default=False,
         ),
@@ -111,7 +111,7 @@ def check(
         typer.Option(
             "--original",
             metavar="FILE",
-            help="Compare with this model instead: the one from which the file was quantized.",
+            help="Compare with this model, from which the file was quantized.",
         ),
     ] = None,
     expectations: Expectations = None,
@@ -120,10 +120,10 @@ def check(
 
     Convoy and ONNX Runtime get the same decoded images. With --resize gpu or --decode gpu the GPU
     also resizes or decodes the images, and must compute exactly the same pixels and scores as the
-    CPU. The exit status is 1 if the GPU's pixels or scores differ, if scores differ from ONNX
-    Runtime's by more than the tolerance, or if an image cannot be read. With --original there is no
-    tolerance unless --tolerance sets one. If folders or files are named after labels, the right
-    answers of each preset are counted.
+    CPU. The exit status is 1 if the GPU's results differ from the CPU's, if scores differ from ONNX
+    Runtime's by more than the tolerance, or if an image cannot be read. With --original, no
+    tolerance applies unless --tolerance sets one. If folders or files are named after labels, the
+    right answers of each preset are counted.
     """
     configure_logging()
     if settings.precision not in (None, Precision.FP32, Precision.INT8):
@@ -222,7 +222,7 @@ def _are_what_they_are_taken_for(
     scores = np.array([image.scores for image in compared], np.float64)
     if wrong := contradiction(classifier.preprocessing.output, scores):
         typer.echo(
-            f"{classifier.name}: its scores of these images are of another kind, because {wrong};"
+            f"{classifier.name}: its scores for these images are of another kind, because {wrong};"
             " set output in model.toml or with --set output="
         )
     return not wrong
@@ -263,7 +263,7 @@ def _sum_up(
         f"{classifier.name} on {engine.device}: "
         f"{len(compared) - len(differing)} of {len(compared)} labels agree; "
         f"the largest difference of scores is {largest:.1e} of the largest score, "
-        f"{'any' if allowed == inf else f'{allowed:.1g}'} is allowed"
+        f"{'any difference' if allowed == inf else f'at most {allowed:.1g}'} is allowed"
     )
     if compared:
         shifts = [image.shift for image in compared]
@@ -309,7 +309,7 @@ def _advice(used: PresetTrial, trials: Sequence[PresetTrial], named: int) -> str
         return ""
     said = (
         f"{best.name} is right for {best.right} of the {named} images that are named after a label,"
-        f" {used.name} for {used.right}"
+        f" and {used.name} is right for {used.right}"
     )
     alike = [
         trial.name
@@ -322,8 +322,8 @@ def _advice(used: PresetTrial, trials: Sequence[PresetTrial], named: int) -> str
         return f"{said}. That is fewer than half, so probably none of these presets is right"
     if alike:
         others = ", ".join(alike)
-        return f"{said}; these images do not distinguish it from {others}: try more images"
-    return f"{said}: set it with --preset {best.name}"
+        return f"{said}; these images do not distinguish {best.name} from {others}: try more images"
+    return f"{said}; set --preset {best.name}"
 
 
 def chance_of(better: Sequence[bool], other: Sequence[bool]) -> float:

@@ -38,10 +38,10 @@ _ALGORITHM = 24
 @with_settings("model", "preset", "precision", "resize", "decode", "tuning", "external_data")
 def inspect(
     settings: Settings,
-    n: Annotated[int, typer.Option("-n", min=1, help="Batch size to cost.")] = 1,
+    n: Annotated[int, typer.Option("-n", min=1, help="Batch size for all costs.")] = 1,
     expectations: Expectations = None,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Show the launches of the CUDA engine instead.")
+        bool, typer.Option("--plan", help="Show the CUDA engine's launches instead of nodes.")
     ] = False,
     gpu: Annotated[
         str, typer.Option(help=f"GPU to plan for, with --plan: {', '.join(GPUS)}.")
@@ -53,8 +53,8 @@ def inspect(
         bool,
         typer.Option(
             "--why",
-            help="Show why rules and algorithms refused, and why others are slower on --gpu; "
-            "one reason per row.",
+            help="Show why rules and algorithms were not used, and why other algorithms are slower"
+            " on --gpu; one reason per row.",
         ),
     ] = False,
     plot_file: Annotated[
@@ -82,7 +82,7 @@ def inspect(
     if gpu not in GPUS:
         raise SettingsError(f"--gpu: {gpu} is not known; choose one of {', '.join(GPUS)}")
     if measured and timeline_file is None:
-        raise SettingsError("--measure needs --timeline FILE, the file to draw to")
+        raise SettingsError("--measure needs --timeline FILE, the file for the drawing")
     configure_logging()
     classifier = load(settings, expectations)
     network = report(classifier, n, layers_on_cpu=_layers_on_cpu(classifier))
@@ -151,7 +151,7 @@ def _summary(network: NetworkReport, plan: PlanReport) -> RenderableType:
         for node in network.nodes
     )
     columns = [*left("node", "output"), *right("MFLOP"), *left("algorithm")]
-    legend = f"Algorithms are those of {plan.gpu.name} (--gpu). --wide, --why, --plan show more."
+    legend = f"Algorithms are chosen for {plan.gpu.name} (--gpu). --wide, --why, --plan show more."
     head = [
         Text(line) for line in (*_totals(network), *_precision(network), network.scores, legend)
     ]
@@ -267,10 +267,10 @@ def _plan_table(report: PlanReport) -> RenderableType:
     timeline = report.timeline
     totals = (
         f"{report.name}, N = {report.n}, {report.gpu.name}: {len(report.steps)} launches, "
-        f"{report.roofline_us:,.1f} us at the roofline (computed from the data sheet, not "
-        f"measured; ceilings are shares of the peak, counted in machine code), "
-        f"{timeline.us:,.1f} us by the model of time, of which {timeline.gaps_us:,.1f} are gaps; "
-        f"arena {report.arena_bytes / 1e6:,.2f} MB"
+        f"{report.roofline_us:,.1f} us at the roofline (computed from the data sheet), "
+        f"{timeline.us:,.1f} us by the cost model, of which {timeline.gaps_us:,.1f} us are "
+        f"gaps; arena {report.arena_bytes / 1e6:,.2f} MB. Nothing was measured. Ceilings are "
+        "shares of the peak, counted in machine code"
     )
     return Group(make_table(columns, rows), Text(), _code_table(report), Text(), Text(totals))
 

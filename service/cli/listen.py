@@ -152,4 +152,4 @@ def _announce(settings: Settings, port: int, repository: Repository, *, browse: 
 
 def _open_browser(url: str) -> None:
     if not webbrowser.open(url):
-        typer.echo(f"No browser was found here; open {url} in a browser")
+        typer.echo(f"No browser was found; open {url} yourself")

@@ -35,7 +35,7 @@ def plot_times(plan: PlanReport, file: Path) -> None:
     panel = figure.add_subplot()
     panel.barh([shortened(name) for name in us], list(us.values()))
     panel.invert_yaxis()  # the first layer above
-    panel.set_xlabel("µs by the model of time, not measured")
+    panel.set_xlabel("µs by the cost model, not measured")
     panel.set_title(
         f"{plan.name}, N = {plan.n}, {plan.gpu.name}: {sum(us.values()):.1f} µs in layers",
         loc="left",
@@ -65,7 +65,7 @@ def plot_timeline(timeline: Timeline, file: Path) -> None:
     panel.set_ylim(len(names) - 0.5, -0.5)  # the first launch above
     panel.set_xlim(0, timeline.us)
     source = (
-        "by the model of time, not measured"
+        "by the cost model, not measured"
         if replay_us is None
         else "measured between events, which keep launches from overlapping\n"
         f"one replay of the graph, with its copies, takes {replay_us:.1f} µs"

@@ -49,7 +49,7 @@ def quantize(
         typer.Option(
             parser=number_from_0_to_1,
             metavar="<0 to 1>",
-            help="Share of clear images whose labels must not change.",
+            help="Least share of clear images whose labels must not change.",
         ),
     ] = Goal.keep,
     margin: Annotated[
@@ -65,10 +65,10 @@ def quantize(
 ) -> None:
     """Make an 8-bit model from a float model, and measure how the two differ.
 
-    Half of the photographs shows how large activations are; labels are compared on the other half.
-    If no method keeps enough labels, the exit status is 1 and no file is written. If folders or
-    files are named after labels, the accuracy must not fall either. Measurements are saved, so the
-    command can be interrupted, and continues when it is run again.
+    One half of the photographs shows how large activations are; the other half serves to compare
+    labels. If no method keeps enough labels, the exit status is 1 and no file is written. If
+    folders or files are named after labels, the accuracy must not fall either. Measurements are
+    saved, so the command can be interrupted, and continues when it is run again.
     """
     configure_logging()
     check_there(images)
@@ -176,21 +176,22 @@ def _table(report: QuantizationReport) -> RenderableType:
 def _lines(report: QuantizationReport, goal: Goal) -> Iterator[str]:
     compared = report.compared
     in_float = sum(layer.in_float for layer in report.layers)
-    biases = ", biases corrected" if report.biases_corrected else ""
+    biases = " and corrected biases" if report.biases_corrected else ""
     yield (
-        f"{report.model}: ranges by {report.method}{biases} on {report.calibrated_on} photographs;"
-        f" {in_float} of {len(report.layers)} layers stay in float; opset {report.opset}"
+        f"{report.model}: ranges by {report.method}{biases} from {report.calibrated_on}"
+        f" photographs; {in_float} of {len(report.layers)} layers stay in float; opset"
+        f" {report.opset}"
     )
     yield (
-        f"on {compared.images} other photographs {compared.kept} labels stay the same"
-        f" ({compared.kept / compared.images:.1%}), and {compared.kept_clear} of the"
-        f" {compared.clear} clear ones (best probabilities at least {goal.margin:g} apart); the"
-        f" largest change of a probability is {compared.largest_shift:.3f}"
+        f"on {compared.images} other photographs, {compared.kept} labels stay the same"
+        f" ({compared.kept / compared.images:.1%}), and so do {compared.kept_clear} of the"
+        f" {compared.clear} clear labels (two best probabilities at least {goal.margin:g} apart);"
+        f" the largest change of a probability is {compared.largest_shift:.3f}"
     )
     if compared.named:
         yield (
-            f"of {compared.named} photographs named after a label, {compared.right_after} are"
-            f" right, {compared.right_before} before"
+            f"of {compared.named} photographs named after a label, {compared.right_after} get the"
+            f" right label, and {compared.right_before} got it before"
         )
     yield f"{report.bytes_before:,} bytes become {report.bytes_after:,}"
     for time in report.times:

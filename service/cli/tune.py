@@ -23,7 +23,7 @@ from service.telemetry.logs import configure_logging
 def tune(
     settings: Settings,
     top: Annotated[
-        int, typer.Option(min=1, help="Candidates per problem, the fastest by estimate.")
+        int, typer.Option(min=1, help="Measured candidates per problem, the fastest by estimate.")
     ] = TOP_CANDIDATES,
     exhaustive: Annotated[
         bool, typer.Option("--exhaustive", help="Measure every candidate.")
@@ -77,9 +77,9 @@ def tuning_table(report: TuningReport) -> RenderableType:
         *right("slower", "TFLOPS", "roofline"),
     ]
     legend = (
-        f"{report.name} on {report.device}. TFLOPS are direct convolution's operations in the mean"
-        " of both times; roofline is the time at the device's peaks, as a share of that mean."
-        f" Measured in {report.store}"
+        f"{report.name} on {report.device}. TFLOPS: operations of direct convolution, divided by"
+        " the mean of both times. Roofline: the time at the device's peak rates, as a share of"
+        f" this mean. The measurements are in {report.store}"
     )
     by_n = groupby(sorted(report.problems, key=attrgetter("n")), attrgetter("n"))
     totals = (Text(_total(n, list(problems))) for n, problems in by_n)

@@ -237,8 +237,8 @@ def test_check_shows_every_preset_and_advises_the_right_one(
     assert status == 0, (out, error)
     assert "16 of 16 labels agree" in out
     assert re.search(rf"{preset}(, used)? +\S+ +\S+ +16 of 16", out), out
-    assert ("set it with --preset" in out) is not guessed_right
-    assert guessed_right or f"set it with --preset {preset}" in out
+    assert ("; set --preset" in out) is not guessed_right
+    assert guessed_right or f"; set --preset {preset}" in out
 
 
 def test_a_server_says_that_a_guess_is_probably_wrong(

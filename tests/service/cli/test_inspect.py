@@ -76,7 +76,7 @@ def test_a_plan_is_shown_launch_by_launch_with_its_totals(
         assert step.kernel in text
     assert "issue ceiling" in text
     assert "digits, N = 8, H200 SXM: 12 launches" in text
-    assert "not measured" in text
+    assert "Nothing was measured" in text
     print_report(plan, as_json=True)
     parsed = json.loads(capsys.readouterr().out)
     assert parsed["launches"] == 12
@@ -146,12 +146,12 @@ def test_a_timeline_is_measured_where_asked(
 ) -> None:
     status, _, error = convoy("inspect", "digits", "--measure")
     assert status == 2
-    assert "--measure needs --timeline FILE, the file to draw to" in error
+    assert "--measure needs --timeline FILE, the file for the drawing" in error
     drawing = ("inspect", "digits", "--timeline", tmp_path / "digits.svg", "--measure")
     monkeypatch.setitem(sys.modules, "cupy", None)
     status, _, error = convoy(*drawing)
     assert status == 1
-    assert "Leave --measure out" in error
+    assert "Without --measure, the timeline is modelled" in error
     bars = [Bar("first", 0.0, 2.0, ()), Bar("second", 3.0, 4.0, (0,))]
     timeline = Timeline("digits", 1, "a GPU", bars, replay_us=3.25)
     monkeypatch.setattr("service.cli.inspect.measure_timeline", lambda *_: timeline)

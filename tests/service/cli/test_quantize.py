@@ -55,7 +55,7 @@ def test_a_quantized_file_is_written_and_checked(convoy: Run, photos: Path, tmp_
     status, out, _ = convoy(*check, "--original", BUILT_IN_MODEL)
     assert status == 0
     assert "10 of 10 labels agree" in out
-    assert "any is allowed" in out
+    assert "any difference is allowed" in out
     status, _, error = convoy("quantize", output, photos, "-o", tmp_path / "x.onnx", *described)
     assert status == 1
     assert "is already quantized" in error

@@ -64,7 +64,7 @@ def test_the_table_has_winner_runner_up_and_rates_and_below_each_batch_in_all(
     ]
     assert second.split()[-2:] == ["20.00", "40%"]
     assert "none could be used" in third
-    assert legend.startswith("net on GPU. TFLOPS are direct convolution's")
+    assert legend.startswith("net on GPU. TFLOPS: operations of direct convolution")
     assert one == "N = 1: 3 convolutions, 30.0 us, 20.00 TFLOPS"
     assert two == "N = 2: 4 convolutions, 42.5 us, 18.82 TFLOPS"
 
