@@ -4,10 +4,13 @@ A call may block the loop for a millisecond. If sixteen connections began calls 
 iteration, a request to a model would be delayed by sixteen milliseconds at each of its steps. A
 loop that is busy with calls would also keep the interpreter's lock from the threads that decode and
 run images. So each call is followed by a pause while models have requests.
+
+A client that leaves before the answer to its request, or after a refusal, has caused as much work.
+So it owes a turn, for which the first bytes of its next connection wait.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +18,9 @@ Begin = Callable[[], object]
 
 PAUSE_S = 0.004
 """Seconds between two calls while models have requests: calls get a sixth of the loop then."""
+
+# The most turns that a client owes, and the most clients that owe any.
+_MOST_OWED, _MOST_CLIENTS = 512, 1024
 
 
 @dataclass(eq=False, slots=True)
@@ -36,6 +42,19 @@ class CallTurns:
         self.is_busy = is_busy
         self._waiting: dict[str, deque[Turn]] = {}  # in the order of turns
         self._paused = False
+        self.owed: Counter[str] = Counter()  # turns by client
+
+    def owe(self, client: str) -> None:
+        """Note that a client owes a turn, because its connection ended without a good answer."""
+        if len(self.owed) >= _MOST_CLIENTS:
+            self.owed.clear()
+        self.owed[client] = min(_MOST_OWED, self.owed[client] + 1)
+
+    def pay(self, client: str) -> None:
+        """Note that a client that owes a turn waits for one."""
+        self.owed[client] -= 1
+        if not self.owed[client]:
+            del self.owed[client]
 
     def post(self, client: str, begin: Begin) -> Turn:
         """Call `begin` when the client's turn comes: at once if no other call waits or has just

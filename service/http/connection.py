@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from typing_extensions import override
 
-from service.edge.call_turns import Turn
+from service.edge.call_turns import PAUSE_S, Turn
 from service.edge.connections import GRACE_S, KEPT_S, network_of
 from service.errors import (
     WRONG,
@@ -45,6 +45,7 @@ from service.telemetry.record import RequestRecord
 # Seconds until a client that closed its sending side is asked (again) whether it is still there.
 # Then seconds between two checks of a connection that should be closed, but has bytes to read.
 _ASK_S, _LOOK_S = 0.1, 0.01
+_ENDED = getattr(select, "POLLRDHUP", 0)  # what Linux reports if a client has ended its side
 
 MAX_PIPELINED = 100
 """The most requests that may wait on a connection: one read can return 14,000 requests of 3 kB
@@ -88,9 +89,10 @@ class Connection(asyncio.Protocol):
         self._deaf = False  # after an error, received bytes are dropped
         self._unsent_since = 0.0  # time of the sweep that first found part of an answer unread
         self._unsent: Held | None = None  # the reservation of a long answer that is not read
-        self._turn: Turn | None = None  # of what it sends after a refusal
-        self._unparsed = b""  # the rest of a read that takes long to parse
-        self._at_end = False  # the client closed its sending side after that rest
+        self._turn: Turn | None = None  # of what it sends after a refusal, or owes a turn for
+        self._unparsed = b""  # bytes that take long to parse, or wait for that turn
+        self._at_end = False  # the client closed its sending side before the answers
+        self._owes = False  # a turn: its last request was refused, or the client may have left
 
     # --- called by the transport -----------------------------------------------------------------
 
@@ -117,6 +119,8 @@ class Connection(asyncio.Protocol):
         cast("set[Connection]", self._state.connections).discard(self)
         self._edge.connections.close(self)
         self._release_unsent()
+        if self._answers.queue or self._owes:
+            self._edge.turns.owe(self._caller.name)
         while self._answers.queue:
             queued = self._answers.queue.popleft()
             if queued.begun:
@@ -135,6 +139,11 @@ class Connection(asyncio.Protocol):
         if self._unparsed:  # reading was resumed meanwhile
             self._unparsed += data
             self._transport.pause_reading()
+        elif self._stage == _OPENED and self._caller.name in self._edge.turns.owed:
+            self._edge.turns.pay(self._caller.name)
+            self._stage, self._unparsed = _HEAD, data
+            self._transport.pause_reading()
+            self._loop.call_later(PAUSE_S, self._settle)
         else:
             self._parse(data)
 
@@ -149,6 +158,7 @@ class Connection(asyncio.Protocol):
         within = self._parsing is not None or self._stage == _HEAD
         if not queue or (within and not self._deaf):
             return False
+        self._at_end = True
         queue[-1].keep_alive = False
         self._loop.call_later(_ASK_S, self._ask)
         return True
@@ -195,6 +205,23 @@ class Connection(asyncio.Protocol):
         elif self._unparsed:
             self._transport.pause_reading()
             self._loop.call_soon(self._edge.turns.post, self._caller.name, self._parse_rest)
+
+    def _settle(self, step: int = 0) -> None:
+        """Parse the first bytes of a client that owed a turn when that comes. Ask it before whether
+        it is there if it has ended its side. If it has left again, only count its request."""
+        if not self._unparsed or self._transport.is_closing():
+            return
+        if self._reports():
+            head, end, _ = self._unparsed.partition(b"\r\n\r\n")
+            self._parse(head + end)
+            self._transport.abort()
+        elif step == 0 and b" HTTP/1.1\r\n" in self._unparsed and self._reports(_ENDED):
+            self._transport.write(CONTINUE)
+            self._loop.call_later(PAUSE_S, self._settle, 1)
+        elif step < 2:
+            self._turn = self._edge.turns.post(self._caller.name, partial(self._settle, 2))
+        else:
+            self._parse_rest()
 
     def _parse_rest(self) -> None:
         data, self._unparsed = self._unparsed, b""
@@ -362,6 +389,8 @@ class Connection(asyncio.Protocol):
         """Stop counting an answered request, and prepare for the next."""
         self._state.total_requests += 1
         queued.record.status = queued.record.status or HTTPStatus.INTERNAL_SERVER_ERROR
+        is_wrong = queued.record.status in WRONG
+        self._owes = is_wrong or self._at_end or queued.record.status == Code.TOO_MANY
         self._edge.leave(queued.record)
         del queued.work  # breaks a reference cycle
         if self._stage == _REFUSED or self._transport.is_closing():
@@ -376,7 +405,7 @@ class Connection(asyncio.Protocol):
                 return
         if len(self._answers.queue) <= 1:  # the body of the last request may still be arriving
             turns, caller = self._edge.turns, queued.record.caller
-            if queued.record.status in WRONG and turns.is_busy():
+            if is_wrong and turns.is_busy():
                 # Refusals are as cheap to cause as other calls, and also fill the event loop.
                 self._peers.flow.pause_reading()
                 self._turn = turns.post(caller.name, self._read_again)

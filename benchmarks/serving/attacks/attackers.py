@@ -99,6 +99,7 @@ def attacks_on(url: str, *, by_grpc: bool = False) -> Sequence[Attack]:
         Attack("pipelined requests whose answers are not read", png(8), ways.pipeline),
         Attack("bodies that stay halves", bytes(100_000), ways.half),
         Attack("requests that are reset", png(8), ways.reset),
+        Attack("requests whose clients close at once", png(8), ways.leave),
         Attack("a connection for each wrong request", b"{}", partial(ways.anew, path=infer)),
         Attack("chunks of a byte in short segments", b"1\r\n7\r\n" * 200, ways.in_segments),
         Attack("chunks of a byte", b"1\r\n7\r\n" * 500_000 + b"0\r\n\r\n", ways.in_chunks),

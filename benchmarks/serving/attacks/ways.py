@@ -179,6 +179,20 @@ async def reset(place: Place, body: bytes, seen: Counter[str]) -> None:
             await asyncio.sleep(_REFUSED_PAUSE_S)
 
 
+async def leave(place: Place, body: bytes, seen: Counter[str]) -> None:
+    """Send each request on a connection of its own, and close that at once, which sends FIN."""
+    request = _head(place, len(body)) + body
+    while True:
+        seen[UNANSWERED] += 1
+        try:
+            async with _opened(place) as (_, writer):
+                writer.write(request)
+                writer.close()
+                await writer.wait_closed()
+        except OSError:
+            await asyncio.sleep(_REFUSED_PAUSE_S)
+
+
 async def in_segments(place: Place, piece: bytes, seen: Counter[str]) -> None:
     """Send a body that does not end, with a short piece in each TCP segment."""
     while True:

@@ -109,6 +109,15 @@ async def test_while_models_have_requests_a_pause_follows_each_call() -> None:
     assert begun[6:] == pytest.approx([1.1] * 4)
 
 
+def test_turns_that_clients_owe_are_bounded() -> None:
+    queue = CallTurns()
+    for number in range(5000):
+        queue.owe("a")
+        queue.owe(f"other {number}")
+    assert len(queue.owed) <= 1024
+    assert queue.owed["a"] <= 512
+
+
 @run
 async def test_a_call_that_is_withdrawn_takes_no_turn() -> None:
     queue, begun = CallTurns(lambda: True), list[str]()
