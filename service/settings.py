@@ -175,7 +175,7 @@ class Settings(BaseModel):
     or 1 MB, or unusual. auto: on the CPU, because no GPU has been measured yet."""
     notice_s: float = Field(default=0, ge=0, le=3600)
     """Time for which requests are still answered after SIGTERM, while readiness fails. Each answer
-    closes its connection. Set a longer time than a proxy's health checks need to notice."""
+    closes its connection. Set a longer time than a proxy's health checks need to notice this."""
     drain_s: float = Field(default=20, ge=0, le=3600)
     """Longest time to finish accepted requests at shutdown."""
     engine_timeout_s: float | None = Field(default=None, ge=0, le=86_400)
@@ -197,7 +197,7 @@ class Settings(BaseModel):
     proxy's address. A request counts as at least one image."""
     api_key_file: Path | None = None
     """Text file with one API key per line; if given, requests need a key. Words may follow a key:
-    weight=N, its share compared with other keys (1 by default); priority=1, to allow that priority;
+    weight=N, its share relative to other keys (1 by default); priority=1, to allow that priority;
     repository, to allow loading and unloading models; and shared-memory, to allow shared memory."""
     hosts: str | None = None
     """Additional names of this server, separated by commas, such as example.org. Clients without
@@ -217,7 +217,7 @@ class Settings(BaseModel):
     watch: bool = False
     """Reload a model when its files change, and load models from new folders."""
     agreement: float = Field(default=0.8, ge=0, le=1)
-    """Share of recent images that a new version must label like the old one, at least; otherwise
+    """Least share of recent images that a new version must label like the old version; otherwise
     the old version stays. 0: any share."""
     log_level: LogLevel = LogLevel.INFO
     """Lowest severity of messages that are logged. Requests are info. Health probes, scrapes of
@@ -251,7 +251,7 @@ class Settings(BaseModel):
         if devices and not _PLACES.fullmatch(devices):
             raise ValueError("must be GPUs, such as cuda:0,cuda:1, or cuda:all, or cpu:2")
         if devices and info.data.get("device", DeviceKind.AUTO) is not DeviceKind.AUTO:
-            raise ValueError("replaces --device; give one of them")
+            raise ValueError("replaces --device; set only one of the two")
         return devices
 
     @field_validator("host", "hosts")
@@ -320,8 +320,8 @@ class Settings(BaseModel):
             engines = len(self.device_choices)
         if engines > self.thread_count:
             raise SettingsError(
-                f"--devices: {self.devices} needs one thread per engine, but there are "
-                f"{self.thread_count}; use fewer engines, or raise --threads"
+                f"--devices: {self.devices} needs one thread per engine, but there are only "
+                f"{self.thread_count} threads; use fewer engines, or raise --threads"
             )
         return self.thread_count // engines
 
@@ -494,7 +494,7 @@ def hub_access(environ: Mapping[str, str] | None = None) -> HubAccess:
         )
     token = given.get("HF_TOKEN", "").strip()
     if not re.fullmatch(r"[!-~]*", token):
-        raise SettingsError("HF_TOKEN: it has characters that a token cannot have; copy it again")
+        raise SettingsError("HF_TOKEN has characters that no token has; copy the token again")
     offline = given.get("HF_HUB_OFFLINE", "").lower() in ("1", "on", "true", "yes")
     return HubAccess(endpoint, token, offline)
 

@@ -150,7 +150,7 @@ def create_app(
     @app.get(
         "/v1/models/{model}/traffic",
         responses=answer_of(Traffic) | errors(404, 503),
-        summary="What a model does now, in brief",
+        summary="Current traffic of a model",
         tags=["models"],
     )
     async def traffic(model: str) -> Response:
@@ -208,7 +208,7 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
 
             paths = islice(_paths(request.app), _MOST_PATHS)
             near = get_close_matches(path, nlargest(_MOST_COMPARED, paths, shared), 1, _NEAR)
-        other = f"POST images to {v1.CLASSIFY_PATH}; /docs lists what there is"
+        other = f"POST images to {v1.CLASSIFY_PATH}; /docs lists all paths"
         right = f"did you mean {near[0]}?" if near else other
         message = f"there is nothing at {path}; {right}"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:

@@ -46,7 +46,9 @@ class EmbeddingsJson(ImagesJson, forbid_unknown_fields=True):
         Encoding, Meta(description="numbers, or base64 of little-endian float32")
     ] = "float"
     normalize: Annotated[bool, Meta(description="whether vectors get a length of 1")] = False
-    dimensions: Annotated[int | None, Meta(description="if sent, the size of the vectors")] = None
+    dimensions: Annotated[int | None, Meta(description="if present, the size of the vectors")] = (
+        None
+    )
     user: str = ""
 
 

@@ -21,8 +21,8 @@ QUERY: Mapping[str, tuple[dict[str, Any], str]] = {
     EXPLAIN: (
         {
             "type": "string",
-            "description": "1: a map of what the network looked at for the likeliest class; or"
-            " the label of a class, or class:N; several may be sent",
+            "description": "the class whose map to return: 1 for the likeliest class, a label, or"
+            " class:N for the class with the number N; may be repeated",
         },
         "",
     ),
@@ -165,6 +165,6 @@ def _class(asked: str, labelled: Mapping[str, Sequence[int]], classes: int) -> i
             f"{len(found)} classes are labelled {asked[:40]!r}; send {EXPLAIN}={which}"
         )
     raise InvalidParameterError(
-        f"no class is labelled {asked[:40]!r}; {EXPLAIN} is 1 for the likeliest class, a label"
+        f"no class is labelled {asked[:40]!r}; {EXPLAIN} must be 1 for the likeliest class, a label"
         f" that /v1/models lists, or {_BY_NUMBER}N"
     )

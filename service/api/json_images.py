@@ -62,7 +62,7 @@ def read_json(
     limit = max_images + 16
     if len(body) > MAX_JSON_BYTES:
         raise PayloadTooLargeError(
-            f"the JSON has {len(body)} bytes; at most {MAX_JSON_BYTES} are allowed: send the images"
+            f"the JSON has {len(body)} bytes; at most {MAX_JSON_BYTES} are allowed; send the images"
             " as files of a form"
         )
     if has_more(body, b'"', len(body), 2 * limit):
@@ -73,16 +73,15 @@ def read_json(
     try:
         asked = msgspec.json.decode(short, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        also = "; there are float and base64" if "enum" in str(error) else ""
+        also = "; `encoding_format` is float or base64" if "enum" in str(error) else ""
         if kind is ImagesJson and "unknown field" in str(error):
-            also = "; everything else is in the query, as ?top_k=3"
-        raise BadRequestError(
-            f"the JSON cannot be read: {error}; `input` is one image or a list of them, {HOW}{also}"
-        ) from error
+            also = "; send other parameters in the query, such as ?top_k=3"
+        right = f"`input` must be one image or a list of images, {HOW}{also}"
+        raise BadRequestError(f"the JSON cannot be read: {error}; {right}") from error
     if asked.model not in ("", info.name):
         raise ModelNotFoundError(
-            f"this is the model '{info.name}', not '{asked.model[:50]}'; each model has its own"
-            f" address: base_url=.../v1/models/NAME, or POST to {path}"
+            f"this is the address of the model '{info.name}', but the JSON names"
+            f" '{asked.model[:50]}'; use base_url=.../v1/models/NAME, or POST to {path}"
         )
     images = [asked.input] if isinstance(asked.input, str) else asked.input
     if not images:
@@ -135,7 +134,7 @@ def _file(image: str, long: Mapping[str, Span], which: str) -> bytes:
         kind, found, data = image.partition(",")
         if not found or not kind.lower().endswith(";base64"):
             raise BadRequestError(
-                f"{which}a data URL must begin as data:image/jpeg;base64, got {kind[:40]!r}"
+                f"{which}a data URL must begin like 'data:image/jpeg;base64,'; got {kind[:40]!r}"
             )
     try:
         if span is None:
@@ -144,8 +143,10 @@ def _file(image: str, long: Mapping[str, Span], which: str) -> bytes:
             file = decode_base64(span._replace(start=span.start + len(image) - len(data)))
     except (ValueError, msgspec.DecodeError) as error:  # binascii's, too
         lines = "\n" in data if span is None else span.text.find(b"\\n", span.start, span.end) > 0
-        why = "it has line breaks, which `base64 -w0` omits" if lines else error
-        raise BadRequestError(f"{which}it is not base64: {why}; send images, {HOW}") from error
+        why = "it has line breaks; `base64 -w0` writes none" if lines else error
+        raise BadRequestError(
+            f"{which}the text is not base64: {why}; send images, {HOW}"
+        ) from error
     if not file:
         raise BadRequestError(f"{which}the text is empty; send images, {HOW}")
     return file

@@ -249,8 +249,8 @@ class TrafficCounts(TypedDict):
     durations: Annotated[
         list[tuple[float | None, int]],
         Field(
-            description="requests with status 200 by duration: an upper bound in seconds, null"
-            " for none, and the number of requests within it"
+            description="requests with status 200 by duration: pairs of an upper bound in"
+            " seconds (null: no bound) and the number of requests within this bound"
         ),
     ]
     gpus: Annotated[

@@ -431,7 +431,7 @@ def _top_k(classes: int | None) -> TypeAdapter[int]:
     `classes` is None."""
     described = (
         "the most classes in the answer, likeliest first; the default for a multi-label model is"
-        " all that reach the threshold"
+        " all classes that reach the threshold"
     )
     return TypeAdapter(Annotated[int, Field(ge=1, le=classes, description=described)])
 
@@ -475,7 +475,7 @@ def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
         return NO_HURRY
     level, timeout_s = 0, None
     if priority != b"0":
-        rule = f"{PRIORITY_HEADER} must be a whole number; {LEVELS}"
+        rule = f"{PRIORITY_HEADER} must be a whole number ({LEVELS})"
         level = validated(_priority, priority, rule)
     if timeout is not None:
         rule = f"{TIMEOUT_HEADER} must be a positive number of milliseconds"

@@ -84,7 +84,7 @@ def _read(file: Path) -> list[tuple[Client, bytes]]:
     if not digests:
         raise SettingsError(f"--api-key-file: {file} has no key; write one per line")
     if mode & _OTHERS_READ:
-        _log.warning("every user of this machine can read %s; chmod o-r it", file)
+        _log.warning("every user of this machine can read %s; run chmod o-r on this file", file)
     return digests
 
 

@@ -35,8 +35,8 @@ def permit(record: RequestRecord, right: Right) -> None:
         )
     if right not in record.caller.rights:
         raise ForbiddenError(
-            f"you may not {_WHAT[right]}; this needs an API key that has the word `{right.value}`"
-            " in --api-key-file, or a server without keys that listens on a loopback address"
+            f"you may not {_WHAT[right]}; use an API key whose line in --api-key-file has the word"
+            f" `{right.value}`, or a server that has no keys and listens on a loopback address"
         )
 
 
@@ -52,8 +52,8 @@ def check_name(record: RequestRecord, names: Collection[str] | None) -> None:
     name = _name_in(host)
     if name not in names and not _is_loopback(name):
         raise ForbiddenError(
-            f"requests that change the server may not call it {name[:_SHOWN]!r}; use its address,"
-            " or allow this name with --hosts"
+            f"the Host header {name[:_SHOWN]!r} is not a name of this server; use its address, or"
+            " add the name to --hosts"
         )
 
 

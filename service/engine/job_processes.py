@@ -114,7 +114,7 @@ class JobParent:
         try:
             self._control.send(_NUMBER.pack(number))
         except OSError as error:  # and with it all that it forked
-            _log.error("the parent of job processes is gone: %s", error.strerror)
+            _log.error("the process that forks job processes is gone: %s", error.strerror)
 
     def close(self) -> None:
         """End the parent and all processes that it forked."""
@@ -192,7 +192,7 @@ class JobProcesses:
         if self._recent.another(now):
             _log.error("a job process %s; another takes its place", how)
         else:
-            _log.error("a job process %s; for %.0f s there is one less", how, WITHIN_S)
+            _log.error("a job process %s; none takes its place for %.0f s", how, WITHIN_S)
             self._start_at = now + WITHIN_S
 
 
@@ -302,7 +302,7 @@ class _JobProcess:
             (length,) = _LENGTH.unpack_from(received)
             end = _LENGTH.size + length
             if length > _MOST_ANSWER:
-                self.lose(f"answered {length} bytes")
+                self.lose(f"answered {length} bytes, more than the {_MOST_ANSWER} allowed")
             if len(received) < end:
                 return
             self._received = received[end:]

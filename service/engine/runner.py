@@ -318,12 +318,12 @@ class EngineRunner:
             if final and self.state is not State.DRAINING:
                 self._on_failure(engine.failure)
             else:
-                _log.error("%s; %d of %d serve", engine.failure, self._serving, len(states))
+                _log.error("%s; %d of %d engines serve", engine.failure, self._serving, len(states))
 
     def _refusal(self) -> ServiceError:
         if self.state is State.DRAINING:
             return ShuttingDownError("the engine failed while the server was shutting down")
         return NotReadyError(
-            f"the model is {self.state.value}; try again in a few seconds, or elsewhere",
+            f"the model is {self.state.value}; try again in a few seconds, or on another server",
             max(engine.warm_up_s for engine in self._engines),
         )

@@ -50,7 +50,7 @@ _FAILURES = 5
 # blank image is no test: weights that overflow for bright pixels may give finite scores for black
 # ones.
 _LOOK_S = 0.05
-_NOT_FINITE = "its scores of random pixels are not finite numbers"
+_NOT_FINITE = "its scores for random pixels are not finite numbers"
 
 # The number of tries to decode and to run a single image, to compare both times. Running is tried
 # again if it takes longer than decoding, but less than `_CLOSE` times as long.
@@ -240,10 +240,10 @@ class SupervisedEngine:
             if thread is self._thread and (left := thread.leave_decoder()) is not None:
                 engine, index = left
                 self._leave(thread, engine)
-                error = f"the image was not decoded within {bound_s:.1f} s; it may be the cause"
+                error = f"decoding took more than {bound_s:.1f} s; the image may be the cause"
                 lost = ThreadLostError(f"the server gave up: {error}")
                 return await self._without_one(images, index, lost, bound_s)
-            self._replace(thread, f"it did not end a batch of {size} within {bound_s:.1f} s")
+            self._replace(thread, f"it did not end a batch of size {size} within {bound_s:.1f} s")
             raise
         except DeviceLostError as error:
             self._replace(thread, str(error), lost=True)
@@ -267,11 +267,11 @@ class SupervisedEngine:
             error = DecoderLostError(lost.how)
             return await self._without_one(images, lost.index, error, bound_s)
         except Exception as failure:
-            _log.exception("the engine in another process failed on a batch of %d", len(images))
+            _log.exception("a job process failed on a batch of size %d", len(images))
             self._failures += 1
             if self._failures == _FAILURES and self.jobs is not None:
                 self._failures = 0
-                _log.error("other processes failed on %d batches in a row: %s", _FAILURES, failure)
+                _log.error("job processes failed on %d batches in a row: %s", _FAILURES, failure)
                 self.jobs.renew()
             raise
 
@@ -473,7 +473,7 @@ class _Thread:
         except Exception:
             self.took_s = inf
             if self._engine is not None:  # it was not taken away
-                _log.exception("the engine failed on a batch of %d", len(items))
+                _log.exception("the engine failed on a batch of size %d", len(items))
             raise
         self.took_s = perf_counter() - started
         return rows

@@ -319,6 +319,6 @@ def outcome_of(function: Callable[[Any], Any], argument: Any) -> tuple[Any, Exce
             return None, error
         # The error must end neither the thread nor the event loop's task, and a future refuses
         # StopIteration.
-        stray = StrayError(f"{type(error).__name__} was raised where only errors are expected")
+        stray = StrayError(f"a job raised {type(error).__name__}, which is not an error")
         stray.__cause__ = error
         return None, stray

@@ -89,7 +89,9 @@ def _fields(data: bytes, position: int, end: int, most: int, what: str) -> Itera
         elif kind in _SIZES:
             value, length = position, _SIZES[kind]
         else:
-            raise BadRequestError(f"malformed protobuf message: a field has the wire type {kind}")
+            raise BadRequestError(
+                f"malformed protobuf message: a field has the unsupported wire type {kind}"
+            )
         if not number or length > end - value:
             raise BadRequestError(
                 f"malformed or truncated protobuf message: field {number} should have {length} "
@@ -244,7 +246,7 @@ class _TypedElements:
         if kind is np.float32:
             return numbers_in_binary(self._packed(_FLOAT, _FOUR), shape, kind)
         if kind is np.float16:
-            raise BadRequestError("the contents have no field for FP16; send raw_input_contents")
+            raise BadRequestError("`contents` has no field for FP16; send raw_input_contents")
         return _small_numbers(self._packed(_WHOLE, _VARINT), prod(shape)).reshape(shape)
 
     def files(self, n: int) -> list[bytes]:
@@ -256,9 +258,10 @@ class _TypedElements:
     def _packed(self, number: int, single: int) -> bytes | memoryview:
         """Return a field's encoded numbers. A message contains them in one piece or one by one."""
         found = self._found(number)
-        if any(entry.kind not in (_LENGTH, single) for entry in found):
+        if wrong := {entry.kind for entry in found} - {_LENGTH, single}:
             raise BadRequestError(
-                f"malformed protobuf message: {_NAMES[number]} have the wrong type"
+                f"malformed protobuf message: the field {_NAMES[number]} has the wire type"
+                f" {min(wrong)}; it must be {_LENGTH} or {single}"
             )
         views = [memoryview(self.data)[entry.value : entry.end] for entry in found]
         return views[0] if len(views) == 1 else b"".join(views)

@@ -87,8 +87,8 @@ class _Exchange:
             answer = await self._made(outcome) if most > LONG_ANSWER else self._format(outcome)
             if len(answer) > MOST_ANSWER:
                 raise PayloadTooLargeError(
-                    f"the answer has {len(answer)} bytes, but at most {MOST_ANSWER} are sent by"
-                    " gRPC; send fewer images at once, request fewer classes, or use HTTP"
+                    f"the answer has {len(answer)} bytes, but answers by gRPC may have at most"
+                    f" {MOST_ANSWER}; send fewer images at once, request fewer classes, or use HTTP"
                 )
             request.finish(outcome)
             return answer
@@ -117,7 +117,7 @@ class _Exchange:
     def _begin(self, message: Message, length: int) -> None:
         request, pipeline = self._request, self._pipeline
         request.open()
-        request.hold(length, f"this one has {length}")
+        request.hold(length, f"this body has {length}")
         self._record.received = perf_counter()
         max_images = pipeline.admission.max_images_a_request
 

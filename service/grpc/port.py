@@ -541,7 +541,7 @@ def _parse_short(kind: Any, data: Any) -> Any:
         raise BadRequestError("the request has no message; send one")
     if len(data) > _MOST_BYTES:
         raise PayloadTooLargeError(
-            f"the message has {len(data)} bytes; at most {_MOST_BYTES} are allowed here"
+            f"the message has {len(data)} bytes; this method allows at most {_MOST_BYTES}"
         )
     coding = coding_of(data)
     return parse(kind, inflate(data, coding, _MOST_BYTES) if coding else data)

@@ -134,7 +134,7 @@ class Receiver:
                 await asyncio.wait([whole], timeout=_LOOK_S)
                 if not whole.done() and (count() or 0) > most + _FEW:
                     raise PayloadTooLargeError(
-                        f"the message has more than {most} bytes, which is the limit here"
+                        f"the message has more than the {most} bytes that this method allows"
                     )
         except BaseException:
             self._taken += _MAYBE

@@ -48,7 +48,7 @@ class ByteRoom:
         if self.pressure is not None and self.pressure.is_short():
             raise MemoryShortError(
                 "the server is near its memory limit, and accepts no new images at the"
-                " moment; try again in a second, or elsewhere"
+                " moment; try again in a second, or on another server"
             )
 
     @property
@@ -148,14 +148,17 @@ class Held:
         refused = _giving_way(lacking, self, count, amounts)
         if refused is None:
             raise QueueFullError(
-                f"{room.taken} of at most {room.max_bytes} bytes of images and answers are in"
-                " progress; try again in a second"
+                f"images and answers in progress have {room.taken} bytes; at most"
+                f" {room.max_bytes} are allowed; try again in a second"
             )
         _give_way(refused)
 
     def _check(self) -> None:
         if self._on_given_way is None:  # the refusal is on its way
-            raise QueueFullError("refused to make room for another client; try again in a second")
+            raise QueueFullError(
+                "the server refused this request to make room for another client; try again in a"
+                " second"
+            )
 
 
 class Reservation(Held):
@@ -227,8 +230,8 @@ class Reservation(Held):
         if refused is None:
             wait_s = admission.expected_wait_s()
             raise QueueFullError(
-                f"no room for {images} more images: {admission.images} of at most "
-                f"{admission.max_images} are queued or running; "
+                f"no room for {images} more images: {admission.images} images are queued or "
+                f"running, at most {admission.max_images} are allowed; "
                 f"try again in {max(1, ceil(wait_s))} s",
                 wait_s,
             )

@@ -95,7 +95,7 @@ def near_names(name: str, names: Iterable[str]) -> str:
     near = near[:1] if asked in known else near or get_close_matches(asked, known, 1, _ALIKE)
     if near:
         return f"did you mean {' or '.join(near)}?"
-    return f"there are {', '.join(known)}; `convoy models` describes them"
+    return f"the models are {', '.join(known)}; `convoy models` describes them"
 
 
 def pulled(name: str, folder: Path = PULLED) -> Path | None:
@@ -135,11 +135,11 @@ def _file(name: str, folder: Path) -> Path:
 def _advice(error: DownloadError, entry: Entry) -> str:
     """Return advice to give after a failed download."""
     if error.begun:
-        return f"{error.begun:,} of {entry.bytes:,} bytes were downloaded; pull it again to resume"
+        return f"{error.begun:,} of {entry.bytes:,} bytes were downloaded; try again to resume"
     if error.status is not None and error.status < 500:
         return "nothing was downloaded; check the model's `url` in the catalogue"
     return (
-        "nothing was downloaded; check the network, and https_proxy if it needs a proxy; "
+        "nothing was downloaded; check the network, and https_proxy if the network needs a proxy; "
         "--catalogue FILE may name a mirror"
     )
 

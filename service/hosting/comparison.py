@@ -42,7 +42,7 @@ def relabelled(old: ModelInfo, new: ModelInfo) -> str:
     if not changed and len(old.labels) == len(new.labels):
         return ""
     count = max(len(old.labels), len(new.labels)) - len(pairs) + len(changed)
-    what = f", as {changed[0]}" if changed else ""
+    what = f", for example {changed[0]}" if changed else ""
     return (
         f"{count} {'class has another label' if count == 1 else 'classes have other labels'}{what}"
     )

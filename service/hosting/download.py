@@ -210,7 +210,7 @@ def _append(source: Source, file: BinaryIO, progress: Callable[[int], None]) -> 
     except HTTPError as error:
         if error.code == _RANGE_NOT_SATISFIABLE:
             file.truncate(0)  # the server's file ends before: the next try asks for all of it
-            raise ConnectionError(f"the server has no bytes from {begin:,} on") from error
+            raise ConnectionError(f"the server's file ends before byte {begin:,}") from error
         raise
     with response:
         wanted = f"bytes {begin}-"

@@ -98,8 +98,8 @@ def check_models(settings: Settings, expectations: Sequence[str] | None) -> "lis
     set_by_flags = expectations or settings.preset is not None or settings.labels is not None
     if len({file.path for file in files}) > 1 and set_by_flags:
         raise SettingsError(
-            "--preset, --labels and --set need a single model; describe each model in "
-            f"{settings.model} in a model.toml beside it"
+            f"--preset, --labels and --set need a single model, but {settings.model} has several;"
+            " write a model.toml beside each of them"
         )
     return files
 
@@ -163,8 +163,8 @@ def _find_models(settings: Settings) -> list[ModelFile]:
         others = [place for place in places if _highest(place).path.is_file()]
         if others and own.name != FILE:
             raise ModelFileError(
-                f"{folder} may be the model {own.name} or a folder of models, such as "
-                f"{others[0].name}; name the one to serve, or put each model in its own folder"
+                f"{folder} has the model {own.name} and folders with models, such as "
+                f"{others[0].name}; name the model to serve, or put each model in its own folder"
             )
         return [ModelFile(_folder_name(folder, settings), "1", own)]
     if places and all(place.name.isdecimal() for place in places):  # versions of one model
@@ -281,7 +281,7 @@ def _model_in(folder: Path) -> Path | None:
     found = model_files(onnx_files_in(folder))
     if found[1:]:
         raise ModelFileError(
-            f"the model of {folder} may be {' or '.join(map(str, found))}; name the one to serve,"
+            f"the model of {folder} may be {' or '.join(map(str, found))}; name the file to serve,"
             f" such as {folder / found[0]}"
         )
     return folder / found[0] if found else None

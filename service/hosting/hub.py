@@ -42,7 +42,8 @@ _LARGEST_LISTING = 2**24  # bytes; 50,000 files
 _SHOWN = 8  # files in a message
 
 _FORM = (
-    "a model of a hub is hf://ORG/NAME, hf://ORG/NAME@REVISION or hf://ORG/NAME/FOLDER/FILE.onnx"
+    "an address on a hub must be hf://ORG/NAME, hf://ORG/NAME@REVISION or"
+    " hf://ORG/NAME/FOLDER/FILE.onnx"
 )
 
 
@@ -158,8 +159,8 @@ def _listing(address: Address, access: HubAccess, home: Path) -> _Listing:
         return _parsed(known.read_bytes())
     if access.offline:
         raise NotDownloadedError(
-            f"{address} was not downloaded, and HF_HUB_OFFLINE is set; unset it once, or copy "
-            f"{home} from a machine that has it"
+            f"{address} was not downloaded, and HF_HUB_OFFLINE is set; unset HF_HUB_OFFLINE once,"
+            f" or copy {home} from a machine that has this folder"
         )
     url = f"{access.endpoint}/api/models/{address.org}/{address.name}/revision/"
     url += f"{quote(address.revision, safe='')}?blobs=true"
@@ -226,7 +227,7 @@ def _choose(address: Address, files: Collection[PurePosixPath]) -> PurePosixPath
             return found[0]
         if found:
             raise ModelFileError(
-                f"the model of {address} may be {_shown(found, 'or')}; name the one to serve, such"
+                f"the model of {address} may be {_shown(found, 'or')}; name the file to serve, such"
                 f" as {replace(address, file=str(found[0]))}"
             )
         what, every = f"{address} has no *.onnx file; Convoy serves only ONNX models", sorted(files)
@@ -258,7 +259,9 @@ def _check_room(address: Address, files: Collection[_File]) -> None:
 
     total, most = sum(_source("", file).bytes for file in files), FileLimits().max_bytes
     if total > most:
-        raise ModelFileError(f"{address} has {total:,} bytes; choose a model of at most {most:,}")
+        raise ModelFileError(
+            f"{address} has {total:,} bytes; choose a model of at most {most:,} bytes"
+        )
 
 
 def _source(url: str, file: _File, token: str = "") -> Source:
@@ -302,11 +305,11 @@ def _explained(
     """Return a download's error with advice for the user."""
     advice = _REFUSED.get(error.status or 0) or (
         "check the network. Set https_proxy to a proxy or HF_ENDPOINT to a mirror of the hub "
-        f"(now {access.endpoint}), or copy the files here and name their folder"
+        f"(now {access.endpoint}), or copy the files to this machine and name their folder"
     )
     if error.status == 401 and access.token:
         advice = f"HF_TOKEN is not a token of {access.endpoint}, or the repository does not exist"
-    begun = f"; {error.begun:,} bytes are here, and the next try resumes" if error.begun else ""
+    begun = f"; {error.begun:,} bytes arrived; try again to resume" if error.begun else ""
     return NotDownloadedError(
         f"{address} cannot be downloaded from {url}: {error}{begun}; {advice}"
     )

@@ -63,7 +63,7 @@ def add_models(
     the settings allow models to change, sets `repository.changes`.
     """
     if settings.watch and settings.model is not None and parse_address(settings.model):
-        raise SettingsError("--watch: the model is on a hub; name a folder or a file to watch")
+        raise SettingsError("--watch: a model on a hub cannot be watched; name a folder or a file")
     stamps = {}
     for opened in open_models(settings, expectations, reads):
         if isinstance(opened, FailedModel):

@@ -63,7 +63,7 @@ class Pipeline:
             ),
             "convoy_queue_depth": ("Images waiting for a batch.", lambda: runner.batcher.depth),
             "convoy_images_inside": (
-                "Images inside, from admission to answer.",
+                "Images in progress, from admission to answer.",
                 lambda: self.admission.images,
             ),
             "convoy_job_processes": (

@@ -158,14 +158,15 @@ def _with_kind(classifier: "Classifier", engine: Engine, decode: Decode) -> "Cla
             f" photographs, {rows.min():.3g} to {rows.max():.3g}, show the kind of scores; set"
             ' output = "probabilities", "sigmoid", "percent" or another kind in model.toml or with'
             " --set."
-            " If lower scores are likelier, as with distances, export the model with their negative"
+            " If the likeliest class has the lowest score, as with distances, export the model"
+            " with negated scores"
         )
     why = "; ".join(filter(None, ("as the scores of built-in photographs show", classifier.why)))
     made = replace(classifier, preprocessing=replace(meaning, output=kind), shown=True, why=why)
     if np.isin(rows, (0, 1)).all():
         _log.warning(
-            "%s: its scores of photographs are only 0 or 1, as of a classifier that outputs"
-            ' decisions. If an earlier value is a probability, set scores = "NAME" in model.toml',
+            "%s: its scores for photographs are only 0 or 1, so they may be decisions. If an"
+            ' earlier value is a probability, set scores = "NAME" in model.toml',
             classifier.name,
         )
     if kind is OutputKind.INDEPENDENT:
@@ -319,18 +320,18 @@ def _by_names(
         if guessed.right or best.right > 1:
             return classifier
         said = (
-            f"answers of {name} are probably wrong: its preset {guessed.name} is a guess. With it"
-            f" the model recognises {guessed.right} of {whole} built-in photographs, and with no"
-            f" preset more than {best.right}; set the pixel keys in model.toml to the values used"
-            " in training"
+            f"answers of {name} are probably wrong: its preset {guessed.name} is a guess. With this"
+            f" preset, the model recognises {guessed.right} of {whole} built-in photographs, and"
+            f" with any other preset at most {best.right}; set the pixel keys in model.toml to the"
+            " values used in training"
         )
         return replace(classifier, warning=said)
     named = (
-        f"with {best.name} it recognises {best.right} of {whole} built-in photographs, with the"
-        f" guessed {guessed.name} {guessed.right}"
+        f"with {best.name}, the model recognises {best.right} of {whole} built-in photographs, and"
+        f" with the guessed preset {guessed.name} {guessed.right}"
     )
     others = ", ".join(other.name for other in alike[1:])
-    unsure = f" (they do not distinguish {best.name} from {others})" if others else ""
+    unsure = f" (the photographs do not distinguish {best.name} from {others})" if others else ""
     if best.right == whole and best.likelihood - guessed.likelihood >= likelier:
         _log.warning(
             '%s: the preset "%s" is used: %s%s. To choose another, set preset = "NAME" in'
@@ -384,14 +385,14 @@ def _by_shares(name: str, guessed: PresetTrial, trials: Sequence[PresetTrial], c
     if classes < _FEWEST_CLASSES:
         wrong = "may be"
         sure = (
-            f"; with {classes} classes, which the photographs need not show, this is weak evidence"
+            f". This is weak evidence, because the photographs need not show the {classes} classes"
         )
     which = (
-        "the photographs do not show which preset is right, and perhaps none is: try each, such as"
-        f" --preset {seeing[0].name}, with convoy check and photographs of its classes"
+        "The photographs do not show which preset is right, and perhaps none is. Try each preset,"
+        f" such as --preset {seeing[0].name}, with convoy check and photographs of its classes"
     )
     return (
-        f"answers of {name} {wrong} wrong: its preset {guessed.name} is a guess. With it the"
-        f" scores hardly depend on the image ({guessed.share:.0%} of them change with the"
-        f" photograph, with {by}){sure}; {which}"
+        f"answers of {name} {wrong} wrong: its preset {guessed.name} is a guess. With this preset,"
+        f" the scores hardly depend on the image ({guessed.share:.0%} of them change with the"
+        f" photograph, compared with {by}){sure}. {which}"
     )

@@ -110,13 +110,16 @@ class Regions:
                 f"{_MOST_REGIONS} regions are registered, which is the limit; unregister some"
             )
         if not 0 < byte_size <= _MOST_OFFSET or not 0 <= offset <= _MOST_OFFSET:
-            raise BadRequestError(f"region '{name}' must have bytes; its offset must be 0 or more")
+            raise BadRequestError(
+                f"region '{name}' must have 1 to {_MOST_OFFSET} bytes and an offset from 0 to"
+                f" {_MOST_OFFSET}; got {byte_size} bytes at the offset {offset}"
+            )
         file = _open(key)
         size = os.fstat(file.fileno()).st_size
         if offset + byte_size > size:
             raise BadRequestError(
                 f"failed to register shared memory region '{name}': it ends at byte "
-                f"{offset + byte_size}, but {key} has {size}"
+                f"{offset + byte_size}, but {key} has {size} bytes"
             )
         status = RegionStatus(name=name, key=key, offset=offset, byte_size=byte_size)
         self._regions[name] = _Region(status, file)

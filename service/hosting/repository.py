@@ -86,7 +86,7 @@ def those_there_are(name: str, names: Sequence[str]) -> str:
     also = f"did you mean '{near[0]}'? " if near else ""
     more = len(names) - _SHOWN
     listed = ", ".join(names[:_SHOWN]) + (f" and {more} others" if more > 0 else "")
-    return f"{also}the models here: {listed or 'none'}"
+    return f"{also}this server's models: {listed or 'none'}"
 
 
 class LoadResult(TypedDict):
@@ -502,7 +502,7 @@ class Repository:
     def _give_back(self) -> None:
         """Give back resources that the server can do without: recent images, idle processes and
         free memory."""
-        _log.warning("memory is short: new images are refused until there is more")
+        _log.warning("memory is short: new images are refused until more memory is free")
         for pipeline in self._every:
             if pipeline.recent is not None:
                 pipeline.recent = Recent()

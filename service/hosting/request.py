@@ -110,8 +110,8 @@ class Request:
         max_body_bytes = self.pipeline.admission.max_body_bytes
         if length > max_body_bytes:
             raise PayloadTooLargeError(
-                f"at most {max_body_bytes} bytes are allowed in a body (--max-body-mb), and"
-                f" {what}; send a smaller image, or fewer at once"
+                f"at most {max_body_bytes} bytes are allowed in a body (--max-body-mb), but"
+                f" {what}; send a smaller image, or fewer images at once"
             )
         self._reservation.hold_bytes(length - self._held)
         self._held = length
@@ -162,8 +162,8 @@ class Request:
         client = self._reservation.client
         if wanted.urgency.priority and wanted.urgency.level < client.highest_priority:
             raise ForbiddenError(
-                f"priority {wanted.urgency.level} is above the default, which needs an API key; "
-                "use a key with priority=1, or omit the priority"
+                f"priority {wanted.urgency.level} is above the default priority; use an API key"
+                " that allows it (with priority=1 in --api-key-file), or omit the priority"
             )
         serving = self.pipeline.info.serving
         if serving.timeout_ms or serving.priority:

@@ -171,8 +171,8 @@ class Swaps(Changes):
         repository, name = self._repository, file.name
         if old is not None and old.info.version == file.version and file.numbered:
             raise NotLoadedError(
-                f"the files of version {file.version} of {name} changed while it is served; put"
-                f" the new files in a new folder, such as {int(file.version) + 1}"
+                f"the files of version {file.version} of {name} changed while this version is"
+                f" served; put the new files in a new folder, such as {int(file.version) + 1}"
             )
         examples = old.recent.examples if old is not None and old.recent is not None else ()
         trial = await self._thread.run(
@@ -247,8 +247,8 @@ class Swaps(Changes):
         if compared.agreement < least:
             info = new.info
             raise NotLoadedError(
-                f"version {info.version} of {info.name} gives {compared.agreement:.1%} of "
-                f"{compared.images} recent images the class that version {old.info.version} gave, "
+                f"version {info.version} of {info.name} gives only {compared.agreement:.1%} of "
+                f"{compared.images} recent images the same class as version {old.info.version}, "
                 f"and its probabilities differ by up to {compared.largest_change:.3f}; at least "
                 f"{least:.1%} must agree (--agreement), so version {old.info.version} stays"
             )

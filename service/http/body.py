@@ -221,7 +221,7 @@ class _Form:
         if field not in FILE_FIELDS:
             raise InvalidParameterError(
                 f"unknown form field {field[:_SHOWN]!r}; send images in the field "
-                f"{FIELD_NAMES}, everything else in the query, such as ?top_k=3"
+                f"{FIELD_NAMES}, and parameters in the query, such as ?top_k=3"
             )
         if len(self.files) == self._max_images:
             raise TooManyImagesError(

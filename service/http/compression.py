@@ -54,7 +54,7 @@ def inflate(data: bytes, coding: str, max_bytes: int) -> bytes:
         size += len(part)
         if size > max_bytes:
             raise PayloadTooLargeError(
-                f"at most {max_bytes} bytes are allowed in a body, but this one inflates to more"
+                f"at most {max_bytes} bytes are allowed in a body, but this body inflates to more"
             )
         rest = inflater.unconsumed_tail
     if not inflater.eof:

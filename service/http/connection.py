@@ -381,7 +381,7 @@ class Connection(asyncio.Protocol):
             late = f"the body arrived too slowly, {received} bytes in {took:.0f} s"
         else:
             return
-        self._refuse(RequestTimeoutError(f"{late}; send it again, or a smaller one"))
+        self._refuse(RequestTimeoutError(f"{late}; send the body again, or a smaller body"))
 
     # --- how it ends -----------------------------------------------------------------------------
 

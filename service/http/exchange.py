@@ -116,7 +116,7 @@ class Exchange(Generic[Head, Form]):
             self._head = self.endpoint.check(self.record)
             length = content_length(self.record.headers)
             if length is not None:
-                self._request.hold(length, f"this one has {length}")
+                self._request.hold(length, f"this body has {length}")
                 self._expected = length
         except Exception as error:  # noqa: BLE001  answered, counted and logged
             self._request.fail(error)
@@ -130,7 +130,7 @@ class Exchange(Generic[Head, Form]):
         if self._length <= self._expected:
             return
         try:  # a body of unknown length
-            self._request.hold(self._length, "this one has more")
+            self._request.hold(self._length, "this body has more")
         except ServiceError as error:
             self._request.fail(error)
 

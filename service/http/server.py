@@ -369,7 +369,7 @@ def outcome_of(server: Server) -> bool:
         # Without this the interpreter would wait for the engine's thread, perhaps forever.
         if server.failure is not None:
             _log.error("%s", server.failure)
-        _log.error("an engine is stuck in its last batch; exiting without it")
+        _log.error("an engine is stuck in its last batch; the server exits anyway")
         logging.shutdown()
         sys.stdout.flush()
         lost = isinstance(server.failure, DeviceLostError)

@@ -124,8 +124,8 @@ def prepare_clip(
         return _of_stills(clip.files, preprocessing, limits)
     if len(clip) > limits.max_bytes:
         raise PayloadTooLargeError(
-            f"the clip has {len(clip)} bytes, more than the {limits.max_bytes} allowed; send it"
-            " smaller or compressed harder"
+            f"the clip has {len(clip)} bytes, more than the {limits.max_bytes} allowed; send a"
+            " smaller or more compressed clip"
         )
     if ZIP.begins(clip):
         return _of_zip(clip, preprocessing, limits)
@@ -166,7 +166,7 @@ def _planned(
         raise PayloadTooLargeError(
             f"the clip has {file.width}×{file.height} pixels, {megapixels(file.pixels)}; at most"
             f" {megapixels(limits.max_pixels)} (--max-megapixels) and {MAX_SIDE} pixels a side are"
-            " allowed; send it smaller"
+            " allowed; send a smaller clip"
         )
     chosen = preprocessing.chosen(file.frames)
     passes = max(chosen) + 1

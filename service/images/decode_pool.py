@@ -65,7 +65,7 @@ class NotForDeviceError(Exception):
     """Says why an image must be decoded on the CPU; `reason` is the name of a counter."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"the image is not for a device to decode: {reason}")
+        super().__init__(f"a device cannot decode the image: {reason}")
         self.reason = reason
 
 

@@ -123,7 +123,7 @@ class ImageFormat(Enum):
         """
         if coded_bytes < least_bytes:
             raise self.broken(
-                f"{width}×{height} pixels need at least {least_bytes} bytes, but it has"
+                f"{width}×{height} pixels need at least {least_bytes} bytes, but the file has"
                 f" {coded_bytes}"
             )
 

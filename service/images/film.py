@@ -152,7 +152,7 @@ class Film:
                 " broken; save it again"
             ) from error
         raise ImageError(
-            f"the video ends after {count} frames, but says that it has more: it is truncated"
+            f"the video ends after {count} frames, but its header states more: it is truncated"
             " or broken; save it again"
         )
 

@@ -121,14 +121,14 @@ def check_image(data: bytes, limits: ImageLimits) -> ImageFile:
     if len(data) > limits.max_bytes:
         raise PayloadTooLargeError(
             f"the image has {len(data)} bytes, more than the {limits.max_bytes} allowed; "
-            "send it smaller or compressed harder"
+            "send a smaller or more compressed image"
         )
     file = parse_image_file(data)
     if file.pixels > limits.max_pixels or max(file.width, file.height) > MAX_SIDE:
         raise PayloadTooLargeError(
             f"the image has {file.width}×{file.height} pixels, {megapixels(file.pixels)}; at most"
             f" {megapixels(limits.max_pixels)} (--max-megapixels) and {MAX_SIDE} pixels a side are"
-            " allowed; send it smaller"
+            " allowed; send a smaller image"
         )
     if file.scans * file.pixels > limits.max_passes * limits.max_pixels:
         raise PayloadTooLargeError(

@@ -102,7 +102,7 @@ def _tags(data: bytes, order: str) -> Iterator[tuple[int, _Tag]]:
             if tag not in _KEPT and tag != _ORIENTATION:
                 continue
             if kind not in _TYPES:
-                raise _FORMAT.broken(f"its tag {tag} has the type {kind}")
+                raise _FORMAT.broken(f"its tag {tag} has the unknown type {kind}")
             if tag in seen or number > _PIECES + len(data) // _BYTES_A_PIECE:
                 raise _FORMAT.broken(f"its tag {tag} occurs twice, or has {number} values")
             seen.add(tag)
@@ -182,7 +182,7 @@ class _Pieces:
         if not len(offsets) == len(sizes) == self._count:
             raise _FORMAT.broken(
                 f"it lists {len(offsets)} strips or tiles and {len(sizes)} sizes, but needs"
-                f" {self._count}"
+                f" {self._count} of each"
             )
         return offsets, sizes
 

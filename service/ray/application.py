@@ -35,8 +35,8 @@ def application(settings: Settings) -> serve.Application:
     refused = [name for name in _OF_THE_SERVER if name in settings.model_fields_set]
     if refused:
         raise SettingsError(
-            f"{', '.join(refused)}: Ray's proxy receives the requests, not Convoy's server; "
-            "set this in a proxy before Ray"
+            f"{', '.join(refused)}: Ray's proxy receives the requests instead of Convoy's server,"
+            " so these settings have no effect; configure a proxy in front of Ray instead"
         )
     replica = serve.ingress(lambda: build(settings))(Replica)
     return serve.deployment(name="convoy")(replica).bind()

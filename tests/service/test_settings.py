@@ -176,12 +176,12 @@ def test_devices_are_a_place_for_each_engine(monkeypatch: pytest.MonkeyPatch) ->
 def test_engines_on_the_cpu_divide_the_threads() -> None:
     assert load_settings({"devices": "cpu:2", "threads": 5}, {}).engine_threads == 2
     assert load_settings({"devices": "cuda:0,cuda:1", "threads": 5}, {}).engine_threads == 5
-    with pytest.raises(SettingsError, match=r"cpu:3 needs one thread per .* there are 2"):
+    with pytest.raises(SettingsError, match=r"cpu:3 needs one thread per .* there are only 2"):
         assert load_settings({"devices": "cpu:3", "threads": 2}, {}).engine_threads
 
 
 def test_device_and_devices_exclude_each_other() -> None:
-    with pytest.raises(SettingsError, match=r"--devices: cpu:2 .* replaces --device; give one"):
+    with pytest.raises(SettingsError, match=r"--devices: cpu:2 .* replaces --device; set only one"):
         load_settings({"devices": "cpu:2"}, {"CONVOY_DEVICE": "cuda"})
     assert load_settings({"device": "cpu"}, {"CONVOY_DEVICES": ""}).devices is None
 

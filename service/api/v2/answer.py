@@ -122,8 +122,8 @@ def _check_finite(row: ScoreRow, number: int, asked: InferRequest, info: ModelIn
         if asked.images is None or asked.images.dtype != np.float32:
             raise
         raise InvalidTensorError(
-            f"the model's scores are not finite numbers for tensor {number} of input "
-            f"'{info.tensor}': its values are too large; normalise them as the model expects"
+            f"the model's scores for tensor {number} of input '{info.tensor}' are not finite"
+            " numbers: the tensor's values are too large; normalise them as the model expects"
         ) from error
 
 

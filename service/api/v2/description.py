@@ -173,7 +173,7 @@ Every = Annotated[
     bool,
     Query(
         alias="all",
-        description="list all that a request may name: the pixels and the embedding, too",
+        description="also list the pixels as an input and the embedding as an output",
     ),
 ]
 

@@ -85,7 +85,8 @@ class OutputParameters(msgspec.Struct):
         bool | None, Meta(description="answer with a binary tensor; overrides binary_data_output")
     ] = None
     classification: Annotated[
-        Whole, Meta(description="answer with this many `value:index:label`; 0: with the scores")
+        Whole,
+        Meta(description="number of best classes, as `value:index:label`; 0: the scores instead"),
     ] = 0
     shared_memory_region: Region = None
     shared_memory_byte_size: RegionBytes = 0

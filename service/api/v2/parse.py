@@ -88,7 +88,7 @@ def read_json(decode: Callable[[bytes], T], text: bytes) -> T:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         reason = str(error)
         if "trailing characters" in reason:
-            reason += "; where binary data follow it, Inference-Header-Content-Length is its length"
+            reason += "; if binary data follow, set Inference-Header-Content-Length to its length"
     raise BadRequestError(f"failed to parse the request JSON buffer: {reason}")
 
 
@@ -100,7 +100,9 @@ async def short_body(request: Request) -> bytes:
         async for chunk in request.stream():
             data += chunk
             if len(data) > _MAX_SHORT_BYTES:
-                raise PayloadTooLargeError(f"at most {_MAX_SHORT_BYTES} bytes are allowed here")
+                raise PayloadTooLargeError(
+                    f"the body of this request may have at most {_MAX_SHORT_BYTES} bytes"
+                )
     except ClientDisconnect as error:
         raise HTTPException(Code.CLIENT_LEFT, "the client disconnected") from error
     return inflate(data, coding, _MAX_SHORT_BYTES) if coding else data
@@ -128,8 +130,8 @@ def parse_request(
     end = len(body) if header_length is None else header_length
     if end > len(body):
         raise BadRequestError(
-            f"Inference-Header-Content-Length is {end}, but the body has {len(body)} bytes; it is"
-            " the length of the JSON, which comes first"
+            f"Inference-Header-Content-Length is {end}, but the body has {len(body)} bytes; the"
+            " header must be the length of the JSON, which comes first"
         )
     if end > MAX_JSON_BYTES:
         raise PayloadTooLargeError(
@@ -207,7 +209,7 @@ def _elements(tensor: InputTensor, lists: Sequence[Span] | None, binary: memoryv
     if size != len(binary):
         raise BadRequestError(
             f"input '{tensor.name}': binary_data_size is {size}, "
-            f"but {len(binary)} bytes follow the JSON of Inference-Header-Content-Length"
+            f"but {len(binary)} bytes follow the JSON"
         )
     return BinaryElements(binary, tensor.name)
 

@@ -18,11 +18,11 @@ from service.hosting.repository import Changes, LoadResult, Repository
 from service.http.asgi import permit
 from service.http.responses import json_response
 
-LOADING = "clients load no models here; start the server with --repository-api"
-UNLOADING = "clients unload no models here; start the server with --repository-api"
+LOADING = "clients may not load models; to allow it, start the server with --repository-api"
+UNLOADING = "clients may not unload models; to allow it, start the server with --repository-api"
 FILES = (
-    "models come from the server's own folder, described by the files there; send neither "
-    "`config` nor files"
+    "the server loads models and their settings only from its own folder; send no `config` and no"
+    " files"
 )
 
 router = APIRouter(prefix="/v2/repository/models/{model}", include_in_schema=False)

@@ -35,7 +35,7 @@ router.add_api_route(
 router.add_api_route(
     "/healthz",
     description.ready,
-    summary="The same, by its usual name",
+    summary="Is the server ready? (the usual path)",
     tags=["health"],
     responses=errors(503),
 )

@@ -205,8 +205,8 @@ def _file(base64: Span, number: int) -> bytes:
         return decode_base64(base64)
     except (ValueError, msgspec.DecodeError):
         raise BadRequestError(
-            f"element {number} of `data` must be base64, as each file is; "
-            "or send binary data, after the JSON"
+            f"element {number} of `data` is not base64; send each file in base64, or as binary"
+            " data after the JSON"
         ) from None
 
 
@@ -229,7 +229,7 @@ def decode_base64(base64: Span) -> bytes:
             rest = part[len(part) & ~3 :] if position < end else b""
             part = part[: len(part) - len(rest)]
             if position < end and part.endswith(b"="):
-                raise ValueError("it continues after its end")
+                raise ValueError("more text follows the `=` at its end")
         parts.append(_base64(b'"%b"' % part))
     return b"".join(parts)
 

@@ -124,7 +124,7 @@ async def test_an_embedding_and_a_map_of_one_batch_do_not_disturb_each_other() -
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        ("explain=cat", "no class is labelled 'cat'; explain is 1 for the likeliest class"),
+        ("explain=cat", "no class is labelled 'cat'; explain must be 1 for the likeliest class"),
         ("explain=", "no class is labelled ''"),
         ("explain=class:10", "a whole number below 10; got '10'"),
         ("explain=class:-1", "a whole number below 10; got '-1'"),

@@ -138,7 +138,7 @@ def test_where_a_download_fails_the_error_ends_with_what_works_now(
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        (("pull", "hf://flowers"), "hf://flowers: a model of a hub is hf://ORG/NAME"),
+        (("pull", "hf://flowers"), "hf://flowers: an address on a hub must be hf://ORG/NAME"),
         (("classify", "hf://maker/_x", SAMPLE), "hf://maker/_x: invalid model name '_x'"),
         (("pull", "hf://maker/shrubs"), "answers 404 Not Found; check the names of the repository"),
         (("pull", f"{NAME}/other.onnx"), "has no model other.onnx; it has onnx/model.onnx"),

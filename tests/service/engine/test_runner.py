@@ -184,7 +184,7 @@ async def test_an_engine_that_hangs_again_and_again_is_given_up_for_good() -> No
         await ready(pipeline)
     await hang(pipeline, engines.opened)
     assert pipeline.runner.state is State.FAILED
-    assert "a batch of 1 within 1000.0 s" in str(await failure)
+    assert "a batch of size 1 within 1000.0 s" in str(await failure)
     assert len(engines.opened) == 3
     assert not await repository.close(0.01), "three are stuck"
     engines.free()

@@ -139,7 +139,7 @@ def test_what_makes_no_sense_is_refused_and_named(asked: Any, says: str) -> None
         (b"\xff" * 11, "a number does not end"),
         (b"\x0a\x05m", "field 1 should have 5 bytes, but 1 are left"),
         (b"\x2a\x02\x0a\x05", "field 1 should have 5 bytes, but 0 are left"),
-        (b"\x0b\x0c", "a field has the wire type 3"),
+        (b"\x0b\x0c", "a field has the unsupported wire type 3"),
         (b"\x00\x00", "field 0"),
         (b"\x0d\0\0", "field 1 should have 4 bytes, but 2 are left"),
         (b"\x0a\x01\xff", "the message is not a valid ModelInferRequest"),

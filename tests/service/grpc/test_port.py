@@ -198,14 +198,14 @@ async def test_a_compressed_message_is_bounded_by_what_it_inflates_to() -> None:
         right, bomb = (digit(1, size=size).SerializeToString() for size in (40_000, 10_000_000))
         assert await call(right)
         assert asking.ended[-1].bytes_in < 1000
-        async with refused(Status.INVALID_ARGUMENT, "this one inflates to more"):
+        async with refused(Status.INVALID_ARGUMENT, "this body inflates to more"):
             await call(bomb)
         stream = compressing.stream_stream(f"/{INFERENCE}/ModelStreamInfer")
         answer = message_class("inference.ModelStreamInferResponse").FromString
         answers = [answer(each) async for each in stream(iter([right, bomb, right]))]
         errors = [each.error_message for each in answers]
         assert (errors[0], errors[2]) == ("", "")
-        assert "this one inflates to more" in errors[1]
+        assert "this body inflates to more" in errors[1]
         described = compressing.unary_unary(f"/{INFERENCE}/ModelMetadata")
         assert await described(b"\x0a\x04fake" + b"\x12\x00" * 200)
         async with refused(Status.INVALID_ARGUMENT, "inflates to more"):
@@ -268,7 +268,7 @@ async def test_a_stream_has_few_bytes_in_flight_and_waits_after_a_refusal(
 @run
 async def test_a_message_without_tensors_may_be_short_only() -> None:
     async with client() as asking:
-        async with refused(Status.INVALID_ARGUMENT, "at most 4096 are allowed here"):
+        async with refused(Status.INVALID_ARGUMENT, "this method allows at most 4096"):
             await asking.ask(bytes(5000), "ModelMetadata")
         async with refused(Status.INVALID_ARGUMENT, "not a valid ModelMetadataRequest"):
             await asking.ask(b"\x0a\xff", "ModelMetadata")
@@ -638,7 +638,7 @@ async def test_a_copy_of_shared_memory_counts_as_bytes_inside_too() -> None:
         gate.set()
         assert digits_in(await answer) == [4] * 8
         taken = admission.room.taken = admission.room.max_bytes - message.ByteSize() - 7
-        async with refused(Status.RESOURCE_EXHAUSTED, "bytes of images and answers are"):
+        async with refused(Status.RESOURCE_EXHAUSTED, "images and answers in progress have"):
             await asking.ask(message)
         admission.room.taken -= taken
 

@@ -158,7 +158,9 @@ async def test_an_answer_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(model_infer, "MOST_ANSWER", length)
         assert await asking.digits(7) == [7]
         monkeypatch.setattr(model_infer, "MOST_ANSWER", length - 1)
-        async with refused(Status.INVALID_ARGUMENT, f"at most {length - 1} are sent by gRPC"):
+        async with refused(
+            Status.INVALID_ARGUMENT, f"answers by gRPC may have at most {length - 1}"
+        ):
             await asking.digits(7)
 
 

@@ -201,7 +201,7 @@ def test_bytes_of_answers_give_way_as_those_of_bodies_do() -> None:
     modest = Held(room, Client("modest"), lambda _: gone.append("modest"))
     modest.hold_bytes(30)
     assert (gone, room.taken, newest.bytes) == (["newest"], 80, 0)
-    with pytest.raises(QueueFullError, match="bytes of images and answers are in progress"):
+    with pytest.raises(QueueFullError, match="images and answers in progress have"):
         Held(room, Client("greedy"), lambda _: None).hold_bytes(60)
     with pytest.raises(QueueFullError, match="make room for another client"):
         newest.hold_bytes(1)

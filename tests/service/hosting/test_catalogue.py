@@ -160,7 +160,7 @@ def test_a_file_is_whole_in_the_end_and_its_progress_is_told(
         ([status(404)], "the server answers 404 Not Found; nothing was downloaded; check the"),
         ([status(503)] * 5, "the server answers 503 .*; nothing was downloaded; check the network"),
         ([reset] * 5, "nothing was downloaded"),
-        ([half, *[status(503)] * 4], f"{HALF:,} of {len(FILE):,} bytes were downloaded; pull it"),
+        ([half, *[status(503)] * 4], f"{HALF:,} of {len(FILE):,} bytes were downloaded; try again"),
         ([redirect_to("ftp://127.0.0.1:1/x")], "redirects to ftp://.*, but only redirects to"),
         ([redirect_to("file:///etc/passwd")], "file:"),
     ],
@@ -286,7 +286,7 @@ def test_a_model_is_served_by_its_name_and_pulled_only_once(
         assert list(opened.info.labels) == labels
 
 
-ALL = f"there are {', '.join(read_catalogue())}; `convoy models` describes them"
+ALL = f"the models are {', '.join(read_catalogue())}; `convoy models` describes them"
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_an_address_survives_that_a_path_has_one_slash(
     ["hf://", "hf://flowers", "hf://../flowers", "hf://maker/..", "hf://maker/a b", "hf://a/@main"],
 )
 def test_an_address_that_is_none_is_answered_with_the_form(written: str) -> None:
-    with pytest.raises(ModelFileError, match="a model of a hub is hf://ORG/NAME"):
+    with pytest.raises(ModelFileError, match="an address on a hub must be hf://ORG/NAME"):
         parse_address(Path(written))
 
 
@@ -230,13 +230,13 @@ def test_the_model_is_chosen_as_in_a_folder(names: list[str], file: str, chosen:
         (
             ["a.onnx", "onnx/model.onnx"],
             "",
-            "a.onnx or onnx/model.onnx; name the one to serve, such as hf://maker/flowers/a.onnx",
+            "a.onnx or onnx/model.onnx; name the file to serve, such as hf://maker/flowers/a.onnx",
         ),
-        (["x/a.onnx", "y/b.onnx"], "", "may be x/a.onnx or y/b.onnx; name the one"),
+        (["x/a.onnx", "y/b.onnx"], "", "may be x/a.onnx or y/b.onnx; name the file"),
         (
             [f"{n}.onnx" for n in range(12)],
             "",
-            "may be 0.onnx or 1.onnx or 10.onnx or .* or 4 more; name the one",
+            "may be 0.onnx or 1.onnx or 10.onnx or .* or 4 more; name the file",
         ),
         (["model.safetensors"], "", r"has no \*\.onnx.*; it has model.safetensors"),
         ([], "", "it has no files"),
@@ -378,7 +378,7 @@ def test_a_server_whose_file_ends_before_is_asked_for_all_of_it(flowers: FakeHub
 def test_what_is_here_is_not_asked_for_again(flowers: FakeHub) -> None:
     flowers.faults["model.onnx"] += [cut, *[drop] * 4]
     half = len(MODEL) // 2
-    says = f"{half:,} bytes are here, and the next try resumes; check the network"
+    says = f"{half:,} bytes arrived; try again to resume; check the network"
     with pytest.raises(ModelFileError, match=says):
         got(flowers)
     flowers.asked.clear()
@@ -414,7 +414,7 @@ WAYS_OUT = "Set https_proxy to a proxy or HF_ENDPOINT to a mirror of the hub .* 
         ("model.onnx", [other_bytes], "its checksum differs; the download was deleted"),
         ("config.json", [other_bytes], "its checksum differs; the download was deleted"),
         ("model.onnx", [more_bytes], f"has more than the expected {len(MODEL):,} bytes"),
-        ("model.onnx", [said_to_have(-9)] * 5, f"{len(MODEL) - 9:,} bytes are here"),
+        ("model.onnx", [said_to_have(-9)] * 5, f"{len(MODEL) - 9:,} bytes arrived"),
         ("model.onnx", [status(302, location="file:///etc/passwd")], "answers 302 .*file:"),
         (
             "model.onnx",
@@ -529,7 +529,7 @@ def test_a_wrong_token_is_named_but_not_shown(flowers: FakeHub) -> None:
     [
         ("HF_ENDPOINT", "huggingface.co", "HF_ENDPOINT: huggingface.co is not allowed"),
         ("HF_ENDPOINT", "file:///etc", "it must be an address"),
-        ("HF_TOKEN", "hf_a\r\nX: y", "HF_TOKEN: it has characters that a token cannot have"),
+        ("HF_TOKEN", "hf_a\r\nX: y", "HF_TOKEN has characters that no token has"),
     ],
 )
 def test_a_variable_that_is_wrong_is_named(name: str, value: str, says: str) -> None:

@@ -231,7 +231,7 @@ def test_a_folder_is_the_model_in_it_alone_and_among_others(
     [
         (["model.onnx", "onnx/model.onnx"], "model.onnx or onnx/model.onnx"),
         (["a.onnx", "b.onnx"], "a.onnx or b.onnx"),
-        (["a.onnx", "c/model.onnx"], "may be the model a.onnx or a folder of models, such as c"),
+        (["a.onnx", "c/model.onnx"], "has the model a.onnx and folders with models, such as c"),
     ],
 )
 def test_where_two_files_may_be_the_model_both_are_named(
@@ -277,7 +277,7 @@ def test_what_is_said_of_one_model_is_refused_for_several(
     tmp_path: Path, settings: dict[str, object], expectations: list[str] | None
 ) -> None:
     folder = make_models(tmp_path)
-    with pytest.raises(SettingsError, match=r"model\.toml beside it"):
+    with pytest.raises(SettingsError, match=r"model\.toml beside each"):
         list(open_models(Settings.model_validate({"model": folder, **settings}), expectations))
 
 

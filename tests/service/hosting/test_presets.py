@@ -72,7 +72,7 @@ def test_a_guess_by_which_photographs_hardly_differ_is_doubted(tmp_path: Path) -
     write_network(path, bias=40.0)
     said = model(path).warning
     assert "answers of net are probably wrong: its preset imagenet is a guess" in said
-    assert "the photographs do not show which preset is right, and perhaps none is" in said
+    assert "The photographs do not show which preset is right, and perhaps none is" in said
     assert "caffe" in said
     assert "raw" in said
 
@@ -103,7 +103,7 @@ def test_few_classes_are_weak_evidence_of_which_the_log_tells(
     write_network(path, bias=40.0, classes=2)
     assert model(path).warning == ""
     assert "answers of net may be wrong: its preset imagenet is a guess" in caplog.text
-    assert "with 2 classes, which the photographs need not show, this is weak" in caplog.text
+    assert "weak evidence, because the photographs need not show the 2 classes" in caplog.text
 
 
 def test_a_network_of_colours_of_another_range_is_doubted_and_one_of_the_guess_is_not(
@@ -178,7 +178,7 @@ def test_squeezenets_guess_is_replaced_by_the_preset_that_names_the_photographs(
     assert taken.preprocessing.guess == "caffe"
     assert (taken.preprocessing.mean, taken.warning) == (PRESETS["caffe"].mean, "")
     assert "the preset caffe, chosen by the built-in photographs" in taken.origin
-    assert 'the preset "caffe" is used: with caffe it recognises 3 of 3' in caplog.text
+    assert 'the preset "caffe" is used: with caffe, the model recognises 3 of 3' in caplog.text
     classifier = model(SQUEEZENET, preset="caffe")
     assert (classifier.warning, classifier.preprocessing.guess) == ("", "")
 
@@ -196,8 +196,8 @@ def test_a_network_that_names_nothing_by_any_preset_warns(tmp_path: Path) -> Non
     labels.write_text("\n".join(reversed(imagenet.labels())))
     settings = SETTINGS.model_copy(update={"model": SQUEEZENET, "labels": labels})
     found = load(settings, None)
-    assert "With it the model recognises 0 of 3 built-in photographs" in found.warning
-    assert "with no preset more than 0" in found.warning
+    assert "With this preset, the model recognises 0 of 3 built-in photographs" in found.warning
+    assert "with any other preset at most 0" in found.warning
     assert found.preprocessing.guess == "imagenet"
 
 
@@ -308,7 +308,7 @@ def test_scores_that_are_decisions_are_named_as_such(
     path = tmp_path / "net.onnx"
     write_scores(path, body, 2)
     model(path, preset="unit")
-    assert ("that outputs decisions" in caplog.text) is said
+    assert ("they may be decisions" in caplog.text) is said
 
 
 @pytest.mark.parametrize(

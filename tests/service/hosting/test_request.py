@@ -121,8 +121,8 @@ async def test_a_body_is_held_once_however_often_its_length_is_told() -> None:
         for length in (10, 5, 30):
             call.hold(length, "")
         assert pipeline.admission.room.taken - before == 30
-        with pytest.raises(PayloadTooLargeError, match="this one has more"):
-            call.hold(10**12, "this one has more")
+        with pytest.raises(PayloadTooLargeError, match="this body has more"):
+            call.hold(10**12, "this body has more")
         call.abandon(Code.CLIENT_LEFT)
 
 

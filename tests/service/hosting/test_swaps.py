@@ -415,9 +415,9 @@ async def test_a_version_that_agrees_too_little_is_refused_and_the_reason_is_eve
         with caplog.at_level(logging.ERROR):
             reason = error_of(await served.post("load"), 422)
         assert reason == (
-            "version 2 of fake gives 70.0% of 10 recent images the class that version 1 gave, and "
-            "its probabilities differ by up to 1.000; at least 80.0% must agree (--agreement), so "
-            "version 1 stays"
+            "version 2 of fake gives only 70.0% of 10 recent images the same class as version 1, "
+            "and its probabilities differ by up to 1.000; at least 80.0% must agree (--agreement), "
+            "so version 1 stays"
         )
         assert reason in caplog.text
         assert (await served.index())[FAKE] == {
@@ -449,7 +449,7 @@ async def test_a_version_whose_scores_are_not_finite_is_refused_and_the_next_one
     folder.latency = latency
     folder.put("b", lambda: FakeEngine(scores=lambda images: one_hot(images) * np.nan))
     reason = error_of(await served.post("load"), 422)
-    assert "version 2 of fake is not served: its scores of random pixels are not finite" in reason
+    assert "version 2 of fake is not served: its scores for random pixels are not finite" in reason
     assert (await served.ask())["version"] == "1"
     folder.put("c", partial(engine_of, 3))
     assert (await served.post("load")).json()["version"] == "3"
@@ -476,7 +476,9 @@ async def test_images_go_with_the_model_with_the_scores_of_its_new_version(
     folder.put("b", partial(engine_of, 2))
     await served.changes.load(FAKE)
     folder.put("c", partial(engine_of, 3, wrong_from=9))
-    with pytest.raises(NotLoadedError, match=r"0\.0% of 1 recent images .* version 2 gave"):
+    with pytest.raises(
+        NotLoadedError, match=r"0\.0% of 1 recent images the same class as version 2"
+    ):
         await served.changes.load(FAKE)
     assert served.repository.models[FAKE].refusal
 
@@ -524,10 +526,10 @@ async def test_only_models_of_the_servers_own_folder_are_loaded(
     folder: Folder, served: Served
 ) -> None:
     error = error_of(await served.post("load", "other"), 404)
-    assert f"no such model in the server's repository; the models here: {FAKE}" in error
+    assert f"no such model in the server's repository; this server's models: {FAKE}" in error
     for parameters in ({"config": "{}"}, {"file:1/model.onnx": "AAAA"}):
         answer = await served.post("load", json={"parameters": parameters})
-        assert "models come from the server's own folder" in error_of(answer, 501)
+        assert "the server loads models and their settings only" in error_of(answer, 501)
     folder.failure = ModelFileError("the folder is gone")
     assert error_of(await served.post("load"), 422) == "the folder is gone"
     assert folder.opened == []
@@ -565,7 +567,7 @@ async def test_an_unloaded_model_is_unknown_until_it_is_loaded(
     for path in ("/v1/classify", f"/v1/models/{FAKE}/classify", f"/v2/models/{FAKE}/infer"):
         answer = await served.client.post(path, content=b"7")
         assert error_of(answer, 404) == (
-            "Request for unknown model: 'fake' is not found; the models here: none"
+            "Request for unknown model: 'fake' is not found; this server's models: none"
         )
     assert 'model="fake"' not in (await served.client.get("/metrics")).text
     assert (await served.post("unload")).status_code == 200

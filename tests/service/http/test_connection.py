@@ -267,7 +267,7 @@ async def test_a_request_without_room_for_its_bytes_is_answered_429() -> None:
         second.send(post(b"8" * 20_000))
         status, headers, body = await second.answer()
         assert (status, headers["retry-after"]) == (429, "1")
-        assert "bytes of images and answers are" in body["error"]
+        assert "images and answers in progress have" in body["error"]
         first.send(b"7")
         assert await first.digit() == 7
 

@@ -174,7 +174,7 @@ def test_a_picture_followed_by_other_bytes_is_read(image_format: str) -> None:
         (png(9, 9, 8, 2), "cannot be decoded"),
         (
             png(100, 100, 8, 2, png_chunk(b"IDAT", bytes(20))),
-            "bytes, but it has 20",
+            "bytes, but the file has 20",
         ),
         (png(9, 9, 8, 2, png_chunk(b"IDAT", b"no zlib")), "cannot be decoded"),
         (png(9, 9, 8, 2, png_chunk(b"IDAT", zlib.compress(bytes(9)))), "cannot be decoded"),
@@ -227,7 +227,9 @@ def test_a_header_of_more_pixels_than_the_data_can_be_is_refused(quality: int) -
     data = bytearray(encode(noise(320, 240), "JPEG", quality=quality))
     frame = data.index(b"\xff\xc0")
     data[frame + 5 : frame + 9] = struct.pack(">HH", 7000, 3500)
-    with pytest.raises(ImageError, match=r"3500×7000 pixels need at least \d+ bytes, but it has"):
+    with pytest.raises(
+        ImageError, match=r"3500×7000 pixels need at least \d+ bytes, but the file has"
+    ):
         decode(bytes(data))
 
 
@@ -365,7 +367,9 @@ def test_a_webp_of_more_pixels_a_byte_than_encoders_reach_is_refused() -> None:
     assert prepare_image(small, RGB, ImageLimits()).run().max() == 0
     data = webp_of_one_colour(5000)
     assert len(data) < 46
-    with pytest.raises(ImageError, match="5000×5000 pixels need at least 762 bytes, but it has 8;"):
+    with pytest.raises(
+        ImageError, match="5000×5000 pixels need at least 762 bytes, but the file has 8;"
+    ):
         prepare_image(data, RGB, ImageLimits())
     padded = webp_with(data, b"NONE" + (2000).to_bytes(4, "little") + bytes(2000))
     with pytest.raises(ImageError, match="at least 762 bytes"):

@@ -215,7 +215,7 @@ def two_lengths(folder: Path) -> None:
 
 # Those of which it is not clear what they mean, with what is said of both readings.
 REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
-    "two-models": (two_models, "may be model.onnx or onnx/model.onnx; name the one to serve"),
+    "two-models": (two_models, "may be model.onnx or onnx/model.onnx; name the file to serve"),
     "two-sizes": (two_sizes, "is ambiguous, because the image processor is unknown"),
     "two-lengths": (two_lengths, "there are 2 labels in classes.txt, but the model has 3 classes"),
 }

@@ -89,7 +89,7 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
         typed("application/json", b""),
         400,
         "truncated",
-        "`input` is one image",
+        "`input` must be one image",
     ),
     "top_k=0": (asked("top_k=0"), 422, "top_k", "1 to 10"),
     "top_k of too many": (asked("top_k=1000"), 422, "top_k", "1 to 10"),
@@ -133,7 +133,7 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
     ),
     "a wrong field of embeddings": (
         post("/v1/embeddings", json={"image": "aaaa"}),
-        *(400, "unknown field `image`", "`input` is one image"),
+        *(400, "unknown field `image`", "`input` must be one image"),
     ),
     "a model to load": (
         post("/v2/repository/models/digits/load", content=b""),
@@ -153,7 +153,7 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
     ),
     "an unknown model over V2": (
         Request("GET", "/v2/models/resnet50", {}),
-        *(404, "'resnet50' is not found", f"the models here: {CHANNELS}, digits, mapped"),
+        *(404, "'resnet50' is not found", f"this server's models: {CHANNELS}, digits, mapped"),
     ),
     "the third of three files": (form(DIGIT, DIGIT, b"no"), 415, "image 3 of 3", FORMATS),
     "maps of a network that has none": (
@@ -177,7 +177,7 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
     "an input by another name": (tensor(name="pixels"), 400, "'pixels'", "image"),
     "JSON with a wrong field": (
         post(json={"image": "aaaa"}),
-        *(400, "unknown field `image`", "`input` is one image"),
+        *(400, "unknown field `image`", "`input` must be one image"),
     ),
     "a path in JSON": (post(json={"input": "/home/me/cat.jpg"}), 400, "base64", "data:image"),
     "a URL in JSON": (
@@ -248,7 +248,7 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
     ),
     "a form of embeddings that is none": (
         post("/v1/embeddings", json={"input": "", "encoding_format": "hex"}),
-        *(400, "'hex'", "float and base64"),
+        *(400, "'hex'", "float or base64"),
     ),
     "a file in place of V2's JSON": (
         post(V2),
@@ -256,7 +256,7 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
     ),
     "binary data without the JSON's length": (
         post(V2, content=b'{"inputs":[]}' + bytes(9)),
-        *(400, "trailing characters", "Inference-Header-Content-Length is its length"),
+        *(400, "trailing characters", "set Inference-Header-Content-Length to its"),
     ),
     "a length beyond the body": (
         post(V2, content=b"{}", headers={"inference-header-content-length": "99"}),

@@ -92,7 +92,9 @@ def test_the_calls_of_tritons_client_work_by_both_protocols(tmp_path: Path) -> N
                 client.get_model_metadata(NAME)
             client.load_model(NAME)
             assert versions(client) == [str(version)]
-            with pytest.raises(InferenceServerException, match="models come from the server's own"):
+            with pytest.raises(
+                InferenceServerException, match="the server loads models and their settings only"
+            ):
                 client.load_model(NAME, config="{}")
             with pytest.raises(InferenceServerException, match="no such model in the server's"):
                 client.load_model("another")

@@ -63,7 +63,7 @@ def test_a_server_outlives_two_hangs_of_its_engine_and_leaves_at_the_third() -> 
         assert server.process.wait(PATIENCE_S) == 1
         assert server.process.stderr is not None
         log = server.process.stderr.read()
-        late = f"it did not end a batch of 1 within {BOUND_S} s"
+        late = f"it did not end a batch of size 1 within {BOUND_S} s"
         assert log.count(f"the engine is restarted: {late}") == 2
         assert f"the engine is given up for good: {late}" in log
         assert "Traceback" not in log

@@ -187,13 +187,13 @@ CALLS = [
         "load_model",
         lambda c: c.load_model("digits"),
         status="501",
-        says="clients load no models here; start the server with --repository-api",
+        says="clients may not load models; to allow it, start the server with --repository-api",
     ),
     Call(
         "unload_model",
         lambda c: c.unload_model("digits"),
         status="501",
-        says="clients unload no models here; start the server with --repository-api",
+        says="clients may not unload models; to allow it, start the server with --repository-api",
     ),
     Call(
         "update_trace_settings",

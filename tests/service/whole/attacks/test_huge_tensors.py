@@ -47,7 +47,7 @@ def test_a_tensor_that_overflows_is_refused_with_the_reason(server: Serving) -> 
     tensors[1, 0, ::2] = -HUGE
     status, answer = ask(server, tensors)
     assert status == 422, answer
-    assert "not finite numbers for tensor 2 of input" in answer["error"]
+    assert "scores for tensor 2 of input" in answer["error"]
     assert "normalise them as the model expects" in answer["error"]
     counted = server.read("/metrics")
     assert 'status="422"' in counted
