@@ -207,6 +207,7 @@ def _check_opset(path: Path, model: ModelProto) -> None:
     for opset in model.opset_import:
         if opset.domain in ("", "ai.onnx") and not OLDEST_OPSET <= opset.version <= NEWEST_OPSET:
             raise UnsupportedModelError(
-                f"{path} uses opset {opset.version}; Convoy reads {OLDEST_OPSET} to {NEWEST_OPSET}."
-                " Export it with one of these, or convert it with onnx.version_converter"
+                f"{path} uses opset {opset.version}; Convoy reads opsets {OLDEST_OPSET} to"
+                f" {NEWEST_OPSET}. Export the model with one of these opsets, or convert it with"
+                " onnx.version_converter"
             )
