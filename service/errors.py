@@ -30,10 +30,6 @@ class Code(IntEnum):
     TOO_LATE = 504
 
 
-WRONG = frozenset((*range(400, 500), Code.TOO_LATE)) - {Code.TOO_MANY, Code.CLIENT_LEFT}
-"""Statuses of requests that even an idle server refuses: they are invalid, or their deadline cannot
-be met."""
-
 CRASHED = "internal server error; see the server log"
 """The message for an unexpected error; clients must not see its details."""
 

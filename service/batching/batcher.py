@@ -229,8 +229,7 @@ class Batcher(Generic[T, R]):
             self._dispatcher.arrived(now, count, client.name, inside)
         if not self._working:
             self._start(loop)
-        if self._reserve:
-            self._call(self._reserve)
+        self._call_up()
         if self._idle:
             self._idle[0].changed.set()
         if urgency.deadline < inf and not self._any_free():
@@ -455,8 +454,7 @@ class Batcher(Generic[T, R]):
         self._dispatcher.answered(now, self._waiting.depth, consumer.number, failed=failed)
         if consumer.turn:
             consumer.turn.spent(compute_s)
-        if self._reserve:
-            self._call(self._reserve)
+        self._call_up()
         short, ahead = self._dispatcher.short, False
         if error is None:
             self._undelivered.append((batch, results, compute_s))
@@ -472,9 +470,12 @@ class Batcher(Generic[T, R]):
         call_safely(self._on_batch, BatchRecord(size, compute_s, failed))
         return ahead
 
-    def _call(self, reserve: _Consumer[T, R]) -> None:
-        """Let the reserve take batches from the moment when two full batches wait until no item
-        waits."""
+    def _call_up(self) -> None:
+        """Let the reserve, if there is one, take batches from the moment when two full batches wait
+        until no item waits."""
+        reserve = self._reserve
+        if reserve is None:
+            return
         enough = 1 if reserve.serves else 2 * self.latency().max_batch
         serves = self._consumers[0].serves and self.depth >= enough
         if serves is not reserve.serves:

@@ -35,7 +35,12 @@ from service.hosting.pipeline import READ, Pipeline
 from service.hosting.recent import Recent
 from service.hosting.regions import Regions
 from service.images.decode_pool import Coded, DecodePool, Decoding, in_process
-from service.machine.memory import MemoryPressure, Slack, give_back_free_memory
+from service.machine.memory import (
+    MemoryPressure,
+    Slack,
+    give_back_free_memory,
+    give_back_garbage,
+)
 from service.telemetry.metrics import Metrics, ModelMetrics
 
 # Bodies have room for the largest body, and for this many bytes per image that may wait.
@@ -72,7 +77,7 @@ _log = logging.getLogger("convoy")
 
 def _shrink(processes: ProcessPool) -> None:
     processes.end_idle()
-    give_back_free_memory()
+    give_back_garbage()
 
 
 def _decode(prepare: Callable[[Any], Decoding], file: bytes) -> None:
@@ -519,7 +524,7 @@ class Repository:
         while True:
             await asyncio.sleep(_GIVE_BACK_S)
             if slack.is_worth_it(self.room.most_taken() + self.taken_elsewhere()):
-                await self.give_back()
+                await self._teller.run(lambda _: give_back_garbage(), None)
 
     async def give_back(self) -> None:
         """Give free memory back to the system. A thread does so, because it may take

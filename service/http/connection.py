@@ -25,7 +25,6 @@ from typing_extensions import override
 from service.edge.call_turns import PAUSE_S, Turn
 from service.edge.connections import GRACE_S, KEPT_S, network_of
 from service.errors import (
-    WRONG,
     BadRequestError,
     Code,
     QueueFullError,
@@ -56,6 +55,10 @@ each."""
 # because it owes an answer; perhaps another request; the client's reading of its last answer. Plain
 # numbers, for speed: an attribute of an Enum takes longer than a function call.
 _OPENED, _HEAD, _BODY, _WHOLE, _IDLE, _REFUSED = range(6)
+
+# Statuses of requests that even an idle server refuses: they are invalid, or their deadline cannot
+# be met.
+_WRONG = frozenset((*range(400, 500), Code.TOO_LATE)) - {Code.TOO_MANY, Code.CLIENT_LEFT}
 
 
 class Connection(asyncio.Protocol):
@@ -389,7 +392,7 @@ class Connection(asyncio.Protocol):
         """Stop counting an answered request, and prepare for the next."""
         self._state.total_requests += 1
         queued.record.status = queued.record.status or HTTPStatus.INTERNAL_SERVER_ERROR
-        is_wrong = queued.record.status in WRONG
+        is_wrong = queued.record.status in _WRONG
         self._owes = is_wrong or self._at_end or queued.record.status == Code.TOO_MANY
         self._edge.leave(queued.record)
         del queued.work  # breaks a reference cycle

@@ -77,11 +77,19 @@ def give_back_free_memory() -> None:
     """Give the free memory inside this process back to the system.
 
     glibc keeps free memory that lies below memory in use: 70 MB after a version of SqueezeNet was
-    freed. An idle process does not run its garbage collector either, which would free 20 MB of gRPC
-    streams that have ended.
+    freed.
+    """
+    _glibc("malloc_trim", 0)
+
+
+def give_back_garbage() -> None:
+    """Give free memory back to the system after a run of the garbage collector.
+
+    An idle process does not run its collector, which would free 20 MB of gRPC streams that have
+    ended.
     """
     gc.collect()
-    _glibc("malloc_trim", 0)
+    give_back_free_memory()
 
 
 def share_one_arena() -> None:

@@ -254,7 +254,12 @@ def test_it_serves_confined_logs_json_and_drains_on_sigterm(code: Path) -> None:
         clients = [httpx.Client(timeout=PATIENCE_S, trust_env=False) for _ in range(8)]
         asked = [pool.submit(classify, client) for client in clients]
         answered = 'convoy_requests_total{status="200"}'
-        until(lambda: 'status="200"' in metrics() and metric_in(metrics(), answered) > len(clients))
+
+        def each_is_answered() -> bool:
+            said = metrics()
+            return 'status="200"' in said and metric_in(said, answered) > len(clients)
+
+        until(each_is_answered)
         assert "convoy_phase_duration_seconds_sum" in metrics()
         running.process.terminate()
         grace = pod_spec(rendered("cpu"))["terminationGracePeriodSeconds"]

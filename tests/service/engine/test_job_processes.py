@@ -198,11 +198,14 @@ async def expire(jobs: JobProcesses, decoding: int) -> None:
     """Pretend that the processes that decode image number `decoding` of their batch have used more
     time than they may."""
 
-    def stuck() -> list[_JobProcess]:
-        return [each for each in jobs._all if each._progress[0] == decoding]
+    stuck: list[_JobProcess] = []
 
-    await until(lambda: bool(stuck()))
-    for process in stuck():
+    def found() -> bool:
+        stuck[:] = [each for each in jobs._all if each._progress[0] == decoding]
+        return bool(stuck)
+
+    await until(found)
+    for process in stuck:
         process._look(0)
 
 

@@ -209,11 +209,13 @@ def test_no_process_outlives_its_parent_that_is_killed() -> None:
     until(lambda: not child.exists())
 
 
-def test_closing_ends_also_what_is_busy(processes: ProcessPool) -> None:
-    busy = threading.Thread(target=processes.run, args=(partial(time.sleep, 0.5),))
+def test_closing_ends_also_what_is_busy(processes: ProcessPool, tmp_path: Path) -> None:
+    gate = tmp_path / "go"
+    busy = threading.Thread(target=processes.run, args=(partial(wait_for, gate),))
     busy.start()
     until(lambda: bool(processes._busy))
     processes.close()
+    gate.touch()
     busy.join()
     assert not processes._idle
 

@@ -112,7 +112,8 @@ def test_requests_of_killed_processes_are_answered_once_each_and_the_next_are_se
             assert answered in ([(200, digit)], [LOST])
         statuses = Counter(str(status) for ((status, _),) in answers.values())
         assert rig.counted() - before == statuses + Counter({"500": 1})
-        assert rig.metrics()["convoy_lost_decode_threads_total"] == 2
+        # A process that had no batch may be missed only after all answers.
+        until(lambda: rig.metrics()["convoy_lost_decode_threads_total"] == 2)
         assert rig.inside() == (0, 0)
         ready(rig)
         assert not set(job_processes(rig)) & set(killed)
