@@ -167,6 +167,9 @@ _KERNELS = Proof(
     large=("tests/kernels/whole/test_kernels.py",),
 )
 
+# This adds an algorithm to a copy of the kernels, and loads a network to test its rounding.
+_TOY = "tests/kernels/convolution/test_algorithms_toy.py"
+
 # These compare the reference with ONNX Runtime, which no kernel needs.
 _REFERENCE = tuple(
     f"tests/kernels/test_reference{of}.py" for of in ("", "_elementwise", "_onnx_backend")
@@ -181,7 +184,7 @@ _SERVICE = (
 
 _NETWORKS = Proof(
     "networks",
-    tests=("tests/models", *_REFERENCE),
+    tests=("tests/models", *_REFERENCE, _TOY),
     sources=(
         *_KERNELS.sources,
         "tests/models",
@@ -254,14 +257,28 @@ _PAPERS = (
 _IN_PROCESS = {
     "api": ("app", "app_scores", "app_under_stress", "embeddings", "explain"),
     "api/v2": ("infer_endpoint", "interpretation", "long_json", "parse", "parse_tensors"),
-    "cli": ("check", "check_by_newcomers", "cli", "inspect", "pull", "quantize", "tune"),
-    "edge": ("call_turns", "edge", "keys"),
-    "engine": ("ranking", "runner", "runner_max_batch", "runner_several"),
+    "batching": ("policy_urgency",),
+    "cli": (
+        *("check", "check_by_newcomers", "cli", "cli_golden", "inspect", "named", "pull"),
+        *("quantize", "tune"),
+    ),
+    "edge": ("call_turns", "connections", "edge", "keys", "rate_limit", "rights"),
+    "engine": (
+        *("lane", "ranking", "runner", "runner_max_batch", "runner_several"),
+        *("supervised_engine", "watchdog"),
+    ),
     "grpc": ("infer_request", "port"),
-    "hosting": ("admission", "catalogue", "comparison", "loading", "opening", "presets", "trial"),
-    "http": ("asgi", "connection_hostile", "exchange", "parser"),
+    "hosting": (
+        *("admission", "catalogue", "comparison", "hub", "loading", "opening", "presets"),
+        *("request", "request_files", "trial"),
+    ),
+    "http": (
+        *("asgi", "body", "connection", "connection_ends", "connection_hostile", "exchange"),
+        "parser",
+    ),
+    "images": ("decode_pool",),
     "telemetry": ("counts", "logs"),
-    "whole": ("clips", "cusim_server", "mistakes_of_commands", "trainers"),
+    "whole": ("clips", "cusim_server", "decoder_crashes", "mistakes_of_commands", "trainers"),
 }
 
 PROOFS = (
@@ -333,17 +350,22 @@ PROOFS = (
     ),
     Proof(
         "application",
-        tests=tuple(
-            f"tests/service/{folder}/test_{name}.py"
-            for folder, names in _IN_PROCESS.items()
-            for name in names
+        tests=(
+            "tests/benchmarks/exporters/test_check.py",
+            *(
+                f"tests/service/{folder}/test_{name}.py"
+                for folder, names in _IN_PROCESS.items()
+                for name in names
+            ),
         ),
         sources=(
             *_NETWORKS.sources,
             "benchmarks/__init__.py",
             "benchmarks/environments.py",
+            "benchmarks/exporters",
             "loadtest",
             "service",
+            "tests/benchmarks/exporters",
             "tests/service",
             "tests/support/clips",
             "tests/support/command_line.py",
@@ -354,7 +376,7 @@ PROOFS = (
             *_NETWORKS.libraries,
             *("aiohttp", "av", "fastapi", "grpcio", "httptools", "httpx", "msgspec", "pi-heif"),
             *("prometheus-client", "pydantic", "python-multipart", "pyyaml", "rich", "simplejpeg"),
-            *("starlette", "typer", "uvicorn"),
+            *("starlette", "typer", "uvicorn", "uvloop"),
         ),
     ),
 )
