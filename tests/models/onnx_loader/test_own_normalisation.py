@@ -21,7 +21,10 @@ float[3] ones = {1, 1, 1}, float[3] zeros = {0, 0, 0}, float[3] means = {123.7, 
 float[3] variances = {3411, 3265, 3294}, float[3,1,1,1] factors = {0.01712, 0.01751, 0.01743},
 float[3] shifts = {-2.1179, -2.0357, -1.8044}, float[3,3,1,1] mixing,
 float[4] columns = {1, 2, 3, 4},
-int64[1] minus_one = {-1}, int64[1] far = {-9}, int64[1] axis = {1}, int64[1] last = {3}
+int64[1] minus_one = {-1}, int64[1] far = {-9}, int64[1] axis = {1}, int64[1] last = {3},
+float least = {100}, float below_least = {99}, float most = {300}, float above_most = {301},
+float[1,3,1,1] quarters = {0.25, 0.5, 0.75}, float[1,3,1,1] below_quarter = {0.24, 0.5, 0.75},
+float[1,3,1,1] another_mean = {0.505, 0.456, 0.406}
 """
 
 
@@ -62,6 +65,13 @@ def model(body: str) -> ModelProto:
         ("a = Mul(x, byte) b = Sub(a, mean) t = Mul(b, columns)", 255),
         ("a = Relu(x) t = Mul(a, byte)", None),
         ("a = Mul(x, byte) b = Relu(x) t = Add(a, b)", None),
+        ("t = Div(x, least)", 255),
+        ("t = Div(x, below_least)", None),
+        ("t = Div(x, most)", 255),
+        ("t = Div(x, above_most)", None),
+        ("t = Sub(x, quarters)", 1),
+        ("t = Sub(x, below_quarter)", None),
+        ("a = Slice(x, axis, far, axis, minus_one) t = Sub(a, mean_of_bgr)", None),
     ],
 )
 def test_the_first_operations_tell_or_leave_it_open(body: str, most: float | None) -> None:
@@ -85,6 +95,7 @@ REVERSED = "a = Slice(x, minus_one, far, axis, minus_one)"
         ("t = BatchNormalization(x, ones, zeros, means, variances)", "rgb"),
         ("t = Conv<group = 3>(x, factors, shifts)", "rgb"),
         ("t = Mul(x, byte)", ""),
+        ("t = Sub(x, another_mean)", ""),
         ("a = Gather<axis = 1>(x, backwards) t = Mul(a, byte)", ""),
     ],
 )

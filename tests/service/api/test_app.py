@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from service.api.app import create_app
 from service.api.schemas import ClassifyAnswer
+from service.api.v1 import takes_long
 from service.hosting.pipeline import Pipeline
 from service.http.body import IMAGE_TYPES
 from tests.support import PATIENCE_S
@@ -36,6 +37,25 @@ pytestmark = pytest.mark.anyio
 
 FORM = {"content-type": "multipart/form-data; boundary=b"}
 JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "parts", "length", "is_long"),
+    [
+        (FORM, 16, 2**18, False),
+        (FORM, 17, 1000, True),
+        (FORM, 1, 2**18 + 1, True),
+        (JSON, 0, 2**18, False),
+        (JSON, 0, 2**18 + 1, True),
+        ({"content-type": "image/png"}, 99, 2**20, False),
+    ],
+)
+async def test_a_body_is_read_in_a_thread_above_exact_limits(
+    headers: dict[str, str], parts: int, length: int, is_long: bool
+) -> None:
+    encoded = {name.encode(): value.encode() for name, value in headers.items()}
+    pieces = [b"\r\n--b" * (parts // 2), b"\r\n--b" * (parts - parts // 2)]
+    assert takes_long(encoded, pieces, length) is is_long
 
 
 # --- what is answered ----------------------------------------------------------------------------

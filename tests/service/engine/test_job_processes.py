@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from models import Batch, EngineError, OutputKind, Pixels, Results
+from service.engine import job_processes
 from service.engine.job_processes import JobParent, JobProcesses, _JobProcess
 from service.engine.ranking import ScoreRow
 from service.engine.supervised_engine import Item, Probe, SupervisedEngine
@@ -358,6 +359,14 @@ async def test_a_batch_of_many_bytes_runs_here(parent: JobParent) -> None:
         assert seen(await engine.run(large)) == [(1, False), (2, False)]
         fitting = [File(b"1" + bytes(2**20 - 1)), File(b"2" + bytes(2**20 - 1))]
         assert seen(await engine.run(fitting)) == [(1, True), (2, True)]
+
+
+async def test_a_batch_with_a_long_description_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = job_processes._packed(files(1, 2))
+    assert packed is not None
+    for most, fits in ((len(packed[0]), True), (len(packed[0]) - 1, False)):
+        monkeypatch.setattr(job_processes, "_MOST_ASKED", most)
+        assert (job_processes._packed(files(1, 2)) is not None) is fits
 
 
 async def test_processes_end_with_their_model(parent: JobParent) -> None:

@@ -119,6 +119,36 @@ def test_what_is_free_is_given_back_once_much_was_used_and_little_is() -> None:
     assert looks(slack, 2) == [2]  # once it grows no more
 
 
+@pytest.mark.parametrize(
+    ("grown", "used", "given"),
+    [
+        (2**23, 0, [2]),
+        (2**23 - 1, 0, []),
+        (2**23, 2**22, [2]),
+        (2**23, 2**22 + 1, []),
+    ],
+)
+def test_what_is_exactly_enough_growth_and_exactly_little_use(
+    grown: int, used: int, given: list[int]
+) -> None:
+    resident = [100_000_000]
+    slack = Slack(lambda: resident[0])
+    assert not slack.is_worth_it(0)
+    resident[0] += grown
+    assert looks(slack, 3, used) == given
+
+
+@pytest.mark.parametrize(("more", "given"), [(2**20, [1]), (2**20 + 1, [2])])
+def test_memory_that_hardly_grows_does_not_grow(more: int, given: list[int]) -> None:
+    resident = [100_000_000]
+    slack = Slack(lambda: resident[0])
+    assert not slack.is_worth_it(0)
+    resident[0] += 2**24
+    assert not slack.is_worth_it(0)
+    resident[0] += more
+    assert looks(slack, 2) == given
+
+
 def test_what_gets_free_after_it_was_given_back_is_given_back_too() -> None:
     resident = [100e6]
     slack = Slack(lambda: int(resident[0]))
