@@ -87,6 +87,21 @@ async def test_the_last_of_further_batches_begins_where_two_full_ones_wait() -> 
 
 
 @in_virtual_time
+async def test_the_last_of_further_batches_takes_a_single_item_that_waits() -> None:
+    desk = Desk(max_batch=2)
+    desk.batcher.spread([DeviceTurns(), DeviceTurns()])
+    tasks = [await desk.submit(letter) for letter in "ab"]
+    await until(0.5)
+    tasks += [await desk.submit(letter) for letter in "cdefg"]
+    await until(1.2)
+    assert desk.batches == ["a", "b", "cd", "ef", "g"]
+    tasks.append(await desk.submit("h"))
+    await until(1.6)
+    assert desk.batches[5:] == ["h"], "when cd ended"
+    await outcomes(*tasks)
+
+
+@in_virtual_time
 async def test_the_expected_wait_is_what_the_batches_ahead_will_take() -> None:
     desk = Desk(max_batch=2)
     await desk.ask("a")  # so a batch is known to take 1 s
