@@ -314,6 +314,7 @@ PROOFS = (
             "service/engine",
             "service/hosting/__init__.py",
             "service/hosting/admission.py",
+            "service/hosting/model_info.py",
             "service/hosting/pipeline.py",
             "service/hosting/recent.py",
             "service/hosting/regions.py",

@@ -533,3 +533,22 @@ async def test_who_owes_a_turn_and_only_ends_its_side_is_answered() -> None:
         assert (await ending.head()).startswith(b"HTTP/1.1 100 ")
         assert await ending.digit() == 5
         assert await ending.ended()
+
+
+@run
+async def test_a_body_that_began_behind_a_refusal_is_read_to_its_end() -> None:
+    async with served() as server:
+        http = await server.connect()
+        http.send(post(b"7"))
+        assert await http.digit() == 7
+        (connection,) = server.connections
+        turns = connection._edge.turns
+        turns.is_busy = lambda: True
+        turns._paused = True  # as while other calls wait
+        whole = post(b"8" + bytes(50_000))
+        http.send(post(b"7", path=f"{PATH}?no=1") + whole[:500])
+        assert (await http.answer())[0] == 422
+        await until(lambda: len(connection._answers.queue) == 1)
+        turns._next()
+        http.send(whole[500:])
+        assert await http.digit() == 8
