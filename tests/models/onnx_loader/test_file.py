@@ -59,7 +59,7 @@ def test_every_opset_from_7_to_the_newest_is_read(tmp_path: Path, opset: int) ->
 
 @pytest.mark.parametrize("opset", [6, NEWEST_OPSET + 1])
 def test_other_opsets_are_refused_with_the_range(tmp_path: Path, opset: int) -> None:
-    with pytest.raises(UnsupportedModelError, match=f"opset {opset}; Convoy reads 7 to"):
+    with pytest.raises(UnsupportedModelError, match=f"opset {opset}; Convoy reads opsets 7 to"):
         read_model(save(tmp_path / "m.onnx", relu(opset)), FileLimits())
 
 
