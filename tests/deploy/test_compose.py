@@ -138,6 +138,14 @@ def test_every_setting_is_passed_on_but_the_address(service: Service) -> None:
     assert keys == set(Settings.model_fields) - {"host", "port"}
 
 
+def test_each_variable_is_passed_once() -> None:
+    """YAML's last value of a key counts, without a word."""
+    source = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    names = re.findall(r"^    (CONVOY_\w+):", source, re.MULTILINE)
+    assert names
+    assert sorted(names) == sorted(set(names))
+
+
 @pytest.mark.parametrize("document", ["docker-compose.yml", "deploy/README.md"])
 def test_the_first_request_that_is_shown_sends_an_image_that_exists(document: str) -> None:
     shown = re.findall(r"file=@(\S+)", (ROOT / document).read_text())
