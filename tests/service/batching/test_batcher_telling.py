@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from service.batching.batcher import Batcher
+from service.batching.device_turns import DeviceTurns
 from service.batching.latency import Latency
 from service.batching.queue import BatchResult
 from tests.support.service.desk import Desk, in_virtual_time
@@ -73,3 +74,35 @@ async def test_batches_that_take_no_time_leave_the_event_loop_its_turns() -> Non
         seen.append(len(told))
     assert max(after - before for before, after in pairwise(seen)) == 1
     await batcher.close()
+
+
+async def events_of(waiting: str) -> list[str]:
+    """Return the short batches and answers, in order, where this waits behind `ab`."""
+    events: list[str] = []
+    gate = asyncio.Event()
+
+    async def run(items: Sequence[str]) -> Sequence[str]:
+        events.append("".join(items))
+        await gate.wait()
+        return [item.upper() for item in items]
+
+    def then(outcome: BatchResult[str] | BaseException) -> None:
+        assert isinstance(outcome, BatchResult)
+        events.append("".join(outcome.results))
+
+    short = Latency.measured({1: 1e-6, 2: 1e-6}, 2)
+    batcher = Batcher[str, str](run, max_batch=2, latency=short, clock=now)
+    batcher.spread([DeviceTurns()])
+    batcher.post("ab", then)
+    await turns(3)
+    batcher.post(waiting, then)
+    gate.set()
+    await turns(20)
+    await batcher.close()
+    return events
+
+
+@in_virtual_time
+async def test_with_a_reserve_a_full_short_batch_begins_before_answers_are_made() -> None:
+    assert await events_of("cd") == ["ab", "cd", "AB", "CD"]
+    assert await events_of("c") == ["ab", "AB", "c", "C"]

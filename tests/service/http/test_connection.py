@@ -552,3 +552,23 @@ async def test_a_body_that_began_behind_a_refusal_is_read_to_its_end() -> None:
         turns._next()
         http.send(whole[500:])
         assert await http.digit() == 8
+
+
+@run
+async def test_behind_a_429_of_a_full_server_reading_goes_on_at_once() -> None:
+    async with served() as server:
+        room = server.pipeline.admission.room
+        room.max_bytes = 30_000
+        first, second = await server.connect(), await server.connect()
+        first.send(post(b"7" * 20_000)[:-1])
+        await until(lambda: room.taken == 20_000)
+        turns = next(iter(server.connections))._edge.turns
+        turns.is_busy = lambda: True
+        turns._paused = True  # as while other calls wait
+        second.send(post(b"8" * 20_000))
+        assert (await second.answer())[0] == 429
+        second.send(post(b"8"))
+        assert await second.digit() == 8
+        turns._next()
+        first.send(b"7")
+        assert await first.digit() == 7
