@@ -572,3 +572,13 @@ async def test_behind_a_429_of_a_full_server_reading_goes_on_at_once() -> None:
         turns._next()
         first.send(b"7")
         assert await first.digit() == 7
+
+
+@run
+async def test_of_two_headers_of_one_name_the_last_counts() -> None:
+    async with served() as server:
+        http = await server.connect()
+        http.send(post(b"7", "x-request-id: first", "x-request-id: second"))
+        status, headers, _ = await http.answer()
+        assert (status, headers["x-request-id"]) == (200, "second")
+        assert not server.asked
