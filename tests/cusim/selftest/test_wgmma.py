@@ -45,7 +45,7 @@ def test_every_form_multiplies_in_every_order(kind: str, columns: int, registers
 def test_a_plain_store_without_a_fence_is_caught_where_stores_are_seen(build: Build) -> None:
     device = opened(build)
     if build is ORDERED:
-        with pytest.raises(FaultError, match=r"stored at .* without a fence\.proxy\.async"):
+        with pytest.raises(FaultError, match=r"stored at .*, but no fence\.proxy\.async follows"):
             multiplies_by_warpgroups(device, "PLAIN_STORE")
     else:
         assert multiplies_by_warpgroups(device, "PLAIN_STORE")

@@ -45,5 +45,5 @@ def test_what_is_declared_with_restrict_must_be_a_weight() -> None:
 
 
 def test_an_operand_that_is_missing_is_named() -> None:
-    with pytest.raises(KeyError, match=r"needs \['x'\], too"):
+    with pytest.raises(KeyError, match=r"lacks the operands \['x'\]"):
         Tape().emit(map_launch(tensor(FLOAT), tensor(FLOAT)), y=BufferOperand("y"))

@@ -235,7 +235,7 @@ def test_a_file_that_asks_for_a_softmax_of_probabilities_is_overruled(
     for stated in ("logits", "softmax", "sigmoid"):
         found = load_classifier(path, overrides={"preset": "unit", "output": stated})
         assert found.preprocessing.output is OutputKind.INDEPENDENT
-    assert 'output = "sigmoid" is overruled: Sigmoid bounds its output' in caplog.text
+    assert 'output = "sigmoid" is overruled, because Sigmoid bounds its output' in caplog.text
     # Whether they exclude each other the graph does not know.
     found = load_classifier(path, overrides={"preset": "unit", "output": "probabilities"})
     assert found.preprocessing.output is P

@@ -52,7 +52,8 @@ def test_classes_are_matched_by_their_numbers_or_by_their_names() -> None:
 def test_the_labels_that_changed_are_named() -> None:
     assert relabelled(CAT_DOG, CAT_DOG) == ""
     one = replace(CAT_DOG, labels=("cat", "Dog"))
-    assert relabelled(CAT_DOG, one) == "1 class has another label, as 'Dog' instead of 'dog'"
+    said = "1 class has another label, for example 'Dog' instead of 'dog'"
+    assert relabelled(CAT_DOG, one) == said
     assert relabelled(CAT_DOG, replace(CAT_DOG, labels=())) == "2 classes have other labels"
 
 
