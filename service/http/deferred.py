@@ -45,7 +45,8 @@ class Deferred:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, once the application is built."""
         if self._app is None:
-            self._app = await asyncio.wrap_future(self.begin())
+            # Shielded: a client that leaves must not cancel what the others wait for.
+            self._app = await asyncio.shield(asyncio.wrap_future(self.begin()))
         await self._app(scope, receive, send)
 
     def _built(self) -> ASGIApp:

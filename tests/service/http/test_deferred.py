@@ -1,6 +1,7 @@
 """The application that a thread builds while the server already answers."""
 
 import asyncio
+from concurrent.futures import Future
 from threading import Event, current_thread
 from typing import Any
 
@@ -68,6 +69,22 @@ def test_it_is_built_before_the_first_request_if_that_is_begun() -> None:
     assert built.paths == ["/v2/health/live"]
     asyncio.run(app(SCOPE, receive, send))
     assert len(built.threads) == 1
+
+
+def test_a_client_that_leaves_before_the_build_begins_does_not_cancel_it() -> None:
+    app = Deferred(Built())
+    waiting: Future[ASGIApp] = Future()  # its thread has not begun
+    app._building = waiting
+
+    async def leave() -> None:
+        request = asyncio.create_task(app(SCOPE, receive, send))
+        await asyncio.sleep(0)
+        request.cancel()
+        await asyncio.wait([request])
+        await asyncio.sleep(0)
+
+    asyncio.run(leave())
+    assert not waiting.cancelled()
 
 
 def test_a_request_raises_the_error_of_the_build() -> None:
