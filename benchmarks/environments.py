@@ -1,4 +1,5 @@
-"""Installs each server or exporter to compare, once, into a separate environment."""
+"""Installs the servers and exporters that Convoy is compared with. Each is installed once, into a
+separate environment."""
 
 import json
 import shutil
@@ -26,7 +27,7 @@ class NotInstalledError(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """Holds the folder in which packages are installed, and the packages' versions by lower-case
+    """The folder in which packages are installed, and the version of each package by its lower-case
     name."""
 
     folder: Path
@@ -44,7 +45,7 @@ class Environment:
 
 
 def folder_of(name: str, wanted: Sequence[str], root: Path) -> Path:
-    """Return the folder of an environment, whose name depends on the pins and on Python's
+    """Return the folder of an environment. Its name contains a digest of the pins and Python's
     version."""
     key = zlib.crc32(" ".join((sys.version, *wanted)).encode())
     return root / f"{name}-{key:08x}"
@@ -53,10 +54,8 @@ def folder_of(name: str, wanted: Sequence[str], root: Path) -> Path:
 def environment(
     name: str, wanted: Sequence[str], root: Path, say: Callable[[str], None]
 ) -> Environment:
-    """Return the environment with the `wanted` pins below `root`, and create it if it is missing.
-
-    Raises NotInstalledError.
-    """
+    """Return the environment below `root` that contains the `wanted` packages, each pinned to a
+    version. Create the environment if it is missing. Raises NotInstalledError."""
     folder = folder_of(name, wanted, root)
     done = folder / DONE
     if not done.is_file():

@@ -1,5 +1,5 @@
-"""Reads and writes rows of results as JSON lines. Each row has everything on which its number
-depends."""
+"""Reads and writes rows of results as JSON lines. A row includes everything on which its numbers
+depend."""
 
 import argparse
 import json
@@ -66,7 +66,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def where(device: Device, at: str) -> dict[str, object]:
-    """Return everything on which a number depends: the code, the device and the versions."""
+    """Return the facts on which measured numbers depend: the code, the device and the versions."""
     return {
         "kind": "measurement",
         "commit": at,
@@ -101,8 +101,8 @@ def read(file: Path) -> list[Row]:
 
 
 def fill(text: str, begin: str, end: str, content: str) -> str:
-    """Return a document with the text between two marks replaced. Raises ValueError if the marks
-    are missing."""
+    """Return a document in which the text between two marks is replaced. Raises ValueError if the
+    marks are missing."""
     if begin not in text or end not in text:
         raise ValueError(f"the document must contain the marks {begin} and {end}")
     return f"{text[: text.index(begin)]}{begin}\n{content}\n{text[text.index(end) :]}"
@@ -115,7 +115,7 @@ def markdown(headings: Sequence[str], *rows: Sequence[str]) -> str:
 
 
 def add_record(parser: argparse.ArgumentParser, file: Path) -> None:
-    """Add the option --record, which appends measurements to a file, by default to `file`."""
+    """Add the option --record, which appends measurements to a file. The default is `file`."""
     about = f"append the rows to FILE ({file.relative_to(ROOT)})"
     parser.add_argument("--record", nargs="?", const=file, type=Path, metavar="FILE", help=about)
 

@@ -1,13 +1,14 @@
-"""Compares Convoy's answers with those of the exporters' own pipelines.
+"""Compares Convoy's answers with the answers of the exporters' own pipelines.
 
     python -m benchmarks.exporters export [FOLDER] [--exporter NAME]...
     python -m benchmarks.exporters check [FOLDER]
     python -m benchmarks.exporters record [FOLDER]
 
-`export` installs each exporter, pinned, in a separate environment. Each exporter writes its models,
-and the answers of its own pipeline for the demo page's photographs. `check` lets Convoy classify
-the same photographs, without any flag, and writes docs/exporters.md. Its exit status is 1 if an
-answer is wrong without a warning. `record` copies the small models to the tests.
+`export` installs a pinned version of each exporter in a separate environment. Each exporter writes
+its models. Its own pipeline classifies the demo page's photographs, and these answers are written
+too. `check` lets Convoy classify the same photographs, without any flag, and writes
+docs/exporters.md. Its exit status is 1 if an answer is wrong and Convoy did not warn. `record`
+copies the small models to the tests.
 """
 
 import argparse
@@ -58,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def export(folder: Path, names: Sequence[str], console: Console) -> list[str]:
-    """Run the exporters' scripts. Return the names of exporters that could not be run."""
+    """Run the exporters' scripts. Return the names of the exporters whose scripts could not be
+    run."""
     folder.mkdir(parents=True, exist_ok=True)
     failed = []
     for exporter in EXPORTERS:
@@ -86,7 +88,7 @@ def installed(exporter: Exporter, console: Console) -> Environment:
 
 
 def record(folder: Path, recordings: Path) -> None:
-    """Copy every model of at most MOST_BYTES with its files to `recordings`."""
+    """Copy every model of at most MOST_BYTES, with all files of the model, to `recordings`."""
     for model in sorted(file.parent for file in folder.glob("*/expected.json")):
         files = [file for file in model.rglob("*") if file.is_file()]
         if sum(file.stat().st_size for file in files) <= MOST_BYTES:

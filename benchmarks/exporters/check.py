@@ -1,4 +1,5 @@
-"""Compares Convoy's answers, without any flag, with the answers of the exporters' pipelines."""
+"""Runs Convoy without any flag, and compares its answers with the answers of the exporters'
+pipelines."""
 
 import json
 import logging
@@ -40,7 +41,7 @@ _EXACT = ("--set", "exact=true")
 
 @dataclass(frozen=True)
 class Verdict:
-    """Holds the result of comparing Convoy's answers for one model with the answers of its
+    """Holds the result for one model: how Convoy's answers differ from the answers of the
     exporter's pipeline."""
 
     model: str
@@ -50,17 +51,17 @@ class Verdict:
 
 
 def check(folder: Path, photographs: Path) -> Iterator[Verdict]:
-    """Yield a verdict for each model below the folder into which the exporters wrote."""
+    """Yield a verdict for each exported model below the folder."""
     for expected in sorted(folder.glob(f"*/{EXPECTED}")):
         yield verdict(expected.parent, photographs)
 
 
 def verdict(model: Path, photographs: Path) -> Verdict:
-    """Return a verdict on the answers that `convoy classify` gives for one model's folder without
-    any flag.
+    """Classify the photographs with `convoy classify` and no flag, and return a verdict on the
+    answers.
 
-    If an answer differs too much, Convoy classifies again with exact pixels. This shows whether
-    pixels that differ in their last bit explain the difference.
+    If an answer differs too much, Convoy classifies again with exact pixels. If the answers then
+    agree, rounding of pixels explains the difference.
     """
     found = _asked(model, photographs)
     if found.difference is not None and found.difference > TOLERANCE:
@@ -73,8 +74,8 @@ def verdict(model: Path, photographs: Path) -> Verdict:
 
 
 def _own(model: Path) -> float:
-    """Return the largest difference between the answers in `EXPECTED` and in `OTHERWISE`, or 0
-    without an `OTHERWISE`."""
+    """Return the largest difference between the answers in the model's files `EXPECTED` and
+    `OTHERWISE`. Return 0 if the model has no file `OTHERWISE`."""
     if not (model / OTHERWISE).exists():
         return 0.0
     one: dict[str, list[float]] = json.loads((model / EXPECTED).read_text())
@@ -112,8 +113,8 @@ def _asked(model: Path, photographs: Path, *flags: str) -> Verdict:
 
 @contextmanager
 def _heard() -> Iterator[list[str]]:
-    """Collect the warnings that are logged within this block. Because this adds a log handler, the
-    command adds none."""
+    """Collect the warnings that are logged within this block. This function installs a log handler.
+    The command then finds this handler and installs none of its own."""
     handler, lines = BufferingHandler(_MOST_LINES), list[str]()
     handler.setLevel(logging.WARNING)
     root = logging.getLogger()

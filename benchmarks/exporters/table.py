@@ -42,7 +42,7 @@ and some of their pixels differ from Pillow's by 1.
 
 
 def table(verdicts: Sequence[Verdict], commit: str) -> str:
-    """Return the page, with a row per model in the order of names."""
+    """Return the page. Its table has a row for each model, sorted by the model's name."""
     counted = Counter(each.outcome for each in verdicts)
     right = sum(counted[outcome] for outcome in ARE_RIGHT)
     others = [f"{n} {outcome}" for outcome, n in counted.items() if outcome not in ARE_RIGHT]

@@ -1,8 +1,8 @@
 """Writes files in the documented formats of exporters that cannot run here.
 
 Custom Vision exports only from its service, ML.NET only from .NET, and AutoGluon needs gigabytes of
-packages. So PyTorch exports a network, and onnx.helper gives it the inputs, outputs and metadata of
-these formats.
+packages. Instead of these exporters, PyTorch exports a network. onnx.helper then adds the inputs,
+outputs and metadata of each format.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,8 @@ LABELS = list(COLOURS)
 def exported(
     place: Path, network: Any, names: tuple[str, ...], example: torch.Tensor, opset: int = 13
 ) -> Any:
-    """Return the network as PyTorch's older exporter writes it. The input's name comes first."""
+    """Export a network with PyTorch's older exporter, and return the model. `names` lists the
+    input's name first."""
     file = str(place / "model.onnx")
     torch.onnx.export(
         network.eval(),
@@ -40,7 +41,8 @@ def exported(
 
 
 def with_zipmap(model: Any, scores: str, label: str, loss: str) -> None:
-    """Give a model the outputs of Custom Vision and of scikit-learn: a label and a map."""
+    """Replace a model's output by the two outputs of Custom Vision and scikit-learn: a label, and a
+    map from labels to scores."""
     graph = model.graph
     texts = [text.encode() for text in LABELS]
     graph.node.append(helper.make_node("ArgMax", [scores], ["best"], axis=1, keepdims=0))
@@ -62,7 +64,8 @@ def with_zipmap(model: Any, scores: str, label: str, loss: str) -> None:
 
 
 def said(model: Any, **properties: str) -> None:
-    """Write `metadata_props`. Two underscores in an argument's name stand for a dot."""
+    """Set the model's `metadata_props` to `properties`. Two underscores in a name stand for a
+    dot."""
     helper.set_model_props(model, {k.replace("__", "."): v for k, v in properties.items()})
 
 

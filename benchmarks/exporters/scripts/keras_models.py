@@ -45,8 +45,8 @@ def small(kind: str) -> Any:
 
 
 def lively(network: Any, seen: Any) -> None:
-    """Set a network's statistics from images, N×H×W×3, and scale its last layer so that answers
-    differ."""
+    """Set the network's statistics from images, N×H×W×3. Scale its last layer so that different
+    images have different answers."""
     for layer in network._flatten_layers(include_self=False):
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.momentum = 0.0

@@ -1,9 +1,10 @@
 """Builds PyTorch networks whose answers reveal which pixels they received.
 
-Runs in an exporter's environment. Random networks give nearly the same answers for all images. If
-activations cut off half of the values, a network amplifies a change of a pixel's last bit hundreds
-of times. So these networks have the statistics of trained networks: their normalisations keep most
-values where activations are nearly linear, and their last layer spreads the answers.
+Runs in an exporter's environment. Random networks have two defects. They give nearly the same
+answers for all images. Also, their activations cut off half of the values, which amplifies a change
+of a pixel's last bit hundreds of times. These networks imitate trained networks instead. Their
+normalisations keep most values in the range in which activations are nearly linear, and their last
+layer spreads the answers.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +23,8 @@ class Colours(nn.Module):
     """Scores how close the mean colour of an image is to each of seven colours, after two
     convolutions.
 
-    It expects pixels (RGB in [0, 1] − mean) / deviation, in the order of `channels`.
+    Its input is (RGB − mean) / deviation, with RGB in [0, 1] and the channels in the order
+    `channels`.
     """
 
     def __init__(self, mean: Any, deviation: Any, channels: str = "rgb", scale: float = 6) -> None:
@@ -57,14 +59,15 @@ class Colours(nn.Module):
 
 
 class Then(nn.Module):
-    """Applies a function to a network's output. People often export such a wrapper."""
+    """Runs a network and applies a function, such as softmax, to the output. People often export
+    networks in this form."""
 
     def __init__(self, network: nn.Module, last: Any) -> None:
         super().__init__()
         self.network, self.last = network, last
 
     def forward(self, pixels: torch.Tensor) -> Any:
-        """Return the function of the logits."""
+        """Return the function's result for the network's output."""
         return self.last(self.network(pixels))
 
 
@@ -93,11 +96,9 @@ def separable(*normalised: Any) -> nn.Module:
 
 
 def lively(network: nn.Module, pixels: torch.Tensor) -> nn.Module:
-    """Return the network in inference mode, with the statistics of a trained network (see the
-    module's docstring).
-
-    `pixels`, N×3×H×W, are preprocessed like later inputs of the network.
-    """
+    """Give the network the statistics of a trained network (see the module's docstring), and return
+    it in inference mode. The statistics are computed from `pixels`, N×3×H×W, which are preprocessed
+    images."""
     torch.manual_seed(1)
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
@@ -123,8 +124,8 @@ def lively(network: nn.Module, pixels: torch.Tensor) -> nn.Module:
 
 
 def scores_of(output: Any) -> torch.Tensor:
-    """Return the logits of a network, whose output may have a type of transformers or
-    Ultralytics."""
+    """Return a network's logits. transformers and Ultralytics return them within an object of their
+    own."""
     output = output[-1] if isinstance(output, tuple) else output
     return getattr(output, "logits", output)
 
@@ -141,11 +142,11 @@ def export(
     beside: Callable[[Path], object] = lambda _: None,
     meaning: Callable[[Any], Sequence[float]] = softmax,
 ) -> None:
-    """Export a network with statistics from the photographs, and record its answers for the
-    photographs.
+    """Set a network's statistics from the photographs, export the network, and record its answers
+    for the photographs.
 
     PyTorch's newer exporter is used if `number` is odd. `beside` writes the files that accompany
-    the model; `meaning` converts logits to probabilities.
+    the model. `meaning` converts logits to probabilities.
     """
     images = [Image.open(photograph).convert("RGB") for photograph in photographs]
     pixels = torch.stack([transforms(image) for image in images])

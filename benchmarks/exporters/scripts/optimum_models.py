@@ -1,4 +1,5 @@
-"""Exports networks of transformers with optimum, from the folder that save_pretrained writes."""
+"""Exports networks of transformers with optimum. Its input is the folder that save_pretrained
+writes."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

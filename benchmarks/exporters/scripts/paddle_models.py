@@ -77,8 +77,10 @@ def main() -> None:
 
 
 def pixels(image: Image.Image) -> Any:
-    """Return the pixels, 1×3×224×224, as PaddleClas computes them from inference.yml. PaddleClas
-    rounds the sides of the resized image, and truncates the offset of the crop."""
+    """Return an image's pixels, 1×3×224×224, as PaddleClas computes them from inference.yml.
+
+    PaddleClas rounds the sides of the resized image, and rounds down the offset of the crop.
+    """
     factor = 256 / min(image.size)
     width, height = (round(side * factor) for side in image.size)
     left, top = (width - 224) // 2, (height - 224) // 2
@@ -89,7 +91,8 @@ def pixels(image: Image.Image) -> Any:
 
 
 def liven(network: Any, seen: Any) -> None:
-    """Set the network's statistics from inputs, and scale its last layer so that answers differ."""
+    """Set the network's statistics from inputs. Scale its last layer so that different images have
+    different answers."""
     network.train()
     for layer in network.sublayers():
         if hasattr(layer, "_momentum"):

@@ -1,5 +1,5 @@
-"""Defines how the scripts call PyTorch's two exporters: with a dynamic batch size, as PyTorch's
-documentation shows."""
+"""Defines the options with which the scripts call PyTorch's two exporters. As PyTorch's
+documentation shows, the batch size is dynamic."""
 
 import torch
 

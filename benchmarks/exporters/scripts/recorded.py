@@ -69,7 +69,8 @@ def attempt(name: str, work: Callable[[], None]) -> None:
 
 
 def resized(image: Image.Image, size: int, shorter: int, resample: Any = Image.BILINEAR) -> Any:
-    """Return the pixels, uint8 H×W×3, of the centre of an image whose shorter side is `shorter`."""
+    """Resize an image so that its shorter side is `shorter`. Return the pixels of its centre,
+    size×size×3 in uint8."""
     width, height = image.size
     if width <= height:
         small = image.resize((shorter, int(shorter * height / width)), resample)
@@ -86,7 +87,7 @@ def softmax(scores: Any) -> Any:
 
 
 def sigmoid(scores: Any) -> Any:
-    """Return the independent probabilities of logits, in float64."""
+    """Return the probability of each class from its own logit, in float64."""
     return 1 / (1 + np.exp(-np.asarray(scores, np.float64)))
 
 

@@ -1,5 +1,5 @@
-"""Exports a classifier of scikit-learn with skl2onnx, in three forms. Its inputs are flat rows of
-pixels."""
+"""Exports a classifier of scikit-learn with skl2onnx, in three forms. The classifier takes each
+image as a flat row of pixels."""
 
 from pathlib import Path
 from typing import Any

@@ -28,7 +28,7 @@ def tensor(image: Image.Image, normalised: Any, channels: str = "rgb") -> torch.
 
 
 def one_minus(scores: Any) -> list[float]:
-    """Return the probabilities of "no" and "yes" from a model with one output."""
+    """Return the probabilities of "no" and "yes". The model has one output, the logit of "yes"."""
     (yes,) = sigmoid(np.ravel(scores))
     return [1 - yes, yes]
 

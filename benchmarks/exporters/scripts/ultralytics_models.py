@@ -1,5 +1,5 @@
-"""Exports Ultralytics' classifiers with Ultralytics' own command, and runs them with its own
-pipeline."""
+"""Exports Ultralytics' classifiers with Ultralytics' own command, and runs them with Ultralytics'
+own pipeline."""
 
 import shutil
 from collections.abc import Sequence
@@ -23,8 +23,7 @@ def pixels(photographs: Sequence[Path]) -> torch.Tensor:
 
 
 def main() -> None:
-    """Export each network with five classes. Its statistics are the statistics of a trained
-    network."""
+    """Give each network five classes and the statistics of a trained network, and export it."""
     folder, photographs = asked()
     for name, options in (
         ("yolov8n-cls", {}),
