@@ -1,5 +1,5 @@
-"""Checks families of classifiers: whether they run on Convoy's kernels, their launches, and their
-errors.
+"""Checks whether families of classifiers run on Convoy's kernels. Also measures their errors, and
+counts their launches.
 
     python -m benchmarks.families export [FOLDER] [--family NAME]... [--exporter NAME]
     python -m benchmarks.families check [FOLDER] [--family NAME]... [--no-plans] [--simulate]
@@ -8,10 +8,11 @@ errors.
 Exports 65 small networks from families of timm and Ultralytics with both exporters of PyTorch, for
 batch size 1 and for any batch size, and checks these files with Convoy. `export` needs torch, timm
 and onnxscript, and ultralytics for YOLO. Rows are added to benchmarks/results/families.jsonl; the
-models stay in FOLDER, outside the repository. Plans and their estimates take most of the time. With
---no-plans, a file's row has the error of its scores, and either says that kernels run it or names
-the node that prevents this. --simulate runs the newest export of each named family on Convoy's
-kernels, simulated on the CPU; each takes minutes.
+models stay in FOLDER, outside the repository. Plans and their estimates take most of the time, and
+--no-plans omits both. Then a file's row has only the error of its scores, and says whether Convoy's
+kernels can run the file. If they cannot, the row names the node that prevents this. --simulate runs
+the newest export of each named family on Convoy's kernels, simulated on the CPU. Each export takes
+minutes.
 """
 
 import argparse

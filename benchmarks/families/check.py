@@ -1,8 +1,9 @@
-"""Checks the exported networks: whether Convoy loads each network, its launches, and its errors.
+"""Checks whether Convoy loads each exported network. Counts the network's launches, and measures
+its errors.
 
-An error is the largest difference from PyTorch's scores, relative to the image's largest score.
-Three errors are measured: of the model file in ONNX Runtime alone, of the loader's normal form in
-ONNX Runtime, and of the engine on the simulator.
+An error is the largest difference from PyTorch's scores, relative to the image's largest score. The
+error of a network is measured three times. ONNX Runtime runs the model file, then ONNX Runtime runs
+the loader's normal form, and then Convoy's engine runs on the simulator.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +37,7 @@ IMAGE = (3, SIZE, SIZE)
 
 
 def plain(side: int = SIZE) -> Preprocessing:
-    """Return the preprocessing of square images with a given side."""
+    """Return the preprocessing of square images whose side is `side` pixels."""
     raw = PRESETS["raw"].at(side, side)
     return replace(raw, crop_mode=CropMode.SQUASH, resize=side, scale=1 / 255)
 
@@ -55,9 +56,10 @@ class ReferenceScores:
 def check(
     folder: Path, families: Sequence[str] = FAMILIES, *, planned: bool = True
 ) -> Iterator[Row]:
-    """Yield a row for each export of the families in the folder that `export` wrote.
+    """Yield a row for each file that `export` wrote into the folder for these families.
 
-    If `planned`, rows have launches and estimates, which take most of the time.
+    If `planned`, the rows include launches and estimated times. Computing them takes most of the
+    time.
     """
     for name in families:
         kept = np.load(folder / f"{name}.npz")
@@ -92,8 +94,8 @@ def _checked(file: Path, expected: ReferenceScores, *, planned: bool) -> dict[st
 
 
 def _planned(classifier: Classifier) -> dict[str, Any]:
-    """Return the launches of the plans for an H200. In fp16, also return the time of these
-    launches, both by the cost model and at the GPU's peak rates."""
+    """Return the number of launches on an H200. For fp16, also return the estimated time, and the
+    least time in which the GPU could run the launches at its peak rates."""
     found: dict[str, Any] = {}
     for n in (1, 8):
         at = "" if n == 1 else f"_at_{n}"
@@ -123,8 +125,8 @@ def _scores(
 
 
 def simulate(folder: Path, families: Sequence[str]) -> Iterator[Row]:
-    """Run one image of each family on Convoy's kernels in the simulator, and yield a row for
-    each."""
+    """Run one image of each family on Convoy's kernels in the simulator, and yield a row for each
+    family."""
     for name in families:
         kept = np.load(folder / f"{name}.npz")
         proto = onnx.load(folder / f"{name}.dynamo.dynamic.onnx")

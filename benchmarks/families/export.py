@@ -1,10 +1,10 @@
 """Exports one small member of each family of timm and Ultralytics from PyTorch: first convolutional
 networks, then networks with attention.
 
-Weights are random, and normalisations have statistics as if they had seen data. With scales of 1
-and shifts of 0, a network would hide mistakes in both. If a network's scores hardly depend on the
-image, as after ConvMixer's 64 layers, its filters are scaled up. Only this module imports PyTorch,
-timm and Ultralytics, and only when needed.
+Weights are random. The scales, shifts and statistics of normalisations are random too, because
+their initial values of 1 and 0 would hide mistakes. If a network's scores hardly depend on the
+image, as after ConvMixer's 64 layers, its filters are scaled up. In this package, only this module
+imports PyTorch, timm and Ultralytics. It imports them when it needs them.
 """
 
 import io
@@ -133,11 +133,11 @@ def export(
     families: Sequence[str] = FAMILIES,
     exporters: Sequence[str] = tuple(EXPORTERS),
 ) -> Iterator[str]:
-    """Write each network's exports, its images and PyTorch's scores, and yield a line about each
+    """Export each network, write its images and PyTorch's scores, and yield a line about each
     export.
 
-    Exports that exist or have failed before are skipped. Raises ImportError if torch, timm or
-    ultralytics is needed but not installed.
+    Exports that already exist, or that failed in an earlier run, are skipped. Raises ImportError if
+    torch, timm or ultralytics is needed but not installed.
     """
     import torch  # noqa: PLC0415  hundreds of megabytes, which only this needs
 
@@ -197,10 +197,10 @@ def _alike(scores: NDArray[np.float32]) -> bool:
 
 
 def _strengthen(torch: Any, network: Any) -> None:
-    """Draw new filters with which a convolution's output varies as much as its input (He et al.
+    """Draw new filters so that each convolution's output varies as much as its input (He et al.
     2015).
 
-    With PyTorch's default filters the output varies at most a third as much.
+    With PyTorch's default filters, the output varies at most a third as much as the input.
     """
     for module in network.modules():
         if isinstance(module, torch.nn.Conv2d):

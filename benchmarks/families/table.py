@@ -31,8 +31,8 @@ ONNX Runtime; the list below the table names these nodes. The columns have these
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Return the document, which shows the rows and the reasons why files do not load. Families
-    without rows are left out."""
+    """Return the document. It shows the rows, and why files do not load. Families without rows are
+    left out."""
     newest: dict[tuple[str, str, str], Row] = {}
     simulated: dict[str, float] = {}
     for row in rows:
@@ -76,8 +76,8 @@ def _line(family: str, rows: Sequence[Row], simulated: Mapping[str, float]) -> s
 
 
 def _estimate(rows: Sequence[Row], at: str) -> str:
-    """Return the estimated time of the slowest file, and the least time in which the GPU could run
-    its launches, both in µs."""
+    """For the file with the longest estimated time, return this time and, in brackets, the least
+    time in which the GPU could run the file's launches. Both are in µs."""
     found = [
         (row[f"fp16_us{at}"], row[f"fp16_roofline_us{at}"]) for row in rows if f"fp16_us{at}" in row
     ]
