@@ -1,4 +1,4 @@
-"""Runs commands.py. If `carry` packed Python packages, this process can import them."""
+"""Runs commands.py, with the Python packages that `carry` packed, if there are any."""
 
 import sys
 

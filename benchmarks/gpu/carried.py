@@ -1,10 +1,9 @@
-"""Unpacks the folder that `carry` made, on the GPU machine. Every command uses it.
+"""Unpacks, on the GPU machine, the folder that `carry` made. Every command calls this module.
 
-.gpu/COMMIT            the checkout's commit, since there is no git
-.gpu/PYTHON            the wheels' version of Python; other versions do not use the wheels
-.gpu/wheels/*.whl      packages of service and tests that the machine may lack
-.gpu/cubins.tar.xz     all compiled kernels, for the cache that all processes share
-.gpu/data/             SqueezeNet, photographs, labels
+.gpu/COMMIT the checkout's commit, since there is no git .gpu/PYTHON the wheels' version of Python;
+other versions do not use the wheels .gpu/wheels/*.whl packages of service and tests that the
+machine may lack .gpu/cubins.tar.xz all compiled kernels, for the cache that all processes share
+.gpu/data/ SqueezeNet, photographs, labels
 """
 
 import os
@@ -31,8 +30,8 @@ _NAMES = ("squeezenet1.1-fp16.onnx", "images", "imagenet_labels.txt")
 def python(
     carried: Path = CARRIED, cache: Path = DEFAULT_CACHE, *, tf32: bool = False
 ) -> list[str]:
-    """Return the command that runs Python with the carried packages, if there are any for this
-    version. Libraries do not use TF32 unless `tf32` is set.
+    """Return the command that runs Python. If packages for this version of Python were carried, the
+    command lets Python import them. Libraries do not use TF32 unless `tf32` is set.
 
     The first call unpacks the carried files. Kernels are unpacked into `cache`.
     """
@@ -53,8 +52,8 @@ def python(
 
 
 def enter(arguments: Sequence[str], carried: Path = CARRIED) -> None:
-    """Replace this process by the command that `python` returns, if there are carried packages that
-    this process cannot import."""
+    """If packages were carried and this process does not import from them yet, replace this process
+    by a Python that does."""
     command = python(carried)
     added = f"PYTHONPATH={carried / SITE}"
     if added in command and str(carried / SITE) not in sys.path:

@@ -49,9 +49,10 @@ machine."""
 def carry(folder: Path = CARRIED, *, release: str = NVRTC) -> list[tuple[str, int]]:
     """Replace the folder's contents, and return its files with their sizes in bytes.
 
-    Kernels are compiled with a `release` of NVRTC, which must be the GPU machine's release. Needs
-    the folder that `data` finds, and a package index. Raises FileNotFoundError if SqueezeNet or the
-    photographs are missing, and ValueError if the folder and the checkout together are too large.
+    Kernels are compiled with the given `release` of NVRTC, which must be the GPU machine's release.
+    Needs a package index, and the folder that `carried.data` returns. Raises FileNotFoundError if
+    SqueezeNet or the photographs are missing, and ValueError if the folder and the checkout
+    together are too large.
     """
     source = data(Path("nowhere"))
     if source is None:
@@ -75,15 +76,17 @@ def carry(folder: Path = CARRIED, *, release: str = NVRTC) -> list[tuple[str, in
 
 
 def checkout_files() -> list[str]:
-    """Return the names of the files that are sent: the files that git does not ignore."""
+    """Return the names of the files to send, which are all files of the checkout that git does not
+    ignore."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [name for name in names.split("\0") if name and (ROOT / name).is_file()]
 
 
 def pins(package: str, *more: str) -> list[str]:
-    """Return the packages that `package` needs, and the packages `more` with all that they need.
-    All are pinned to this machine's versions. Packages that the GPU machine has are left out."""
+    """Return the dependencies of `package`, the packages `more`, and the dependencies of `more`.
+    All are pinned to this machine's versions. Packages that the GPU machine already has are left
+    out."""
     found = {name: version(name) for name in more}
     waiting = [package, *more]
     while waiting:
@@ -99,7 +102,8 @@ def pins(package: str, *more: str) -> list[str]:
 
 
 def _requirements(package: str) -> Iterator[str]:
-    """Yield the normalised names of the packages that `package` requires without extras."""
+    """Yield the normalised names of the dependencies of `package`, except the dependencies of its
+    extras."""
     for line in distribution(package).requires or ():
         if "extra ==" not in line:
             yield re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", line)[0]).lower()

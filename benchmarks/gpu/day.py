@@ -5,8 +5,8 @@ limit.
     python3 -m benchmarks.gpu day speed --out "$OUT"      # how fast is everything?
 
 The output of all stages is written to day.log. Whenever a stage ends, a line in day.jsonl says when
-it began and how it ended. When the time of a part is over, its remaining stages are left out. No
-stage changes the GPU's clocks, power limits or partitions.
+it began and how it ended. When the time of a part is over, the remaining stages of the part are not
+run. No stage changes the GPU's clocks, power limits or partitions.
 """
 
 import shutil
@@ -46,11 +46,12 @@ _MOST_LOG_BYTES = 12 << 20
 
 @dataclass(frozen=True)
 class Stage:
-    """Describes one command of a day, with its expected time and its time limit in seconds.
+    """Describes one stage of a day: a command, its expected time and its time limit, both in
+    seconds.
 
-    In `arguments`, {out} stands for the results' folder and {seconds} for slightly less than the
-    limit. If there is a `program`, such as a profiler, it runs Python. The stage is left out if the
-    program is not installed.
+    In `arguments`, {out} stands for the results' folder, and {seconds} for slightly less than the
+    limit. `program` is a command, such as a profiler, that starts Python. The stage is skipped if
+    this program is not installed.
     """
 
     name: str
@@ -169,8 +170,8 @@ def _run_stage(
 
 
 def here() -> Iterator[str]:
-    """Yield this machine's versions, on which results depend, and whether the carried kernels match
-    them."""
+    """Yield the versions on which results depend, and whether the carried kernels were compiled by
+    this machine's compiler."""
     yield f"driver {nvidia_driver()}"
     for installed in sorted(distributions(), key=lambda each: each.name.lower()):
         if installed.name.lower().startswith(_TOLD):
@@ -185,8 +186,8 @@ def here() -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    """Yield each command of a day, followed by its stages with the latest time at which each stage
-    ends."""
+    """Yield each command of a day, and after it a line for each of its stages. The line says when
+    the stage ends at the latest."""
     total = START_S
     for part, stages in PARTS.items():
         limit = sum(stage.limit for stage in stages)

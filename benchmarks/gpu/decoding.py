@@ -1,5 +1,5 @@
-"""Times the decoding of JPEG files on a device: all its launches, and its launches up to each of
-several kernels."""
+"""Times the decoding of JPEG files on a device. For each of several kernels, it times all launches
+up to this kernel."""
 
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
@@ -68,10 +68,10 @@ def _all_of(size: tuple[int, int]) -> Resize:
 def measure_decoding(
     device: Device, unit: Unit, effort: Effort | None = None, folder: Path | None = None
 ) -> list[Row]:
-    """Return a row for each kernel in LAST, measured with a batch of photographs of about the
-    median size.
+    """Time a batch of photographs of about the median size. Return a row for each kernel in LAST,
+    with the time of all launches up to this kernel.
 
-    The files are read from pinned memory. Raises RefusedError if the device flags a file.
+    The files are read from pinned memory. Raises RefusedError if the device cannot decode a file.
     """
     effort, n = effort or Effort(), unit.n
     every = photographs(unit.subject, folder)

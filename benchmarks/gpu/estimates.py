@@ -36,7 +36,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Holds numbers that say how well the estimates predict the measured times."""
+    """Holds statistics of how well the estimates predict the measured times."""
 
     layers: int
     rank_correlation: float  # Spearman's
@@ -50,10 +50,10 @@ class Check:
 
 
 def pairs(rows: Iterable[Row], constants: Constants = ASSUMED) -> Iterator[Pair]:
-    """Yield a pair for each measured layer of the suites, with a warm or a cold cache.
+    """Yield a pair for each row that measures Convoy on a layer of the suites, with a warm or a
+    cold cache.
 
-    Rows with a choice that no longer exists, and rows from a GPU other than an H100 or H200, are
-    left out.
+    Rows are skipped if their choice no longer exists, or if their GPU is not an H100 or H200.
     """
     problems = _problems()
     for row in rows:
@@ -98,7 +98,8 @@ def _centred_ranks(values: Numbers) -> Numbers:
 
 
 def readings(rows: Iterable[Row]) -> list[Reading]:
-    """Return the readings that the rows contain. The cost model's constants are fitted to them."""
+    """Return the readings that the rows contain. A reading is a measurement to which the cost
+    model's constants are fitted."""
     return [
         Reading(row["reading"], row["conditions"], float(row["p50_us"]))
         for row in rows

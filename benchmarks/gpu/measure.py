@@ -1,5 +1,4 @@
-"""Measures the units of units.py on the GPU with the benchmarks of kernels, networks and
-serving."""
+"""Measures units (units.py) on the GPU with the benchmarks of kernels, networks and serving."""
 
 import ctypes
 import signal
@@ -51,8 +50,8 @@ DIE_WITH_PARENT = f"import ctypes; ctypes.CDLL(None).prctl(1, {int(signal.SIGKIL
 
 
 def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
-    """Return the function that measures units of one kind and side. Raises BaselineError for a
-    missing library or an unknown side."""
+    """Return the function that measures units of this kind for this side. Raises BaselineError if a
+    library is missing or the side is unknown."""
     checked_side(side.removesuffix(WITH_TF32))
     store = TuningStore(out / "tuning.json")
     if kind == MICRO:
@@ -65,8 +64,8 @@ def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
 
 
 def checked_side(side: str) -> str:
-    """Return `side` if it is the name of a side. Raises BaselineError, which lists all sides, for
-    any other text."""
+    """Return `side` if it is known. Otherwise raises BaselineError, whose message lists all
+    sides."""
     if side not in SIDES:
         raise BaselineError(f"{side!r} is not a side; the sides are {', '.join(sorted(SIDES))}")
     return side
@@ -75,7 +74,7 @@ def checked_side(side: str) -> str:
 def measure_constants(
     device: Device, unit: Unit, effort: micro.Effort = _MICRO_EFFORT
 ) -> list[Row]:
-    """Return a row for each reading, which is a measurement to which the cost model is fitted."""
+    """Measure the constants of the cost model. Return a row for each reading."""
     with micro.laboratory(device, effort) as at:
         readings = micro.MEASUREMENTS[unit.subject](at)
     return [
@@ -105,7 +104,8 @@ def _layers(name: str, device: Device, store: TuningStore, effort: Effort = _EFF
 
 
 def rows_of(problem: ConvProblem, side: str, outcome: Outcome, effort: Effort) -> list[Row]:
-    """Return a row for each state of the cache, or no rows if no candidate could run."""
+    """Return a row with the fastest candidate for each state of the cache. Return no rows if no
+    candidate could run."""
     return [
         {
             "problem": str(problem),
@@ -189,8 +189,8 @@ def _requests(device: str = "cuda", load_s: float = LOAD_S) -> Measure:
 
 
 def main(kind: str, side: str, out: Path, commit: str) -> None:
-    """Measure on the GPU. Raises SystemExit, which gives the reason, if there is no GPU or a
-    library is missing.
+    """Measure on the GPU. Raises SystemExit with the reason if there is no GPU or a library is
+    missing.
 
     When the run that started this process ends, this process is killed too, so that the next run
     has the GPU to itself.

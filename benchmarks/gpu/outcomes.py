@@ -1,8 +1,9 @@
 """Writes the outcome of each test as it ends: `pytest -p benchmarks.gpu.outcomes --outcomes FILE`.
 
-If the process is killed, the file has the outcome of each test that had ended. The running test is
-recorded as begun, and the remaining tests as waiting. A second process with the same file and run
-leaves out all tests that have begun. So it continues after the test that stopped the first process.
+If the process is killed, the file has the outcome of each test that had ended. The test that was
+running is recorded as begun, and the tests after it as waiting. A second process with the same file
+and run skips all tests that have begun. So it continues after the test that stopped the first
+process.
 """
 
 from collections.abc import Iterable
@@ -25,7 +26,7 @@ def pytest_addoption(parser: "pytest.Parser") -> None:
 
 
 def pytest_configure(config: "pytest.Config") -> None:
-    """Begin to write if a file is named."""
+    """Begin to write outcomes if the option --outcomes names a file."""
     if file := config.getoption("--outcomes"):
         config.pluginmanager.register(_Writer(file, config.getoption("--outcomes-of")))
 
@@ -84,11 +85,9 @@ def _why(report: "pytest.TestReport | pytest.CollectReport") -> str:
 
 
 def ends_of(lines: Iterable[Row], run: str) -> dict[str, str]:
-    """Return the outcome of each test of a run, by name. A test that has not ended has the outcome
-    WAITS or BEGAN.
-
-    A test counts as failed if it passed but its fixtures then failed.
-    """
+    """Return the outcome of each test of a run, by the test's name. Tests that have not ended have
+    the outcome WAITS or BEGAN. If a test passes and its fixtures then fail, the test counts as
+    failed."""
     ends: dict[str, str] = {}
     for line in lines:
         if line["run"] == run and ends.get(line["test"]) in (None, WAITS, BEGAN, PASSED):

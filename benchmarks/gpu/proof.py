@@ -52,8 +52,8 @@ _LONG = "vgg19 or densenet or 4096"
 
 @dataclass(frozen=True)
 class Group:
-    """Names files and folders of tests. Of their tests marked `gpu`, those run that pytest's -m
-    (`marks`) and -k (`names`) select."""
+    """Names files and folders of tests. The group contains their tests that have the mark `gpu` and
+    that pytest's options -m (`marks`) and -k (`names`) select."""
 
     tests: tuple[str, ...]
     marks: str = "not slow"
@@ -131,7 +131,8 @@ def prove(groups: Mapping[str, Sequence[str]], seconds: float, commit: str, out:
 
 
 def _run(tests: Sequence[str], deadline: float, outcomes: Path, run: str) -> str:
-    """Run tests until all have begun or the time is over. Return how the last process ended."""
+    """Run a group's tests until all have begun or the time is over. Return how the last process
+    ended."""
     plugin = ("-p", "benchmarks.gpu.outcomes", f"--outcomes={outcomes}", f"--outcomes-of={run}")
     alone = "--continue-on-collection-errors"  # run the other files if one cannot be imported
     begun, ended = 0, ""
@@ -149,10 +150,10 @@ def _run(tests: Sequence[str], deadline: float, outcomes: Path, run: str) -> str
 
 
 def limited(command: Sequence[str], seconds: float, **options: Any) -> int | None:
-    """Return a command's exit status, or None if it was killed after `seconds`.
+    """Run a command. Return its exit status, or None if it was killed after `seconds`. In both
+    cases, all processes that the command started are killed at the end.
 
-    All processes that the command started are killed in any case. If `seconds` is not positive, the
-    command is not started.
+    If `seconds` is not positive, the command is not started.
     """
     if seconds <= 0:
         return None

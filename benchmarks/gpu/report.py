@@ -27,7 +27,8 @@ _NOTES = """\
 
 
 def rows_of(lines: Iterable[Row]) -> list[Row]:
-    """Return the measured rows. Each row includes the fields that all rows of its line share."""
+    """Return the measured rows. A line holds several rows and the fields that these rows share, and
+    every returned row includes these fields."""
     found: list[Row] = []
     for line in lines:
         shared = {key: value for key, value in line.items() if key != "rows"}
@@ -140,7 +141,8 @@ def _layer_table(rows: Sequence[Row], suite: str, n: int) -> str:
 
 def _totals(rows: Sequence[Row], suite: str) -> str:
     """Return a table of the times summed over all layers of a suite, with a row for each N, as in
-    Lavin & Gray's tables 5 and 6. A layer that occurs several times is counted as often."""
+    Lavin & Gray's tables 5 and 6. A layer that occurs several times in the network is counted each
+    time."""
     layers, cells = MEASURED[suite], []
     for n in PAPERS_BATCHES[suite]:
         found = compare(rows, layers, n, "warm")
@@ -179,7 +181,8 @@ def _goals(rows: Sequence[Row]) -> str:
 
 
 def _constants(rows: Sequence[Row]) -> Iterable[str]:
-    """Yield a table of readings, and a table of assumed and measured constants."""
+    """Yield two tables: the readings, and the constants of the cost model as assumed and as
+    measured."""
     found = readings(rows)
     if not found:
         return
@@ -224,8 +227,8 @@ def _cost_model(layers: Sequence[Row], rows: Sequence[Row]) -> str:
 
 
 def _known_constants(rows: Sequence[Row]) -> dict[str, Constants]:
-    """Return the sets of constants with which to check the cost model: the assumed constants and,
-    if there are measurements, the measured constants."""
+    """Return the sets of constants with which the cost model is checked: the assumed constants and,
+    if there are readings, the constants that are fitted to them."""
     try:
         return {"assumed": ASSUMED, "measured": fitted(readings(rows))}
     except ValueError:

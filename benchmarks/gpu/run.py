@@ -1,9 +1,9 @@
-"""Measures units until the time is over. The next run continues from there.
+"""Measures units until the time is over. The next run continues with the remaining units.
 
     units without a line ─ one by one ─> measurer (kind, side) ─ reply ─> a line in OUT/gpu.jsonl
 
-A line is written at once when its unit is done, so a run that is killed loses only its current
-unit. If a measurer dies or hangs, a line is written too, so that the unit is not tried again. Then
+A line is written as soon as its unit is measured, so a run that is killed loses only its current
+unit. If a measurer dies or hangs, a line records this, so that the unit is not tried again. Then
 another measurer is started.
 """
 
@@ -93,7 +93,8 @@ class Measurer:
 
 
 class Measurers:
-    """Keeps at most one measurer, and replaces it when the next unit needs another."""
+    """Keeps at most one measurer. Replaces it when the next unit needs a measurer of another kind
+    or side."""
 
     def __init__(self, command: Command) -> None:
         self._command = command
@@ -107,7 +108,7 @@ class Measurers:
         return 0.0 if self._measurer and self._key == unit.worker else START_S
 
     def of(self, unit: Unit) -> Measurer | None:
-        """Return a measurer for the unit, or None if no such measurer can be started."""
+        """Return a measurer for the unit's kind and side, or None if it cannot be started."""
         key = unit.worker
         if key in self._absent:
             return None

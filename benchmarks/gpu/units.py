@@ -126,7 +126,8 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Holds a measurement's kind, subject, N and side, which the tables of this module explain.
+    """Names a measurement by its kind, subject, N and side. The tables of this module list the
+    values of each.
 
     `subject` is a problem as text, or a name in MEASUREMENTS, AT_PRECISIONS, SENT or SAMPLINGS.
     """
@@ -141,8 +142,8 @@ class Unit:
 
     @property
     def worker(self) -> tuple[str, str]:
-        """Return the kind and side for which a worker is started. All sides of Convoy share a
-        worker. PyTorch has a separate worker for TF32."""
+        """Return the kind and side for which a worker is started. One worker measures all sides of
+        Convoy. PyTorch with TF32 has a worker of its own."""
         if self.kind == NETWORK and self.side in CONVOYS:
             return self.kind, CONVOY
         if self.kind == NETWORK and AT_PRECISIONS[self.subject][1] is Precision.TF32:
@@ -181,7 +182,8 @@ def units() -> list[Unit]:
 def missing(
     every: Iterable[Unit], lines: Iterable[Row], commit: str, device: str = ""
 ) -> list[Unit]:
-    """Return the units that have no line for this commit, and for this device if one is named."""
+    """Return the units that have no line for this commit. If a device is named, lines from other
+    devices do not count."""
     there = {
         line["unit"]
         for line in lines
@@ -191,7 +193,8 @@ def missing(
 
 
 def seconds_of(lines: Sequence[Row]) -> dict[tuple[str, str], float]:
-    """Return how many seconds a unit takes, by kind and side."""
+    """Return the expected seconds per unit, by kind and side. They come from the recorded lines, or
+    from _SECONDS if there are none."""
     took: dict[tuple[str, str], list[float]] = {}
     for line in lines:
         if line["outcome"] == "measured":
@@ -202,7 +205,8 @@ def seconds_of(lines: Sequence[Row]) -> dict[tuple[str, str], float]:
 def packed(
     todo: Iterable[Unit], seconds: float, takes: Mapping[tuple[str, str], float]
 ) -> list[Unit]:
-    """Return the units that fit into `seconds`, in order. Units that are too long are skipped."""
+    """Return the units that fit into `seconds`, in order. Units that take longer than the remaining
+    time are skipped."""
     chosen: list[Unit] = []
     left, worker = seconds, None
     for unit in todo:

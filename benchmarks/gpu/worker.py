@@ -25,7 +25,7 @@ def serve_units(measurer: Measure, device_row: Row, check: Callable[[], None]) -
     """Measure the units that arrive on standard input, until the input ends or `check` says that
     the device is lost.
 
-    A library reports a lost device like any other refusal, so the device is checked after each
+    A library's error does not show that the device is lost, so the device is checked after each
     unit.
     """
     _say({"machine": device_row})
