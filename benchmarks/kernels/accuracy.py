@@ -2,14 +2,15 @@
 
     python -m benchmarks.kernels --accuracy [--device cuda|cusim [--whole]] [--out FOLDER]
 
-Data and filters are uniform in [-1, 1]. At every precision, the error is the largest difference of
-an element from a convolution in float64 (section 7). The kernels themselves run: every algorithm
-with every set of points, in the configuration that the heuristic would choose for the layer. On the
-simulator (`cusim`) the heuristic chooses for an H200, and only squares of pixels from all over the
-image are computed, with all channels and filters. These pixels are bit-identical to the same pixels
-of the whole layer. But because there are fewer of them, their largest error is slightly smaller.
-With `--whole` all pixels are computed, which takes minutes per layer. A row for each algorithm is
-added to OUT/accuracy.jsonl. In int8, x, the filters and y are rounded to bytes.
+Data and filters are uniform in [-1, 1]. At every precision, the error is the largest difference
+between an element and its value in a float64 convolution (section 7). The kernels themselves run.
+Every algorithm runs with every set of points, in the configuration that the heuristic would choose
+for the layer. On the simulator (`cusim`) the heuristic chooses for an H200. Only a sample of the
+output is computed there: squares of pixels from all over the image, with all channels and filters.
+These pixels are bit-identical to the same pixels of the whole layer. Because the sample has fewer
+pixels, its largest error is slightly smaller. With `--whole` all pixels are computed, which takes
+minutes per layer. A row for each algorithm is added to OUT/accuracy.jsonl. In int8, x, the filters
+and y are rounded to bytes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -90,7 +91,7 @@ class Sample:
     computes.
 
     The problem has the layer's filters and channels. `begins` are the first row and column of each
-    square. If a square reads the image's padding, its pixels include this padding.
+    square. The input of a square at the image's edge includes the padding.
     """
 
     problem: ConvProblem
@@ -115,8 +116,8 @@ class Sample:
 
 
 def sample(layer: ConvProblem, elements: int = ELEMENTS) -> Sample:
-    """Return evenly spread squares, the first and the last of which are in opposite corners of the
-    image. Their outputs have at most `elements` elements in total."""
+    """Return squares that are spread evenly over the image, from its first corner to the opposite
+    corner. Together, their outputs have at most `elements` elements."""
     down, across = (range(0, size, SQUARE) for size in layer.window.output)
     every = [(h, w) for h in down for w in across]
     count = min(len(every), elements // (layer.k * SQUARE**2))
@@ -133,12 +134,12 @@ def sample(layer: ConvProblem, elements: int = ELEMENTS) -> Sample:
 
 
 def variants(problem: ConvProblem, device: DeviceFacts) -> dict[str, ConvChoice]:
-    """Return the heuristic's choice for each algorithm with each of its sets of points, by name.
-    Different sets of points have different rounding errors.
+    """Return the variants by name. A variant is the heuristic's choice for one algorithm with one
+    of its sets of points. Each set of points has its own rounding errors.
 
     Split sums have smaller errors than the papers' direct sum, so "direct" also has a variant with
     unsplit sums. At precisions other than fp32, algorithms that multiply in float32 are left out,
-    because their errors are the same.
+    because their errors are the same as in fp32.
     """
     groups: dict[str, list[ConvChoice]] = {}
     for choice in choices(problem, device.max_shared_bytes, device.architecture):
@@ -154,8 +155,8 @@ def variants(problem: ConvProblem, device: DeviceFacts) -> dict[str, ConvChoice]
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Holds a variant's largest error, the root mean square of its errors (`usual`), and their mean
-    in the direction away from 0 (`bias`).
+    """Holds three statistics of a variant's errors: the largest error, the root mean square
+    (`usual`), and the mean error in the direction away from 0 (`bias`).
 
     `usual` and `bias` are in units of float32's epsilon, for results whose root mean square is 1.
     """
@@ -185,9 +186,12 @@ def errors(
     sampled: bool = False,
     seed: int = 0,
 ) -> dict[str, tuple[ConvChoice, Error]]:
-    """Return the choice of each variant for a layer, on a device with the properties `facts`, and
-    the errors of this choice. The errors are measured on the whole layer or, if `sampled`, on a
-    sample. `only` names the variants to measure; the default is all variants."""
+    """Run every variant for a layer, and return its choice and its errors.
+
+    The variants are chosen for a device with the properties `facts`. If `sampled`, the errors are
+    measured on a sample instead of the whole layer. If `only` is given, only these variants are
+    run.
+    """
     rng = np.random.default_rng(seed)
     shape = (layer.n, layer.c, *layer.window.input)
     x, weight = (rng.uniform(-1, 1, s).astype(np.float32) for s in (shape, layer.filter_shape))
@@ -216,9 +220,9 @@ def convolve(
 ) -> Array:
     """Return the convolution of x, N×C×H×W, by one choice. Elements that were not written are NaN.
 
-    Operands and result are rounded to the type that the problem's precision stores. In int8, bytes
-    represent -1 to 1 in x and -`most` to `most` in y. The scale of each filter follows from its
-    largest number.
+    Operands and result are rounded to the type that the problem's precision stores. In int8, the
+    bytes of x represent numbers from -1 to 1, and the bytes of y numbers from -`most` to `most`.
+    The scale of each filter follows from its largest number.
     """
     algorithm, config, _ = choice
     x_place, y_place = (
@@ -269,7 +273,7 @@ def convolve(
 
 
 def _stored(precision: Precision, most: float) -> Storage:
-    """Return how numbers from -`most` to `most` are stored at a precision."""
+    """Return the format in which numbers from -`most` to `most` are stored at a precision."""
     if precision is not Precision.INT8:
         return precision.stored
     return Storage(BYTE.dtype, 2 * most / 255, 128)
@@ -327,7 +331,8 @@ def measure(
 def show(rows: Sequence[Row], console: Console) -> None:
     """Print a table for each precision, with the paper's numbers next to Convoy's.
 
-    Also print whether the errors of fp32 keep the promised ratios, and compare 3xtf32 with fp32.
+    Also print whether the errors of fp32 stay within the promised ratios, and how the errors of
+    3xtf32 compare with them.
     """
     by_precision = {
         precision: [row for row in rows if row["precision"] == precision]

@@ -1,10 +1,10 @@
 """Measures cuDNN with all its plans, to compare it with Convoy, through nvidia-cudnn-frontend.
 
-Plans come from all heuristics of cuDNN (A, B and FALLBACK), in float32 throughout. The heuristics
-favour engines that compute in TF32. So plans also come from all engines with all values of their
-knobs. Every plan that can be built is run, with N×C×H×W and with N×H×W×C in memory. The error
-reveals plans that compute with less than float32. cuDNN is an optional dependency, which is
-imported only when it is measured.
+Plans that compute in float32 throughout are taken from all heuristics of cuDNN (A, B and FALLBACK).
+But the heuristics favour engines that compute in TF32. So plans are also built from all engines
+with all values of their knobs. Every plan that can be built is run, with N×C×H×W and with N×H×W×C
+in memory. A plan that computes with less than float32 is detected by its error. cuDNN is an
+optional dependency, which is imported only when it is measured.
 """
 
 from collections.abc import Iterator, Mapping
@@ -138,10 +138,11 @@ def from_heuristics(cudnn: Any, graph: Any) -> None:
 
 
 def from_engines(cudnn: Any, graph: Any) -> None:
-    """Add plans of every engine, with all combinations of its knobs if there are not too many.
+    """Add plans of every engine. An engine has a plan for each combination of its knobs' values, or
+    only one plan if there are too many combinations.
 
-    No numerical notes are deselected, because cuDNN would then remove all plans that no heuristic
-    proposed.
+    Plans are not selected by numerical notes here, because cuDNN would then remove all plans that
+    no heuristic proposed.
     """
     graph.create_execution_plans([cudnn.heur_mode.FALLBACK])
     for engine in range(graph.get_engine_count()):

@@ -1,10 +1,11 @@
 """Measures PyTorch, to compare it with Convoy, and computes the float64 reference for PyTorch and
 cuDNN.
 
-`torch` is PyTorch's convolution: it tries all of cuDNN's algorithms (cudnn.benchmark, no limit) and
-keeps the fastest, once for N×C×H×W and once for N×H×W×C in memory. `im2col` is the usual baseline
-of the Winograd literature: `unfold` copies all windows to a matrix, and cuBLAS multiplies. TF32 is
-off everywhere. PyTorch is an optional dependency, which is imported only when it is measured.
+`torch` is PyTorch's convolution. It tries all of cuDNN's algorithms (cudnn.benchmark, no limit) and
+keeps the fastest. It is measured with N×C×H×W in memory and with N×H×W×C. `im2col` is the usual
+baseline of the Winograd literature: `unfold` copies all windows to a matrix, and cuBLAS multiplies.
+TF32 is off everywhere. PyTorch is an optional dependency, which is imported only when it is
+measured.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -150,8 +151,8 @@ class Tensors:
             raise CandidateError(f"wrong: relative error {error:.1e}, more than allowed")
 
     def in_memory(self, tensor: Any, channels_last: bool) -> Any:
-        """Return the tensor with channels last in memory if `channels_last`, or else with channels
-        first."""
+        """Return the tensor with channels last in memory if `channels_last`, and with channels
+        first otherwise."""
         torch = self.runtime.torch
         if not channels_last:
             return tensor.contiguous()
@@ -159,8 +160,8 @@ class Tensors:
         return tensor.contiguous(memory_format=three)
 
     def sets(self, cache: Cache, channels_last: bool, replays: int) -> Sequence[tuple[Any, Any]]:
-        """Return pairs of x and filter. With a warm cache, one pair stays in the cache. With a cold
-        cache, there are enough pairs to exceed the cache."""
+        """Return pairs of x and filter. For a warm cache, there is one pair, which stays in the
+        cache. For a cold cache, there are so many pairs that they exceed the cache."""
         x, weight = (self.in_memory(tensor, channels_last) for tensor in (self.x, self.weight))
         if cache is Cache.WARM:
             return [(x, weight)]

@@ -1,13 +1,14 @@
-"""Finds the fastest of several ways to compute something, by checking and timing each.
+"""Finds the fastest of several candidates that compute the same problem, by checking and timing
+each.
 
     candidates ─ wrong? ─ probe ─ screen ─ the fastest few, warm and cold ─ the fastest, in full
                  discard  slow? discard
 
-A probe is compared only with other probes. It has fewer copies per replay than a screen, so the
-cost of a replay itself weighs more.
+A probe is a first, short measurement. It repeats the work fewer times per replay than a screen
+does. So it contains more of a replay's overhead, and is compared only with other probes.
 
-A contest finds the best of a library's algorithms, like `convoy tune` finds the best of Convoy's
-choices. Then these two are compared.
+A contest finds the fastest of a library's algorithms. `convoy tune` finds the fastest of Convoy's
+choices. The benchmark compares these two winners.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,7 +27,7 @@ fastest probe so far."""
 
 @unique
 class Cache(Enum):
-    """Lists the states of the second-level cache at the start of a run: warm if it holds the
+    """Lists the states of the second-level cache at the start of a run. It is warm if it holds the
     operands, and otherwise cold."""
 
     WARM = "warm"

@@ -7,14 +7,14 @@ Costs are counted for float32, not measured. The naive sum reads the image in pl
 copies all windows of the image to a matrix and multiplies matrices; a 1×1 convolution at stride 1
 needs no copy. For m² outputs F(m×m, 3×3) takes (m + 2)² multiplications, and the naive sum takes 9
 m² (Lavin & Gray 2015, section 5). F(m×m, 3×3) is either fused in one launch, or it has three
-launches, between which transformed data and products are in memory (section 6). Bytes count each
-operand once, and data between launches twice, because it is written and read. Filters are
-transformed beforehand.
+launches, between which transformed data and products are in memory (section 6). The bytes of each
+operand are counted once. The bytes of data between launches are counted twice, because they are
+written and then read. Filters are transformed beforehand.
 
 The error of a tile is the largest error of an element, with data and filters uniform in [-1, 1] and
 all stages in float32. All sums, including the direct sum, add one fused product after another, like
-the kernels. NumPy's matrix product is not used for them: it adds in parts, and so has smaller
-errors than any direct convolution. `--docs` writes the tables of the VGG-E layers into
+the kernels. NumPy's matrix product is not used, because it splits sums into parts, and so has
+smaller errors than any direct convolution. `--docs` writes the tables of the VGG-E layers into
 docs/kernels.md, and the plot next to it.
 """
 
@@ -59,8 +59,8 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class TileError:
-    """Holds the error of F(m×m, 3×3) in float32, and the factor by which the tile reduces the
-    products."""
+    """Holds the error of F(m×m, 3×3) in float32, and how many times fewer products it needs than
+    the direct sum."""
 
     m: int
     largest: float
@@ -118,7 +118,8 @@ TABLES: Mapping[str, tuple[Callable[[Cost], float], tuple[str, ...]]] = {
 
 
 def costs(problem: ConvProblem) -> dict[str, Cost]:
-    """Return the cost of each entry of WAYS that can compute the problem, by its name."""
+    """Return the cost of each way to compute the problem, by the way's name. WAYS lists the ways.
+    Ways that cannot compute the problem are left out."""
     window = problem.window
     fits = window.kernel == (3, 3) and window.strides == (1, 1)
     return {name: way(problem) for name, way in WAYS.items() if fits or "F(" not in name}
@@ -140,8 +141,8 @@ Array = NDArray[np.float32]
 
 
 def direct(x: Array, weight: Array, problem: ConvProblem) -> Array:
-    """Return conv(x, weight) for one image and stride 1. Each sum has the order of the kernel
-    "direct": tap after tap, and within a tap channel after channel."""
+    """Return conv(x, weight) for one image and stride 1. Each sum adds its terms in the order of
+    the kernel "direct", which takes tap after tap, and for each tap all channels."""
     seen = reference.seen_by_taps(reference.padded(x[0], problem.window, 0.0), problem.window)
     taps = weight.reshape(problem.k, problem.c, -1)
     y = np.zeros((problem.k, problem.window.output_volume), np.float32)
@@ -200,7 +201,7 @@ Cells = Sequence[Sequence[str]]
 
 
 def cells(what: str, layers: Iterable[Layer], n: int) -> Cells:
-    """Return the table of TABLES with the name `what`: its headings, and a row for each layer."""
+    """Return the table that TABLES names `what`. It has headings, and a row for each layer."""
     quantity, ways = TABLES[what]
     rows = [("layer", *ways)]
     for layer in layers:
@@ -246,8 +247,8 @@ def run(suites: Iterable[str], batches: Iterable[int], console: Console, *, docs
 
 
 def plot(errors: Sequence[TileError]) -> None:
-    """Plot the error and the saved products over the tile's size. Write the plot next to the page.
-    Raises NoMatplotlibError."""
+    """Plot the error and the saved products against the tile's size. Write the plot next to the
+    page. Raises NoMatplotlibError."""
     figure = figure_of((6.4, 3.2))
     axes = figure.subplots()
     sides = [error.m for error in errors]

@@ -10,13 +10,12 @@ from benchmarks.rows import Row
 
 
 def plot_rates(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Write a PNG of vgg-e's effective TFLOPS over N, like Lavin & Gray's figure 1. Return the
-    files.
+    """Plot vgg-e's effective TFLOPS against N, like Lavin & Gray's figure 1. Write a PNG for each
+    precision that has rows, and return the files.
 
-    Each layer has a panel with two bars per N, for Convoy and for the fastest other side. A bar
-    shows the direct algorithm's operations divided by the measured time. Bars are hatched where
-    Convoy transforms data in a separate launch. Each precision with rows has a file. Raises
-    NoMatplotlibError.
+    Each layer has a panel with two bars per N, one for Convoy and one for the fastest other side. A
+    bar shows the direct algorithm's operations divided by the measured time. A bar of Convoy is
+    hatched if data is transformed in a separate launch. Raises NoMatplotlibError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = []
@@ -49,9 +48,10 @@ def plot_rates(rows: Sequence[Row], folder: Path) -> list[Path]:
 
 
 def plot_speedups(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Write a PNG for each suite, with its speed-ups over the fastest other side. Return the files.
+    """Plot the speed-ups of each suite over the fastest other side. Write a PNG for each suite, and
+    return the files.
 
-    A PNG has a panel for each N. Suites without comparisons have no PNG. Raises NoMatplotlibError.
+    A PNG has a panel for each N. A suite without comparisons has no PNG. Raises NoMatplotlibError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = []

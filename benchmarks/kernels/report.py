@@ -50,8 +50,8 @@ class Summary:
 
 
 def compare(rows: Iterable[Row], layers: Sequence[Layer], n: int, cache: str) -> list[Comparison]:
-    """Return a comparison for each layer that was measured for both Convoy and another side, from
-    the latest rows."""
+    """Return a comparison, from the latest rows, for each layer for which both Convoy and another
+    side were measured."""
     sides: dict[str, dict[str, Row]] = {}
     for row in rows:
         if row["kind"] == "measurement" and row["cache"] == cache:
@@ -67,7 +67,7 @@ def compare(rows: Iterable[Row], layers: Sequence[Layer], n: int, cache: str) ->
 
 
 def summarise(comparisons: Sequence[Comparison], layers: int) -> Summary:
-    """Sum up one or more comparisons of a suite that has `layers` layers."""
+    """Sum up the comparisons, at least one, of a suite that has `layers` layers."""
     speedups = [comparison.speedup for comparison in comparisons]
     won = [speedup for speedup in speedups if speedup > 1]
     us, best_us = (
@@ -113,7 +113,8 @@ MEASURES = {
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Sets a limit on a figure of a suite, of its layers with one kernel size, or of one layer."""
+    """A lower bound for one measure of a suite. `kernel` restricts the goal to layers with this
+    filter size, and `layer` to one layer."""
 
     suite: str
     batches: tuple[int, ...]  # values of N
@@ -161,7 +162,7 @@ GOALS = (
 
 
 def reached(rows: Sequence[Row], goal: Goal, cache: str) -> float | None:
-    """Return the value reached, or None until all layers of the goal are measured."""
+    """Return the value that was reached, or None if a layer of the goal is not measured yet."""
     comparisons = [each for n in goal.batches for each in compare(rows, goal.layers, n, cache)]
     wanted = len(goal.layers) * len(goal.batches)
     if len(comparisons) < wanted:

@@ -1,4 +1,4 @@
-"""Measures a problem with each side: Convoy's choice, PyTorch, and the best of cuDNN's plans."""
+"""Measures a problem with each side: Convoy's choice, PyTorch, and the fastest of cuDNN's plans."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -32,11 +32,12 @@ from kernels.tuning.timing import time_launches
 
 
 class ConvoySide:
-    """Measures Convoy's choice, which is the same for both states of the cache, like in an engine.
+    """Measures Convoy's choice. As in an engine, the choice is the same for both states of the
+    cache.
 
-    With a store, the choice is the winner of the same tuning as in `convoy tune`, and the tuning's
-    measurements are added to the store. Without a store, the heuristic chooses. A bias is added, as
-    in a network.
+    With a store, the problem is tuned as in `convoy tune`. The choice is the winner, and the
+    measurements are added to the store. Without a store, the heuristic chooses. As in a network, a
+    bias is added.
     """
 
     def __init__(

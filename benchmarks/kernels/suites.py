@@ -6,8 +6,8 @@
     c3d     Lan et al. 2017, table 2: conv2 to conv5 of the v3d network
 
 Every layer is for one image, and is padded so that output and input have the same size. MEASURED
-also has vgg-e in fp16 (Lavin & Gray, table 6). NAMED are the configurations whose times the papers
-print.
+contains these suites, and vgg-e in fp16 (Lavin & Gray, table 6). NAMED lists the configurations
+whose times the papers print.
 """
 
 from collections.abc import Mapping
@@ -30,8 +30,8 @@ class Layer:
 
 
 def _square(label: str) -> Layer:
-    """Return the layer of one of cuConv's labels, which have the form "H and W - R and S - K - C",
-    without N."""
+    """Return the layer that one of cuConv's labels describes. A label has the form "H and W - R and
+    S - K - C", without N."""
     size, kernel, k, c = map(int, label.split("-"))
     return Layer(label, same_padded((size, size), kernel, c, k))
 
@@ -129,13 +129,13 @@ PAPERS_BATCHES: Mapping[str, tuple[int, ...]] = {
 
 
 def batches_of(suite: str) -> tuple[int, ...]:
-    """Return every N for which a suite is measured: the values in the papers, and BATCHES."""
+    """Return every N for which a suite is measured: the N of the papers' tables, and BATCHES."""
     return tuple(sorted({*PAPERS_BATCHES[suite], *BATCHES}))
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A configuration for which a paper prints times, or speed-ups."""
+    """A configuration for which a paper prints a time or a speed-up."""
 
     where: str
     suite: str
