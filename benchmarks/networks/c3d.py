@@ -8,11 +8,11 @@
     256×2×7×7      conv5, pool 2×2×2
     256×1×4×4      fc6, fc7: 2048; fc8: 101; softmax
 
-The convolutions are those of Lan et al. 2017, "High Performance Implementation of 3D Convolutional
-Neural Networks on a GPU", table 2; each is 3×3×3, padded by 1, with a ReLU. The other layers are
-those of Tran et al. 2015, "Learning Spatiotemporal Features with 3D Convolutional Networks",
-section 3.2. As in the authors' Caffe, a pooling window that begins inside the input may end outside
-the input, so 7 rows become 4.
+The convolutions follow Lan et al. 2017, "High Performance Implementation of 3D Convolutional Neural
+Networks on a GPU", table 2. Each is 3×3×3, padded by 1, with a ReLU. The other layers follow Tran
+et al. 2015, "Learning Spatiotemporal Features with 3D Convolutional Networks", section 3.2. As in
+the authors' Caffe, a pooling window that begins inside the input may end outside the input, so 7
+rows become 4.
 
     python -m benchmarks.networks.c3d c3d.onnx    and then    convoy inspect c3d.onnx --plan
 """
@@ -85,8 +85,8 @@ def _weighted(
 ) -> str:
     """Add a layer whose weight has `shape`, with one row for each neuron.
 
-    The weight's variance is 2 / (inputs of a neuron), with which activations keep their size from
-    layer to layer (He et al. 2015, "Delving Deep into Rectifiers", equation 10).
+    The weight's variance is 2 / (inputs of a neuron). With this variance, activations keep their
+    size from layer to layer (He et al. 2015, "Delving Deep into Rectifiers", equation 10).
     """
     neurons, *inputs = shape
     weight = to.constant(f"{name}.weight", to.rng.normal(0, np.sqrt(2 / prod(inputs)), shape))

@@ -2,9 +2,9 @@
 
     python -m benchmarks.networks.estimates [--gpu h200] [--precision fp16] [NETWORK ...]
 
-As in a graph on that GPU, branches run in parallel and launches overlap. The roofline in brackets
-is a sum over all launches. For each launch it adds the time of the launch's arithmetic or the time
-of its bytes at the GPU's peak rates, whichever is longer.
+As in a graph on that GPU, branches run in parallel and launches overlap. The number in brackets is
+the roofline, a sum over all launches. Each launch contributes the longer of two times at the GPU's
+peak rates: the time of its arithmetic, and the time of its memory traffic.
 """
 
 import argparse

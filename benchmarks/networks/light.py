@@ -1,9 +1,9 @@
 """Loads networks with seeded weights: C3D, twelve networks with attention, and nine networks from
 the onnx package.
 
-The onnx package contains well-known classifiers whose weights are all `ConstantOfShape(0.02)`, with
-which every image would have the same scores. So each such constant is replaced by seeded noise. The
-noise is scaled (He et al. 2015) so that activations neither vanish nor explode.
+The onnx package contains well-known classifiers whose weights are all `ConstantOfShape(0.02)`. With
+these weights, every image would have the same scores. So each of these constants is replaced by
+seeded noise. The noise is scaled (He et al. 2015) so that activations neither vanish nor explode.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,8 +47,8 @@ HEAD = 4096
 def light_network(name: str, seed: int = 0, head: int = HEAD) -> onnx.ModelProto:
     """Return `light_<name>.onnx` with its constant weights replaced by seeded random weights.
 
-    `head` replaces the width HEAD. A smaller head leaves the convolutions unchanged, and reduces
-    VGG's 574 MB of weights to as little as 107 MB.
+    `head` is the new width of the layers that have the width HEAD in the file. A smaller width
+    leaves the convolutions unchanged, and reduces VGG's 574 MB of weights to as little as 107 MB.
     """
     model = onnx.load(LIGHT / f"light_{name}.onnx")
     model.ir_version = 4  # since version 4, initializers need not be graph inputs
@@ -81,7 +81,8 @@ def light_network(name: str, seed: int = 0, head: int = HEAD) -> onnx.ModelProto
 def _weights(
     rng: np.random.Generator, op: str, position: int, shape: tuple[int, ...], gain: float
 ) -> np.ndarray:
-    """Return suitable random numbers for a filter, a scale, a variance (positive) or a shift."""
+    """Return random numbers of a suitable size for a filter, a scale, a variance (positive) or a
+    shift."""
     if op in ("Conv", "Gemm") and position == 1:
         noise = rng.standard_normal(shape, np.float32)
         return np.multiply(noise, np.sqrt(2 / prod(shape[1:])), dtype=np.float32)
@@ -110,8 +111,8 @@ NETWORKS: Mapping[str, Callable[[], onnx.ModelProto]] = {
 
 @lru_cache(maxsize=len(Precision))
 def network(name: str, precision: Precision = Precision.FP32) -> Classifier:
-    """Return one of NETWORKS at a precision. In int8, the ranges are calibrated with a few images
-    of squares."""
+    """Return one of NETWORKS at a precision. In int8, a few images of coarse squares calibrate the
+    ranges."""
     if precision is not Precision.INT8:
         return replace(classifier(name, NETWORKS[name]()), precision=precision)
     in_float = network(name)

@@ -54,7 +54,8 @@ class DifferentScoresError(Exception):
 def chosen(
     device: Device, network: Classifier, n: int, store: TuningStore, search: Search
 ) -> Choose:
-    """Return the tuner's choices for N = n. Measurements that the store lacks are made now."""
+    """Tune the network's convolutions for N = n, and return the tuner's choices. Only measurements
+    that the store lacks are made."""
     problems = list(conv_problems(network.rewritten.graph, [n]))
     autotune(device, problems, store, search, progress=lambda *_: None)
     return tuned(finder(store.read(), conditions_of(device)), heuristic(device))
@@ -94,8 +95,8 @@ def measure(
     runs: int,
     most_difference: float = MOST_DIFFERENCE[Precision.FP32],
 ) -> Iterator[list[Row]]:
-    """Yield the rows of each of `sides`. `makers` has a function that creates each side. A side's
-    scores must equal Convoy's."""
+    """Measure each of `sides`, and yield its rows. `makers` maps the name of a side to the function
+    that creates it. Raises DifferentScoresError if a side's scores differ from Convoy's."""
     reference = makers[CONVOY]()
     expected = reference.run(images).scores
     for name in sides:

@@ -14,14 +14,15 @@ CHANNELS = 3
 
 @dataclass
 class Nodes:
-    """Collects nodes in order, and constants. Each node is named after its output."""
+    """Collects the nodes of a network in order, and its constants. Each node is named after its
+    output."""
 
     rng: np.random.Generator
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     weights: list[onnx.TensorProto] = field(default_factory=list)
 
     def add(self, operator: str, name: str, *operands: str, **attributes: Any) -> str:
-        """Add a node, and return its output."""
+        """Add a node, and return the name of its output."""
         self.nodes.append(helper.make_node(operator, operands, [name], name, **attributes))
         return name
 
@@ -39,7 +40,8 @@ class Nodes:
         return self.constant(name, self.rng.normal(0, terms**-0.5, shape))
 
     def integers(self, name: str, *numbers: int, at: int = 0) -> str:
-        """Add `numbers` as a constant shape. Without numbers, add the constant index `at`."""
+        """Add a constant of integers: the list `numbers` or, if it is empty, the single integer
+        `at`."""
         array = np.array(numbers or at, np.int64)
         self.weights.append(numpy_helper.from_array(array, name))
         return name
@@ -74,7 +76,7 @@ class Nodes:
         shape: tuple[int, int, int, int],
         masked: Callable[[str], str] = lambda scores: scores,
     ) -> str:
-        """Add attention within each row of tokens, from x to the output projection.
+        """Add attention within each row of tokens of `x`, including the output projection.
 
         `shape` has four numbers: rows, tokens per row, heads, and channels per head.
         """

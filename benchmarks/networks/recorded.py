@@ -3,9 +3,10 @@ weights.
 
     python -m benchmarks.networks.recorded [NETWORK ...]    # exports again, with torch and timm
 
-The networks are only timed, and weights do not change times. So a file in recorded/ has only the
-shape of each large weight, and loading replaces the weight with seeded numbers. The files come from
-timm 1.0.31 and the older exporter of PyTorch 2.15, for batch size 1.
+The networks are only timed, and a network's time does not depend on its weights. So a file in
+recorded/ has only the shape of each large weight. Loading creates a weight of this shape with
+seeded numbers. The files come from timm 1.0.31 and the older exporter of PyTorch 2.15, for batch
+size 1.
 """
 
 import argparse
@@ -70,7 +71,7 @@ def _is_large(weight: TensorProto) -> bool:
 def _numbers(
     rng: np.random.Generator, operator: str, position: int, shape: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    """Return random numbers with which activations neither vanish nor grow."""
+    """Return random numbers with which activations neither vanish nor explode."""
     if position == 1 and operator in ("Conv", "Gemm", "MatMul"):
         terms = shape[-2] if operator == "MatMul" else prod(shape[1:])
         return rng.normal(0, terms**-0.5, shape)

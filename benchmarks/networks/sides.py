@@ -56,10 +56,8 @@ class AfterUpload:
 
 
 class ConvoyNetwork(CudaEngine):
-    """Runs Convoy's engine, or the engine with one of SWITCHES applied.
-
-    Raises ValueError if `switch` is not one of SWITCHES.
-    """
+    """Runs Convoy's engine. If `switch` names one of SWITCHES, the engine runs with this switch
+    applied. Raises ValueError for any other name."""
 
     def __init__(
         self, classifier: Classifier, device: Device, n: int, choose: Choose, switch: str = ""
@@ -74,8 +72,8 @@ class ConvoyNetwork(CudaEngine):
             replay.graph = AfterUpload(upload, replay.graph)
 
     def _plan_keys(self) -> Iterable[tuple[Kind, int]]:
-        """Plan only for the pixels of n images, because planning and compiling for all N takes
-        long."""
+        """Plan only for batches of n images, because planning and compiling for every batch size
+        takes long."""
         return [self._only]
 
     def _load(self, progress: Progress, threads: int) -> Mapping[Instantiation, Kernel]:
@@ -118,7 +116,8 @@ class ConvoyNetwork(CudaEngine):
 
 
 class TorchNetwork:
-    """Runs PyTorch. `prepare` turns the module on the GPU into the function that is called."""
+    """Runs PyTorch. `prepare` turns the module on the GPU into the function that is timed, such as
+    a CUDA graph of the module."""
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ def swin(network: Swin = TINY, seed: int = 0) -> onnx.ModelProto:
 
 
 def _merged(to: Nodes, name: str, x: str, side: int, width: int) -> str:
-    """Merge each 2×2 tokens into one token with twice as many channels."""
+    """Merge each square of 2×2 tokens into one token with twice as many channels."""
     y = to.reshape(f"{name}.apart", x, 1, side // 2, 2, side // 2, 2, width)
     y = to.add("Transpose", f"{name}.turned", y, perm=[0, 1, 3, 4, 2, 5])
     y = to.reshape(f"{name}.joined", y, 1, side // 2, side // 2, 4 * width)
@@ -76,7 +76,7 @@ def _merged(to: Nodes, name: str, x: str, side: int, width: int) -> str:
 def _within(
     to: Nodes, name: str, x: str, shape: tuple[int, int, int], window: int, shift: int
 ) -> str:
-    """Add attention within windows, moved by `shift` tokens."""
+    """Add attention within windows that are moved by `shift` tokens."""
     side, width, heads = shape
     windows, tokens = side // window, window**2
     if shift:
@@ -108,7 +108,8 @@ def _within(
 
 
 def _rolled(to: Nodes, name: str, x: str, shift: int) -> str:
-    """Move rows and columns back by `shift`. The first rows and columns become the last."""
+    """Move rows and columns back by `shift`, around the edge: the first rows and columns become the
+    last."""
     begin, middle, end = (
         to.integers(f"{name}.{part}", at)
         for part, at in (("begin", 0), ("middle", shift), ("end", np.iinfo(np.int64).max))
@@ -122,8 +123,8 @@ def _rolled(to: Nodes, name: str, x: str, shift: int) -> str:
 
 
 def _offsets(window: int) -> np.ndarray:
-    """Return, for each pair of tokens in a window, the index of their offset in the table of
-    biases."""
+    """Return an index for each pair of tokens in a window. The index is the position of the pair's
+    offset in the table of biases."""
     places = np.stack(np.divmod(np.arange(window**2), window))
     rows, columns = places[:, :, None] - places[:, None] + window - 1
     every: np.ndarray = rows * (2 * window - 1) + columns
@@ -143,7 +144,7 @@ def _mask(side: int, window: int, shift: int) -> np.ndarray:
 
 
 def _parts(side: int, window: int, shift: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the parts of a moved image. Within a window, tokens of the same part were neighbours
-    before the move."""
+    """Yield the parts of a moved image. Two tokens of a window belong to the same part if they were
+    neighbours before the move."""
     spans = [slice(*span) for span in pairwise((0, side - window, side - shift, side))]
     yield from ((rows, columns) for rows in spans for columns in spans)

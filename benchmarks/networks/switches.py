@@ -25,8 +25,8 @@ all other measurements of a network."""
 
 
 def known(switch: str) -> str:
-    """Return `switch` if it is one of SWITCHES. Raises ValueError, which lists SWITCHES, for any
-    other text.
+    """Return `switch` if it is one of SWITCHES. Otherwise raises ValueError, whose message lists
+    SWITCHES.
 
     Without this check, a wrong name would compare the engine with itself.
     """
@@ -36,8 +36,8 @@ def known(switch: str) -> str:
 
 
 def switched(switch: str, side: str = CONVOY) -> str:
-    """Return the name of Convoy's side with one of SWITCHES applied. Raises ValueError like
-    `known`."""
+    """Return the name of Convoy's side with one of SWITCHES applied. Raises ValueError if there is
+    no such switch."""
     return f"{side} {known(switch)}"
 
 

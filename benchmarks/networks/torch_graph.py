@@ -1,8 +1,9 @@
-"""Turns a rewritten graph into a PyTorch module, so that both sides compute the same network.
+"""Turns a rewritten graph into a PyTorch module, so that Convoy and PyTorch compute the same
+network.
 
-Nodes that the rewriting folds and fuses (BatchNormalization, padding) are folded for PyTorch too,
-and activations stay N×H×W×C in memory. The nodes of the networks in benchmarks/networks/light.py
-are supported. Other nodes raise TypeError. PyTorch is imported only when a module is created.
+The graph is already rewritten, so BatchNormalization and padding are folded for PyTorch too.
+Activations stay N×H×W×C in memory. The nodes of the networks in benchmarks/networks/light.py are
+supported. Other nodes raise TypeError. PyTorch is imported only when a module is created.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -70,10 +71,11 @@ _REDUCTIONS: Mapping[ReduceKind, Callable[[Any, Any, tuple[int, ...]], Any]] = {
 
 
 def torch_module(torch: Any, graph: Graph, multiplier: Any, offset: Any, dtype: Any = None) -> Any:
-    """Return a torch.nn.Module from uint8 N×H×W×C (N×D×H×W×C) to the graph's first output.
+    """Return a torch.nn.Module that takes uint8 pixels, N×H×W×C (or N×D×H×W×C), and returns the
+    graph's first output.
 
     As in an engine, pixels become x = pixel · multiplier + offset, with one multiplier and one
-    offset per channel. x has the type `dtype` (float32), to which the module is converted.
+    offset per channel. x and the module have the type `dtype`, by default float32.
     """
     numbers = dtype or torch.float32
     resampled = [node for node in graph.nodes if isinstance(node, Resample)]
@@ -106,7 +108,8 @@ def torch_module(torch: Any, graph: Graph, multiplier: Any, offset: Any, dtype: 
 
 
 class _Run:
-    """Holds the values of one pass. A value in parts is joined when it is read."""
+    """Holds the values of one forward pass. A value may be stored in parts, which are joined when
+    the value is read."""
 
     def __init__(self, torch: Any, graph: Graph, weights: Mapping[str, Any]) -> None:
         self.torch, self.graph, self.values = torch, graph, Values()
@@ -121,8 +124,8 @@ class _Run:
         return self.values[name]
 
     def _channels(self, name: str, start: int, stop: int) -> Any:
-        """Return channels `start` to `stop` of a value: a view of one part, or the needed parts
-        joined."""
+        """Return channels `start` to `stop` of a value. The result is a view if one part contains
+        these channels. Otherwise, the parts that contain them are joined."""
         parts = [
             (value.inside.offset, value)
             for value in self.graph.values.values()
@@ -260,8 +263,8 @@ class _Run:
         return self._activate(y, node.activation)
 
     def _pool(self, x: Any, problem: PoolProblem) -> Any:
-        """Pad, and then pool, because windows may need different padding at each edge of the
-        image."""
+        """Pad the input, and then pool. Padding is a separate step because windows may need
+        different padding at each edge of the image."""
         window, functional = problem.window, self.torch.nn.functional
         ends = [
             (p - 1) * stride + extent - size - begin
@@ -324,14 +327,14 @@ def _channels_last(torch: Any, axes: int) -> Any:
 
 
 def _key(name: str) -> str:
-    """Return a weight's name in a form that a ParameterDict accepts: without dots, and different
-    from the names of a ParameterDict's attributes."""
+    """Return a weight's name in a form that a ParameterDict accepts. It has no dots, and differs
+    from the names of the ParameterDict's attributes."""
     return "weight_" + name.replace(".", "_")
 
 
 def _positions(name: str, table: Weight) -> Any:
-    """Return the input position of each output position of a Resample along an axis. Raises
-    TypeError if an output position mixes several input positions."""
+    """Return, for each output position of a Resample along an axis, the input position that it
+    copies. Raises TypeError if an output position mixes several input positions."""
     if table.shape[1] > 1 or (table[..., 1] != 1).any():
         raise TypeError(f"{name}: a Resample must copy single positions, not mix several")
     return table[:, 0, 0].astype(np.int64)

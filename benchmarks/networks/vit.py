@@ -6,8 +6,8 @@ weights.
           ─ norm ─ the class token ─ Gemm ─ softmax
 
 Sources: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", table 1, with the sizes of
-Touvron et al. 2021, "Training data-efficient image transformers", table 1. The nodes are those of
-timm's ViT after PyTorch's export for batch size 1.
+Touvron et al. 2021, "Training data-efficient image transformers", table 1. The graph has the same
+nodes as timm's ViT exported by PyTorch for batch size 1.
 """
 
 from dataclasses import dataclass

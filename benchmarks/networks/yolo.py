@@ -5,8 +5,8 @@
           ─ half of the channels by attention over the pixels, and a depthwise convolution
           ─ 1×1 to 1280 ─ mean ─ Gemm ─ softmax
 
-Every convolution has a SiLU, except in attention. The structure and the sizes are those of
-Ultralytics' exported yolo11-cls at scale n.
+Every convolution has a SiLU, except in attention. The structure and the sizes equal Ultralytics'
+exported yolo11-cls at scale n.
 """
 
 from dataclasses import dataclass
@@ -83,7 +83,7 @@ def _conv(
 
 
 def _halves(to: Nodes, name: str, x: str, width: int) -> list[str]:
-    """Add a 1×1 convolution, and return its output's halves, each of `width` channels."""
+    """Add a 1×1 convolution. Return the two halves of its output, each with `width` channels."""
     sizes = to.integers(f"{name}.sizes", width, width)
     outputs = [f"{name}.left", f"{name}.right"]
     to.split(name, x, sizes, outputs)
