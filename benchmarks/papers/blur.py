@@ -46,15 +46,15 @@ def gauss() -> Floats:
 
 
 def operands(problem: ConvProblem) -> tuple[Floats, Floats]:
-    """Return x, whose images and channels are all equal, and filters that blur each channel and
-    return the mean over all channels."""
+    """Return x and the filters. All images and channels of x are equal. Each filter blurs every
+    channel and returns the mean over the channels."""
     x = np.zeros((problem.n, problem.c, 50, 50), np.float32) + channel()
     weight = np.zeros(problem.filter_shape, np.float32) + gauss() / np.float32(problem.c)
     return x, weight
 
 
 def fused(problem: ConvProblem) -> ConvChoice:
-    """Return the fused F(2×2, 3×3) with unsplit sums and the smallest blocks."""
+    """Return the choice of the fused F(2×2, 3×3) with unsplit sums and the smallest blocks."""
     return min(
         (
             choice
@@ -75,8 +75,8 @@ def blurred() -> Floats:
 
 
 def transformed() -> Floats:
-    """Return the 25×25 transformed tiles of a channel, of 4×4 pixels each, side by side:
-    100×100."""
+    """Transform the 25×25 tiles of a channel, and return them as one image of 100×100 pixels. Each
+    transformed tile has 4×4 pixels."""
     matrices = winograd_matrices(2, 3, Points.INTEGER)
     one = same_padded((50, 50), 3, 1, 1)
     v = nested(as_array(matrices.bt), tiles(channel()[None, None], one, matrices), 2)[0, 0]
@@ -95,7 +95,7 @@ def panels(y: Floats) -> Image.Image:
 
 
 def table_blur() -> Cells:
-    """Return the products of the example with the direct sum and with F(2×2), and the largest
+    """Return the number of products of the direct sum and of F(2×2). Also return the largest
     difference between the kernel's result and the direct sum in float64."""
     one = PROBLEM.with_batch(1)
     x, weight = operands(one)

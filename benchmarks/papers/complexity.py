@@ -1,10 +1,10 @@
 """Counts arithmetic like Lavin & Gray 2015, section 5: tables 1 and 2, equations 16 to 23.
 
 Equation 23 is L = alpha' (1 + beta'/K + gamma'/P + delta'/C) N H W C K. The arithmetic of each
-transform is divided by the number of multiplications between the transforms. With Winograd there
-are alpha² multiplications per tile, channel and filter. With the FFT there are 4 real
-multiplications, or 3 with the fast product, for each of alpha (alpha/2 + 1) complex numbers. The
-paper does not state this divisor, but its numbers follow from it.
+transform is divided by the number of multiplications between the transforms. Winograd has alpha²
+multiplications per tile, channel and filter. The FFT has alpha (alpha/2 + 1) complex
+multiplications, each of 4 real multiplications, or 3 with the fast product. The paper does not
+state this divisor, but its numbers follow from it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -79,9 +79,9 @@ TABLE_2: Mapping[int, tuple[float, float, float, float]] = {
 
 
 def _steps(*rows: Mapping[str, Fraction | int]) -> dict[Value, Terms]:
-    """Return steps. In each row, the first name is the step's result, and the other names are its
-    terms with their factors: g0 to g2 are the filter's taps, u0 to u7 are transformed taps, and t0
-    to t2 are shared terms."""
+    """Return the steps that compute a transform. Each row is one step: its first name is the
+    result, and the other names are the terms with their factors. g0 to g2 are the filter's taps, u0
+    to u7 are transformed taps, and t0 to t2 are terms that several steps share."""
     kinds = {"g": Kind.INPUT, "u": Kind.OUTPUT, "t": Kind.SHARED}
 
     def value(name: str) -> Value:
@@ -94,8 +94,8 @@ def _steps(*rows: Mapping[str, Fraction | int]) -> dict[Value, Terms]:
 
 
 def _pair(plus: int, even: str, odd: Fraction) -> tuple[Mapping[str, Fraction | int], ...]:
-    """Return the two rows for the points a and -a: the sum `even` of even taps, plus or minus
-    odd·g1."""
+    """Return the two rows for the points a and -a. One adds odd·g1 to `even`, which is the sum of
+    the even taps, and the other subtracts it."""
     return tuple({f"u{plus + i}": 0, even: 1, "g1": sign * odd} for i, sign in enumerate((1, -1)))
 
 
@@ -144,7 +144,7 @@ transforms filters once, at load time, in float64."""
 
 
 def matrix_of(steps: Mapping[Value, Terms]) -> Matrix:
-    """Return the matrix with which a filter is multiplied by these steps."""
+    """Return the matrix of the filter transform that these steps compute."""
     known = {
         Value(Kind.INPUT, tap): tuple(Fraction(tap == column) for column in range(R))
         for tap in range(R)
@@ -179,7 +179,7 @@ def matrices(m: int) -> WinogradMatrices:
 
 def transforms(m: int) -> Transforms:
     """Return the instructions of Convoy's generated data and inverse transforms, and of the filter
-    transforms in FILTERS."""
+    transforms that FILTERS lists."""
     of = matrices(m)
     taken = sum(map(instructions, FILTERS[m].values()))
     return Transforms(m, program(of.bt).instructions, taken, program(of.at).instructions)
@@ -188,14 +188,14 @@ def transforms(m: int) -> Transforms:
 def paired(m: int) -> Transforms:
     """Return the instructions of transforms in which only the rows for points a and -a share terms.
 
-    POINTS[m] must consist of 0 and of pairs of such points. For tiles of 4, 6 and 8, the results
-    are the paper's counts.
+    POINTS[m] must consist of 0 and of pairs a and -a. For tiles of 4, 6 and 8, the results equal
+    the paper's counts.
     """
     of = matrices(m)
 
     def rows(matrix: Matrix) -> int:
-        """Return the instructions of a matrix: those of the rows for 0 and infinity, and those of
-        the even and odd halves that each pair of rows shares."""
+        """Return the instructions of a matrix. The rows for 0 and infinity are counted one by one.
+        Each pair of rows shares its even half and its odd half, which are counted once."""
         taken = _instructions(matrix[0]) + _instructions(matrix[-1])
         for row in matrix[1:-1:2]:
             halves = [[c for j, c in enumerate(row) if j % 2 == odd] for odd in (0, 1)]
@@ -225,8 +225,8 @@ def fft(alpha: int, *, fast: bool) -> Complexity:
 
     A complex transform of n numbers takes 4 n lg n - 6 n + 8 instructions, and a real transform
     takes 2 n lg n - 4 n + 6. First alpha real rows are transformed, then two real columns and
-    alpha/2 - 1 complex columns. With the fast product, the data transform takes 1 more instruction
-    per number, and the filter and inverse transforms take 2 more.
+    alpha/2 - 1 complex columns. The fast product adds 1 instruction per number to the data
+    transform, and 2 to the filter transform and to the inverse transform.
     """
     lg = log2(alpha)
     real, whole = (2 * alpha * lg - 4 * alpha + 6), (4 * alpha * lg - 6 * alpha + 8)
@@ -308,10 +308,10 @@ def table_transforms() -> Cells:
 
 
 def table_equation_23(problem: ConvProblem) -> Cells:
-    """Return, by tile size, the arithmetic of the direct sum divided by the arithmetic of F(m×m,
-    3×3) with its transforms.
+    """Return the arithmetic of the direct sum divided by the arithmetic of F(m×m, 3×3), transforms
+    included, for each tile size.
 
-    C = K is 1, 4, 16, 64 and the layer's C. P is the layer's number of tiles.
+    C = K is 1, 4, 16, 64 or the layer's C. P is the layer's number of tiles.
     """
     widths = (1, 4, 16, 64, problem.c)
     rows: list[Sequence[str]] = [("tile", *(f"C = K = {width}" for width in widths))]

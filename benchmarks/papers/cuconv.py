@@ -126,8 +126,8 @@ def _counts() -> list[Result]:
 
 
 def table_occupancy() -> list[tuple[str, ...]]:
-    """Return the transforms' share of the arithmetic for configuration A of table 5, and the
-    occupancy for configuration B of table 4."""
+    """Return two numbers: the transforms' share of the arithmetic for configuration A of table 5,
+    and the occupancy for configuration B of table 4."""
     share = launches.transform_share(
         launches.named("cuConv, table 5, A"), WinogradConv(m=2, r=5, axes=2)
     )

@@ -47,8 +47,8 @@ LATENCY = 600
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch of a ladder kernel: its operands by name, its products, and how often a block waits
-    for loads."""
+    """A launch of a ladder kernel: its operands by name, its number of products, and how often a
+    block waits for loads."""
 
     kernel: str
     grid: Dim3
@@ -209,11 +209,11 @@ def count(device: CusimDevice, step: Step, arrays: Mapping[str, Floats]) -> Coun
 
 
 def busiest(launch: Launch, nbytes: int, wavefronts: int) -> float:
-    """Return the estimated cycles of the busiest multiprocessor of an H200.
+    """Return the estimated cycles of the H200 multiprocessor that has the most blocks.
 
-    The result is the longest of four times: the time of its blocks' products (32 per cycle for each
-    of at most 4 warps), of their bytes from the second-level cache, of their wavefronts, and of the
-    loads for which a block waits.
+    Four times are computed for its blocks: for their products (32 per cycle for each of at most 4
+    warps), their bytes from the second-level cache, their wavefronts, and the loads for which a
+    block waits. The result is the longest of these times.
     """
     blocks = int(np.prod(launch.grid))
     most = ceil(blocks / H200.multiprocessors)

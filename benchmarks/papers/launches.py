@@ -46,8 +46,8 @@ def named(where: str) -> ConvProblem:
 
 
 def best(problem: ConvProblem, algorithm: str, *, stages: int = 1) -> ConvChoice:
-    """Return the heuristic's choice for an H200 among an algorithm's choices with `stages`
-    launches."""
+    """Return the heuristic's choice for an H200. It chooses among the algorithm's choices that have
+    `stages` launches."""
     of_algorithm = [
         choice
         for choice in choices(problem, H200.max_shared_bytes, H200.architecture)
@@ -85,8 +85,8 @@ def transform_share(problem: ConvProblem, algorithm: WinogradConv) -> float:
 
 
 def table_blocks() -> Cells:
-    """Return the numbers of blocks in each profiled configuration: of cuConv, of the two rivals in
-    its tables, and of Convoy's algorithms."""
+    """Return the number of blocks in each profiled configuration for cuConv, for the two rivals in
+    cuConv's tables, and for Convoy's algorithms."""
     rows: list[Sequence[str]] = [
         ("configuration", "cuConv's, and two rivals'", "coalesced", "gemm", "chosen", "occupancy")
     ]
@@ -104,8 +104,8 @@ def table_blocks() -> Cells:
 
 
 def table_stages() -> Cells:
-    """Return the second stage's share of the time: the measured share in the paper, and Convoy's
-    share as the cost model estimates it."""
+    """Return the second stage's share of the time. The paper's share was measured. Convoy's share
+    is the cost model's estimate."""
     rows: list[Sequence[str]] = [("configuration", "there", "here", "by")]
     for where, theirs in SECOND_STAGE.items():
         problem = named(where)

@@ -220,8 +220,8 @@ def _rate(pair: Comparison) -> float:
 
 
 def _rates(found: Measured) -> tuple[str, float]:
-    """Return a text with the effective TFLOPS of the layers by N. Also return the lowest ratio,
-    over all N, of the network's TFLOPS to the paper's."""
+    """Return a text with the layers' effective TFLOPS by N. Also return the network's TFLOPS
+    divided by the paper's, for the N with the lowest ratio."""
     told, over = [], []
     for n, pairs in found.items():
         rates = [_rate(pair) for pair in pairs]

@@ -20,7 +20,7 @@ OTHERWISE = "on another GPU, compared with newer libraries"
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Holds Convoy's number as text (`ours`), and its ratio to the paper's number (`over`). If the
-    ratio is at least 1, Convoy's number is better.
+    ratio is at least 1, Convoy's number is at least as good.
 
     `waiting` lists the values of N that are not measured yet. `why` explains a number below the
     paper's.
@@ -70,9 +70,12 @@ def by_batch(
     say: Callable[[Measured], tuple[str, float]],
     sides: Sequence[str] = (),
 ) -> Read:
-    """Return a function that returns a reading with the text and the ratio from `say`. `say`
-    receives the comparisons for each N at which all layers are measured. They compare Convoy with
-    the fastest other side, or with the fastest of `sides`."""
+    """Return a function that passes measurements to `say`, and makes a reading of the text and the
+    ratio that `say` returns.
+
+    `say` receives the comparisons for each N at which all layers are measured. A comparison has
+    Convoy and the fastest other side or, if `sides` are given, the fastest of these.
+    """
 
     def reading(rows: Sequence[Row]) -> Reading | None:
         kept = [row for row in rows if not sides or row["side"] in (CONVOY, *sides)]
@@ -99,8 +102,8 @@ def of_goal(where: str, what: str, theirs: str, only: str, goal: Goal) -> Result
 def of_total(
     where: str, what: str, suite: str, n: int, theirs: str, speedup: float, only: str
 ) -> Result:
-    """Return a row for all layers of a suite. Its ratio is the time of the fastest other sides
-    divided by Convoy's time."""
+    """Return a row for all layers of a suite, with Convoy's time and its speed-up over the fastest
+    other sides."""
 
     def say(found: Measured) -> tuple[str, float]:
         total = summarise(found[n], len(found[n]))
@@ -133,8 +136,8 @@ def device(rows: Sequence[Row]) -> Reading | None:
 
 
 def workspace(layers: Sequence[Layer], n: int, side: str) -> Read:
-    """Return a function that reads the largest workspace, over all layers, of a side's fastest
-    choices."""
+    """Return a function that reads the workspaces of a side's fastest choices, and returns the
+    largest over all layers."""
 
     def reading(rows: Sequence[Row]) -> Reading | None:
         found = [_row(rows, layer.problem.with_batch(n), side) for layer in layers]
@@ -147,7 +150,8 @@ def workspace(layers: Sequence[Layer], n: int, side: str) -> Read:
 
 
 def of_peak(problem: ConvProblem, theirs: float) -> Read:
-    """Return a function that reads which share of the peak arithmetic Convoy's kernel reaches."""
+    """Return a function that reads the share of the GPU's peak arithmetic that Convoy's kernel
+    reaches."""
 
     def reading(rows: Sequence[Row]) -> Reading | None:
         row = _row(rows, problem, CONVOY)

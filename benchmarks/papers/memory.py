@@ -1,8 +1,8 @@
 """Counts memory traffic: the cache blocking of Lavin & Gray, and the layouts of Lan et al.
 
-Nothing is timed. The modelled cache holds whole operands of blocks, and drops the least recently
-used operand first. Sectors of 32 bytes are counted from the addresses of a warp's lanes, as in
-cusim.accesses.
+Nothing is timed. The modelled cache holds complete operands of blocks, and evicts the least
+recently used operand first. Sectors of 32 bytes are counted from the addresses of a warp's lanes,
+as in cusim.accesses.
 """
 
 from collections import OrderedDict
@@ -33,7 +33,7 @@ BLOCK = 32
 
 
 def dram_bytes(blocks: Iterable[Iterable[Touched]], cache_bytes: int) -> int:
-    """Return the bytes that blocks load from memory through a cache, if one block runs after
+    """Return the bytes that blocks load from memory through a cache. The blocks run one after
     another."""
     held: OrderedDict[tuple[str, int], int] = OrderedDict()
     loaded = free = 0
@@ -52,12 +52,12 @@ def dram_bytes(blocks: Iterable[Iterable[Touched]], cache_bytes: int) -> int:
 
 
 def blocks_of(problem: ConvProblem, group: int) -> Iterator[tuple[Touched, Touched]]:
-    """Yield the operands of each block of F(2×2, 3×3). In each group of filters, the outer loop
-    covers the tiles, and the inner loop covers the filters of the group.
+    """Yield the operands that each block of F(2×2, 3×3) reads, in the order of the blocks.
 
     A block reads the pixels of 32 tiles, with overlaps only once, and 32 filters of 3×3, both for
-    all channels. If `group` is K, the inner loop covers all filters. If `group` is 32, only the
-    loop over the tiles remains.
+    all channels. Filters are divided into groups of `group` filters. For each group, the outer loop
+    covers the tiles, and the inner loop covers the filters of the group. If `group` is K, the inner
+    loop covers all filters. If `group` is 32, only the loop over the tiles remains.
     """
     tiles = problem.n * prod(ceil(size / 2) for size in problem.window.output)
     pixels = FLOAT * 4 * BLOCK * problem.c
@@ -77,17 +77,17 @@ def blocking(problem: ConvProblem, cache_bytes: int) -> dict[str, int]:
 
 
 def network_blocking(layers: Sequence[Layer], n: int) -> dict[str, int]:
-    """Return the bytes that all layers read from memory, for each order of the blocks. A layer that
-    occurs several times is counted as often."""
+    """Return the bytes that all layers of a network read from memory, for each order of the blocks.
+    A layer that occurs several times is counted each time."""
     found = [(layer.count, blocking(layer.problem.with_batch(n), TITAN_X_L2)) for layer in layers]
     return {order: sum(count * of[order] for count, of in found) for order in found[0][1]}
 
 
 def table_blocking(layers: Sequence[Layer]) -> Cells:
-    """Return the MB read from memory for each order of the blocks: by each layer for N = 8, and by
-    all layers together for N = 1 and 8.
+    """Return the MB read from memory for each order of the blocks. There is a row for each layer
+    with N = 8, and a row for all layers together with N = 1 and with N = 8.
 
-    The cache is the Titan X's, whose 3 MB do not hold the filters of conv 4 and 5.
+    The cache has the 3 MB of the Titan X. The filters of conv 4 and 5 do not fit into it.
     """
     orders = ("filters inside", "tiles inside", "groups of 128")
     rows: list[Sequence[str]] = [("layer", "N", *orders)]
@@ -111,7 +111,7 @@ each thread has one image."""
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Counts a kernel's accesses to global memory: the instructions of all warps, and the sectors
-    that these instructions need."""
+    that they access."""
 
     name: str
     instructions: int
@@ -119,8 +119,8 @@ class Stage:
 
 
 def _needed(apart: int) -> int:
-    """Return the number of sectors that an instruction needs if its lanes access floats that are
-    `apart` floats apart."""
+    """Return the number of sectors that an instruction accesses if the floats of neighbouring lanes
+    are `apart` floats apart."""
     return sectors(tuple(FLOAT * apart * lane for lane in range(LANES)), FLOAT, Access.LOAD)
 
 
@@ -128,11 +128,11 @@ def stages(problem: ConvProblem, layout: str) -> list[Stage]:
     """Return the kernels of F(2×2×2, 3×3×3) for one of LAYOUTS: the product, and the kernels before
     and after it.
 
-    Each lane of a warp has one image. In "NCDHW" the images lie far apart and a tile's values lie
-    side by side, so every lane's float is in a different sector. Separate kernels gather the tiles'
-    values into matrices, and scatter the products. In "CDHWN" images lie side by side where tiles
-    are transformed. In "no reshape" they lie side by side everywhere, and the transforms store
-    directly into the matrices. The product reads and writes its matrices once.
+    Each lane of a warp has one image. In "NCDHW" the images lie far apart in memory, so the float
+    of every lane is in a different sector. Separate kernels gather the tiles' values into matrices,
+    and scatter the products. In "CDHWN" the images lie side by side where tiles are transformed. In
+    "no reshape" the images lie side by side everywhere, and the transforms store directly into the
+    matrices. The product reads and writes its matrices once.
     """
     positions, outputs = 64, 8
     tiles = prod(ceil(size / 2) for size in problem.window.output)
@@ -168,13 +168,13 @@ LAYOUTS = ("NCDHW", "CDHWN", "no reshape")
 
 
 def sectors_of(problem: ConvProblem, layout: str) -> int:
-    """Return the number of sectors that all kernels need for N = 32."""
+    """Return the number of sectors that all kernels together access for N = 32."""
     return sum(stage.sectors for stage in stages(problem.with_batch(N), layout))
 
 
 def table_layouts(layers: Mapping[str, ConvProblem]) -> Cells:
-    """Return the MB of each layer's sectors by layout, and the baseline's MB divided by each other
-    layout's."""
+    """Return the MB of each layer's sectors for each layout. Also return the first layout's MB
+    divided by the MB of each other layout."""
     rows: list[Sequence[str]] = [
         ("layer", *(f"{layout}, MB" for layout in LAYOUTS), "CDHWN, times fewer", "no reshape")
     ]

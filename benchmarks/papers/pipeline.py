@@ -2,7 +2,7 @@
 al.
 
 The kernels run on the simulator. Bytes are counted in sectors of 32 bytes, as in memory.py.
-Wavefronts are cycles of shared memory. The least possible number of each follows from the count of
+Wavefronts are cycles of shared memory. The least possible numbers follow from the number of
 distinct bytes.
 """
 
@@ -28,8 +28,8 @@ LAYER = same_padded((2, 7, 7), 3, 32, 32).with_batch(2)
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Holds a launch's bytes of global memory and wavefronts of shared memory, and the least
-    possible number of each."""
+    """Holds a launch's bytes of global memory and its wavefronts of shared memory. Both are also
+    given as the least possible number."""
 
     kernel: str
     bytes: int
@@ -99,7 +99,7 @@ def _of(kernel: str, found: Sequence[Instruction]) -> Moved:
 
 
 def table_pipeline() -> Cells:
-    """Return the bytes and wavefronts of each launch, with the least possible number of each."""
+    """Return the bytes and the wavefronts of each launch, and the least possible number of both."""
     rows: list[Sequence[str]] = [("kernel", "bytes", "least", "wavefronts", "least")]
     for each in moved():
         numbers = each.bytes, each.least_bytes, each.wavefronts, each.least_wavefronts

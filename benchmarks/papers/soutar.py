@@ -72,16 +72,16 @@ def results() -> list[Result]:
 
 
 def _over_im2col(found: Measured) -> tuple[str, float]:
-    """Return a text with im2col's time divided by Convoy's time, for all layers together and for
-    the layer with the lowest ratio. Also return the lowest ratio."""
+    """Return a text with im2col's time divided by Convoy's time. It states the ratio for all layers
+    together, and the lowest ratio of a layer. Also return the lowest ratio."""
     total = summarise(found[1], len(found[1]))
     over = total.best_seconds / total.seconds
     return f"{over:.2f}× as fast, at least {total.least:.2f}×", total.least
 
 
 def _mean_speedup(found: Measured) -> tuple[str, float]:
-    """Return a text with the mean, over all N, of the whole network's speed-up. Also return its
-    ratio to the paper's mean."""
+    """Return a text with the mean of the network's speed-ups over all N. Also return this mean
+    divided by the paper's mean."""
     totals = [summarise(pairs, len(pairs)) for pairs in found.values()]
     ours = mean(total.best_seconds / total.seconds for total in totals)
     return f"{ours:.2f}×", ours / mean(TABLE_5[n][-1] for n in found)
@@ -93,8 +93,8 @@ def _orders(ratio: float) -> int:
 
 
 def table_larger_tiles() -> Cells:
-    """Return the error of F(9×9, 5×5) divided by the direct sum's error, for each set of points,
-    with and without scaling, and for both precisions of the products."""
+    """Return the error of F(9×9, 5×5) divided by the direct sum's error. There is a number for each
+    set of points, with and without scaling, and with products in float32 and in float16."""
     rows: list[tuple[str, ...]] = [("points", "scaled", "float32", "products of halves")]
     for name, points in POINTS.items():
         for scaled in (False, True):
