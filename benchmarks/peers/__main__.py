@@ -3,15 +3,16 @@ images.
 
     python -m benchmarks.peers [--quick] [--seconds N] [--rounds N] [--record [FILE]]
     python -m benchmarks.peers --docs       # write the tables of the last recording
-    python -m benchmarks.peers --repeated   # is it within the spread of the previous recording?
+    python -m benchmarks.peers --repeated   # compare the last two recordings
 
-Each other server (peer) is installed once, from the package index into a separate environment. All
-servers are measured with four workloads (works): a no-op (a JPEG is read but not decoded, and the
-five likeliest of 1000 scores are returned), the built-in digits through ONNX Runtime including
-decoding, SqueezeNet, and SqueezeNet in INT8. Each peer is tried in several settings and measured in
-its best setting. Before a server is timed, its answers and its conditions, such as threads and
-priority, are checked (fairness.py). Each work is recorded as soon as it is measured, so an
-interrupted run keeps the finished works. The tables have the last recording of each work.
+Each other server (a peer) is installed once, from the package index into a separate environment.
+All servers are measured with four workloads, called works. The no-op reads a JPEG without decoding
+it, and returns the five likeliest of 1000 scores. The other works decode images and run a model in
+ONNX Runtime: the built-in digits, SqueezeNet, and SqueezeNet in INT8. Each peer is tried in several
+settings and measured in its best setting. Before a server is timed, its answers and its conditions,
+such as threads and priority, are checked (fairness.py). Each work is recorded as soon as it is
+measured, so an interrupted run keeps the finished works. The tables have the last recording of each
+work.
 """
 
 import argparse
@@ -48,8 +49,7 @@ QUICK = Effort(rounds=2, seconds=0.2, settings=1)
 def compare(
     peers: Sequence[Peer], venvs: Path, works: Sequence[str], effort: Effort, say: Say
 ) -> Iterator[list[Row]]:
-    """Yield the rows of Convoy and of all peers for one work after another, as soon as each work is
-    measured."""
+    """Yield the rows of Convoy and of all peers for each work, as soon as the work is measured."""
     contenders = [_convoy(), *(_contender(peer, venvs, say) for peer in peers)]
     # The load from other programs, before this program adds its own.
     busy = {"load_average": round(os.getloadavg()[0], 2)}
@@ -83,7 +83,7 @@ def compare(
 
 
 def _convoy() -> Contender:
-    """Return the Convoy of this environment as a contender."""
+    """Return a contender for the Convoy that is installed in this environment."""
     return Contender(CONVOY, Environment(Path(sys.prefix), {}))
 
 
@@ -158,8 +158,8 @@ def main(command_line: Sequence[str] | None = None) -> None:
     """Install the servers, measure, print, and write the requested files.
 
     If the servers' conditions differ in a work, the work is not recorded and the exit status is 1.
-    With --repeated, the exit status is 1 if the last recording is not within the spread of the
-    previous recording.
+    With --repeated, the exit status is 1 if a median of the last recording lies outside the spread
+    of the previous recording.
     """
     arguments = parse_arguments(command_line)
     if arguments.docs:

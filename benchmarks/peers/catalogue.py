@@ -29,7 +29,8 @@ Protocol = Literal["body", "form", "v2"]
 
 @dataclass(frozen=True)
 class Setting:
-    """Describes one way to run a server: its program's options and environment variables."""
+    """Describes one way to run a server, with the options and environment variables of its
+    program."""
 
     name: str
     choices: Mapping[str, Any] = field(default_factory=dict)
@@ -58,8 +59,8 @@ class Peer:
 
 
 def requirements(peer: Peer) -> tuple[str, ...]:
-    """Return all packages to install for a peer, pinned to Convoy's versions unless the peer needs
-    others."""
+    """Return all packages to install for a peer. They are pinned to the versions that Convoy uses,
+    unless the peer needs other versions."""
     own = {each.partition("==")[0] for each in peer.requirements}
     same = (f"{name}=={version(name)}" for name in SAME_AS_CONVOY if name not in own)
     return (*peer.requirements, *same)

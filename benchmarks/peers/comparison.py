@@ -1,13 +1,13 @@
-"""Measures servers with the same work, one after another in short rounds. All other servers are
-suspended meanwhile.
+"""Measures servers with the same work, one after another in short rounds. While a server is
+measured, all other servers are suspended.
 
     each server in each setting ─ start ─ right answers? ─ fair? ─ tried briefly ─┐
                      the best setting for each number of connections ─────────────┘
     rounds: each server ─ goes on ─ 1, 8, 32 connections ─ is stopped; every other round backwards
 
-Two cores are too few for several of these servers at once, even if the servers are idle, because
-some of them poll. A suspended server uses no processor time, and it is resumed at once. So rounds
-can be short, and a disturbance of a minute affects all servers.
+Several of these servers at once would disturb each other on two cores. Even idle servers would,
+because some of them poll. A suspended server uses no processor time, and it is resumed at once. So
+rounds can be short, and a disturbance of a minute affects all servers.
 """
 
 import json
@@ -90,7 +90,7 @@ class Effort:
 
 @dataclass
 class Candidate:
-    """Holds a server that runs in one setting, and the results of its turns."""
+    """Holds a server that runs in one setting, and the results of its measurements."""
 
     peer: Peer
     setting: Setting
@@ -106,7 +106,8 @@ class Candidate:
     others: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
     def tried(self, connections: int) -> float:
-        """Return the mean requests per second over the turns so far, or 0 if there was no turn."""
+        """Return the mean requests per second over all measurements so far, or 0 if there are
+        none."""
         rates = [found["requests_a_second"] for found in self.slices[connections]]
         return round(sum(rates) / len(rates), 2) if rates else 0.0
 
@@ -120,10 +121,10 @@ class Candidate:
 def started(
     contender: Contender, setting: Setting, work: str, task: Task, folder: Path
 ) -> Iterator[Running]:
-    """Yield a server in one setting once its answer to the first image is right. Only this server
-    uses `folder`.
+    """Start a server in one setting, and yield it once its answer to the first image is right.
 
-    Raises StartError, and WrongAnswerError if an answer is wrong.
+    Only this server uses `folder`. Raises StartError if the server does not start, and
+    WrongAnswerError if the answer is wrong.
     """
     assert contender.installed is not None
     peer, port = contender.peer, free_port()
@@ -182,8 +183,8 @@ def settings_of(
 def threads_of(peer: Peer, setting: Setting, task: Task) -> int:
     """Return how many threads each process of a server must use to compute one image.
 
-    Convoy runs with its default, one thread per core. The processes of a peer divide the work's
-    threads.
+    Convoy uses its default, one thread per core. In a peer, the processes share the number of
+    threads that the work sets.
     """
     if peer.serve is not None:
         return available_cores()
@@ -279,8 +280,8 @@ def _best(
     failed: dict[str, str],
     say: Say,
 ) -> dict[int, Candidate]:
-    """Try a server's settings. Return, by number of connections, the suspended server that runs in
-    the best setting.
+    """Start a server in each setting, and try it briefly. For each number of connections, return
+    the server that runs in the best setting, and suspend it.
 
     Servers that are not best for any number of connections are ended.
     """
@@ -348,7 +349,7 @@ def _warm_up(
 ) -> None:
     """Check the answers, and send requests until the server stops closing connections.
 
-    Ray restarts HAProxy shortly after its first answer, which closes open connections.
+    Ray restarts HAProxy shortly after its first answer. This restart closes open connections.
     """
     for last in (*[False] * (_WARM_UPS - 1), True):
         try:
@@ -362,7 +363,8 @@ def _warm_up(
 
 
 def _turn(chosen: Mapping[int, Candidate], seconds: float) -> None:
-    """Measure a server once with each number of connections."""
+    """Measure each server with the numbers of connections for which it was chosen, one after
+    another."""
     for candidate in {id(each): each for each in chosen.values()}.values():
         server = candidate.server
         server.resume()

@@ -28,8 +28,8 @@ class UnfairError(Exception):
 
 @dataclass(frozen=True)
 class Conditions:
-    """Holds the conditions under which a server works, as text. A field has several values if
-    processes differ."""
+    """Holds the conditions under which a server works, as text. A field lists several values if the
+    server's processes differ."""
 
     telemetry: str
     threads: str  # ONNX Runtime's, in each process that classifies
@@ -38,8 +38,7 @@ class Conditions:
 
 
 def wanted(threads: int) -> Conditions:
-    """Return the conditions that all servers must have, which are the conditions of this
-    process."""
+    """Return the conditions of this process. All servers must have the same conditions."""
     return Conditions(OFF, str(threads), *_kernel(os.getpid()))
 
 
@@ -54,8 +53,8 @@ def _kernel(pid: int) -> tuple[str, str]:
 def found(server: Running, default_threads: int) -> Conditions:
     """Return the conditions that a server has.
 
-    The number of threads comes from its processes' reports or from the option `--threads`. Without
-    these, it is the default.
+    The number of threads is read from the processes' reports or from the option `--threads`. If
+    both are missing, it is `default_threads`.
     """
     telemetry, threads, cores, priority = set(), set(), set(), set()
     for pid in server.pids():
@@ -88,8 +87,8 @@ def found(server: Running, default_threads: int) -> Conditions:
 def intact(variables: Sequence[str]) -> bool:
     """Return whether a process still has the environment variables with which it was started.
 
-    Some processes, like Ray's, rename themselves. This overwrites some variables with the new name
-    and zeros. Then only the process's own report is reliable.
+    Some processes, like Ray's, rename themselves. Renaming overwrites variables with the new name
+    and zeros. Then /proc is wrong, and only the process's own report is reliable.
     """
     return all(variables[:-1])
 

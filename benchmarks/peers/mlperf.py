@@ -1,14 +1,15 @@
-"""Measures Convoy, in process and over HTTP, and ONNX Runtime alone with MLPerf's own load
-generator.
+"""Measures Convoy, in process and over HTTP, and ONNX Runtime alone. MLPerf's own load generator
+sends the queries.
 
     python -m benchmarks.peers.mlperf [--work NAME] [--device NAME] [--out FOLDER] [--record [FILE]]
     python -m benchmarks.peers.mlperf --docs
 
-The scenario SingleStream sends one image as soon as the previous answer has arrived. MultiStream
-sends eight. `mlcommons-loadgen` is installed once, from the package index into a separate
-environment. This load generator times the queries and writes its log files below FOLDER, in a
-folder for each side (Convoy or ONNX Runtime) and scenario. The table is read from these files. On a
-machine with a GPU, the same command measures the GPU with `--device auto`.
+The scenario SingleStream sends one image as soon as the previous answer has arrived. The scenario
+MultiStream sends eight images as soon as all previous answers have arrived. `mlcommons-loadgen` is
+installed once, from the package index into a separate environment. This load generator times the
+queries and writes log files below FOLDER, in one folder per side (Convoy or ONNX Runtime) and
+scenario. The table is read from these files. On a machine with a GPU, the same command measures the
+GPU with `--device auto`.
 """
 
 import argparse
@@ -140,8 +141,8 @@ def drive(
     queries: int,
     out: Path,
 ) -> dict[str, float | str]:
-    """Let the load generator send queries in one scenario. Return the percentiles of its summary,
-    in µs, and its verdict."""
+    """Let the load generator send queries in one scenario. Return the percentiles and the verdict
+    of its summary. The percentiles are in µs."""
 
     def issue(query: Sequence[Any]) -> None:
         answer([sample.index for sample in query])
@@ -182,8 +183,7 @@ def _nanoseconds(function: Callable[[], object]) -> int:
 
 
 def summary(text: str) -> dict[str, float | str]:
-    """Return the percentiles, in µs, and the verdict that the text of the load generator's summary
-    states."""
+    """Return the percentiles, in µs, and the verdict. `text` is the load generator's summary."""
     verdict = re.search(r"Result is : (\w+)", text)
     if verdict is None:
         raise ValueError(f"the load generator's summary has no result: {text[:200]!r}")
@@ -222,7 +222,8 @@ PUBLISHED = {
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return a table in Markdown with the last record and with published results of GPUs."""
+    """Return a table in Markdown. It has the last record, and results of GPUs that others have
+    published."""
     heading = ("", "N = 1: p50 / p99, µs", "N = 8: p50 / p99, µs")
     lines = []
     rows = [row for row in rows if row["date"] == rows[-1]["date"]]

@@ -55,8 +55,11 @@ def _sum(now: Mapping[int, int], before: Mapping[int, int]) -> int:
 
 
 def _clock(pid: int) -> int:
-    """Return the ID of a process's CPU clock, like clock_getcpuclockid(3). It consists of the
-    complement of the PID and three bits. The bits select the scheduler's count of all threads."""
+    """Return the ID of a process's CPU clock, like clock_getcpuclockid(3).
+
+    The ID consists of the complement of the PID and three bits. The bits select the clock that
+    counts the time of all threads.
+    """
     return ~pid << 3 | 2
 
 
@@ -207,8 +210,8 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def members(session: int) -> list[int]:
-    """Return the live processes of a session and all their descendants, because some servers start
-    their workers in new sessions."""
+    """Return the live processes of a session, and all their descendants. Descendants may be in
+    other sessions, because some servers start their workers in new sessions."""
     parents, found = {}, set()
     for folder in _listed(_PROC):
         # pid (name, which may contain any characters) state ppid group session ...

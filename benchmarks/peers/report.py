@@ -1,9 +1,9 @@
-"""Summarises the rows: first the cases in which another server is better than Convoy, then medians
-with their spread.
+"""Summarises the rows. The cases in which another server is better than Convoy (losses) come first,
+and then medians with their spread.
 
 The spread is the range in which the median of a second run is expected. It follows from the
-differences between the rounds. The README has the losses (cases in which another server is better)
-and a small table; docs/comparison.md has everything.
+differences between the rounds. The README has the losses and a small table. docs/comparison.md has
+everything.
 """
 
 import math
@@ -128,8 +128,8 @@ def losses(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _lost(rows: Sequence[Row], work: str, connections: int) -> Iterator[str]:
-    """Yield a text for each number in which the best of the other servers has a better median than
-    Convoy."""
+    """Yield a text for each number in which another server has a better median than Convoy. The
+    text compares Convoy with the best of these servers."""
     ours = find(rows, CONVOY.name, work, connections)
     theirs = [
         row for peer in PEERS if (row := find(rows, peer.name, work, connections)) is not None
@@ -161,8 +161,8 @@ def shown(rows: Sequence[Row]) -> str:
 
 
 def _all_of_it(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the parts of the report: the losses, a table for each work and number of connections,
-    start times and memory, and failures."""
+    """Yield the parts of the report: the losses, a table for each work and number of connections, a
+    table of start times and memory, and the failures."""
     yield f"{BETTER}\n\n{_losses(rows)}"
     for work, title in WORKS.items():
         for connections in CONNECTIONS:
@@ -292,11 +292,9 @@ def _judged(row: Row | None) -> str:
 
 
 def moved(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each median in a work's last recording that lies outside the spread of the
-    previous recording.
-
-    Servers whose best setting has changed are left out.
-    """
+    """Compare a work's last two recordings. Yield a line for each median of the last recording that
+    lies outside the spread of the previous recording. Servers whose best setting has changed are
+    left out."""
     for work in WORKS:
         dates = list(dict.fromkeys(row["date"] for row in rows if row["work"] == work))
         if len(dates) < 2:
@@ -319,7 +317,7 @@ def moved(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _tree(commit: str) -> str:
-    """Return a phrase that names the sources that were measured."""
+    """Return a phrase that names the version of the source code that was measured."""
     if commit.endswith("+"):
         return f"commit {commit[:-1]} with changes that were not committed"
     return f"commit {commit}"

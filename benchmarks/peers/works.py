@@ -48,8 +48,8 @@ _TIMED = {"1_pencil_on_paper.jpg", "cat.jpg"}
 
 @dataclass(frozen=True)
 class Case:
-    """Holds an image and its right answer `best`: the likeliest class, or None if all classes are
-    equally likely, and the probability."""
+    """Holds an image and its right answer, `best`, which is a class and its probability. The class
+    is None if all classes are equally likely."""
 
     image: bytes
     media_type: str
@@ -63,8 +63,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Task:
-    """Holds a work: its images, of which the first is timed, and its model, as a classifier and as
-    a file."""
+    """Holds a work: its images and its model. The first image is the one that is timed. The model
+    is given both as a classifier and as a file."""
 
     cases: Sequence[Case]
     threads: int  # for one image, in a peer with one process
@@ -85,11 +85,8 @@ class Task:
 
 
 def tasks(works: Sequence[str], folder: Path) -> dict[str, Task]:
-    """Return the works by name, with the answers of Convoy's engine, and write their models below
-    `folder`.
-
-    Raises NotDownloadedError.
-    """
+    """Create the works, by name. Convoy's engine computes their right answers, and their models are
+    written below `folder`. Raises NotDownloadedError."""
     makers = {NOOP: _nothing, DIGITS: _digits, SQUEEZENET: _squeezenet, INT8: _int8}
     return {work: makers[work](folder) for work in works}
 
@@ -104,10 +101,8 @@ def _digits(folder: Path) -> Task:
 
 
 def squeezenet() -> tuple[Path, str]:
-    """Return the trained network's file and its preset. A missing file is downloaded.
-
-    Raises NotDownloadedError.
-    """
+    """Return the trained network's file and its preset. If the file is missing, download it. Raises
+    NotDownloadedError."""
     kept, folder = pulled(TRAINED), data()
     if kept is None and folder is not None:
         return folder / "squeezenet1.1-fp16.onnx", "caffe"

@@ -1,4 +1,4 @@
-"""Serves the work with BentoML, whose processes import this module."""
+"""Serves a work with BentoML. BentoML's processes import this module."""
 
 import bentoml
 from PIL.Image import Image
@@ -13,7 +13,7 @@ _of_service = {key: _choices.pop(key) for key in ("threads", "workers") if key i
 
 
 class Model:
-    """Holds the model with which the services Batched and Unbatched classify."""
+    """Holds the model with which both services, Batched and Unbatched, classify."""
 
     def __init__(self) -> None:
         self._work = work_of(SETTINGS)

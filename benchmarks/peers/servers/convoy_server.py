@@ -1,4 +1,4 @@
-"""Serves the no-op with Convoy's application, whose decoder and engine do nothing."""
+"""Serves the no-op with Convoy's real application. Its decoder and its engine do nothing."""
 
 import socket
 

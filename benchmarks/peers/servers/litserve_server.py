@@ -11,7 +11,8 @@ from benchmarks.peers.servers.work import Answer, Settings, settings_given, work
 
 
 class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types are checked
-    """Does the work in the steps that LitServe calls. Bodies that are not JSON arrive unchanged."""
+    """Implements the methods that LitServe calls, with the functions of work.py. Bodies that are
+    not JSON arrive unchanged."""
 
     def __init__(self, settings: Settings, **choices: Any) -> None:
         super().__init__(**choices)
@@ -34,7 +35,7 @@ class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types 
         return self._work.scores(x) if isinstance(x, list) else self._work.scores([x])[0]
 
     def unbatch(self, output: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-        """Return the row of each image."""
+        """Return the row of scores of each image."""
         return list(output)
 
     def encode_response(self, output: NDArray[np.float32]) -> Answer:
@@ -43,7 +44,7 @@ class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types 
 
 
 class Unbatched(Classifier):
-    """Is a Classifier that hides the methods for batches from LitServe."""
+    """A Classifier that hides its methods for batches from LitServe."""
 
     batch = ls.LitAPI.batch
     unbatch = ls.LitAPI.unbatch

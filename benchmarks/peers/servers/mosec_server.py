@@ -1,4 +1,4 @@
-"""Serves the work with mosec, whose workers are processes that import this module."""
+"""Serves a work with mosec. mosec's workers are processes that import this module."""
 
 import json
 from typing import Any

@@ -1,7 +1,7 @@
 """Serves the work with Triton: its HTTP server, its scheduler and its Python backend.
 
-The package `nvidia-pytriton` contains the original `tritonserver`, but of its backends only the one
-for Python. So ONNX Runtime is called from Python, like in the other peers.
+The package `nvidia-pytriton` contains the original `tritonserver`, but only one backend, which runs
+Python. So ONNX Runtime is called from Python, as in the other peers.
 """
 
 import os
@@ -66,8 +66,8 @@ def main() -> None:
 
 
 def _given_path() -> list[str]:
-    """Return the folders of this process's path that contain the benchmarks, because the backend's
-    Python does not read PYTHONPATH."""
+    """Return the folders of `sys.path` that contain the benchmarks. The backend's Python does not
+    read PYTHONPATH, and so is given these folders."""
     return [folder for folder in sys.path if (Path(folder) / "benchmarks").is_dir()]
 
 

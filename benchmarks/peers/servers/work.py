@@ -1,6 +1,6 @@
-"""Does the work in every peer: converts an image's bytes to the five likeliest classes.
+"""Classifies images in every peer: converts an image's bytes to the five likeliest classes.
 
-Imports nothing of Convoy, which is not installed in the peers' environments.
+This module imports nothing of Convoy, because Convoy is not installed in the peers' environments.
 """
 
 import io
@@ -22,7 +22,7 @@ Answer = dict[str, list[dict[str, int | float]]]
 
 @dataclass(frozen=True)
 class Settings:
-    """Holds the settings with which a server starts. `choices` are the server's own options. All
+    """Holds the settings with which a server starts. `choices` are options of this server. The
     other settings are the same for all servers."""
 
     port: int
@@ -38,7 +38,7 @@ class Settings:
 
 
 class Work(Protocol):
-    """Runs a model in the two steps that servers separate, decoding and scoring."""
+    """Runs a model in two steps, decoding and scoring, because servers call them separately."""
 
     def decode(self, image: Image.Image | bytes, /) -> NDArray[np.uint8]:
         """Return one image in the form that the model takes."""
@@ -54,7 +54,7 @@ class Work(Protocol):
 
 
 class NoOp:
-    """Ignores the images, and gives the same score to 1000 classes."""
+    """Ignores the images, and gives all 1000 classes the same score."""
 
     def __init__(self) -> None:
         self._pixels = np.zeros((1, 1, 1), np.uint8)
@@ -124,8 +124,8 @@ class Model:
 
 
 def tell(settings: Settings, facts: dict[str, str]) -> None:
-    """Write a report of this process's conditions. It is used to check that the comparison is
-    fair."""
+    """Write a report of this process's conditions. The report is used to check that the comparison
+    is fair."""
     file = Path(settings.facts) / f"{os.getpid()}.json"
     file.write_text(json.dumps(facts))
 
