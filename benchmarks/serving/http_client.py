@@ -44,8 +44,8 @@ def get_request(path: str) -> bytes:
 
 
 def answer_size(received: bytes | bytearray) -> int | None:
-    """Return the size in bytes of the answer with which the data begins, or None while the answer's
-    header is incomplete."""
+    """Return the size in bytes of the first answer in the data, or None while the answer's header
+    is incomplete."""
     header, blank_line, _ = received.partition(b"\r\n\r\n")
     if not blank_line:
         return None

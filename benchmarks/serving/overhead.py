@@ -3,13 +3,14 @@ alternately.
 
     python -m benchmarks.serving.overhead [--requests N] [--beside CHECKOUT] [--record [FILE]]
 
-Convoy is the real application with an engine and a decoder that do nothing. So only its other work
-remains: limits, decode and engine threads, batcher, metrics and JSON. Three other servers read the
-same body and answer with some JSON. Two of them, an ASGI route and a FastAPI route, run behind
-Convoy's own connections, and show how much the application and the framework add. The third is
-FastAPI served by `uvicorn module:app`. Each server is a separate process on a loopback port, and
-this process is the client. Requests are sent to the servers in turn (A B C, C B A, ...), so other
-work on the machine affects all servers. `--beside` adds the Convoy of another checkout.
+Convoy is the real application with an engine and a decoder that do nothing. So the measured time is
+the rest of its work: limits, decode and engine threads, batcher, metrics and JSON. Three other
+servers read the same body and answer with some JSON. Two of them, an ASGI route and a FastAPI
+route, run behind Convoy's own connections, and show how much the application and the framework add.
+The third is FastAPI served by `uvicorn module:app`. Each server is a separate process on a loopback
+port, and this process is the client. Requests are sent to the servers alternately (A B C, C B A,
+...), so other programs on the machine affect all servers equally. `--beside` adds the Convoy of
+another checkout.
 """
 
 import argparse
@@ -139,8 +140,8 @@ def wait_until_ready(address: Address, timeout_s: float = 60.0) -> None:
 
 
 def measure_latency(addresses: Mapping[str, Address], request: bytes, n: int) -> dict[str, Latency]:
-    """Send `n` requests to each server, on one connection per server, to one server after another.
-    Return the latencies."""
+    """Send `n` requests to each server, alternating between the servers, on one connection per
+    server. Return the latencies."""
     connections = {target: Connection(address) for target, address in addresses.items()}
     for connection in connections.values():
         for _ in range(max(50, n // 20)):
@@ -159,8 +160,8 @@ def measure_latency(addresses: Mapping[str, Address], request: bytes, n: int) ->
 def measure_throughput(
     addresses: Mapping[str, Address], request: bytes, connections: int, seconds: float
 ) -> dict[str, Throughput]:
-    """Return the throughput of each server. Servers are measured one at a time, in turns of half a
-    second, for about `seconds` each."""
+    """Return the throughput of each server. The servers are measured alternately for half a second,
+    until each was measured for about `seconds`."""
     turn_s = 0.5
     took: dict[str, list[float]] = {target: [] for target in addresses}
     spent = dict.fromkeys(addresses, 0.0)
@@ -198,7 +199,7 @@ def measure(
 
 
 def where(*packages: str) -> dict[str, str | int]:
-    """Return everything on which a number depends: the time, the code, the processor and the
+    """Return the facts on which measured numbers depend: the time, the code, the processor and the
     versions."""
     return {
         "date": now(),

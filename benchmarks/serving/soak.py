@@ -5,22 +5,22 @@
 
 Starts `convoy serve`, and measures its capacity with eight clients that send requests without
 pause. Then requests arrive in an open loop, as a Poisson process, at 80% of this capacity. Every
-answer is compared with the answer to the same image sent alone, so answers to other images are
-found. A tenth of the clients leave in the middle of the head, the body or the answer, or while they
-wait. Some clients send noise, and a few send images of ten megapixels. The exit status is 0 only if
-no answer was lost, none belonged to another image, none had a status 5xx, and the server's own
-counters agree. Also, memory, threads and open files must not have grown, and SIGTERM must end the
-server with status 0.
+answer is compared with the answer that the same image got when it was sent alone. So an answer that
+belongs to another image is detected. A tenth of the clients leave early: in the middle of the head,
+the body or the answer, or while they wait. Some clients send noise, and a few send images of ten
+megapixels. The exit status is 0 only if no answer was lost, belonged to another image or had a
+status 5xx, and if the server's own counters agree. Also, memory, threads and open files must not
+have grown, and SIGTERM must end the server with status 0.
 
 With `--swaps S` the model changes every S seconds. Half of the requests are V2 requests, over HTTP
 and gRPC in turn. Each of their answers must have the scores, or the embedding, of the version that
 it names. Every third version has wrong scores, and the server must refuse it. The load is two
-fifths of the capacity, since reading, converting and comparing a version occupies a core for
+fifths of the capacity, because reading, converting and comparing a version occupies a core for
 seconds.
 
 With `--attackers` a hostile client sends all kinds of the most expensive requests at once, and the
-load is a fifth of the capacity. Then p50 must be at most 3 times the p50 without attackers, which
-is measured beforehand for a tenth of the time.
+load is a fifth of the capacity. Before the attack, the p50 is measured for a tenth of the time. The
+p50 under attack must be at most 3 times this p50.
 """
 
 import argparse
@@ -137,14 +137,14 @@ class Run:
 
     @property
     def kept_files(self) -> int:
-        """Return how many more files than at the start may be open at the end. grpcio keeps one
-        file for each of the calls for which its threads waited at the same time."""
+        """Return how many more files may be open at the end than at the start. grpcio keeps one
+        file for each call that waited at the same time."""
         return _GRPC_FILES if self.swap_every_s else 0
 
     @property
     def growth(self) -> float:
-        """Return the growth of memory, as a share, from the second tenth of the time to the last
-        tenth."""
+        """Return by which share the memory grew between the second tenth and the last tenth of the
+        run."""
         tenth = max(1, len(self.memory) // 10)
         if len(self.memory) < 3:
             return 0.0
@@ -243,8 +243,8 @@ def counters(exposition: str) -> tuple[dict[str, int], float]:
 
 @dataclass(frozen=True)
 class ModelUnderSwaps:
-    """Holds the folder of a model that changes, and the clients that check the answers of its
-    versions."""
+    """Holds the folder of a model that changes during the run, and the clients that check the
+    answers of its versions."""
 
     clients: Clients
     folder: Path
@@ -277,8 +277,8 @@ async def soak(
 ) -> None:
     """Put load on the server at `url`, and record the results in `run`.
 
-    A few requests have one of the `large` images. If there is a `swapped`, its model changes, and
-    its clients send half of the requests.
+    A few requests have one of the `large` images. If `swapped` is given, its model changes during
+    the load, and its clients send half of the requests.
     """
     journal = Journal()
     rude = Rude(url, images, seed)

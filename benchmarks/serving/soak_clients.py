@@ -50,7 +50,7 @@ class Moment(Enum):
 
 
 class Rude:
-    """Sends one incomplete or invalid request on each connection."""
+    """Sends requests that are incomplete or invalid, one on each connection."""
 
     def __init__(self, url: str, images: Sequence[ImageFile], seed: int) -> None:
         parts = urlsplit(url)
@@ -106,7 +106,7 @@ class Rude:
 
 
 def enlarged(images: Sequence[ImageFile]) -> list[ImageFile]:
-    """Return the first images, enlarged so much that the server decodes them in another way."""
+    """Return the first images, enlarged so much that the server decodes them like large images."""
     large = []
     for image, (side, kind, options) in zip(images, _LARGE, strict=False):
         with Image.open(io.BytesIO(image.data)) as opened:
@@ -119,7 +119,7 @@ def enlarged(images: Sequence[ImageFile]) -> list[ImageFile]:
 
 
 async def told(request: Awaitable[Outcome]) -> Outcome:
-    """Return the outcome of a request, also if its connection broke."""
+    """Return the outcome of a request, even if its connection broke."""
     try:
         return await request
     except TimeoutError:
@@ -129,7 +129,8 @@ async def told(request: Awaitable[Outcome]) -> Outcome:
 
 
 def p50_ms(journal: Journal) -> float:
-    """Return the median latency of the answered requests, in ms from the intended send time."""
+    """Return the median latency of the answered requests, in ms. Latency counts from the intended
+    send time."""
     columns = journal.columns()
     answered = columns.kind == 0
     if not answered.any():

@@ -59,8 +59,11 @@ Rows = Sequence[NDArray[np.float32]]
 
 
 def write_version(folder: Path, version: int, factor: float | None = None) -> None:
-    """Write the model's files for a version. All odd versions have the same weights, and so have
-    all even versions. If `factor` is given, the logits are multiplied by it instead."""
+    """Write the model's files for a version, whose logits are multiplied by `factor`.
+
+    By default, the factor depends on whether the version is odd. So all odd versions have the same
+    weights, and all even versions have the same weights.
+    """
     served = folder / NAME
     if not served.exists():
         served.mkdir(parents=True)
@@ -118,8 +121,8 @@ def _computed(folder: Path, images: Sequence[ImageFile]) -> tuple[Rows, Rows]:
 
 
 def first_version(folder: Path, images: Sequence[ImageFile]) -> Sequence[Rows]:
-    """Write version 1. Return two lists: the images' scores with even versions and with odd
-    versions.
+    """Write version 1. Return two lists with the scores of all images, one list for even versions
+    and one for odd versions.
 
     Raises ValueError if at least half of the images have the same scores in both lists.
     """
@@ -134,7 +137,8 @@ def first_version(folder: Path, images: Sequence[ImageFile]) -> Sequence[Rows]:
 
 
 class Clients:
-    """Sends V2 requests, alternately over HTTP and gRPC, and checks each answer."""
+    """Sends V2 requests, alternately over HTTP and gRPC, and checks each answer against the version
+    that it names."""
 
     def __init__(
         self,
@@ -144,12 +148,9 @@ class Clients:
         expected: Sequence[Rows],
         vectors: Rows = (),
     ) -> None:
-        """Take `expected`, two lists: the scores of all images with even versions and with odd
-        versions.
-
-        If `vectors` has the embeddings of all images, every second request over gRPC asks for the
-        embedding.
-        """
+        """Prepare the clients. `expected` has two lists with the scores of all images, one list for
+        even versions and one for odd versions. If `vectors` has the embeddings of all images, every
+        second request over gRPC asks for the embedding."""
         self._url = f"{url}/v2/models/{NAME}/infer"
         self._repository = f"{url}/v2/repository/models/{NAME}/load"
         self._address = grpc_address
@@ -197,8 +198,8 @@ class Clients:
     def judged(
         self, version: int, turn: int, values: NDArray[np.float32], *, embeds: bool = False
     ) -> Outcome:
-        """Return the outcome OK if the values match the scores or the embedding of an image in this
-        version, or else MIXED_UP."""
+        """Return OK if the values are the scores, or the embedding, of an image in this version.
+        Otherwise return MIXED_UP."""
         expected = self._vectors[turn] if embeds else self._expected[version % 2][turn]
         if values.shape != expected.shape or not np.allclose(values, expected, 0, _TOLERANCE):
             return Outcome(MIXED_UP)
@@ -238,7 +239,7 @@ class Clients:
 
 
 def _for_embedding(message: bytes) -> bytes:
-    """Return the same request, but for the embedding."""
+    """Return a copy of the request that asks for the embedding."""
     asked = message_class("inference.ModelInferRequest").FromString(message)
     asked.outputs.add(name="embedding")
     encoded: bytes = asked.SerializeToString()

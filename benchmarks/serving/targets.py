@@ -1,4 +1,4 @@
-"""Contains the servers that `overhead` compares. Each runs in a separate process."""
+"""Contains the servers that `overhead` compares. Each server runs in a separate process."""
 
 import os
 import socket

@@ -20,7 +20,7 @@ def v2_body(file: bytes) -> tuple[int, bytes]:
 
 
 def v2_message(file: bytes, model: str) -> bytes:
-    """Return the same request as a protobuf message."""
+    """Return a request with the same tensor as `v2_body`, as a protobuf message."""
     message = message_class("inference.ModelInferRequest")(model_name=model)
     message.inputs.add(name="image", datatype="BYTES", shape=[1])
     message.raw_input_contents.append(_element(file))

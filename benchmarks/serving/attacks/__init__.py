@@ -1,2 +1,2 @@
-"""Measures how a hostile client, which sends the most expensive requests per byte, affects other
-clients."""
+"""Measures how a hostile client affects other clients. The hostile client sends the requests that
+cost a server most per byte."""

@@ -4,12 +4,12 @@
                                    [--seconds N] [--only TEXT] [--record [FILE]] [-- OPTIONS]
 
 Starts `convoy serve`, by default with a SqueezeNet with random weights. An honest client sends
-photographs one after another with pauses: first alone, and then during each attack. Each attack
-runs once for each number of connections. An attack repeats a request that costs the server most per
-byte. The exit status is 0 only if four conditions hold. The honest client's p50 is at most 3 times
-the p50 without an attack, and its longest latency is at most 0.5 s. All its answers are right. The
-server grows by at most 500 MB. It frees this memory within 5 s after the attack. Run the command on
-an idle machine with at least two cores.
+photographs one after another with pauses, first alone, and then during each attack. Each attack
+runs once for each number of connections. An attack repeats one request, which costs the server much
+time or memory per byte. The exit status is 0 only if four conditions hold. The honest client's p50
+is at most 3 times its p50 without an attack, and its longest latency is at most 0.5 s. All answers
+to the honest client are right. The server's memory grows by at most 500 MB. The server frees this
+memory within 5 s after the attack. Run the command on an idle machine with at least two cores.
 
 The limit of 500 MB follows from deploy/README.md: decoding a WebP of 25 megapixels takes 430 MB,
 and the process that decodes it takes another 40 MB.
@@ -105,8 +105,8 @@ def broken(seen: Honest, alone: Honest) -> list[str]:
 
 
 async def _ask(client: Client, pid: int, before: int, seconds: float, seen: Honest) -> None:
-    """Send requests for `seconds`. `before` is the server's memory before these requests, in
-    bytes."""
+    """Send the honest client's requests for `seconds`, and record latencies and memory in `seen`.
+    `before` is the server's memory in bytes before these requests."""
     end, number = time.monotonic() + seconds, 0
     while (started := time.monotonic()) < end:
         outcome = await client.send(number)
@@ -120,9 +120,9 @@ async def _ask(client: Client, pid: int, before: int, seconds: float, seen: Hone
 
 
 async def _back(pid: int, before: int) -> int:
-    """Wait for at most BACK_S until the server's main process has freed nearly all new memory.
-    Return the bytes that it has not freed. The processes that decode large images are not counted:
-    they keep memory for the next image."""
+    """Wait until the server's main process has freed nearly all new memory, but at most BACK_S.
+    Return the bytes that are not freed then. Processes that decode large images are not counted,
+    because they keep memory for the next image."""
     for _ in range(round(BACK_S / _LOOK_S)):
         await asyncio.sleep(_LOOK_S)
         kept = resident_bytes(pid) - before
@@ -140,10 +140,8 @@ async def measure(
     connections: Sequence[int],
     seconds: float,
 ) -> tuple[Honest, list[Honest]]:
-    """Return the results of an honest client alone, and during each attack.
-
-    Each attack runs on each number of connections.
-    """
+    """Measure an honest client alone and during each attack, and return the results. Each attack
+    runs once for each number of connections."""
     alone, found = Honest("nobody", 0), []
     async with Client(url, images) as client:
         await client.learn()

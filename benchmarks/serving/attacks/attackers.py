@@ -1,5 +1,5 @@
-"""Lists the requests that cost a server most per byte, or that did before Convoy limited their
-cost.
+"""Lists the requests that cost a server most per byte, or that cost most before Convoy limited
+their cost.
 
 An attacker has a separate process and a separate address, as if it ran on another machine. So the
 server can distinguish it from honest clients, and its sending does not delay honest requests.
@@ -143,7 +143,8 @@ def _tensors(count: int) -> tuple[bytes, Mapping[str, str]]:
 
 
 def _nan(own: Mapping[str, Any]) -> tuple[bytes, Mapping[str, str]]:
-    """Return a request with many images, all of NaN, for a model's own input, and its headers."""
+    """Return a request with many images for a V2 model's own input, and its headers. All numbers of
+    the images are NaN."""
     shape = own["shape"][1:]
     n = max(1, min(128, 4_900_000 // prod(shape)))
     numbers = b"\x00\x00\xc0\x7f" * (n * prod(shape))
@@ -167,7 +168,7 @@ def _files(files: Sequence[bytes]) -> bytes:
 
 
 def _zeros(name: str, datatype: str, shape: Sequence[int]) -> bytes:
-    """Return a request with as many images as fit into JSON. All their numbers are 0."""
+    """Return a request with as many images as fit into JSON. All pixels are 0."""
     numbers = 1
     for side in shape[1:]:
         numbers *= side

@@ -1,11 +1,12 @@
-"""Implements the part of HTTP/2 that hostile gRPC calls need, because no library sends such calls.
+"""Implements the part of HTTP/2 that hostile gRPC calls need, because no library sends hostile
+calls.
 
     HEADERS ── DATA with the message ── ... ── RST_STREAM, or nothing more
                                          └─ HEADERS with the status, if it is waited for
 
-A client of grpcio cannot choose its own address, reads ahead, and compresses each message again.
-This compression would take more processor time than the server's work. Sources: RFC 9113 and RFC
-7541, and gRPC's protocol over HTTP/2.
+A grpcio client cannot be used, because it cannot choose its own address, and because it reads
+ahead. It would also compress each message again, which takes more processor time than the server's
+work. Sources: RFC 9113 and RFC 7541, and gRPC's protocol over HTTP/2.
 """
 
 import asyncio
@@ -70,7 +71,7 @@ class Connection:
     def __init__(
         self, address: str, source: str, *, reads: bool = True, window: int = _WINDOW_SIZE
     ) -> None:
-        """Prepare a connection to `address` from the address `source`. Unless `reads` is set, the
+        """Prepare a connection to `address` from the address `source`. If `reads` is False, the
         server may send at most `window` bytes on each stream."""
         host, _, port = address.rpartition(":")
         self._address, self._authority, self._source = (host, int(port)), address, source

@@ -1,8 +1,8 @@
-"""Sends an attacker's requests in several ways. Only some of them wait for answers.
+"""Sends an attacker's requests in several ways. Only some of the ways wait for answers.
 
-Each function sends a body on a separate connection until the function is cancelled. It counts
-requests by outcome: the HTTP status under which the server counts the request, or one of the names
-below.
+Each function sends a body again and again, on its own connections, until the function is cancelled.
+It counts requests by outcome. An outcome is the HTTP status under which the server counts the
+request, or one of the names below.
 """
 
 import asyncio
@@ -155,7 +155,7 @@ async def half(place: Place, body: bytes, seen: Counter[str]) -> None:
 
 
 async def in_chunks(place: Place, body: bytes, seen: Counter[str]) -> None:
-    """Send a body that is already in chunks, and read the answer."""
+    """Send a body that is already encoded in chunks, and read the answer."""
     await _each_anew(place, _head(place, None) + body, seen)
 
 
@@ -180,7 +180,7 @@ async def reset(place: Place, body: bytes, seen: Counter[str]) -> None:
 
 
 async def leave(place: Place, body: bytes, seen: Counter[str]) -> None:
-    """Send each request on a connection of its own, and close that at once, which sends FIN."""
+    """Send each request on a new connection, and close the connection at once with a FIN."""
     request = _head(place, len(body)) + body
     while True:
         seen[UNANSWERED] += 1
@@ -263,8 +263,8 @@ _Attack = Callable[[Place, bytes, Counter[str]], Awaitable[None]]
 
 
 def _again(*, reads: bool = True, counts: bool = False) -> Callable[[_Talk], _Attack]:
-    """Turn a function that uses one connection into an attack, which opens a new connection when
-    the function ends or the connection is lost.
+    """Turn a function that uses one connection into an attack. The attack opens a new connection
+    whenever the function ends or the connection is lost.
 
     Unless `reads` is set, a connection receives at most one window of each answer. If `counts` is
     set, a lost connection counts as a request without an answer.
