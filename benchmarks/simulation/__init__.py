@@ -1,2 +1,2 @@
-"""Simulates a batching server in virtual time, to compare Convoy's policy with bounds that no
-policy exceeds."""
+"""Simulates a batching server in virtual time. Compares Convoy's policy with bounds that no policy
+can exceed."""

@@ -1,4 +1,4 @@
-"""Prints how far Convoy's batching policy is from bounds that no policy exceeds, for
+"""Prints how far Convoy's batching policy is from bounds that no policy can exceed, for
 docs/batching.md.
 
     python -m benchmarks.simulation [--requests N]
@@ -17,8 +17,8 @@ from benchmarks.simulation import gaps
 
 
 def table(found: Sequence[gaps.Gap]) -> Table:
-    """Return a row for each profile, workload and measure. A row has, for each load, the excess
-    over the bound."""
+    """Return a row for each profile, workload and measure. The row states, for each load, by how
+    much the policy misses the bound."""
     shown = Table(box=None, title="excess over the bound, %", title_justify="left")
     for heading in ("L(n)", "workload", "measure", "mean", "worst", "at", "all"):
         shown.add_column(heading, justify="left" if heading in {"L(n)", "workload"} else "right")

@@ -1,12 +1,13 @@
 """Computes bounds on mean latency, throughput and goodput that no scheduler of one engine can
 exceed.
 
-Poisson arrivals and closed loops are semi-Markov decision processes. In each state the engine runs
-a batch of some size, or waits for the next event. An action takes some time, answers some number of
-items, and leads to random next states. Policy iteration (Howard 1960) finds the policy with the
-best average. It takes 3 to 10 rounds, each of which solves one linear system. The bound on goodput
-is the goodput of a scheduler that knows all arrivals in advance. In a closed loop, the mean latency
-is clients / throughput - think time, so the highest throughput also gives the lowest mean latency.
+Poisson arrivals and closed loops are semi-Markov decision processes. In each state there are
+several actions: the engine runs a batch of some size, or waits for the next event. An action takes
+some time, answers some items, and leads to a random next state. Policy iteration (Howard 1960)
+finds the policy with the best average. It takes 3 to 10 rounds, and each round solves one linear
+system. The bound on goodput is the goodput of a scheduler that knows all arrivals in advance. In a
+closed loop, the mean latency is clients / throughput - think time, so the highest throughput also
+gives the lowest mean latency.
 """
 
 from collections.abc import Sequence
@@ -113,9 +114,9 @@ def closed_random(seconds: Sequence[float], clients: int, think_s: float) -> flo
 def closed_steady(seconds: Sequence[float], clients: int, least_s: float, most_s: float) -> float:
     """Return the most answers per second for clients with uniform think times, all below L(1).
 
-    So when a batch ends, all clients outside the batch are waiting. The state has three numbers:
-    the clients that were answered last, how many of these have sent again, and the bins of think
-    time for which the engine has waited.
+    Every think time is shorter than any batch, so all clients outside a batch are waiting when it
+    ends. The state has three numbers: how many clients were answered last, how many of these have
+    sent again, and for how many bins of think time the engine has waited.
     """
     assert most_s < seconds[0]
     most = min(len(seconds), clients)
@@ -147,11 +148,11 @@ def clairvoyant(
     arrivals: Sequence[float], timeout_s: float, seconds: Sequence[float], begin: float = -inf
 ) -> int:
     """Return how many arrivals a scheduler can answer within `timeout_s` if it knows all arrivals
-    in advance and the engine is free from `begin` on.
+    in advance. The engine is free from `begin` on.
 
     Since all timeouts are equal, some optimal schedule serves arrivals in order, in batches of
-    consecutive arrivals. After each arrival, `free[d]` is the earliest time at which the engine can
-    have answered all arrivals so far except `d` dropped arrivals.
+    consecutive arrivals. After each arrival, `free[d]` is the earliest time at which the engine is
+    free if `d` of the arrivals so far are dropped and all others are answered.
     """
     count = len(arrivals)
     free = np.full(count + 1, inf)

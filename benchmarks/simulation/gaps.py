@@ -1,9 +1,9 @@
 """Measures how far Convoy's policy is from a bound on all policies of one engine, for many
 workloads and loads.
 
-The policy and the bound have the same arrivals. The bound knows the time L(n) of a batch of n
-exactly. The policy knows it exactly only in the workloads with deadlines; in the others it has
-measured L(n) itself. Results: docs/decisions/distance-from-the-optimum.md.
+The policy and the bound have the same arrivals. The bound knows exactly how long a batch of n
+images takes, L(n). The policy knows L(n) exactly only in the workloads with deadlines. In the other
+workloads, the policy measures L(n). Results: docs/decisions/distance-from-the-optimum.md.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ _WARM_UP = 0.05
 
 @dataclass(frozen=True)
 class Gap:
-    """Holds the ratio between the policy's measure and its bound, for one workload and load."""
+    """Holds the policy's measure divided by its bound, for one workload and load."""
 
     profile: str
     workload: str
@@ -45,13 +45,13 @@ class Gap:
 
     @property
     def excess(self) -> float:
-        """Return the share by which the policy is worse than the bound."""
+        """Return by which share of the bound the policy is worse than the bound."""
         return self.ratio - 1
 
 
 def poisson_gaps(profile: str, load: float, requests: int, seed: int = 0) -> list[Gap]:
-    """Return how far the policy's mean and p99 latency are from the mean and p99 of the plan with
-    the lowest mean latency."""
+    """Return how far the policy's mean and p99 latency are from the optimal plan's mean and p99.
+    The optimal plan has the lowest mean latency."""
     seconds = PROFILES[profile]
     rate = load * capacity(seconds)
     workload = poisson(rate, requests, seed)

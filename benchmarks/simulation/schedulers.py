@@ -57,7 +57,8 @@ class Convoy:
 
 
 class _Fifo:
-    """Serves requests in the order of arrival, admits all requests, and learns nothing."""
+    """Serves requests in the order of arrival, and admits all requests. It ignores what happened to
+    earlier batches."""
 
     def __init__(self, max_batch: int) -> None:
         self._max_batch = max_batch
@@ -74,7 +75,8 @@ class _Fifo:
 
 
 class AtOnce(_Fifo):
-    """Takes all waiting items at once, up to the largest batch, like other servers by default."""
+    """Dispatches all waiting items at once, up to the largest batch. Other servers do this by
+    default."""
 
     def decide(self, _: float, queue: Sequence[Item], engine: int | None) -> Choice:
         """Dispatch all items that fit into a batch."""
@@ -82,8 +84,8 @@ class AtOnce(_Fifo):
 
 
 class Planned(_Fifo):
-    """Follows the plan of bounds.py with the lowest mean latency for Poisson arrivals at a given
-    rate."""
+    """Follows a plan that bounds.py computed for Poisson arrivals at a given rate: the plan with
+    the lowest mean latency."""
 
     def __init__(self, seconds: Sequence[float], rate: float) -> None:
         super().__init__(len(seconds))
@@ -91,8 +93,8 @@ class Planned(_Fifo):
         self._end_s = 20 / rate  # after this time without an arrival, no more are expected
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None) -> Choice:
-        """Dispatch the plan's number of items for the current number of waiting items. 0 means to
-        wait for an arrival."""
+        """Dispatch as many items as the plan says for the current number of waiting items. If the
+        plan says 0, wait for an arrival."""
         if engine is None:
             return Choice()
         end = queue[-1].arrived + self._end_s

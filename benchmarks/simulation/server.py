@@ -1,8 +1,8 @@
 """Simulates engines and their queue. The events are arrivals, ends of batches, and timers.
 
 Times are in seconds. A batch of n takes L(n) times random noise. After each event the scheduler
-decides for one engine, like the batcher's workers: for the engine whose batch ended, or otherwise
-for the engine that has been idle longest.
+decides for one engine. This is the engine whose batch ended or, after other events, the engine that
+has been idle longest. The batcher's workers do the same.
 """
 
 import heapq
@@ -60,8 +60,8 @@ class Scheduler(Protocol):
 
 @dataclass(frozen=True)
 class Workload:
-    """Describes arrivals: either their times, or clients that send again some time after an
-    answer."""
+    """Describes arrivals. They are either a list of times, or come from clients that send again
+    some time after an answer."""
 
     arrivals: Sequence[Item] = ()
     clients: int = 0
@@ -90,8 +90,8 @@ def simulate(
     noise: float = 0.03,
     engines: int = 1,
 ) -> Outcome:
-    """Run `workload` to its end. `seconds` are L(1) to L(max_batch), and `noise` is the relative
-    deviation of a batch's time from them."""
+    """Run `workload` to its end. `seconds` are L(1) to L(max_batch). The time of a batch deviates
+    from L(n) at random, and `noise` is its relative standard deviation."""
     return _Server(scheduler, seconds, workload, seed, noise, engines).run()
 
 
