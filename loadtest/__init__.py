@@ -2,9 +2,9 @@
 
 
 class LoadTestError(Exception):
-    """Says why the load test cannot start: for example, an answer is invalid or the images are
+    """Says why the load test cannot start. For example, an answer is invalid or the images are
     missing."""
 
 
 class OptionsError(LoadTestError):
-    """Says that options contradict each other. The exit status is then 2."""
+    """Says that options contradict each other. The command then exits with status 2."""

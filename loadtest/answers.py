@@ -1,4 +1,4 @@
-"""Parses answers, and compares two answers to detect an answer to the wrong image."""
+"""Parses answers. Compares answers to detect an answer that belongs to another image."""
 
 from typing import NamedTuple
 
@@ -40,9 +40,11 @@ def read_answer(body: bytes) -> Answer:
 
 
 def same_image(one: Answer, other: Answer) -> bool:
-    """Return whether both answers may belong to the same image, computed in different batches.
+    """Return whether both answers may belong to the same image. The image may have been computed in
+    different batches, so small differences are allowed.
 
-    A class that is missing in an answer has at most the answer's lowest probability.
+    An answer lists only the likeliest classes. A class that is missing in an answer has at most the
+    lowest probability in this answer.
     """
     a, b = one.probabilities, other.probabilities
     return _agrees(a, b) and _agrees(b, a)

@@ -1,4 +1,4 @@
-"""Sends requests over HTTP with aiohttp, from the extra `loadtest`."""
+"""Sends requests over HTTP with aiohttp. The package's extra `loadtest` contains aiohttp."""
 
 import os
 from collections import Counter
@@ -44,8 +44,8 @@ class Client:
         timeout_s: float = 10.0,
         deadline_s: float | None = None,
     ) -> None:
-        """Take the settings of the client. `url` is the server's and may include a proxy's path.
-        `send` passes `deadline_s` to the server."""
+        """Prepare the client. `url` is the address of the server, and may include the path of a
+        proxy. Only requests of `send` have the deadline `deadline_s`."""
         path = "/v1/classify" if model is None else f"/v1/models/{quote(model, safe='')}/classify"
         self._metrics_url = URL(url.rstrip("/") + "/metrics")
         self._url = URL(url.rstrip("/") + path, encoded=True)
@@ -83,8 +83,8 @@ class Client:
         return Outcome(OK, answer.phases_ms)
 
     async def learn(self) -> Sequence[Answer]:
-        """Post one image after another, and return the answers. From then on, `send` compares its
-        answers with these."""
+        """Post every image once, one after another, and return the answers. From then on, `send`
+        compares each answer with the first answer to the same image."""
         self._expected = [await self.ask(turn) for turn in range(len(self._images))]
         return self._expected
 
@@ -124,7 +124,7 @@ class Client:
 
 
 def reason(error: Exception) -> str:
-    """Return the kind of a connection error. Equal errors have the same kind."""
+    """Return the kind of a connection error. Errors with the same cause have the same kind."""
     number = getattr(error, "errno", None)
     if isinstance(number, int) and number > 0:
         return os.strerror(number).lower()
@@ -136,10 +136,8 @@ def reason(error: Exception) -> str:
 
 
 def batch_sizes(exposition: str | None, model: str | None = None) -> Counter[int]:
-    """Return the number of batches so far, by size, of one model or of all models.
-
-    Returns an empty mapping if the text of /metrics has no batches.
-    """
+    """Return how many batches of each size have run so far, of one model or of all models. If the
+    text of /metrics lists no batches, return an empty mapping."""
     cumulative: Counter[int] = Counter()
     try:
         for family in text_string_to_metric_families(exposition or ""):

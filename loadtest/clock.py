@@ -1,4 +1,4 @@
-"""Provides timers that are accurate to tens of microseconds, because event loops round to
+"""Provides timers that are accurate to tens of microseconds. The timers of event loops round to
 milliseconds."""
 
 import asyncio

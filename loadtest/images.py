@@ -19,7 +19,8 @@ for _kind, _suffix in (("avif", ".avif"), ("heic", ".heic"), ("heic", ".heif"), 
 
 
 def image_type(name: str) -> str:
-    """Return the media type for a file's name, or "" if it is not the name of an image file."""
+    """Return the media type for a file's name, or "" if the name has no extension of an image
+    file."""
     kind, _ = _TYPES.guess_type(name, strict=False)
     return kind if kind is not None and kind.startswith("image/") else ""
 
@@ -34,8 +35,8 @@ class ImageFile:
 
 
 def load_images(path: Path) -> list[ImageFile]:
-    """Return the images in the folder `path` (without its subfolders), sorted by name, or the image
-    file `path`.
+    """Return the images of a folder, without its subfolders, sorted by name. If `path` is a file,
+    return this one image.
 
     Raises LoadTestError if there are no images, if a file cannot be read, or if the files exceed
     MAX_BYTES.

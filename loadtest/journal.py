@@ -1,5 +1,5 @@
-"""Records the outcome of every request in little memory, because a long run has millions of
-requests."""
+"""Records the outcome of every request. A long run has millions of requests, so a record takes
+little memory."""
 
 from array import array
 from math import nan
@@ -29,7 +29,8 @@ class Outcome(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Holds a journal as arrays of length n. Times are clock seconds, or NaN if unknown."""
+    """Holds a journal as arrays with one element per request. Times are clock seconds, or NaN if
+    they are unknown."""
 
     intended: NDArray[np.float64]
     sent: NDArray[np.float64]
@@ -51,13 +52,14 @@ class Journal:
         return len(self._rows) // _WIDTH
 
     def add(self, intended: float, sent: float, done: float, outcome: Outcome) -> None:
-        """Record one request, with times in the form of `Columns`."""
+        """Record one request. The times have the form that `Columns` describes."""
         kind = self._kinds.setdefault(outcome.kind, len(self._kinds))
         self._rows.extend((intended, sent, done, kind, *(outcome.phases_ms or _NO_PHASES)))
         self.good += kind == 0
 
     def recent_ms(self, count: int) -> NDArray[np.float64]:
-        """Return the latencies in ms of the valid answers among the last `count` requests."""
+        """Return the latencies, in ms, of the last `count` requests. Only requests with valid
+        answers are included."""
         rows = np.array(self._rows[-count * _WIDTH :]).reshape(-1, _WIDTH)
         good = rows[rows[:, 3] == 0]
         latencies: NDArray[np.float64] = (good[:, 2] - good[:, 0]) * 1e3

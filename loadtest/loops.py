@@ -1,7 +1,7 @@
 """Runs open and closed loops, which decide when requests are sent.
 
-In an open loop, latency is measured from the intended send time. So a stall of the server shows in
-every request that was due during the stall (no coordinated omission).
+In an open loop, latency is measured from the intended send time. So a stall of the server lengthens
+the latency of every request that was due during the stall (no coordinated omission).
 """
 
 import asyncio
@@ -40,10 +40,11 @@ class Arrivals(StrEnum):
 
 
 def arrivals(kind: Arrivals, rate: float, seconds: float, seed: int = 0) -> NDArray[np.float64]:
-    """Return ascending send times in [0, `seconds`) at `rate` per second. `seed` fixes random
+    """Return ascending send times in [0, `seconds`) at `rate` per second. `seed` fixes the random
     times.
 
-    If the number of events of a Poisson process is known, their times are independent and uniform.
+    Random times form a Poisson process. First the number of requests is drawn, and then
+    independent, uniform times for all of them.
     """
     if kind is Arrivals.EVEN:
         return np.arange(np.ceil(rate * seconds)) / rate
@@ -57,9 +58,9 @@ async def open_loop(
     """Send a request at each of `moments` (clock seconds), whether or not earlier requests have
     ended. Then wait for all answers.
 
-    If `max_outstanding` requests are in flight, a request is recorded as NOT_SENT, because sending
-    it later would hide its wait. A request that is a second late is recorded as TOO_LATE. If the
-    loop is cancelled, outstanding requests are recorded as INTERRUPTED.
+    If `max_outstanding` requests are in flight when a request is due, it is not sent, and is
+    recorded as NOT_SENT. A request that is a second late is not sent either, and is recorded as
+    TOO_LATE. If the loop is cancelled, outstanding requests are recorded as INTERRUPTED.
     """
     already = len(journal)
     async with TaskGroup() as tasks:

@@ -1,4 +1,5 @@
-"""Runs a complete load test: a first request, then one or more loads or a search for a rate."""
+"""Runs a complete load test. It sends a first request, and then applies one or more loads, or
+searches for a rate."""
 
 import asyncio
 import gc
@@ -55,7 +56,7 @@ async def run(
     bar: Progress,
 ) -> tuple[Subject, SweepResult]:
     """Measure `loads` one after another. If `find`, search for the highest rate instead, beginning
-    with the first. SIGINT ends the test early.
+    with the rate of the first load. SIGINT ends the test early.
 
     Shows progress on `bar`. Raises LoadTestError unless the first request has a valid answer.
     """
@@ -105,8 +106,8 @@ async def _measure(
     stop: asyncio.Event,
     bar: Progress,
 ) -> Summary:
-    """Apply one load, wait for the last answer or for `stop`, and return the summary of the
-    load."""
+    """Apply one load. Wait until all answers have arrived or `stop` is set. Return the summary of
+    the load."""
     journal = Journal()
     task = bar.add_task(str(load), total=conditions.warmup_s + conditions.seconds)
     before = batch_sizes(await client.metrics(), conditions.model)

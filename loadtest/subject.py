@@ -1,4 +1,4 @@
-"""Names the subject of a load test: the model, its device and the server's machine."""
+"""Names what a load test measures (the subject): the model, its device and the server's machine."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 @dataclass(frozen=True)
 class Subject:
-    """Names a model, its device and its machine. A field is empty if the server does not state
+    """Names a model, its device and its machine. A field is empty if the server does not report
     it."""
 
     model: str = ""
@@ -19,7 +19,8 @@ class Subject:
 
 
 def subject(model: str, exposition: str | None) -> Subject:
-    """Return the subject, with the device and the machine from the text of /metrics."""
+    """Return the subject. `exposition` is the text of /metrics, which names the device and the
+    machine."""
     device, machine = "", ""
     try:
         for family in text_string_to_metric_families(exposition or ""):

@@ -1,5 +1,4 @@
-"""Reduces a journal to percentiles, throughput and errors, and detects an overloaded load
-generator."""
+"""Reduces a journal to percentiles, throughput and errors. Detects an overloaded load generator."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,8 +57,8 @@ class Summary:
 
     @property
     def failed(self) -> int:
-        """Return how many requests got no valid answer. Requests refused because of their deadline
-        are not counted."""
+        """Return how many requests got no valid answer. A request that was refused because of its
+        deadline does not count."""
         return sum(self.errors.values())
 
     @property
@@ -81,7 +80,7 @@ class Summary:
 
     @property
     def shown_ms(self) -> Percentiles:
-        """Return `latency_ms`, with None for percentiles of too few answers."""
+        """Return `latency_ms`. Percentiles for which there are too few answers are None."""
         return {
             name: value if enough(self.answered, name) else None
             for name, value in self.latency_ms.items()
@@ -103,11 +102,12 @@ def summarise(
     batch_sizes: Mapping[int, int] | None = None,
     interrupted: bool = False,
 ) -> Summary:
-    """Return the summary of the requests that were due within `window`, given in clock seconds.
+    """Return the summary of the requests that were due within `window`, a begin and an end in clock
+    seconds.
 
-    Throughput counts all answers that arrived within `window`, whenever their requests were due. If
-    a server is overloaded, requests that are not answered within the window lengthen the queue, but
-    do not count.
+    Throughput counts all answers that arrived within `window`, even if their requests were due
+    earlier. An overloaded server answers some requests only after the window. These requests do not
+    count for the throughput.
     """
     begin, end = window
     good = columns.kind == 0
@@ -143,7 +143,8 @@ def summarise(
 
 
 def enough(n: int, name: str) -> bool:
-    """Return whether n values are enough for the percentile `name` to differ from the maximum."""
+    """Return whether there are enough values for the percentile `name`. With fewer values, the
+    percentile would equal the maximum."""
     beyond = 1 - QUANTILES.get(name, 0.0)
     return name == "max" or round(n * beyond, 6) >= 1
 

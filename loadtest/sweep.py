@@ -19,7 +19,7 @@ _LEAST = 1 / 64
 
 @dataclass(frozen=True)
 class SweepResult:
-    """Holds the result of a sweep."""
+    """Holds the result of a sweep over several loads."""
 
     steps: list[Summary]  # in the given order; after a search, by rate
     best: Summary | None = None  # after a search: the highest rate within the bound

@@ -27,8 +27,9 @@ class WideTable:
     """A table without borders. If the terminal is too narrow, the last columns are printed below
     the first.
 
-    Each part begins with the first column. Nothing is cut off. Text is folded, but not to fewer
-    than _FOLDED characters. Cells are plain text, so [b] in a name is not markup.
+    Each part of the table begins with the first column. Text is never cut off. It is folded
+    instead, but not to fewer than _FOLDED characters. Cells are plain text, so [b] in a name is not
+    markup.
     """
 
     def __init__(self, columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> None:

@@ -1,1 +1,1 @@
-"""Shows results as tables, JSON, plots, and an HTML page with both tables and plots."""
+"""Shows results as tables, JSON and plots, or as an HTML page with tables and plots."""

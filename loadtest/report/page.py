@@ -37,8 +37,8 @@ _PAGE = """<!doctype html>
 def as_html(
     runs: Sequence[Run], conditions: Mapping[str, Any], bound_ms: float | None = None
 ) -> str:
-    """Return a page with plots of all runs, the tables of each run, and the `conditions` of the
-    first run."""
+    """Return a page with plots of all runs and the tables of each run. The page lists the
+    `conditions` of the first run."""
     parts = ["<h2>Latency</h2>", _svg(latency_plot(runs, bound_ms))]
     if any(step.phases_ms for run in runs for step in run.found.steps):
         parts += ["<h2>Time per phase</h2>", _svg(phase_plot(runs))]

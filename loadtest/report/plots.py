@@ -1,4 +1,4 @@
-"""Plots one or more runs with Matplotlib, from the extra `loadtest`."""
+"""Plots one or more runs with Matplotlib. The package's extra `loadtest` contains Matplotlib."""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -29,8 +29,8 @@ def latency_plot(runs: Sequence[Run], bound_ms: float | None = None) -> Figure:
     """Plot latency over throughput, with one line per percentile. Each line connects the loads from
     low to high.
 
-    A line turns back where an overloaded server answers fewer requests per second. Percentiles of
-    too few answers are omitted. If there are several runs, each has its own colour.
+    If an overloaded server answers fewer requests per second, the line turns back. A percentile is
+    omitted where there are too few answers. If there are several runs, each has its own colour.
     """
     figure = Figure(figsize=(8, 5), layout="constrained")
     panel = figure.add_subplot()
@@ -83,7 +83,7 @@ def phase_plot(runs: Sequence[Run]) -> Figure:
 
 
 def _draw(panel: Axes, run: Run, name: str, colour: str) -> bool:
-    """Draw the line of one percentile. Return False if no load has enough answers for the
+    """Draw the line of one percentile. Return False if no load has enough answers for this
     percentile."""
     points = [
         (step.throughput, value, bool(step.failed or step.client_limited))
@@ -103,7 +103,7 @@ def _draw(panel: Axes, run: Run, name: str, colour: str) -> bool:
 
 
 def _in_plain_numbers(panel: Axes) -> None:
-    """Label milliseconds as 5, 10 and 20 instead of powers of ten."""
+    """Label an axis in plain numbers, such as 5, 10 and 20, instead of powers of ten."""
     panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     panel.yaxis.set_minor_formatter(NullFormatter())

@@ -1,4 +1,4 @@
-"""Writes the results of a load test as JSON, and reads such results to show them next to later
+"""Writes the results of a load test as JSON. Reads recorded results, to show them next to later
 results."""
 
 from collections.abc import Mapping
@@ -26,8 +26,8 @@ class Run:
 
 
 def as_json(conditions: Mapping[str, Any], images: int, run: Run) -> bytes:
-    """Return the test as indented JSON. It includes the test's loads with the properties of each
-    `Summary`."""
+    """Return the load test as indented JSON. For each load, the JSON has the fields and properties
+    of its `Summary`."""
     found = run.found
     loads = [
         {
@@ -62,8 +62,8 @@ class _File:
 
 
 def read_run(path: Path) -> Run:
-    """Return a run from a file that `as_json` wrote. The run has the file's name. Raises
-    LoadTestError for other files."""
+    """Return the run that `as_json` wrote to a file. The run is named after the file. Raises
+    LoadTestError if the file has another form."""
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, ValueError) as error:

@@ -16,7 +16,8 @@ _RECENT = 1000
 
 
 def as_table(found: SweepResult) -> Group:
-    """Return one row per load, with notes, and the phases of the best or last load."""
+    """Return a table with one row per load, notes, and the phases of one load. This is the best
+    load or, if there is none, the last load."""
     first, *others = QUANTILES
     headings = ("requests", "answers/s", f"{first} ms", *others, "errors")
     columns = [*left("load"), *right(*headings, "mean batch", "send lag, p99 ms")]
