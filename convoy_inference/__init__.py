@@ -1,1 +1,2 @@
-"""Contains all parts of Convoy in an installed wheel: `setup.py` moves them into this package."""
+"""Contains all other packages of Convoy in an installed wheel. `setup.py` moves them into this
+package."""

@@ -1,8 +1,8 @@
-"""The container's HEALTHCHECK, which exits with 0 if the server is ready for requests.
+"""Checks the container's health: exits with 0 if the server is ready for requests.
 
-It checks readiness, not liveness, because `docker compose up --wait`, `depends_on` and Swarm send
-requests to healthy containers. It uses `http.client`, because `urllib` would use an HTTP proxy from
-the environment.
+The check is for readiness, not liveness, because `docker compose up --wait`, `depends_on` and Swarm
+send requests to healthy containers. It uses `http.client`, because `urllib` would use an HTTP proxy
+from the environment.
 """
 
 import http.client

@@ -29,7 +29,7 @@ truth = rows.astype(np.float64) @ columns
 
 
 def one_by_one(left, right):
-    """left @ right over the last two axes, each addition rounded once, as by fused multiply-adds."""
+    """Return left @ right over the last two axes. Like fused multiply-adds, each sum rounds once."""
     total = np.zeros((*left.shape[:-1], right.shape[-1]), np.float32)
     for i in range(right.shape[-2]):
         total += left[..., :, i, None].astype(np.float64) * right[..., None, i, :]

@@ -37,7 +37,7 @@ Panel = Mapping[str, Any]
 
 
 def series(url: str, expression: str, since: float, until: float) -> list[dict[str, Any]]:
-    """Return the result of a range query."""
+    """Run a range query on Prometheus, and return its result."""
     step = max(1, (until - since) / _POINTS)
     query = {"query": expression, "start": since, "end": until, "step": step}
     address = f"{url}/api/v1/query_range?{urllib.parse.urlencode(query)}"
@@ -47,12 +47,12 @@ def series(url: str, expression: str, since: float, until: float) -> list[dict[s
 
 
 def legend(template: str, labels: Mapping[str, str]) -> str:
-    """Return a legend whose {{labels}} are replaced by their values, like in Grafana."""
+    """Return a legend in which each {{label}} is replaced by its value, as Grafana does."""
     return re.sub(r"\{\{(\w+)\}\}", lambda name: labels.get(name[1], ""), template)
 
 
 def draw_panel(axes: Axes, panel: Panel, lines: list[tuple[str, list[float], list[float]]]) -> None:
-    """Draw one panel. A line has a name, times in days (Matplotlib's unit) and values."""
+    """Draw one panel. Each of `lines` has a name, times in days (Matplotlib's unit) and values."""
     unit = _UNITS[panel["fieldConfig"]["defaults"]["unit"]]
     axes.set_title(panel["title"], loc="left", fontsize=10, fontweight="bold")
     if panel["type"] == "stat" or not lines:
@@ -78,7 +78,7 @@ def draw_panel(axes: Axes, panel: Panel, lines: list[tuple[str, list[float], lis
 
 
 def draw_dashboard(url: str, file: Path, minutes: float) -> list[str]:
-    """Draw the last `minutes` minutes. Return the titles of panels without data."""
+    """Draw the last `minutes` minutes. Return the titles of the panels that have no data."""
     until = time.time()
     since = until - 60 * minutes
     panels: list[Panel] = json.loads(DASHBOARD.read_text())["panels"]

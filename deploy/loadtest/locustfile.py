@@ -1,4 +1,5 @@
-"""Lets Locust post the files of a folder, which must contain only images, and check the answers.
+"""Lets Locust post the files of a folder and check the answers. The folder must contain only
+images.
 
     locust -f deploy/loadtest/locustfile.py --host http://127.0.0.1:8000 --images FOLDER \
         --headless --users 8 --spawn-rate 8 --run-time 30s
@@ -48,7 +49,7 @@ class Client(FastHttpUser):
     """A user that classifies random images from the folder."""
 
     def wait_time(self) -> float:
-        """Return the seconds until the next request."""
+        """Return how many seconds the user waits before its next request."""
         rate = self.environment.parsed_options.rate
         wait_s: float = constant_throughput(rate)(self) if rate else 0
         return wait_s
