@@ -29,8 +29,8 @@ Config = TypeVar("Config")
 
 
 class Algorithm(Protocol[Config]):
-    """Computes convolutions in one way. The docstring of each algorithm names the paper and section
-    that the algorithm follows.
+    """The interface of all convolution algorithms. The docstring of each algorithm names the paper
+    and the section that it implements.
 
     Every method except `supports` takes only problems that the algorithm supports. A configuration
     is a frozen dataclass. Equal configurations give equal launches, and no two configurations of
@@ -42,11 +42,11 @@ class Algorithm(Protocol[Config]):
         """Return a short and unique name, such as "direct" or "winograd F(2x2,3x3)"."""
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot run the problem, or None if it can. The answer holds for
-        any number of images."""
+        """Return the reason why the algorithm cannot run the problem, or None if it can. The result
+        does not depend on the number of images."""
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return how many times the algorithm multiplies two elements."""
+        """Return the number of multiplications, without the multiplications of transforms."""
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
         """Return the precision at which elements are multiplied. It may differ from the problem's
@@ -62,11 +62,11 @@ class Algorithm(Protocol[Config]):
         """Return a description of the work of each launch."""
 
     def workspace(self, problem: ConvProblem, config: Config) -> Mapping[str, int]:
-        """Return how many bytes of device memory each workspace operand needs, by operand name."""
+        """Return the size in bytes of each workspace operand, by the operand's name."""
 
     def counter_bytes(self, problem: ConvProblem, config: Config) -> int:
-        """Return the bytes of the operand "counters", or 0 if the algorithm has none. All counters
-        are zero before and after a launch."""
+        """Return the size in bytes of the operand "counters", or 0 if the launches have no such
+        operand. All counters are zero before and after a launch."""
 
     def filter_form(self, problem: ConvProblem, config: Config) -> str:
         """Return the name of the layout that `prepare_filter` returns; equal names mean equal
@@ -81,14 +81,15 @@ class Algorithm(Protocol[Config]):
     ) -> tuple[Launch, ...]:
         """Return the launches of y = activation(conv(x, weight) + bias + residual), in order.
 
-        The operands have the names in this formula. y may overwrite the residual. Elements between
-        a pixel's last channel and the next pixel are neither used nor written. Raises ValueError if
-        pixels do not have the problem's channels, or if an index exceeds 32 bits.
+        The operands have the names in this formula. y may overwrite the residual. The padding
+        between a pixel's last channel and the next pixel is neither used nor written. Raises
+        ValueError if pixels do not have the problem's channels, or if an index exceeds 32 bits.
         """
 
 
 class ConvChoice(NamedTuple):
-    """Holds an algorithm, its configuration, and the point at which the next launch may begin."""
+    """Holds an algorithm, a configuration of it, and the point (`trigger`) at which the next launch
+    may begin."""
 
     algorithm: Algorithm[Any]
     config: Any
@@ -139,8 +140,8 @@ def choices(
 ) -> list[ConvChoice]:
     """Return every algorithm that can run the problem, with each of its configurations.
 
-    `max_shared_bytes` keeps only choices whose blocks need at most that much shared memory.
-    `architecture` keeps only choices whose kernels support that architecture.
+    With `max_shared_bytes`, leave out choices whose blocks need more shared memory. With
+    `architecture`, leave out choices whose kernels do not support this architecture.
     """
 
     def fits(work: Work) -> bool:
@@ -158,6 +159,6 @@ def choices(
 
 
 def refusals(problem: ConvProblem) -> dict[str, str]:
-    """Return the algorithms that cannot run the problem: name → reason."""
+    """Return the name of each algorithm that cannot run the problem, with the reason."""
     reasons = {algorithm.name: algorithm.supports(problem) for algorithm in ALGORITHMS}
     return {name: reason for name, reason in reasons.items() if reason is not None}

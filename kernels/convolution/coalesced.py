@@ -60,9 +60,9 @@ class CoalescedTile:
     parameters.
 
     A block computes rows × columns output pixels, and each of its warps computes one of these rows.
-    A lane computes all columns of that row for 4 filters, over one slice of the channels;
-    `filter_lanes` lanes of a warp share a slice. Shared memory holds `stages` chunks of `chunk`
-    channels each.
+    Each lane of the warp computes this whole row for 4 filters, over one slice of the channels.
+    `filter_lanes` lanes of a warp have the same slice. Shared memory holds `stages` chunks of
+    `chunk` channels each.
     """
 
     rows: int
@@ -79,7 +79,7 @@ class CoalescedTile:
 
     @property
     def filters(self) -> int:
-        """Return how many filters a block computes from the same input rows."""
+        """Return the number of filters that a block computes."""
         return self.filter_warps * self.filter_lanes * VECTOR
 
     @property
@@ -89,23 +89,23 @@ class CoalescedTile:
 
     @property
     def step(self) -> int:
-        """Return how many channels a warp multiplies in one step: 4 of each slice."""
+        """Return how many channels a warp multiplies in one step: 4 channels of each slice."""
         return VECTOR * 32 // self.filter_lanes
 
     def patch(self, taps: Taps) -> int:
-        """Return how many input pixels a block's taps read, padding included."""
+        """Return the number of input pixels that a block reads, including padding."""
         return (self.rows + taps[0] - 1) * (self.columns + taps[1] - 1)
 
     def shared_bytes(self, taps: Taps) -> int:
-        """Return the bytes of shared memory of a block, for chunks (later reused for sums) and
-        pixel offsets."""
+        """Return the bytes of shared memory that a block needs for chunks and pixel offsets. Sums
+        later reuse the memory of the chunks."""
         stage = self.chunk * (prod(taps) * self.filters + self.patch(taps))
         return 4 * (max(self.stages * stage, self.pixels * self.filters) + self.patch(taps))
 
 
 def _tiles(*rest: tuple[int, int, int, int]) -> tuple[CoalescedTile, ...]:
-    """Return tiles that are 7 pixels wide. 7 divides the widths 7, 14 and 28, and tiles of 7 pixels
-    almost fill the widths 13 and 27."""
+    """Return tiles that are 7 pixels wide. These tiles fill outputs that are 7, 14 or 28 pixels
+    wide. They almost fill outputs that are 13 or 27 pixels wide."""
     return tuple(CoalescedTile(8, 7, *sizes) for sizes in rest)
 
 
@@ -122,13 +122,13 @@ TILES: Mapping[Taps, tuple[CoalescedTile, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class CoalescedConfig:
-    """Sets the tile, the part of a filter that one block sums, and how the blocks' partial sums are
-    added.
+    """Sets the tile, the part of a filter that one block sums, and the way in which partial sums
+    are added.
 
     A block sums `taps` of a filter's taps over one of `strips` parts of the channels, and so
-    computes one plane of partial sums. One tap and one strip give the paper's R·S planes. A second
-    launch, which is the paper's second stage, adds the planes. If `fused`, the last block of each
-    tile adds them instead.
+    computes one plane of partial sums. With one tap per block and one strip, there are R·S planes,
+    as in the paper. A second launch adds the planes; it is the paper's second stage. If `fused`,
+    there is no second launch, and the last block of each tile adds the planes.
     """
 
     tile: CoalescedTile
@@ -144,15 +144,15 @@ class CoalescedConfig:
 
 @dataclass(frozen=True, slots=True)
 class CoalescedConv:
-    """Implements Jordà et al. 2021 (cuConv), section 3, where a filter row is the C weights of a
-    filter at one tap (r, s).
+    """Implements cuConv (Jordà et al. 2021, section 3). A filter row is the C weights of a filter
+    at one tap (r, s).
 
     The first stage keeps filter rows in shared memory, and computes the dot product of every filter
-    row with every input row: R·S planes of P×Q for each image and filter. The second stage adds
-    these planes. A 1×1 filter has only one plane, which is the output. The paper measures filters
-    of 1×1, 3×3 and 5×5 at stride 1, and gains most for small images at N = 1. Its section 6
-    proposes, as future work, to give the work of several blocks to one block. Here a block may sum
-    several taps, for more filters.
+    row with every input row. This gives R·S planes of P×Q for each image and filter. The second
+    stage adds these planes. A 1×1 filter has only one plane, which is the output. The paper
+    measures filters of 1×1, 3×3 and 5×5 at stride 1, and gains most for small images at N = 1. As
+    future work, section 6 proposes to merge several blocks into one. Here a block may therefore sum
+    several taps and compute more filters than in the paper.
     """
 
     name: str = "coalesced"
@@ -184,8 +184,8 @@ class CoalescedConv:
         return direct_rounding(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[CoalescedConfig, ...]:
-        """Return each tile's configurations whose workspace stays within its limit. A block sums
-        all taps, one row of taps, or one tap."""
+        """Return all configurations whose workspace has at most MAX_WORKSPACE_BYTES. Their blocks
+        sum all taps, one row of taps, or one tap."""
         r, s = problem.window.kernel
         in_one = [
             CoalescedConfig(tile, taps, strips)
@@ -201,7 +201,8 @@ class CoalescedConv:
         )
 
     def work(self, problem: ConvProblem, config: CoalescedConfig) -> tuple[Work, ...]:
-        """Count the work: blocks multiply prefetched chunks, and then the planes are added."""
+        """Return the work of each launch. Blocks multiply prefetched chunks, and then the planes
+        are added."""
         tile, taps, split = config.tile, config.taps, planes(problem, config)
         window, filters = _flat(problem, tile).window, min(tile.filters, padded(problem.k))
         chunks = ceil(ceil(problem.c / tile.chunk) / config.strips)
@@ -231,19 +232,20 @@ class CoalescedConv:
         return (first, _second_work(problem, split))
 
     def workspace(self, problem: ConvProblem, config: CoalescedConfig) -> Mapping[str, int]:
-        """Return the bytes of all planes, N·P·Q × K each, or nothing if there is only one plane."""
+        """Return the bytes of all planes, or nothing if there is only one plane. A plane has N·P·Q
+        × K floats."""
         split = planes(problem, config)
         return {"planes": 4 * split * _outputs(problem)} if split > 1 else {}
 
     def counter_bytes(self, problem: ConvProblem, config: CoalescedConfig) -> int:
-        """Return the bytes of one counter per tile if the last block of a tile adds the planes, and
-        otherwise 0."""
+        """Return the bytes of the counters: one per tile if the last block of a tile adds the
+        planes, and otherwise none."""
         fused = config.fused and planes(problem, config) > 1
         return 4 * tiles(problem, config.tile) if fused else 0
 
     def filter_form(self, problem: ConvProblem, config: CoalescedConfig) -> str:  # noqa: ARG002  (one layout serves all)
-        """Return the name of the layout that implicit matrix products use, for all configurations
-        and any N."""
+        """Return the name of the layout, which is the same for all configurations and any N.
+        Implicit matrix products use this layout too."""
         return FILTER_FORM.format(groups=problem.groups)
 
     def prepare_filter(
@@ -259,8 +261,8 @@ class CoalescedConv:
     def launches(
         self, problem: ConvProblem, config: CoalescedConfig, tensors: ConvTensors
     ) -> tuple[Launch, ...]:
-        """Return one launch, or two launches if the second adds the planes. The operands are x,
-        weight, y, planes and counters, and bias and residual if given.
+        """Return one launch, or two launches if a separate launch adds the planes. The operands are
+        x, weight, y, planes and counters, and bias and residual if given.
 
         Raises ValueError if pixels do not fit the problem, or if an index exceeds 32 bits.
         """
@@ -333,8 +335,8 @@ def _sum_planes(activation: Activation | None = None) -> Instantiation:
 
 
 def planes(problem: ConvProblem, config: CoalescedConfig) -> int:
-    """Return the number of planes. An output element has one partial sum per plane: the number of
-    parts of the taps times the number of parts of the channels."""
+    """Return the number of planes: the parts of the taps times the parts of the channels. Each
+    plane has one partial sum of every output."""
     return problem.window.kernel_volume // prod(config.taps) * config.strips
 
 
@@ -346,16 +348,16 @@ def tiles(problem: ConvProblem, tile: CoalescedTile) -> int:
 
 
 def _strips(problem: ConvProblem, tile: CoalescedTile) -> tuple[int, ...]:
-    """Return the numbers of parts into which to split the channels. Each number gives a block fewer
-    chunks than the number before."""
+    """Return the numbers of parts into which the channels may be split, in ascending order. With
+    each further number, a block has fewer chunks."""
     chunks = ceil(problem.c / tile.chunk)
     by_chunks = {ceil(chunks / strips): strips for strips in reversed(_STRIPS) if strips <= chunks}
     return tuple(reversed(by_chunks.values()))
 
 
 def _flat(problem: ConvProblem, tile: CoalescedTile) -> ConvProblem:
-    """Return a pointwise problem as one image that is as wide as the tile. Return any other problem
-    unchanged."""
+    """If the problem is pointwise, return it as one image that is as wide as the tile. Otherwise,
+    return the problem unchanged."""
     if not problem.window.is_pointwise:
         return problem
     size = (ceil(problem.n * problem.window.output_volume / tile.columns), tile.columns)
@@ -364,7 +366,7 @@ def _flat(problem: ConvProblem, tile: CoalescedTile) -> ConvProblem:
 
 
 def _outputs(problem: ConvProblem) -> int:
-    """Return the number of elements of a plane, N·P·Q · K with K padded."""
+    """Return the number of elements of a plane: N·P·Q times the padded K."""
     return problem.n * problem.window.output_volume * padded(problem.k)
 
 
@@ -391,7 +393,7 @@ def _second_work(problem: ConvProblem, split: int) -> Work:
 def _check_reach(
     problem: ConvProblem, config: CoalescedConfig, x: Pixels, *written: Pixels
 ) -> None:
-    """Raise ValueError unless every index that the kernel computes fits 32 bits."""
+    """Raise ValueError if an index that the kernel computes exceeds 32 bits."""
     tile = config.tile
     flat = _flat(problem, tile)
     window = flat.window

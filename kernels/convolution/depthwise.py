@@ -37,11 +37,12 @@ _RUNS = (4, 1)
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseConfig:
-    """Sets the part of a window that a thread holds; the template's parameters have the same names.
+    """Sets the outputs that a thread computes at once. The fields have the names of the template's
+    parameters.
 
-    A thread computes `run` neighbouring outputs of a window of width `s` and stride `stride`, and
-    holds their inputs in registers. With `s` = 0 the window may have any width and stride, and a
-    thread computes one output at a time.
+    If the window has the width `s` and the stride `stride`, a thread computes `run` neighbouring
+    outputs, and holds their inputs in registers. If `s` is 0, the window may have any width and
+    stride, and a thread computes one output at a time.
     """
 
     s: int
@@ -57,18 +58,19 @@ _ANY = DepthwiseConfig(0, 0, 1)
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseConv:
-    """Computes y[n, c·j + i] = x[n, c] ∗ w[c·j + i] in 2-D with j = K/C filters per channel, groups
-    = C > 1.
+    """Computes y[n, c·j + i] = x[n, c] ∗ w[c·j + i] in 2-D, where each of the C > 1 channels is a
+    group with j = K/C filters.
 
-    With only R·S multiplications per output, depthwise convolution is limited by memory. So a
-    thread computes several neighbouring outputs from inputs in registers, for a vector of
-    neighbouring channels. Source: Howard et al. 2017 (MobileNets), section 3.1, equation 3.
+    With only R·S multiplications per output, depthwise convolution is limited by memory. Therefore
+    a thread holds inputs in registers, and computes several neighbouring outputs of several
+    neighbouring channels from these inputs. Source: Howard et al. 2017 (MobileNets), section 3.1,
+    equation 3.
     """
 
     name: str = "depthwise"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all problems except 2-D problems with one channel per group, groups = C > 1."""
+        """Refuse all problems except 2-D problems with several groups of one input channel each."""
         if not problem.is_depthwise:
             return f"groups {problem.groups}; supported: one channel per group"
         return wrong_axes(problem, 2) or not_floating(problem) or after_prologue(problem)
@@ -86,8 +88,8 @@ class DepthwiseConv:
         return direct_rounding(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[DepthwiseConfig, ...]:
-        """Return the configurations, those with long runs first. An unusual window has only the
-        configuration for any window."""
+        """Return the configurations, beginning with the longest run. For an unusual window, return
+        only the configuration that supports any window."""
         window = problem.window
         s, stride = window.kernel[-1], window.strides[-1]
         if (
@@ -100,8 +102,8 @@ class DepthwiseConv:
         return (_ANY,)
 
     def work(self, problem: ConvProblem, config: DepthwiseConfig) -> tuple[Work]:
-        """Count the work: a thread waits for each row of its window, and a block waits for the
-        first row."""
+        """Return the work of the launch. A thread waits for the inputs of each row of its
+        window."""
         window = problem.window
         rows, width = window.kernel[0], config.s or window.kernel[1]
         loads = rows * ((config.run - 1) * config.stride + width)  # of a thread, 16 bytes each
@@ -170,8 +172,9 @@ class DepthwiseConv:
     def sized(
         self, problem: ConvProblem, config: DepthwiseConfig, tensors: ConvTensors
     ) -> tuple[DepthwiseConfig, int, bytes]:
-        """Return the configuration to launch, its number of threads with work, and the kernel's
-        `Sizes`. The configuration for any window replaces `config` if x cannot be read in vectors.
+        """Return the configuration to launch, the number of threads that have work, and the
+        kernel's `Sizes`. If x cannot be read in vectors, the configuration for any window replaces
+        `config`.
 
         Raises ValueError if pixels do not fit the problem, or if an index exceeds 32 bits.
         """
@@ -221,6 +224,6 @@ class DepthwiseConv:
 
 
 def _steps(problem: ConvProblem, config: DepthwiseConfig) -> int:
-    """Return how many threads have work: the runs of outputs times the vectors of channels."""
+    """Return how many threads have work: one per run of outputs and vector of channels."""
     p, q = problem.window.output
     return problem.n * p * -(-q // config.run) * -(-problem.k // VECTOR)

@@ -1,5 +1,5 @@
-"""Implements direct convolution as an implicit matrix product, the fallback that runs any
-problem."""
+"""Implements direct convolution as an implicit matrix product. It runs any float32 problem without
+a prologue or a projection."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,12 +11,13 @@ from kernels.problems.refusals import after_prologue, not_float, projecting
 
 @dataclass(frozen=True, slots=True)
 class DirectConv(FloatGemm):
-    """Computes y as a matrix product whose left factor is read from x instead of being stored.
+    """Computes y as a matrix product. The left factor is never stored; its elements are read from
+    x.
 
     For each group, DirectConv multiplies (N·P·Q) × (C/groups·R·S) by (C/groups·R·S) × (K/groups).
-    This is Lavin & Gray's equation 1, computed by the GEMM-based algorithm of Jordà et al. 2021
-    (cuConv), section 2.3.1, in the variant that transforms the input while loading it. DirectConv
-    runs 2-D and 3-D problems with any stride, dilation, padding and number of groups.
+    The result is Lavin & Gray's equation 1. Jordà et al. 2021 (cuConv), section 2.3.1, describe
+    this GEMM-based algorithm, in which the input is transformed while it is loaded. DirectConv runs
+    2-D and 3-D problems with any stride, dilation, padding and number of groups.
     """
 
     POINTWISE: ClassVar[bool] = False

@@ -18,10 +18,9 @@ from kernels.problems.refusals import (
 
 @dataclass(frozen=True, slots=True)
 class GemmConv(FloatGemm):
-    """Computes y = x · wᵀ, (N·H·W) × C by C × K. The pixels of an NHWC buffer already are the rows
-    of x. GemmConv runs 1×1 (1×1×1) kernels at stride 1, without padding, in one group. Jordà et al.
-    2021 (cuConv), section 2.3.1, show that the input then needs no transformation.
-    """
+    """Computes y = x · wᵀ, (N·H·W) × C by C × K. GemmConv runs 1×1 (1×1×1) kernels at stride 1,
+    without padding, in one group. The input then needs no transformation, because the pixels of an
+    NHWC buffer are the rows of x (cuConv, Jordà et al. 2021, section 2.3.1)."""
 
     POINTWISE: ClassVar[bool] = True
 
@@ -31,7 +30,7 @@ class GemmConv(FloatGemm):
         """Refuse all problems except float32 problems with an unpadded 1×1 (1×1×1) kernel, stride 1
         and one group.
 
-        A prologue is refused except in strict float32.
+        Also refuse a prologue at TF32 and 3×TF32.
         """
         one = (1,) * len(problem.window.input)
         return (
@@ -46,7 +45,8 @@ class GemmConv(FloatGemm):
 
 
 def _prologue_not_in_float(problem: ConvProblem) -> str | None:
-    """Refuse a prologue if tensor cores multiply, because their kernel supports no prologue."""
+    """Refuse a prologue at precisions of tensor cores, because their kernel supports no
+    prologue."""
     if problem.prologue is None or problem.precision is Precision.FP32:
         return None
     return f"the prologue {problem.prologue} in {problem.precision.value}; supported: fp32"

@@ -1,7 +1,7 @@
 """Launches kernels/src/implicit_gemm.cu: convolution as an implicit matrix product.
 
-DirectConv and GemmConv have the same tiles, filter layout and split of the inner dimension.
-TensorConv has other tiles and another layout, but the same split and the same arguments
+DirectConv and GemmConv have the same tiles and filter layout. TensorConv has other tiles and
+another layout. All three split the inner dimension in the same way, and pass the same arguments
 (kernels/src/implicit_gemm.cuh).
 """
 
@@ -58,11 +58,11 @@ class AnyTile(Protocol):
 
     @property
     def dynamic_bytes(self) -> int:
-        """Return the bytes of dynamic shared memory that a launch asks for."""
+        """Return the bytes of dynamic shared memory per block that a launch requests."""
 
     @property
     def sums(self) -> int:
-        """Return how many floats a block needs to store its sums in memory."""
+        """Return the number of floats that hold a block's sums when they are stored in memory."""
 
 
 _PRODUCTS = 256  # of a thread, in an iteration of the innermost loop: implicit_gemm.cu
@@ -93,8 +93,8 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """Return the bytes of shared memory of a block, for chunks and for the start of each
-        pixel's window."""
+        """Return the bytes of shared memory that a block needs for chunks, and for the position at
+        which each pixel's window starts."""
         pitch = self.bk if self.bk % 32 == 16 else self.bk + VECTOR  # as X_PITCH of the kernel
         return 4 * self.stages * (self.bm * pitch + self.bk * self.bn) + 16 * self.bm
 
@@ -105,7 +105,7 @@ class Tile:
 
     @property
     def sums(self) -> int:
-        """Return how many floats a block needs to store its sums in memory."""
+        """Return the number of floats that hold a block's sums when they are stored in memory."""
         return self.bm * self.bn
 
     def __str__(self) -> str:
@@ -123,8 +123,8 @@ TILES = (
 
 
 def unit(problem: ConvProblem) -> int:
-    """Return how many channels are copied at once: the channels in 16 bytes, or in 8 bytes if
-    pixels have few float16 channels."""
+    """Return how many channels are copied at once. These are 16 bytes, or 8 bytes for float16
+    pixels whose channels do not fill whole vectors of 16 bytes."""
     wide = 16 // problem.precision.stored.itemsize
     if problem.precision is Precision.INT8:
         return wide
@@ -133,8 +133,8 @@ def unit(problem: ConvProblem) -> int:
 
 
 def inner_size(problem: ConvProblem) -> int:
-    """Return the length of each sum of the matrix product, T·R·S · C/groups + C', with channels
-    padded."""
+    """Return the inner dimension of the matrix product, T·R·S · C/groups + C', with padded
+    channels."""
     channels, projected = (
         padded(channels, unit(problem))
         for channels in (problem.c // problem.groups, problem.projected)
@@ -143,7 +143,8 @@ def inner_size(problem: ConvProblem) -> int:
 
 
 class ImplicitGemm(SplitSum[TileConfig[T]]):
-    """The base of all implicit matrix products: splits their sums and makes their arguments."""
+    """The base class of all implicit matrix products. It splits sums and builds the kernels'
+    arguments."""
 
     __slots__ = ()
     WRITTEN: ClassVar[int] = VECTOR
@@ -154,8 +155,8 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
         raise NotImplementedError
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N K P Q ((C/groups) R S + C'), where C' is the projection's channels, or 0 without
-        a projection.
+        """Return N K P Q ((C/groups) R S + C'), where C' is the number of channels of the
+        projection, or 0 without a projection.
 
         Taps that read padding count, too.
         """
@@ -223,7 +224,7 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
 
 
 class FloatGemm(ImplicitGemm[Tile]):
-    """The base of DirectConv and GemmConv, which differ in the problems that they support."""
+    """The base class of DirectConv and GemmConv, which support different problems."""
 
     __slots__ = ()
     POINTWISE: ClassVar[bool]
@@ -257,8 +258,8 @@ class FloatGemm(ImplicitGemm[Tile]):
         return prologue_arguments(problem.prologue)
 
     def work(self, problem: ConvProblem, config: TileConfig[Tile]) -> tuple[Work]:
-        """Count the work: blocks multiply prefetched chunks; each tile's last block adds the
-        partial sums."""
+        """Return the work of the launch. Blocks multiply prefetched chunks. The last block of each
+        tile adds the partial sums."""
         tile = config.tile
         chunks = ceil(self.chunks(problem, tile) / config.split)
         moved = tile.bk * (tile.bm + tile.bn) * chunks + tile.bm * tile.bn
@@ -299,7 +300,7 @@ class FloatGemm(ImplicitGemm[Tile]):
 
 
 def _check_reach(problem: ConvProblem, tile: AnyTile, x: Pixels, *written: Pixels) -> None:
-    """Raise ValueError unless every index that the kernel computes fits 32 bits."""
+    """Raise ValueError if an index that the kernel computes exceeds 32 bits."""
     window, k = problem.window, problem.k // problem.groups
     # Windows begin before an image's first position along an axis, and end beyond its last.
     margins = map(max, window.extent, window.pads_begin, window.pads_end)

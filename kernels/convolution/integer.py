@@ -25,11 +25,11 @@ C = TypeVar("C", bound=TileConfig[Any])
 
 
 class IntegerSum(SplitSum[C], Generic[C]):
-    """The base of algorithms that multiply bytes with mma.sync and sum in 32-bit integers.
+    """The base class of algorithms that multiply bytes with mma.sync and sum in 32-bit integers.
 
     Source: Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient
-    Integer-Arithmetic-Only Inference", sections 2.1 to 2.4. Unlike in that paper, the sum is scaled
-    in float32, as ONNX defines.
+    Integer-Arithmetic-Only Inference", sections 2.1 to 2.4. The paper scales the sum in integers.
+    Here it is scaled in float32, as ONNX defines.
     """
 
     __slots__ = ()
@@ -119,11 +119,10 @@ def requantization(
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Return the operands "offset" and "scale" for a filter with these `numbers`, scales and bias.
 
-    The kernel adds the offset to a sum of products and multiplies by the scale; the result is in
-    units of y's scale. The operand "offset" begins with 16 bytes that repeat x's zero point.
-    `scale` has 1 or K entries. `bias` is in units of x's scale times the filter's scale. `y` is the
-    type in which the sum is stored before any residual is added. Raises ValueError if a sum may
-    exceed 32 bits.
+    The kernel computes (sum of products + offset) · scale, which is y in units of y's scale. The
+    operand "offset" begins with 16 bytes that repeat x's zero point. `scale` has 1 or K entries.
+    `bias` is in units of x's scale times the filter's scale. `y` is the storage to which the sum is
+    rounded before a residual is added. Raises ValueError if a sum may exceed 32 bits.
     """
     rows = numbers.reshape(len(numbers), -1).astype(np.int64)
     offset = -x.zero_point * rows.sum(axis=1) + (0 if bias is None else bias)

@@ -21,15 +21,15 @@ _MOST_TAPS = 512
 
 @dataclass(frozen=True, slots=True)
 class IntegerDepthwiseConv(DepthwiseConv):
-    """Computes DepthwiseConv's sums for unsigned bytes and signed weights. The sums are whole
-    numbers, which floats hold exactly."""
+    """Computes the same sums as DepthwiseConv, for unsigned bytes and signed weights. The sums are
+    whole numbers, which floats hold exactly."""
 
     name: str = "integer depthwise"
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all problems except 2-D problems of bytes with one channel per group, groups = C >
-        1."""
+        """Refuse all problems except 2-D problems of bytes with several groups of one input channel
+        each."""
         if not problem.is_depthwise:
             return f"groups {problem.groups}; supported: one channel per group"
         if (taps := problem.window.kernel_volume) > _MOST_TAPS:

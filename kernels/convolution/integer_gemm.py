@@ -38,7 +38,7 @@ has fewer filters than for halves, because more warps write bytes sooner."""
 
 @dataclass(frozen=True, slots=True)
 class IntegerConv(IntegerSum[TileConfig[TensorTile]], TensorConv):
-    """Computes TensorConv's matrix product of unsigned bytes and signed weights."""
+    """Computes the same matrix product as TensorConv, for unsigned bytes and signed weights."""
 
     name: str = "integer"
 
@@ -89,8 +89,8 @@ class IntegerConv(IntegerSum[TileConfig[TensorTile]], TensorConv):
 
 @dataclass(frozen=True, slots=True)
 class IntegerWarpgroupConv(IntegerConv):
-    """Computes IntegerConv's matrix product with Hopper's wgmma, which reads factors from shared
-    memory."""
+    """Computes the same matrix product as IntegerConv with Hopper's wgmma, which reads both factors
+    from shared memory."""
 
     WARPGROUPS: ClassVar[bool] = True
     STATIC_BYTES: ClassVar[int] = WarpgroupConv.STATIC_BYTES

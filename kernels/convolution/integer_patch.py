@@ -26,7 +26,7 @@ channels, so sums have fewer chunks to split."""
 
 @dataclass(frozen=True, slots=True)
 class IntegerPatchConv(IntegerSum[TileConfig[PatchTile]], PatchConv):
-    """Computes PatchConv's convolution of unsigned bytes and signed weights."""
+    """Computes the same convolution as PatchConv, for unsigned bytes and signed weights."""
 
     TILES: ClassVar[tuple[PatchTile, ...]] = INTEGER_PATCH_TILES
     MULTIPLIES: ClassVar[str] = "IMMA"

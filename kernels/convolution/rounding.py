@@ -26,15 +26,16 @@ FACTORS = {
 
 
 def direct_rounding(problem: ConvProblem) -> float:
-    """Return the error of direct sums at the problem's precision, in units of u."""
+    """Return the error of an output of direct convolution at the problem's precision, in units of
+    u."""
     return sqrt(prod(problem.filter_shape[1:])) + FACTORS[problem.precision]
 
 
 def winograd_rounding(
     problem: ConvProblem, m: int, r: int, points: Points, factors: float
 ) -> float:
-    """Return the error of the outputs of F(m, r) in units of u. `factors` is the error of the
-    numbers that are multiplied."""
+    """Return the error of an output of F(m, r) in units of u. `factors` is the error of the
+    transformed data and filter together, before they are multiplied."""
     matrices = winograd_matrices(m, r, points)
     growth = winograd_growth(matrices) ** len(problem.window.input)
     return float(growth * (sqrt(winograd_roundings(problem, matrices)) + factors))

@@ -1,4 +1,4 @@
-"""Implements convolutions in one launch, in which several blocks may share an output's sum.
+"""Implements convolutions in one launch, in which several blocks may compute parts of the same sum.
 
     a tile of the output ─ split ─┬─> parts, in "workspace" ─ the last block, by "counters" ─> y
                                   └─> parts, in a cluster's shared memory ─ its blocks ─> y
@@ -44,11 +44,11 @@ def _named(tile: object, split: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TileConfig(Generic[Tile]):
-    """Sets a block's tile, and how many blocks `split` its sums.
+    """Sets the tile of outputs, and the number of blocks (`split`) that compute parts of its sums.
 
-    If `cluster`, these blocks form a cluster, which adds the parts in its shared memory. The blocks
-    of 2 or 4 tiles may also form a cluster and run `together`; data that they share is then copied
-    only once.
+    If `cluster`, these blocks form a cluster, which adds the parts in its shared memory. If
+    `together` is 2 or 4, blocks of that many tiles form a cluster, and copy the data that they
+    share only once.
     """
 
     tile: Tile
@@ -63,7 +63,8 @@ class TileConfig(Generic[Tile]):
 
 @dataclass(frozen=True, slots=True)
 class WinogradConfig(Generic[Tile]):
-    """Sets the points of F(m, r), a block's tile, and how many blocks share its sums."""
+    """Sets the points of F(m, r), the tile of outputs, and the number of blocks (`split`) that
+    compute parts of its sums."""
 
     points: Points
     tile: Tile
@@ -77,8 +78,8 @@ C = TypeVar("C", bound=TileConfig[Any] | WinogradConfig[Any])
 
 
 class SplitSum(Generic[C]):
-    """The base of algorithms with one launch. Their kernels' `Sizes` begin with split.cuh's
-    `ConvSizes`."""
+    """The base class of algorithms with one launch. The struct `Sizes` of each of their kernels
+    begins with the fields of split.cuh's `ConvSizes`."""
 
     __slots__ = ()
 
@@ -127,8 +128,8 @@ class SplitSum(Generic[C]):
         config: C,  # noqa: ARG002
         tensors: ConvTensors,  # noqa: ARG002
     ) -> Mapping[str, Value]:
-        """Return the arguments through which the kernel reads x and the weights. The kernel's next
-        argument is the bias."""
+        """Return the arguments through which the kernel reads x and the weights. They precede the
+        bias."""
         return {"x": "x", "weight": "weight"}
 
     def sizes(self, problem: ConvProblem, config: C, tensors: ConvTensors) -> bytes:
@@ -136,13 +137,13 @@ class SplitSum(Generic[C]):
         raise NotImplementedError
 
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:  # noqa: ARG002  (most have none)
-        """Return the arguments that only this kernel has. They stand between the window and the
+        """Return the arguments that only this kernel has. They follow the window, and precede the
         arguments of the epilogue."""
         return {}
 
     def configs(self, problem: ConvProblem) -> tuple[C, ...]:
-        """Return each tile with every split for which all blocks have work and the workspace stays
-        within its limit."""
+        """Return each tile with every possible split. A split is possible if each block has work,
+        and if the workspace has at most MAX_WORKSPACE_BYTES."""
         return tuple(
             config
             for one in self.unsplit(problem)
@@ -152,8 +153,8 @@ class SplitSum(Generic[C]):
         )
 
     def workspace(self, problem: ConvProblem, config: C) -> Mapping[str, int]:
-        """Return the bytes of all blocks' partial sums, or nothing if they are not in a
-        workspace."""
+        """Return the bytes of the workspace that holds the partial sums of all blocks, or nothing
+        without a workspace."""
         if not self._by_workspace(config):
             return {}
         blocks = self.tiles(problem, config) * config.split
@@ -167,13 +168,11 @@ class SplitSum(Generic[C]):
         return config.split > 1 and not self.clustered(config)
 
     def launches(self, problem: ConvProblem, config: C, tensors: ConvTensors) -> tuple[Launch]:
-        """Return one launch with the operands x, weight and y, and the other operands that the
-        problem needs.
+        """Return one launch. Its operands are x, weight and y, and further operands if needed:
 
-        These are bias and residual if given, workspace and counters if the sums are split, and
-        scale and shift (padded with zeros to a multiple of 4 channels) if the problem has a
-        prologue. Raises ValueError if pixels do not fit the problem, or if an index exceeds 32
-        bits.
+        bias and residual if given, workspace and counters if the sums are split, and scale and
+        shift (padded with zeros to a multiple of 4 channels) if the problem has a prologue. Raises
+        ValueError if pixels do not fit the problem, or if an index exceeds 32 bits.
         """
         check_operands(problem, tensors)
         by_workspace = self._by_workspace(config)
@@ -204,10 +203,10 @@ def conv_sizes(
     unit: int = VECTOR,
     written: int = VECTOR,
 ) -> dict[str, int]:
-    """Return the fields of `ConvSizes` (split.cuh) for a kernel that copies `unit` channels at once
-    and writes `written` channels at once.
+    """Return the fields of `ConvSizes` (split.cuh). The kernel copies `unit` channels at once and
+    writes `written` channels at once.
 
-    A projection's residual is read like x.
+    If the problem has a projection, the residual is read like x.
     """
     x, y, residual, *_ = tensors
     c, k = problem.c // problem.groups, problem.k // problem.groups

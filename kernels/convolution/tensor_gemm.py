@@ -47,7 +47,7 @@ class TensorTile:
 
     @property
     def multiplying(self) -> int:
-        """Return the number of threads of a block that multiply and write."""
+        """Return the number of a block's threads that multiply and write."""
         return self.bm // self.wm * (self.bn // self.wn) * 32
 
     @property
@@ -57,13 +57,13 @@ class TensorTile:
 
     @property
     def sums(self) -> int:
-        """Return how many floats a block needs to store its sums in memory."""
+        """Return the number of floats that hold a block's sums when they are stored in memory."""
         return self.bm * (self.bn + 8)
 
     @property
     def shared_bytes(self) -> int:
-        """Return the bytes of shared memory of a block, for chunks or sums and for the start of
-        each pixel's window."""
+        """Return the bytes of shared memory of a block. One part holds chunks and later sums, and
+        the other part holds the position at which each pixel's window starts."""
         return max(self.stages * (self.bm + self.bn) * ROW_BYTES, 4 * self.sums) + 16 * self.bm
 
     @property
@@ -100,13 +100,12 @@ fit into registers."""
 
 @dataclass(frozen=True, slots=True)
 class TensorConv(ImplicitGemm[TensorTile]):
-    """Computes DirectConv's matrix product with mma.sync in fp16, TF32 or 3×TF32, which is nearly
-    as exact as float32.
+    """Computes the same matrix product as DirectConv with mma.sync, in fp16, TF32 or 3×TF32.
 
-    In 3×TF32 a float32 factor is split into two TF32 numbers, and sums that tensor cores would
-    truncate are computed outside the tensor cores: Ootomo and Yokota 2022, "Recovering single
-    precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance",
-    sections 4.1 and 4.3.
+    3×TF32 is nearly as exact as float32. It splits each float32 factor into two TF32 numbers. Sums
+    that tensor cores would truncate are computed outside the tensor cores. Source: Ootomo and
+    Yokota 2022, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
+    theoretical peak performance", sections 4.1 and 4.3.
     """
 
     WARPGROUPS: ClassVar[bool] = False
@@ -124,7 +123,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
 
     @override
     def blocks_of(self, problem: ConvProblem) -> tuple[TensorTile, ...]:
-        """Return the tiles to choose from; their chunks have the same number of bytes at every
+        """Return the tiles to choose from. A tile's chunks have the same number of bytes at every
         precision."""
         bk = ROW_BYTES // problem.precision.stored.itemsize
         splits = problem.precision is Precision.TF32X3
@@ -132,8 +131,8 @@ class TensorConv(ImplicitGemm[TensorTile]):
 
     @override
     def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:
-        """Return the tile's bytes, plus the bytes of each pixel's address in a projection's
-        input."""
+        """Return the tile's bytes. If there is a projection, add the bytes of each pixel's address
+        in the projection's input."""
         tile = config.tile
         return tile.dynamic_bytes + (16 * tile.bm if problem.projection else 0)
 
@@ -161,7 +160,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return problem.precision.architectures
 
     def products_of_chunk(self, problem: ConvProblem, tile: TensorTile) -> int:
-        """Return how many instructions a warp needs to multiply one chunk."""
+        """Return the number of instructions with which a warp multiplies one chunk."""
         products = 3 if problem.precision is Precision.TF32X3 else 1
         return products * (tile.wm // 16) * (tile.wn // 8) * (ROW_BYTES // STEP_BYTES)
 
@@ -171,7 +170,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
 
     @override
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:
-        """Return the argument for the projection, with 0 channels if the problem has none."""
+        """Return the argument for the projection. Without a projection, it has 0 channels."""
         axes = len(problem.window.input)
         projection = problem.projection or Projection(0, (1,) * axes, (1,) * axes)
         size, strides = (
@@ -183,8 +182,9 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return {"projection": given}
 
     def work(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[Work]:
-        """Count the work: blocks multiply prefetched chunks. The last block of each tile adds the
-        partial sums; in a cluster, each block adds a share of them."""
+        """Return the work of the launch. Blocks multiply prefetched chunks. Without clusters, the
+        last block of each tile adds all partial sums. In a cluster, each block adds an equal part
+        of the partial sums."""
         tile, split = config.tile, config.split > 1
         sharing = config.split if config.cluster else 1
         itemsize = problem.precision.stored.itemsize
@@ -210,15 +210,17 @@ class TensorConv(ImplicitGemm[TensorTile]):
         )
 
     def trips(self, problem: ConvProblem, tile: TensorTile) -> Trips:  # noqa: ARG002  (no loops, no data warps)
-        """Return the trip counts of inner loops, including the loops of warps that only copy."""
+        """Return the trip counts of the kernel's inner loops, and of the loops of warps that only
+        copy."""
         return NO_INNER_LOOPS
 
     def copied_rows(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:  # noqa: ARG002  (all of them)
-        """Return how many rows a block copies for a chunk, of both factors together."""
+        """Return the number of rows of both factors that a block copies for a chunk."""
         return config.tile.bm + config.tile.bn
 
     def bytes_of_row(self, problem: ConvProblem, chunks: int) -> int:  # noqa: ARG002  (whole chunks)
-        """Return how many bytes of a pixel or a filter a block copies in `chunks` chunks."""
+        """Return the bytes that a block copies of one row (a pixel or a filter) for `chunks`
+        chunks."""
         return ROW_BYTES * chunks
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> str:  # noqa: ARG002  (one layout serves all tiles)
@@ -232,8 +234,9 @@ class TensorConv(ImplicitGemm[TensorTile]):
         config: TileConfig[TensorTile],  # noqa: ARG002  (one layout serves all tiles)
     ) -> Filter:
         """Return the filter K×(C/groups)×R×S as K × (R·S · C/groups + C'), in the precision's type.
-        The channels are padded with zeros to a multiple of the number of channels that are copied
-        at once, and each row to a multiple of 16 bytes.
+
+        The channels are padded with zeros to a multiple of `unit(problem)`, and each row is padded
+        to a multiple of 16 bytes.
         """
         check_filter(weight, problem)
         stored = problem.precision.stored

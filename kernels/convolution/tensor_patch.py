@@ -70,7 +70,7 @@ class PatchTile:
 
     @property
     def sums(self) -> int:
-        """Return how many floats a block needs to store its sums in memory."""
+        """Return the number of floats that hold a block's sums when they are stored in memory."""
         return self.bm * (self.bn + 8)
 
     def __str__(self) -> str:
@@ -135,7 +135,8 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
 
     @override
     def unsplit(self, problem: ConvProblem) -> Iterable[TileConfig[PatchTile]]:
-        """Return the unsplit configurations whose blocks have at least one chunk for each stage."""
+        """Return the configurations that split no sums, and whose blocks have at least as many
+        chunks as stages."""
         slices = slices_of(problem)
         return (
             TileConfig(tile)
@@ -145,12 +146,13 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
 
     @override
     def most_parts(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return the number of slices of channels, since each block needs at least one slice."""
+        """Return the number of slices of channels. A sum cannot have more parts, since each block
+        needs a slice."""
         return slices_of(problem).count
 
     def work(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> tuple[Work]:
-        """Count the work: blocks copy patches and multiply chunks; the last block of each tile adds
-        the partial sums."""
+        """Return the work of the launch. Blocks copy patches and multiply chunks. The last block of
+        each tile adds the partial sums."""
         tile, split, slices = config.tile, config.split > 1, slices_of(problem)
         patch, of_block = patch_of(problem, tile.bm), ceil(slices.count / config.split)
         chunks = of_block * slices.chunks
@@ -206,7 +208,8 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
 
     @override
     def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return the bytes of chunks, patches and sums, and of the tables that follow them."""
+        """Return the bytes of shared memory for chunks, patches and sums, and for the tables behind
+        these."""
         patch = patch_of(problem, config.tile.bm)
         tables = 4 * CHUNK_VECTORS * slices_of(problem).chunks + 8 * patch.images * prod(patch.read)
         return self._tables(problem, config) + tables + 8 * config.tile.bm
@@ -222,8 +225,8 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         problem: ConvProblem,
         config: TileConfig[PatchTile],  # noqa: ARG002  (one layout serves all tiles)
     ) -> Filter:
-        """Return the filter K×C×R×S as K × slices × (R·S taps or pairs of taps × channels), padded
-        with zeros."""
+        """Return the filter K×C×R×S in the order filter, slice, tap (or pair of taps), channel,
+        padded with zeros."""
         check_filter(weight, problem)
         weight = self.stored_filter(weight)
         k, c, r, s = weight.shape
@@ -279,13 +282,13 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         return tuple(ceil(size / part) for size, part in zip(sizes, region, strict=True))
 
     def _patches(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return how many patches shared memory holds: two if a block has several slices, and
-        otherwise one."""
+        """Return how many patches shared memory holds at once: two if a block has several slices,
+        and otherwise one."""
         return min(2, ceil(slices_of(problem).count / config.split))
 
     def _tables(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return the offset of the tables in shared memory. They begin after the weights and
-        patches, and also after the sums, which later use the same memory."""
+        """Return the offset of the tables in shared memory. The tables lie behind the weights and
+        patches, and also behind the sums, which later replace the weights and patches."""
         tile, slices = config.tile, slices_of(problem)
         patch_bytes = patch_of(problem, tile.bm).places * slices.place_bytes
         row_bytes = CHUNK_BYTES + 16  # an odd number of vectors
@@ -293,7 +296,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         return max(weights + self._patches(problem, config) * patch_bytes, 4 * tile.sums)
 
     def _check_reach(self, problem: ConvProblem, patch: Patch, x: Pixels, *written: Pixels) -> None:
-        """Raise ValueError unless every index that the kernel computes fits 32 bits."""
+        """Raise ValueError if an index that the kernel computes exceeds 32 bits."""
         window = problem.window
         int32(problem.n * prod(window.input) * x.pitch)
         int32(problem.n * window.output_volume * max(tensor.pitch for tensor in written))
@@ -304,8 +307,8 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
 
 
 def unfit_window(problem: ConvProblem) -> str | None:
-    """Refuse a window with so few taps that a patch gains nothing, or with so many that a patch
-    does not fit in shared memory."""
+    """Refuse a window that has too few taps to benefit from a patch, or whose patch does not fit in
+    shared memory."""
     window = problem.window
     if not _LEAST_TAPS <= window.kernel_volume <= MAX_VECTORS:
         return f"kernel {by_axis(window.kernel)}; supported: {_LEAST_TAPS} to {MAX_VECTORS} taps"
@@ -317,6 +320,7 @@ def unfit_window(problem: ConvProblem) -> str | None:
 
 
 def _trips(tile: PatchTile, multiplies: str) -> Trips:
-    """Return the trip counts, as for a window of 3×3 and 8 vectors of channels."""
+    """Return the trip counts of a typical problem, with a window of 3×3 and 8 vectors of
+    channels."""
     read = (sqrt(tile.bm) + 2) ** 2
     return Trips({multiplies: 9, "STS": ceil(8 * read / tile.threads)}, {})

@@ -51,8 +51,8 @@ class TensorWinogradTile:
 
     @property
     def threads(self) -> int:
-        """Return the number of threads of a block; in each chunk a thread transforms 2 channels of
-        a tile."""
+        """Return the number of threads of a block. In each chunk, a thread transforms 2 channels of
+        one tile."""
         return 8 * self.bm
 
     def __str__(self) -> str:
@@ -82,12 +82,12 @@ class Region:
 class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
     """Computes F(m×m, r×r) in float16 in one launch, and multiplies with mma.sync.
 
-    Like WinogradConv it follows Lavin & Gray 2015, algorithm 1. The transformed data and filter are
-    rounded to float16; transforms, products and sums are float32. The transformed data may be 4
-    times as large as x. The transformed data is therefore divided by 4, and the filter is
-    multiplied by 4, so that no finite x becomes infinite. Transformed data below 2^-12 loses bits
-    when divided by 4, which adds an error of at most 2^-23. A NaN or an infinity in x may turn all
-    outputs of the tiles that read it into NaN.
+    Like WinogradConv, it implements algorithm 1 of Lavin & Gray 2015. The transformed data and
+    filter are rounded to float16; transforms, products and sums are float32. The numbers of the
+    transformed data may be 4 times as large as the numbers of x. Therefore the transformed data is
+    divided by 4 and the filter is multiplied by 4; otherwise a finite x might become infinite. The
+    division costs bits of numbers below 2^-12, which adds an error of at most 2^-23. A NaN or an
+    infinity in x may turn all outputs of the tiles that read it into NaN.
     """
 
     m: int
@@ -114,7 +114,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         return problem.precision
 
     def rounding(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> float:
-        """Return the rounding error of y in units of float32's eps / 2, with V and U rounded to 11
+        """Return the rounding error of y in units of float32's eps / 2. V and U are rounded to 11
         bits."""
         factors = sqrt(2) * ROUNDED
         return winograd_rounding(problem, self.m, self.r, config.points, factors)
@@ -130,7 +130,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
     @override
     def tiles(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> int:
-        """Return how many tiles of a block's size cover the output of all images."""
+        """Return how many blocks compute the output of all images if no sum is split."""
         return prod(self._regions(problem, config.tile)) * ceil(problem.k / config.tile.bn)
 
     @override
@@ -148,14 +148,15 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         problem: ConvProblem,
         config: WinogradConfig[TensorWinogradTile],
     ) -> int:
-        """Return the bytes of two chunks of V, U and d, which are later reused for the products and
-        outputs of 32 tiles."""
+        """Return the bytes of two chunks of V, U and d. The products and outputs of 32 tiles later
+        reuse this memory."""
         tile, positions, outputs = config.tile, self._winograd.positions, self.m**2
         chunks = 2 * 2 * _CHUNK * (positions * (tile.bm + tile.bn) + _PIXELS * tile.bm)
         return max(chunks, 4 * tile.bn * (positions * _AT_ONCE + outputs * tile.bm))
 
     def work(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> tuple[Work]:
-        """Count the work: each block multiplies a chunk and transforms the next one."""
+        """Return the work of the launch. In each iteration a block multiplies one chunk and
+        transforms the next."""
         tile, positions, outputs = config.tile, self._winograd.positions, self.m**2
         split, channels = config.split > 1, padded(problem.c, 8)
         chunks = ceil(ceil(problem.c / _CHUNK) / config.split)
@@ -242,8 +243,8 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
     @property
     def _winograd(self) -> WinogradConv:
-        """Return the float32 algorithm, which has the same windows, tiles, positions and points as
-        this algorithm."""
+        """Return the float32 algorithm of the same F(m, r). It has the same windows, tiles,
+        positions and points."""
         return WinogradConv(self.m, self.r, self.axes)
 
     def _region(self, problem: ConvProblem, tile: TensorWinogradTile) -> Region:
@@ -264,7 +265,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
     def _check_reach(
         self, problem: ConvProblem, tile: TensorWinogradTile, x: Pixels, *written: Pixels
     ) -> None:
-        """Raise ValueError unless every index that the kernel computes fits 32 bits."""
+        """Raise ValueError if an index that the kernel computes exceeds 32 bits."""
         window, region = problem.window, self._region(problem, tile)
         # Tiles begin in the padding and end beyond the last pixel; a block has threads for more.
         images = problem.n + tile.bm // (region.rows * region.columns)
@@ -284,11 +285,10 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 @cache
 def region_of(n: int, rows: int, columns: int, bm: int, m: int, r: int) -> Region:
     """Return the region of tiles that a block computes, for n images of `rows` × `columns` tiles.
-    It has at most `bm` tiles and reads at most 8 · `bm` pixels.
 
-    Of all such regions, it is the region of which the fewest are needed to cover an image. Among
-    several such regions, it is the region that reads the fewest pixels. A region that covers a
-    whole image has as many images as fit.
+    A region may have at most `bm` tiles and read at most 8 · `bm` pixels. The returned region
+    covers an image with the fewest blocks. If several regions do so, the returned region reads the
+    fewest pixels. If a region covers a whole image, it has as many images as fit.
     """
     max_pixels = _PIXELS * bm
     shapes = (

@@ -35,9 +35,9 @@ than tiles of 128."""
 @dataclass(frozen=True, slots=True)
 class TmaTile(TensorTile):
     """Holds the tile sizes of a block of `conv_tensor_tma`. Warps divide the tile as in
-    WarpgroupConv; if wgmma's rows are filters, each warp has 16 filters and all pixels.
+    WarpgroupConv. If wgmma's rows are filters, however, each warp has 16 filters and all pixels.
 
-    One more warp only copies. Shared memory holds no table of pixel positions.
+    An additional warp only copies. Shared memory holds no table of pixel positions.
     """
 
     @property
@@ -57,8 +57,8 @@ class TmaTile(TensorTile):
 
 
 def has_filter_rows(tile: TensorTile) -> bool:
-    """Return whether, in this tile of TMA_TILES, wgmma's 64 rows are filters and its columns are
-    pixels."""
+    """Return whether wgmma's 64 rows are filters and its columns are pixels. `tile` is one of
+    TMA_TILES."""
     return tile.wn < tile.bn
 
 
@@ -76,23 +76,23 @@ filters as rows, because its pixels lie in registers, which hold rows."""
 
 @dataclass(frozen=True, slots=True)
 class TmaConv(WarpgroupConv):
-    """Computes WarpgroupConv's matrix product, with one thread per block that copies whole tiles of
-    both factors.
+    """Computes the same matrix product as WarpgroupConv. One thread of each block copies whole
+    tiles of both factors.
 
-    A cluster of 2 or 4 blocks has pairs of blocks with the same pixels or the same filters. Each
-    block of a pair copies half of the data that both need, into both blocks. Blocks that share
-    their sums may belong to the same cluster. A chunk holds only one tap, so a problem with few
-    channels leaves most of each chunk empty. Where pixels do not begin at multiples of 16 bytes, as
-    in some slices, WarpgroupConv's kernel is launched instead, with a tile that is at least as
-    large.
+    A cluster of 2 or 4 blocks has pairs of blocks that need the same pixels or the same filters.
+    Each block of a pair copies half of this data into the shared memory of both. A cluster may also
+    contain the blocks that compute parts of the same sums. A chunk holds only one tap, so a problem
+    with few channels leaves most of each chunk empty. If pixels do not begin at multiples of 16
+    bytes, as in some slices of tensors, WarpgroupConv's kernel is launched instead, with a tile of
+    at least the same size.
     """
 
     name: str = "tensor tma"
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse the problems that WarpgroupConv refuses. Also refuse 3×TF32, several groups, and
-        the pixels and windows that tensor copies cannot read, such as pixels of 8 bytes."""
+        """Refuse the problems that WarpgroupConv refuses, 3×TF32, and several groups. Also refuse
+        pixels and windows that tensor copies cannot read, such as pixels of 8 bytes."""
         splits = problem.precision is Precision.TF32X3
         return (
             WarpgroupConv.supports(self, problem)
@@ -111,7 +111,7 @@ class TmaConv(WarpgroupConv):
 
     @override
     def unsplit(self, problem: ConvProblem) -> Iterable[TileConfig[TensorTile]]:
-        """Return each tile with blocks that run alone, and with clusters of 2 or 4 blocks if the
+        """Return each tile without clusters, and also with clusters of 2 and 4 blocks if the
         problem has enough tiles."""
         for tile in self.blocks_of(problem):
             of_pixels, of_filters = _tiles(problem, tile)
@@ -148,7 +148,7 @@ class TmaConv(WarpgroupConv):
     @override
     def trips(self, problem: ConvProblem, tile: TensorTile) -> Trips:
         """Return the trip counts. In each iteration, one warp copies a chunk while the other warps
-        multiply a chunk."""
+        multiply another chunk."""
         return Trips({}, {}, data_warps=1, products=self.products_of_chunk(problem, tile))
 
     @override
@@ -247,15 +247,15 @@ def _window_of(projection: Projection) -> Window:
 
 
 def _tiles(problem: ConvProblem, tile: TensorTile) -> tuple[int, int]:
-    """Return two numbers: the tiles along the pixels and the tiles along the filters."""
+    """Return the number of tiles along the pixels, and the number of tiles along the filters."""
     return ceil(problem.n * problem.window.output_volume / tile.bm), ceil(problem.k / tile.bn)
 
 
 def _shape(problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[int, int]:
-    """Return how many tiles of pixels and of filters a cluster has.
+    """Return the number of tiles along the pixels and along the filters in a cluster.
 
-    Two tiles share the larger factor if this leaves no block idle, and otherwise they share the
-    filters.
+    A cluster of two tiles shares either the pixels or the filters. It shares the pixels if they are
+    the larger factor (or fit in one tile) and if no block stays idle.
     """
     tile, together = config.tile, config.together
     of_pixels, of_filters = _tiles(problem, tile)
@@ -265,7 +265,7 @@ def _shape(problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[int, i
 
 
 def _copied(problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[int, int]:
-    """Return how many rows of x and of the weights a block copies for a chunk. If another block
-    needs the same rows, each of the two blocks copies half of them."""
+    """Return the number of rows of x, and of rows of the weights, that a block copies for a chunk.
+    If two blocks need the same rows, each of them copies half of these rows."""
     pixels, filters = _shape(problem, config)
     return config.tile.bm // filters, config.tile.bn // pixels

@@ -25,13 +25,13 @@ HOPPER = Architectures(90, 90)
 
 @dataclass(frozen=True, slots=True)
 class WarpgroupConv(TensorConv):
-    """Computes TensorConv's matrix product with wgmma, which reads its factors directly from shared
-    memory.
+    """Computes the same matrix product as TensorConv with wgmma, which reads its factors directly
+    from shared memory.
 
-    Only TF32 pixels pass through registers, where they are rounded or split, because wgmma would
-    truncate them. Split weights lie in shared memory as two numbers each. In fp16 and TF32 a warp
-    multiplies a chunk with 4 instructions instead of 16 to 128. Blocks that share a tile's sums may
-    form a cluster, which adds the sums in its shared memory.
+    Only TF32 pixels pass through registers. There they are rounded or split, because wgmma would
+    truncate them. Each split weight is two numbers in shared memory. In fp16 and TF32 a warp
+    multiplies a chunk with 4 instructions instead of 16 to 128. Blocks that compute parts of the
+    same sums may form a cluster, which adds the parts in its shared memory.
     """
 
     WARPGROUPS: ClassVar[bool] = True
@@ -41,8 +41,8 @@ class WarpgroupConv(TensorConv):
 
     @override
     def configs(self, problem: ConvProblem) -> tuple[TileConfig[TensorTile], ...]:
-        """Return each tile with every split. If the blocks of a split fit in a cluster, there is
-        one more configuration in which they form a cluster."""
+        """Return each tile with every split. If the blocks of a split fit in a cluster, also return
+        the configuration in which they form a cluster."""
         return TensorConv.configs(self, problem) + tuple(
             replace(one, split=split, cluster=True)
             for one in self.unsplit(problem)
@@ -53,8 +53,8 @@ class WarpgroupConv(TensorConv):
 
     @override
     def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:
-        """Return TensorConv's bytes, plus the bytes of two chunks that hold the second numbers of
-        split weights."""
+        """Return TensorConv's bytes. If weights are split, add the bytes of two chunks for their
+        second numbers."""
         rest = 2 * config.tile.bn * ROW_BYTES if problem.precision is Precision.TF32X3 else 0
         return TensorConv.dynamic_bytes(self, problem, config) + rest
 

@@ -39,9 +39,9 @@ class WinogradTile:
     parameters.
 
     A block computes bm tiles × bn filters, and processes the channels in chunks of bc. Most threads
-    multiply; each of them computes tm × tn products at one position of the tiles. Meanwhile
-    `data_warps` warps transform the data. Registers are limited so that `resident` blocks fit on a
-    multiprocessor.
+    multiply: each of them computes tm × tn products at one of the tiles' alpha² (or alpha³)
+    positions. Meanwhile `data_warps` warps transform the data. Registers are limited so that
+    `resident` blocks fit on a multiprocessor.
     """
 
     bm: int
@@ -57,14 +57,14 @@ class WinogradTile:
         return positions * (self.bm // self.tm) * (self.bn // self.tn) + 32 * self.data_warps
 
     def dynamic_shared_bytes(self, positions: int) -> int:
-        """Return the bytes of two chunks of V and U and one chunk of the data, which are later
-        reused for the products."""
+        """Return the bytes of two chunks of V and U, and one chunk of the data. The products later
+        reuse this memory."""
         v = self.bc * (positions * self.bm + 32 // self.bc)
         u, data = positions * self.bc * self.bn, positions * self.bm * self.bc
         return 4 * max(2 * v + 2 * u + data, positions * self.bm * self.bn)
 
     def shared_bytes(self, positions: int) -> int:
-        """Return the dynamic bytes plus the bytes of the tiles' positions, which are aligned to 128
+        """Return the dynamic bytes, plus the bytes of the table of tile positions, aligned to 128
         bytes."""
         return self.dynamic_shared_bytes(positions) + -(-(16 * self.bm + 4) // 128) * 128
 
@@ -96,8 +96,8 @@ TILES = {
 
 @dataclass(frozen=True, slots=True)
 class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
-    """Computes F(m, r) nested along `axes` axes; along each axis it computes m outputs from alpha =
-    m + r - 1 inputs.
+    """Computes F(m, r) nested along `axes` axes. Along each axis, a tile has m outputs, which are
+    computed from alpha = m + r - 1 inputs.
 
     For each tile, Y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A, where the products are summed over C before the
     inverse transform. Sources: Lavin & Gray 2015, section 4.1, equation 8 and algorithm 1, and
@@ -131,17 +131,17 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
 
     @property
     def points(self) -> tuple[Points, ...]:
-        """Return the sets of points, the more accurate set first. F(2, 3) has only one set, because
-        the points that it uses are the same in both sets."""
+        """Return the sets of points, beginning with the most accurate set. F(2, 3) has only one
+        set, because both sets begin with the three points that it uses."""
         return (Points.INTEGER,) if self.alpha <= 4 else (Points.MIXED, Points.INTEGER)
 
     def image_tiles(self, problem: ConvProblem) -> int:
-        """Return how many output tiles an image has per filter; the last tile along an axis may be
+        """Return how many output tiles an image has per filter. The last tile along an axis may be
         partial."""
         return prod(self.tiles_along(problem.window))
 
     def tiles_along(self, window: Window) -> tuple[int, ...]:
-        """Return how many tiles an image has along each of three axes; in 2-D the first number is
+        """Return how many tiles an image has along each of three axes. In 2-D, the first number is
         1."""
         along = tuple(-(-size // self.m) for size in window.output)
         return (1,) * (3 - len(along)) + along
@@ -152,8 +152,8 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         return not_float(problem) or self.misfit(problem)
 
     def misfit(self, problem: ConvProblem) -> str | None:
-        """Return why the window does not fit this algorithm, or None if it fits. The tensors' type
-        is not checked."""
+        """Return the reason why the algorithm cannot run the problem, or None if it can. The type
+        of the tensors is not checked."""
         return (
             after_prologue(problem)
             or wrong_axes(problem, self.axes)
@@ -173,7 +173,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> float:
-        """Return the rounding error of y in units of float32's eps / 2, with all arithmetic in
+        """Return the rounding error of y in units of float32's eps / 2. All arithmetic is
         float32."""
         return winograd_rounding(problem, self.m, self.r, config.points, factors=0)
 
@@ -189,7 +189,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
 
     @override
     def tiles(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> int:
-        """Return how many tiles of a block's size cover the output of all images."""
+        """Return how many blocks compute the output of all images if no sum is split."""
         tile = config.tile
         images = ceil(problem.n * self.image_tiles(problem) / tile.bm)
         return images * ceil(problem.k / tile.bn)
@@ -208,8 +208,8 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         return config.tile.dynamic_shared_bytes(self.positions)
 
     def work(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> tuple[Work]:
-        """Count the work: each block multiplies a chunk while some of its warps transform the next
-        one."""
+        """Return the work of the launch. In each block, some warps transform a chunk while the
+        others multiply the previous chunk."""
         tile, positions, outputs = config.tile, self.positions, self.m**self.axes
         chunks = ceil(ceil(problem.c / tile.bc) / config.split)
         threads = tile.threads(positions)
@@ -251,8 +251,8 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         )
 
     def filter_form(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> str:  # noqa: ARG002  (one serves all)
-        """Return the name of the layout for the configuration's points. The non-fused algorithm
-        uses the same layout."""
+        """Return the name of the filter's layout: F(m, r) and the points. The non-fused algorithm
+        uses the same layout in fp32."""
         return f"F({self.m},{self.r}) {config.points.name}"
 
     def prepare_filter(
@@ -280,7 +280,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
     def _check_reach(
         self, problem: ConvProblem, tile: WinogradTile, x: Pixels, *written: Pixels
     ) -> None:
-        """Raise ValueError unless every index that the kernel computes fits 32 bits."""
+        """Raise ValueError if an index that the kernel computes exceeds 32 bits."""
         window = problem.window
         # Tiles begin before an image's first position along an axis, and end beyond its last.
         reached = prod(

@@ -3,10 +3,10 @@
     x ── data transform ─ "data" ── batched products ─ "products" ── inverse transform ── y
                           tiles × alpha² × C           tiles × alpha² × K
 
-The products at a tile's alpha² positions are computed as a 1×1 convolution with alpha² groups: in
-fp32 by kernels/convolution/implicit_gemm.py, and at other precisions on tensor cores by
-tensor_gemm.py. The data between the stages is larger than x and y. A large layer is therefore
-divided into chunks of tiles, and the three stages run for one chunk after another.
+The products at a tile's alpha² positions are computed as a 1×1 convolution with alpha² groups.
+implicit_gemm.py computes this convolution in fp32, and tensor_gemm.py at other precisions. The data
+between the stages is larger than x and y. Therefore a large layer is divided into chunks of tiles,
+and the three stages run for one chunk after another.
 """
 
 from collections.abc import Mapping
@@ -87,8 +87,8 @@ class _BatchedProducts(FloatGemm):
 
 
 def _product(products: ConvProblem) -> TensorConv | _BatchedProducts:
-    """Return the algorithm that computes the products. It uses tensor cores except in strict
-    fp32."""
+    """Return the algorithm that computes the products. Except in strict fp32, it uses tensor
+    cores."""
     return _BatchedProducts() if products.precision is Precision.FP32 else TensorConv()
 
 
@@ -98,8 +98,8 @@ class NonfusedWinogradConv:
 
     Sources: Lavin & Gray 2015, algorithm 1, with global memory between its stages; for 3-D Lan et
     al. 2017, section 3.2. A NaN or an infinity in x turns all outputs of the tiles that read it
-    into NaN. Data between the stages is float32. Except in fp32, tensor cores multiply it at the
-    precision `arithmetic`.
+    into NaN. The data between the stages is float32. Except in fp32, tensor cores multiply this
+    data at the precision that `arithmetic` returns.
     """
 
     m: int
@@ -117,13 +117,13 @@ class NonfusedWinogradConv:
         return not_floating(problem) or self._winograd.misfit(problem)
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
-        """Return the precision of the products. It is the problem's precision, with two exceptions:
-        TF32 replaces fp16, and 3×TF32 is used if F(m, r) amplifies errors too much.
+        """Return the precision of the products. If F(m, r) amplifies errors too much, it is 3×TF32
+        (except in fp32). Otherwise it is the problem's precision, but TF32 instead of fp16.
 
-        TF32 multiplies numbers of 11 bits, which is the precision of float16. float16 itself ends
-        at 65504, which transformed data and products may exceed although y does not. 3×TF32 is
-        nearly as exact as float32. It is used where rounding data and filter to 11 bits would more
-        than double the error of y.
+        TF32 has the same 11 bits of precision as float16. But the largest float16 is 65504, and
+        transformed data and products may exceed this number even if y does not. 3×TF32 is nearly as
+        exact as float32. It is used if rounding the data and the filter to 11 bits would more than
+        double the error of y.
         """
         if problem.precision is Precision.FP32:
             return Precision.FP32
@@ -133,8 +133,9 @@ class NonfusedWinogradConv:
         return Precision.TF32 if problem.precision is Precision.FP16 else problem.precision
 
     def rounding(self, problem: ConvProblem, config: NonfusedConfig) -> float:
-        """Return the rounding error of y in units of float32's eps / 2. All numbers are float32
-        except the factors of the products."""
+        """Return the rounding error of y in units of float32's eps / 2. The numbers that the
+        products multiply are rounded to the precision `arithmetic`. All other numbers are
+        float32."""
         factors = FACTORS[self.arithmetic(problem)]
         return winograd_rounding(problem, self.m, self.r, config.points, factors)
 
@@ -143,12 +144,12 @@ class NonfusedWinogradConv:
         return self._winograd.multiplications(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[NonfusedConfig, ...]:
-        """Return configurations with all tiles in one chunk, and with chunks that fit into the
-        cache.
+        """Return configurations with chunks as large as MAX_BYTES allows, and with chunks that stay
+        in the second-level cache.
 
-        F(4, 3) has only the more accurate set of points. With integer points, the error would be
-        over 20 times the error of direct convolution for an unsplit sum over C = 512, and almost no
-        time would be saved.
+        For F(4, 3), only the more accurate set of points is used. Integer points would save almost
+        no time. At C = 512 without split sums, their error would be over 20 times the error of
+        direct convolution.
         """
         points = self._winograd.points[0]
         total = problem.n * self._winograd.image_tiles(problem)
@@ -162,8 +163,8 @@ class NonfusedWinogradConv:
         )
 
     def work(self, problem: ConvProblem, config: NonfusedConfig) -> tuple[Work, ...]:
-        """Count the work: the memory accesses of the transforms are coalesced, and each thread
-        starts all its loads at once."""
+        """Return the work of each launch. The transforms access memory coalesced, and each of their
+        threads starts all its loads at once."""
         positions, outputs = self._winograd.positions, self.m**self.axes
         stored, between = problem.precision.stored.itemsize, FLOAT.itemsize
         works: list[Work] = []
@@ -199,8 +200,8 @@ class NonfusedWinogradConv:
         return tuple(works)
 
     def workspace(self, problem: ConvProblem, config: NonfusedConfig) -> Mapping[str, int]:
-        """Return the bytes of one chunk's "data" and "products", and of the partial sums if the
-        products' sums are split."""
+        """Return the bytes of "data" and "products" of one chunk. If the products split their sums,
+        also return the bytes of the partial sums."""
         products = self._products(problem, config.chunk)
         pixels = FLOAT.itemsize * config.chunk
         return {
@@ -215,8 +216,8 @@ class NonfusedWinogradConv:
         return _product(products).counter_bytes(products, config.gemm)
 
     def filter_form(self, problem: ConvProblem, config: NonfusedConfig) -> str:
-        """Return the name of the filter's layout: F(m, r), the points and, except in fp32, the
-        precision. In fp32 the fused algorithm has the same layout."""
+        """Return the name of the filter's layout. It names F(m, r), the points and, except in fp32,
+        the precision. In fp32, the fused algorithm uses the same layout."""
         form = f"F({self.m},{self.r}) {config.points.name}"
         precision = self.arithmetic(problem)
         return form if precision is Precision.FP32 else f"{form} {precision.value}"
@@ -241,9 +242,9 @@ class NonfusedWinogradConv:
         """Return three launches for each chunk: the data transform, the products and the inverse
         transform.
 
-        The last launch also takes the bias and the residual if given. The second also takes
-        workspace and counters if its sums are split. Raises ValueError if pixels do not fit the
-        problem, or if an index exceeds 32 bits.
+        The inverse transform takes the bias and the residual if given. The products take workspace
+        and counters if their sums are split. Raises ValueError if pixels do not fit the problem, or
+        if an index exceeds 32 bits.
         """
         x, y, residual, _, activation = tensors
         check_operands(problem, tensors)
@@ -297,14 +298,14 @@ class NonfusedWinogradConv:
 
     @property
     def _winograd(self) -> WinogradConv:
-        """Return the fused algorithm, which has the same problems, tiles, positions and points as
-        this algorithm."""
+        """Return the fused algorithm of the same F(m, r). It has the same windows, tiles, positions
+        and points."""
         return WinogradConv(self.m, self.r, self.axes)
 
     def _chunk(self, problem: ConvProblem, total: int, nbytes: int) -> int:
-        """Return how many tiles a chunk has. Chunks have about the same size and need at most
-        `nbytes`, if `_STEP` tiles fit into that. A chunk has at least `_STEP` tiles, or all tiles
-        if there are fewer."""
+        """Return the number of tiles in a chunk, so that a chunk needs at most `nbytes` and all
+        chunks have about the same size. A chunk has at least `_STEP` tiles, even if these need more
+        bytes. If there are fewer than `_STEP` tiles, one chunk has all tiles."""
         products = self._products(problem, _STEP)
         limit = max(1, nbytes // (FLOAT.itemsize * _STEP * (products.c + products.k))) * _STEP
         if total <= limit:
@@ -331,8 +332,8 @@ class NonfusedWinogradConv:
         )
 
     def _gemms(self, products: ConvProblem) -> tuple[TileConfig[Any], ...]:
-        """Return the configurations whose tiles are mostly full. Sums are split only if there are
-        few blocks."""
+        """Return the configurations of the products whose tiles are mostly full. They split sums
+        only if there are few blocks."""
         count = products.window.output_volume
 
         def pays(config: TileConfig[Any]) -> bool:
@@ -364,7 +365,7 @@ class NonfusedWinogradConv:
     def _check_reach(
         self, problem: ConvProblem, config: NonfusedConfig, x: Pixels, *written: Pixels
     ) -> None:
-        """Raise ValueError unless every index that the transforms compute fits 32 bits."""
+        """Raise ValueError if an index that the transforms compute exceeds 32 bits."""
         window = problem.window
         int32(problem.n * prod(window.input) * x.pitch)
         int32(problem.n * window.output_volume * max(tensor.pitch for tensor in written))

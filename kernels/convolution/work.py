@@ -1,4 +1,5 @@
-"""Describes the work of a launch for the cost model, which estimates its time."""
+"""Describes the work of a launch. From this description, the cost model estimates the launch's
+time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,8 +9,7 @@ from kernels.device.device import Instantiation
 
 
 class Trips(NamedTuple):
-    """Holds the trip counts of loops inside a kernel's outer loop; machine code does not show these
-    counts.
+    """Holds the trip counts of a kernel's inner loops, which cannot be read from machine code.
 
     Each loop is named by an opcode that occurs in no other loop. A loop that is not listed runs
     once.
@@ -29,10 +29,10 @@ class Work:
     """Describes the part of a launch's work that depends on the problem. The static profile
     describes the part that depends on the code.
 
-    Numbers "of a block" are for a full block, not for a partial last block. At the end of a launch
-    with split sums, one block of each tile reads `tail_bytes` of partial sums from the other
-    blocks. If the blocks form a cluster, each of them reads `tail_bytes` from the shared memory of
-    the others.
+    Numbers "of a block" describe a full block; the last block may be partial. At the end of a
+    launch with split sums, one block of each tile reads `tail_bytes` of partial sums, which the
+    tile's other blocks wrote. In a cluster, each block reads `tail_bytes` from the shared memory of
+    the other blocks.
     """
 
     kernel: Instantiation
