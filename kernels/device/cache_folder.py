@@ -1,7 +1,8 @@
-"""Chooses the folder for all files that are made or downloaded once.
+"""Chooses the cache folder, which holds compiled kernels, downloads and other files that are made
+only once.
 
-All other code names these files by paths below FOLDER; `placed` returns their paths in the chosen
-folder.
+All other code names these files by paths below FOLDER. `placed` converts such a path to the path in
+the chosen folder.
 """
 
 from pathlib import Path
@@ -13,13 +14,13 @@ _chosen = [FOLDER]
 
 
 def keep_below(folder: Path) -> None:
-    """From now on keep the files that are made or downloaded once below `folder`."""
+    """Choose `folder` as the cache folder."""
     _chosen[0] = folder
 
 
 def placed(path: Path) -> Path:
-    """Return a path below FOLDER as a path in the chosen folder, and any other path with ~
-    expanded."""
+    """If a path is below FOLDER, return the same path below the chosen folder. Return any other
+    path with ~ expanded."""
     if path.is_relative_to(FOLDER):
         path = _chosen[0] / path.relative_to(FOLDER)
     return path.expanduser()

@@ -1,4 +1,4 @@
-"""Compiles CUDA C++ under kernels/src to cubins with NVRTC, and caches them. All kernels are
+"""Compiles the CUDA C++ in kernels/src to cubins with NVRTC, and caches the cubins. All kernels are
 compiled here.
 
     kernels/src/*.cu, *.cuh ─┐
@@ -6,7 +6,7 @@ compiled here.
     architecture, flags      │         └ miss ─ NVRTC ─ cache ───┴─ Cubin
     compiler's version ──────┘
 
-Compiling needs no GPU and no driver, so a container image can be built with its cache filled.
+Compiling needs no GPU and no driver. Therefore the build of a container image can fill the cache.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ _Made = TypeVar("_Made")
 
 
 def compiler() -> str:
-    """Return the compiler's name and version as the committed tables write them."""
+    """Return the compiler's name and version, such as "NVRTC 13.0"."""
     return name_of(nvrtc.version())
 
 
@@ -154,10 +154,10 @@ def compile_each(
     make: Callable[[Instantiation], object], instantiations: Iterable[Instantiation], threads: int
 ) -> Iterator[Instantiation]:
     """Call `make` with every instantiation on `threads` threads (0: one per core). Yield each
-    instantiation once its call has ended.
+    instantiation when its call has ended.
 
-    A CompileError is ignored here, because loading that kernel raises it again. Any other error is
-    raised at once.
+    A CompileError is ignored, because loading that kernel raises the error again. Any other error
+    is raised at once.
     """
 
     def attempt(instantiation: Instantiation) -> None:
@@ -171,8 +171,8 @@ def compile_each(
 def _in_threads(
     make: Callable[[_Item], _Made], items: Iterable[_Item], threads: int
 ) -> Iterator[tuple[_Item, _Made]]:
-    """Call `make` with every item in several threads. Yield each item with the result, in the order
-    in which the calls end. After an error no further call begins."""
+    """Call `make` with every item in several threads. Yield each item with its result as soon as
+    its call has ended. After an error, no further call begins."""
     with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         running = {pool.submit(make, item): item for item in items}
         try:
@@ -184,7 +184,7 @@ def _in_threads(
 
 
 def source_digest(sources: Iterable[str], root: Path = SOURCE_ROOT) -> str:
-    """Return a digest of these files, of all files that they include, and of the flags."""
+    """Return a digest of `sources`, of all files that they include, and of the compiler's flags."""
     texts = {source: _sources(root, source) for source in sources}
     return hashlib.sha256(json.dumps([FLAGS, texts], sort_keys=True).encode()).hexdigest()[:16]
 
@@ -205,8 +205,8 @@ def _sources(root: Path, source: str) -> dict[str, str]:
     """Return the texts of `source` and of every file under `root` that it includes, by name.
 
     The compiler gets these texts and searches no folder, so it compiles exactly the texts in the
-    digest. An include that is missing is no error here, because the compiler may skip the branch
-    with that include.
+    digest. A missing include is no error here, because the compiler may skip the preprocessor
+    branch that contains it.
     """
     texts = {source: (root / source).read_text(encoding="utf-8")}
     waiting = _INCLUDE.findall(texts[source])
@@ -219,7 +219,7 @@ def _sources(root: Path, source: str) -> dict[str, str]:
 
 
 def _digest(instantiation: Instantiation, arch: str, texts: dict[str, str]) -> str:
-    """Return the cache key, a digest of everything on which the result depends."""
+    """Return the cache key. It is a digest of everything on which the cubin depends."""
     flags = (*FLAGS, *instantiation.macros)
     depends_on = [nvrtc.version(), arch, flags, instantiation.expression, texts]
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()

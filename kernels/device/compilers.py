@@ -1,9 +1,8 @@
-"""Lists the compiler releases whose kernels were compared with each other. No other file lists
-compiler releases.
+"""Lists the supported releases of NVRTC, whose compiled kernels were compared with each other.
 
-For each release tests/kernels/resources has a table of its kernels' resources. The extras in
-pyproject.toml allow these releases and no newer one. If NVRTC of another version is loaded, a
-warning names that version.
+No other file has such a list. For each release, tests/kernels/resources has a table of the
+resources that its kernels need. The extras in pyproject.toml allow these releases and no newer
+release. If another version of NVRTC is loaded, a warning names that version.
 """
 
 from dataclasses import dataclass
@@ -18,8 +17,7 @@ class Compiler:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Return the version that NVRTC reports, which has only two of the release's three
-        numbers."""
+        """Return the version that NVRTC reports: the first two of the release's three numbers."""
         major, minor, _ = map(int, self.release.split("."))
         return major, minor
 
@@ -50,7 +48,7 @@ def name_of(version: tuple[int, int]) -> str:
 
 
 def doubt(version: tuple[int, int]) -> str | None:
-    """Return a warning if kernels of this NVRTC version were not compared, or None if they were."""
+    """Return a warning if this version of NVRTC is not in COMPARED, and otherwise None."""
     versions = [compiler.version for compiler in COMPARED]
     if version in versions:
         return None

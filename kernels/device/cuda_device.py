@@ -1,9 +1,9 @@
-"""Implements a GPU as a Device, through CuPy. No other module imports CuPy to open a GPU.
+"""Implements Device for a GPU, through CuPy. No other module uses CuPy to open a GPU.
 
     kernels/device/compile.py ─ cubin ─ cupy.RawModule(path=...) ─ cupy.RawKernel ─ launch
 
-CuPy loads and launches kernels, and owns streams, events, graphs and memory. The cubins are
-Convoy's own: CuPy compiles with other flags, and cuts the last byte off a cubin.
+CuPy loads and launches kernels, and owns streams, events, graphs and memory. Convoy compiles the
+cubins itself, because CuPy uses other flags and cuts the last byte off a cubin.
 """
 
 import sys
@@ -71,7 +71,8 @@ must be empty to change this share, so launches with different shares could not 
 
 
 class CudaDevice:
-    """A GPU as a Device (kernels.device.device), one of the GPUs that CUDA_VISIBLE_DEVICES lists.
+    """Implements Device (kernels.device.device) for one of the GPUs that CUDA_VISIBLE_DEVICES
+    lists.
 
     `number` is CUDA's device number, and `cache` is the folder of compiled kernels. Raises
     DeviceError if CuPy or the driver is not installed, or if the GPU is not available.
@@ -111,7 +112,7 @@ class CudaDevice:
         self._captured: list[CudaGraph] = []  # graphs being captured now
 
     def _attribute(self, name: str) -> int:
-        """Return an attribute of the device; clock rates are in kHz, widths in bits."""
+        """Return an attribute of the device. Clock rates are in kHz, and widths are in bits."""
         runtime = self._cuda.runtime
         value: int = runtime.deviceGetAttribute(getattr(runtime, f"cudaDevAttr{name}"), self.number)
         return value
@@ -167,7 +168,8 @@ class CudaDevice:
         return np.frombuffer(memory, np.uint8, nbytes)
 
     def address(self, pinned: NDArray[Any]) -> int:
-        """Return the host's address, since CUDA's unified addresses are valid on the device too."""
+        """Return the address on the host. With CUDA's unified addressing, it is valid on the device
+        too."""
         return _address(pinned)
 
     def _allocation_error(self, error: Exception, nbytes: int) -> DeviceError:
@@ -304,7 +306,8 @@ class CudaDevice:
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
-        """Raise FaultError for CUDA's asynchronous errors, which any later call may report."""
+        """Raise FaultError if a call reports an asynchronous error, which may come from any earlier
+        work."""
         try:
             self._use()
             yield
@@ -342,7 +345,8 @@ class CudaStream:
         self._faults = faults
 
     def synchronize(self) -> None:
-        """Sleep until the stream is done. CUDA's function for this wait would keep a core busy."""
+        """Sleep until the stream is done. CUDA's own function would keep a core busy while it
+        waits."""
         with self._faults():
             self._ended.record(self.cupy)
             self._ended.synchronize()

@@ -1,4 +1,4 @@
-"""Defines the interface between the engine and a device, which is a GPU, or the simulator in tests.
+"""Defines the interface between the engine and a device: a GPU, or the simulator in tests.
 
     Instantiation ─ compile, load ─> Kernel ─┐
     allocate ─> Buffer ─ address ────────────┴─ launch(kernel, ...) on a Stream, or into a Graph
@@ -60,7 +60,8 @@ which each device makes its own 128 bytes."""
 class Trigger(Enum):
     """Names the point at which a kernel lets the next launch begin (kernels/src/dependent.cuh).
 
-    The value is that of the macro TRIGGER. A block that ends also lets the next launch begin.
+    The value is the value of the macro TRIGGER. A block that has ended also lets the next launch
+    begin.
     """
 
     START = 0
@@ -70,7 +71,8 @@ class Trigger(Enum):
 
 @unique
 class Variant(Enum):
-    """Names a change to the work that a kernel does before it waits (kernels/src/dependent.cuh)."""
+    """Names a change to the work that a kernel does before it waits for the previous launch
+    (kernels/src/dependent.cuh)."""
 
     LATE_WEIGHTS = "WEIGHTS_FIRST=0"  # the first weights are copied behind the wait
     PREFETCH = "PREFETCH=1"  # the weights are brought to the L2 cache
@@ -78,12 +80,12 @@ class Variant(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Instantiation:
-    """A kernel template with its arguments. Python generates no other C++.
+    """A kernel template with its arguments.
 
     `source` is a file under SOURCE_ROOT, and `kernel` is the template's name in that file.
-    `arguments` has the template's arguments in order, by the parameters' names in upper or lower
-    case; it is empty for a kernel that is not a template. The kernel is compiled only for
-    `architectures`.
+    `arguments` has each template parameter's name, in upper or lower case, with its argument, in
+    the order of the parameters. It is empty for a kernel that is not a template. The kernel is
+    compiled only for `architectures`.
     """
 
     source: str
@@ -95,8 +97,8 @@ class Instantiation:
 
     @classmethod
     def of(cls, source: str, kernel: str, configuration: "DataclassInstance") -> "Instantiation":
-        """Return the instantiation whose template arguments are the fields of a frozen dataclass,
-        in order."""
+        """Return an instantiation. The fields of `configuration`, a frozen dataclass, are its
+        template arguments."""
         arguments = [
             (field.name, getattr(configuration, field.name)) for field in fields(configuration)
         ]
@@ -111,7 +113,7 @@ class Instantiation:
 
     @property
     def macros(self) -> tuple[str, ...]:
-        """Return the compiler flags that define macros. By default there are none."""
+        """Return the compiler flags that define macros: none by default."""
         chosen = self.trigger is not Trigger.START
         return (
             *([f"-DTRIGGER={self.trigger.value}"] if chosen else []),
@@ -130,11 +132,11 @@ def _cpp(value: TemplateArgument) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A loaded instantiation, which can run on the device that loaded it.
+    """An instantiation that a device has loaded, and that can run on this device.
 
-    Its resources per thread and per block are None if the device does not report them.
-    `local_bytes` counts data that does not fit into registers: spills, and arrays that are indexed
-    at run time.
+    `registers`, `static_shared_bytes` and `local_bytes` are None if the device does not report
+    them. `local_bytes` counts data that does not fit into registers: spills, and arrays that are
+    indexed at run time.
     """
 
     instantiation: Instantiation
@@ -164,12 +166,13 @@ class Memory(NamedTuple):
 
 
 class Buffer(Protocol):
-    """Device memory, undefined until written. An engine divides one Buffer among many values."""
+    """Device memory, whose contents are undefined until written. An engine divides one Buffer among
+    many values."""
 
     @property
     def address(self) -> int:
-        """Return the address of the first byte, a multiple of ALIGNMENT. Addresses inside the
-        buffer are this address plus an offset."""
+        """Return the address of the first byte, a multiple of ALIGNMENT. To address another byte,
+        add its offset."""
 
     @property
     def nbytes(self) -> int:
@@ -183,24 +186,25 @@ class Stream(Protocol):
     """A queue of work that is done in order."""
 
     def synchronize(self) -> None:
-        """Wait until all work so far is done. Raises FaultError."""
+        """Wait until all work of the stream so far is done. Raises FaultError."""
 
     def wait(self, event: "Event") -> None:
         """Make later work of this stream wait until the event has happened."""
 
 
 class Event(Protocol):
-    """A point in the work of a stream."""
+    """A point in the work of a stream. The event happens when the work before this point is
+    done."""
 
     def record(self, stream: Stream) -> None:
-        """Make the event happen when all work that `stream` has so far is done."""
+        """Place the event after all work that `stream` has so far."""
 
     def elapsed_ms(self, since: "Event") -> float:
-        """Return the milliseconds from `since` to this event; both events must have happened."""
+        """Return the milliseconds from `since` to this event. Both events must have happened."""
 
 
 class Graph(Protocol):
-    """Work that was captured once and that one call replays."""
+    """Captured work, which one call can replay any number of times."""
 
     def replay(self, stream: Stream) -> None:
         """Enqueue the captured work on `stream`, with the same addresses and arrays as during the
@@ -208,7 +212,8 @@ class Graph(Protocol):
 
 
 class Device(Protocol):
-    """A device. Any thread may call its methods, but only one thread at a time may use a stream."""
+    """A GPU or the simulator. Any thread may call its methods, but only one thread at a time may
+    use a stream."""
 
     @property
     def name(self) -> str:
@@ -228,8 +233,8 @@ class Device(Protocol):
 
     @property
     def driver(self) -> str:
-        """Return the driver and its version, such as "CUDA 13.0". A measurement is valid for one
-        driver only."""
+        """Return the driver and its version, such as "CUDA 13.0". A measurement is valid only for
+        the driver with which it was made."""
 
     @property
     def compiler(self) -> str:
@@ -238,8 +243,8 @@ class Device(Protocol):
 
     @property
     def peak_flops(self) -> float:
-        """Return the fp32 operations per second at the highest clock; a multiply-add counts
-        as two."""
+        """Return the fp32 operations per second at the highest clock. A multiply-add counts as
+        two."""
 
     @property
     def peak_bandwidth(self) -> float:
@@ -252,8 +257,8 @@ class Device(Protocol):
     def compile(
         self, instantiations: Iterable[Instantiation], threads: int = 0
     ) -> Iterator[Instantiation]:
-        """Compile kernels that are missing in the cache, in parallel, and yield each kernel once it
-        is cached.
+        """Compile, in parallel, the kernels that are missing in the cache. Yield each kernel once
+        it is cached.
 
         `threads` is the number of threads; 0 stands for one per core. A kernel that does not
         compile is yielded too, and `load` raises its error. Raises CompilerNotFoundError.
@@ -262,22 +267,23 @@ class Device(Protocol):
     def load(self, instantiation: Instantiation) -> Kernel:
         """Load a kernel from the cache, or compile it. Raises CompileError with the compiler's log.
 
-        Threads may load concurrently and do not wait for each other's compilation.
+        Several threads may load kernels at the same time. None waits for another thread's
+        compilation.
         """
 
     def allocate(self, nbytes: int, *, constant: bool = False) -> Buffer:
-        """Allocate device memory; this is slow and may wait for the device. Raises
+        """Allocate device memory. This is slow and may wait for the device. Raises
         OutOfMemoryError.
 
-        No kernel writes memory that is `constant`, such as weights, so dependent launches may read
-        it early.
+        No kernel may write `constant` memory, such as weights. Therefore dependent launches may
+        read it before the previous launch has ended.
         """
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Return pinned host memory, from and to which the device can copy asynchronously."""
+        """Return pinned host memory. The device can copy to and from this memory asynchronously."""
 
     def address(self, pinned: NDArray[Any]) -> int:
-        """Return the address at which kernels access pinned memory, or a part of pinned memory."""
+        """Return the address at which kernels access an array in pinned memory."""
 
     def memory(self) -> Memory:
         """Return the device's free and total memory."""
@@ -313,9 +319,9 @@ class Device(Protocol):
     ) -> None:
         """Run `kernel` with `shared_bytes` of dynamic shared memory for each block.
 
-        The blocks of a cluster run at the same time and can access each other's shared memory
-        (kernels/src/cluster.cuh). `cluster` is the number of a cluster's blocks along each axis, at
-        most 8 blocks in all. Along each axis, the grid must be a multiple of `cluster`.
+        `cluster` is the number of blocks of a cluster along each axis, at most 8 blocks in all. The
+        blocks of a cluster run at the same time and can access each other's shared memory
+        (kernels/src/cluster.cuh). Along each axis, the grid must be a multiple of `cluster`.
 
         If `dependent`, the launch may begin before the previous launch in the stream has ended, as
         kernels/src/dependent.cuh allows.
@@ -325,21 +331,22 @@ class Device(Protocol):
         """
 
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
-        """Record work on `stream` within this block into the graph, instead of executing it.
+        """While the `with` block runs, record the work of `stream` into a graph instead of
+        executing it.
 
-        Other streams that wait for an event recorded inside the block are captured too, and become
-        parallel branches of the graph. `stream` must wait for the end of each branch before the
-        block ends. Allocating, loading and synchronising are not allowed inside the block. The
-        graph can be replayed once the block has ended. The graph keeps its arrays and kernels
-        alive, but not its Buffers.
+        If another stream waits for an event that was recorded inside the block, its work is
+        captured too, as a parallel branch of the graph. Before the block ends, `stream` must wait
+        for the end of each branch. Allocating, loading and synchronising are not allowed inside the
+        block. The graph can be replayed once the block has ended. The graph keeps its arrays and
+        kernels alive, but not its Buffers.
         """
 
     def early_launches(self, graph: Graph) -> int:
-        """Return how many launches of a captured graph may begin before their predecessor has
+        """Return how many launches of a captured graph may begin before the previous launch has
         ended.
 
-        A GPU's capture may add full dependencies between dependent launches; only this number shows
-        them.
+        When a GPU captures a graph, it may let some dependent launches wait for the end of the
+        previous launch. Only this number shows how many do not wait.
         """
 
     def synchronize(self) -> None:

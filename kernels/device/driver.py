@@ -1,7 +1,7 @@
-"""Calls NVIDIA's driver through ctypes for functions that CuPy lacks: launch attributes, tensor
+"""Calls functions of NVIDIA's driver that CuPy lacks, through ctypes: launch attributes, tensor
 maps and graph edges.
 
-The structures are the same in cuda.h of CUDA 12 and 13.
+The structures are the same in CUDA 12 and CUDA 13 (cuda.h).
 """
 
 import ctypes
@@ -78,7 +78,7 @@ def launch_kernel(
     """Launch a CUfunction in clusters with `cluster` blocks along each axis.
 
     If `dependent`, the launch may begin before the previous launch in the stream has ended.
-    `parameters` has the bytes of each parameter. Raises DriverError.
+    `parameters` has each parameter as bytes. Raises DriverError.
     """
     chosen: dict[int, tuple[int, ...]] = {}
     if dependent:
@@ -140,8 +140,8 @@ def _array(kind: Any, *numbers: int) -> Any:
 def programmatic_edges(graph: int) -> int:
     """Return how many edges of a CUgraph let a launch begin before the previous launch has ended.
 
-    A capture turns each dependent launch into such an edge or into a full dependency. Raises
-    DriverError.
+    A capture turns each dependent launch either into such an edge, or into an edge that waits for
+    the end of the previous launch. Raises DriverError.
     """
     count = ctypes.c_size_t()
     handle = ctypes.c_void_p(graph)

@@ -1,8 +1,8 @@
 """Lists the properties of GPU architectures and products from NVIDIA's data sheets. No other file
 lists these properties.
 
-Planning, estimates and reports read this table; on a GPU, `CudaDevice` asks the driver where
-possible.
+Planning, estimates and reports read this table. On a GPU, `CudaDevice` asks the driver instead,
+where possible.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,8 @@ class Architecture:
         return self.block_kb << 10
 
     def rate(self, precision: Precision) -> float:
-        """Return the peak rate of multiply-adds at a precision, divided by the rate at fp32."""
+        """Return the ratio of two peak rates of multiply-adds: the rate at `precision`, divided by
+        the rate at fp32."""
         divisor = {
             Precision.INT8: 0.5,
             Precision.FP16: 1,
@@ -78,7 +79,7 @@ def architecture_of(name: str) -> Architecture:
 class Gpu:
     """Holds a product's peak rates of memory and of dense arithmetic.
 
-    The fp32 rate is without tensor cores. The tf32 rate is 0 if the tensor cores do not support
+    The fp32 rate does not use tensor cores. The tf32 rate is 0 if the tensor cores do not support
     TF32.
     """
 
@@ -117,7 +118,8 @@ class Gpu:
         return 1e9 * self.gb_per_s
 
     def tflops(self, precision: Precision) -> float:
-        """Return the peak TFLOPS; TF32X3 has a third of TF32's rate, and INT8 twice FP16's."""
+        """Return the peak TFLOPS. TF32X3 has a third of the rate of TF32. INT8 has twice the rate
+        of FP16."""
         return {
             Precision.FP32: self.peak_flops / 1e12,
             Precision.TF32: self.tf32_tflops,

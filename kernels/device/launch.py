@@ -1,4 +1,4 @@
-"""Describes one kernel launch (its kernel, geometry and arguments) without a device."""
+"""Describes a kernel launch: its kernel, geometry and arguments. This needs no device."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
@@ -64,8 +64,7 @@ class Launch:
 
     @property
     def writes(self) -> frozenset[str]:
-        """Return the operands that the kernel may write. These are the operands whose pointer's
-        type is not const."""
+        """Return the operands that the kernel may write: those with a pointer that is not const."""
         return frozenset(operand for operand, declared in self._named() if declared.written)
 
     @property
@@ -84,7 +83,7 @@ class Launch:
                 yield argument, parameter
 
     def bind(self, addresses: Mapping[str, int]) -> tuple[Argument, ...]:
-        """Return the arguments with addresses in place of operands' names.
+        """Return the arguments, with each operand's name replaced by its address.
 
         Raises KeyError for a missing operand, and ValueError if a tensor map's operand is not
         aligned.
@@ -92,7 +91,7 @@ class Launch:
         return tuple(_bound(argument, addresses) for argument in self.arguments)
 
     def renamed(self, names: Mapping[str, str]) -> "Launch":
-        """Return the same launch on other operands: old name → new name."""
+        """Return the same launch with other operands. `names` maps old names to new names."""
         return replace(
             self, arguments=tuple(_renamed(argument, names) for argument in self.arguments)
         )
@@ -131,20 +130,20 @@ def instantiate(
 def template_arguments(config: Any) -> Mapping[str, TemplateArgument]:
     """Return the fields of a frozen dataclass, which have the names of the template's parameters.
 
-    Unlike `asdict`, this function copies nothing, because it is called thousands of times when a
-    kernel is chosen.
+    Unlike `asdict`, this function copies nothing, because the choice of a kernel calls it thousands
+    of times.
     """
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
 
 
 def blocks_of_threads(threads: int) -> tuple[Dim3, Dim3]:
-    """Return the grid and the block for one thread per item of work."""
+    """Return the grid and the block of a launch with at least `threads` threads."""
     return (-(-threads // THREADS), 1, 1), (THREADS, 1, 1)
 
 
 def int32(number: int) -> np.int32:
-    """Return the number as a C++ `int`, with which kernels index. Raises ValueError if the number
-    exceeds 32 bits."""
+    """Return the number as a C++ `int`, the type of all indices in kernels. Raises ValueError if
+    the number exceeds 32 bits."""
     if not -(2**31) <= number < 2**31:
         raise ValueError(
             f"{number} is beyond 32 bits, with which kernels index; the tensor must be smaller"
@@ -161,12 +160,12 @@ def launch(
     /,
     **arguments: Value,
 ) -> Launch:
-    """Return a launch; the arguments must have the names and the order of the kernel's parameters.
+    """Return a launch. The arguments must have the names and the order of the kernel's parameters.
 
-    Pass an operand's name or 0 for a pointer; a number for an `int`, a `float` or a Divisor; a
-    TensorMap of an operand for a tensor map; and the result of `struct` for a struct. Raises
-    TypeError, which names the first argument or template argument that differs from the source.
-    Raises ValueError for numbers that `int32` or `divisor` refuses.
+    For a pointer, pass an operand's name or 0. For an `int`, a `float` or a Divisor, pass a number.
+    For a tensor map, pass a TensorMap of an operand. For a struct, pass the result of `struct`.
+    Raises TypeError if arguments or template arguments differ from the source; the error names the
+    first difference. Raises ValueError for numbers that `int32` or `divisor` refuses.
     """
     source = SOURCE_ROOT / instantiation.source
     check_template(instantiation, source)
@@ -177,12 +176,13 @@ def launch(
 
 
 def struct(source: str, name: str, /, **members: float | Iterable[int]) -> bytes:
-    """Return the bytes of a C++ struct whose fields are integers, Divisors, arrays of these, and
-    floats.
+    """Return the bytes of a C++ struct. Its fields may be integers, Divisors, floats, and arrays of
+    integers or Divisors.
 
-    `members` have the names and the order of the struct's fields; for a Divisor pass its number.
-    Raises TypeError, which names the first member whose name or length differs from the source.
-    Raises ValueError for numbers that `divisor` refuses or that do not fit their field.
+    `members` have the names and the order of the struct's fields. For a Divisor, pass the number by
+    which it divides. Raises TypeError if a member's name or length differs from the source; the
+    error names the first such member. Raises ValueError for numbers that `divisor` refuses or that
+    do not fit their field.
     """
     declared = fields(SOURCE_ROOT / source, name)
     check_names(f"struct {name} of {source}", [field.name for field in declared], members)
@@ -209,9 +209,9 @@ def divisor(number: int) -> bytes:
     """Return the bytes of common.cuh's `Divisor`.
 
     With a Divisor, n // number = n · magic >> shift for 0 <= n < 2^31. magic is 2^shift / number,
-    rounded up by less than 1. So the product exceeds n / number by less than n / 2^shift. This is
-    at most 1 / number, too little to reach the next integer. Source: Granlund & Montgomery 1994,
-    theorem 4.2. Raises ValueError unless 0 < number < 2^31.
+    rounded up by less than 1. So n · magic / 2^shift exceeds n / number by less than n / 2^shift.
+    This is at most 1 / number, which is too little to reach the next integer. Source: Granlund &
+    Montgomery 1994, theorem 4.2. Raises ValueError unless 0 < number < 2^31.
     """
     return pack("<3I", *_divisor(number))
 
@@ -224,7 +224,7 @@ def _divisor(number: int) -> tuple[int, int, int]:
 
 
 def window_struct(window: Window) -> bytes:
-    """Return a `Window` of kernels/src/window.cuh, in which a 2-D window has depth 1."""
+    """Return the bytes of a `Window` of kernels/src/window.cuh. There, a 2-D window has depth 1."""
 
     def three(axes: tuple[int, ...], missing: int) -> tuple[int, ...]:
         return (missing,) * (3 - len(axes)) + axes

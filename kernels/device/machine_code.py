@@ -4,8 +4,8 @@
                                           ├─ bits of each word: stalls, waits ─┐
     nvdisasm ─ JSON ───────────────────────── opcodes, operands ───────────────┴─ Instruction
 
-Only disassembling needs a program: NVIDIA's nvdisasm, from the wheel nvidia-cuda-nvdisasm or the
-CUDA toolkit. nvdisasm needs no driver, and must not be older than the compiler.
+To disassemble, this module runs NVIDIA's nvdisasm, from the wheel nvidia-cuda-nvdisasm or the CUDA
+toolkit. nvdisasm needs no driver, and must not be older than the compiler.
 """
 
 import json
@@ -30,7 +30,8 @@ class DisassemblerNotFoundError(DeviceError):
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One machine instruction; `target` is the index of the instruction to which it may branch."""
+    """One machine instruction. If it is a branch, `target` is the index of the instruction to which
+    it branches."""
 
     opcode: str  # "LDS.128"
     operands: str

@@ -1,7 +1,7 @@
 """Calls NVRTC, NVIDIA's run-time compiler, which turns CUDA C++ into a cubin for one architecture.
 
-Twelve functions of NVRTC are called through ctypes. They work with CUDA 12 and 13 and need no
-driver. CuPy's binding of NVRTC is not used, because it cuts the last byte off a cubin.
+This module calls twelve functions of NVRTC through ctypes. These functions exist in CUDA 12 and 13,
+and need no driver. CuPy's binding of NVRTC is not used, because it cuts the last byte off a cubin.
 """
 
 import ctypes
@@ -131,7 +131,7 @@ _loading = threading.Lock()
 def _load() -> ctypes.CDLL:
     """Load libnvrtc from the nvidia wheels, a conda environment, CUDA_PATH or the system.
 
-    Logs a warning if no kernels of this version were compared.
+    Logs a warning if compilers.py does not list this version.
     """
     try:
         # Installed with CuPy; a machine that serves on its CPU has neither.

@@ -1,7 +1,7 @@
 """Reads declarations from CUDA C++ sources: parameters, template parameters and struct fields.
 
-C++ passes arguments by position, so two `int`s in the wrong order would compile and give wrong
-results. Python therefore passes arguments by name, and checks the names against the order in the
+C++ passes arguments by position: two `int`s in the wrong order would compile, and give wrong
+results. Therefore Python passes arguments by name, and compares the names with the names in the
 source.
 """
 
@@ -21,8 +21,8 @@ _TEMPLATE_ARGUMENTS = re.compile(r"<[^<>]*>")
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A parameter or a field. The type of `const float* x` is "*", and the type of `Walk<2> walk`
-    is "Walk"."""
+    """A parameter or a field. For example, `type` is "*" for `const float* x`, and "Walk" for
+    `Walk<2> walk`."""
 
     type: str
     name: str
@@ -41,9 +41,8 @@ def parameters(source: Path, kernel: str) -> tuple[Declaration, ...]:
 
 
 def check_template(instantiation: Instantiation, source: Path) -> None:
-    """Raise TypeError unless the arguments have the names of the template's parameters in the
-    file.
-    """
+    """Raise TypeError if the template's parameters in the file and the arguments have different
+    names."""
     template = _template(source, instantiation.kernel)
     given = (name.upper() for name, _ in instantiation.arguments)
     check_names(f"the template of {instantiation.kernel}", template, given)
@@ -51,8 +50,8 @@ def check_template(instantiation: Instantiation, source: Path) -> None:
 
 @cache
 def fields(source: Path, struct: str) -> tuple[Declaration, ...]:
-    """Return the fields of a struct in a file or its includes; the fields of the struct's base come
-    first.
+    """Return the fields of a struct in a file or its includes, beginning with the fields of its
+    base.
 
     Raises TypeError if there is no such struct.
     """
@@ -67,8 +66,8 @@ def fields(source: Path, struct: str) -> tuple[Declaration, ...]:
 
 
 def check_names(what: str, declared: Iterable[str], given: Iterable[str]) -> None:
-    """Raise TypeError, which names the first difference, unless `given` has the names of `declared`
-    in the same order."""
+    """Raise TypeError if `given` and `declared` differ in names or order. The error names the first
+    difference."""
     for place, (want, have) in enumerate(zip_longest(declared, given, fillvalue="nothing"), 1):
         if want != have:
             raise TypeError(f"argument {place} of {what} must be {want} as declared, got {have}")

@@ -1,11 +1,11 @@
-"""Describes tensors for Hopper's tensor copies without a device, as a launch's TensorMap arguments.
+"""Describes tensors for Hopper's tensor copies. A launch takes such a description as an argument.
 
     TensorMap of an operand ─ Launch.bind ─ of an address ─ Device.launch ─ 128 bytes, a parameter
 
-Only the driver knows the layout of these 128 bytes, and the simulator uses another layout. The
-driver and the simulator therefore both get this description, which refuses the same tensors as a
-driver. The 128 bytes are passed by value, so a captured graph keeps a copy. The copy is valid while
-the operand keeps its address.
+A kernel receives the description as a parameter of 128 bytes. Only NVIDIA's driver knows their
+layout, and the simulator uses a layout of its own. Therefore a TensorMap holds the description
+itself, and a device converts it to bytes. TensorMap refuses the same tensors as the driver. A
+captured graph keeps a copy of the 128 bytes, which is valid while the operand keeps its address.
 """
 
 from dataclasses import dataclass, replace
@@ -31,7 +31,8 @@ _MOST_PIXELS = 1024  # of a tile, in im2col mode
 
 
 class Windows(NamedTuple):
-    """Describes the pixels that a copy in im2col mode visits; each pair is width, then height.
+    """Describes the pixels that a copy in im2col mode visits. In each pair, the width comes before
+    the height.
 
     The first window of an image begins at `lower`, relative to the image's first pixel. The last
     window begins at `upper`, relative to its last pixel. Neighbouring windows are `steps` apart.
@@ -44,12 +45,13 @@ class Windows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """Describes a tensor, and the tile that one copy reads from it, in rows of at most 128 bytes.
+    """Describes a tensor, and the tile that one copy reads from it.
 
-    `base` is an operand's name, or its address after binding. A tile has `rows` rows of `row`
-    elements of the innermost dimension. The rows follow each other along the second dimension; in
-    im2col mode they are the pixels of consecutive windows at one tap. Elements outside the tensor
-    are copied as zeros. Raises ValueError if a driver would refuse the map.
+    `base` is an operand's name, or its address after binding. A tile has `rows` rows. Each row has
+    `row` elements of the innermost dimension, at most 128 bytes. The rows follow each other along
+    the second dimension. In im2col mode, the rows are the pixels of consecutive windows at one tap.
+    Elements outside the tensor are copied as zeros. Raises ValueError if a driver would refuse the
+    map.
     """
 
     base: str | int
@@ -101,6 +103,6 @@ class TensorMap:
     def at(self, base: str | int) -> "TensorMap":
         """Return the map of the same tensor at another operand or address.
 
-        Raises ValueError unless the address is aligned.
+        Raises ValueError if the address is not aligned.
         """
         return replace(self, base=base)
