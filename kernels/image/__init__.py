@@ -1,2 +1,1 @@
-"""Turns decoded images into a network's pixels on a device or in NumPy, with the same bits as
-Pillow."""
+"""Converts images to a network's pixels, on a device or in NumPy, with the same bits as Pillow."""

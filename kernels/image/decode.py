@@ -24,12 +24,12 @@ def decode_launches(
     scratch_bytes: int = SCRATCH_BYTES,
     blocks: int = _BLOCKS,
 ) -> tuple[Launch, ...]:
-    """Return the launches that decode the JPEG files in n places. The operands are entries, scratch
-    (n times `scratch_bytes`) and flags (n int32).
+    """Return the launches that decode the JPEG files of a batch with n places. Their operands are
+    entries, scratch (n times `scratch_bytes`) and flags (n int32).
 
-    These launches run after `fetch_launch`. They replace a file's scan with its pixels. They set
-    the place's number in `flags` to 0, or to a sum of `Flag`s if decoding failed. For an image of
-    another kind the number is 0.
+    These launches run after `fetch_launch`. In each place with a JPEG file, they replace the file's
+    scan with the decoded pixels. `flags` has one number per place: 0, or a sum of `Flag`s if the
+    device could not decode the file. For images of other kinds, the number is 0.
     """
 
     def over(source: str, kernel: str, blocks: int, threads: int, **more: int | str) -> Launch:

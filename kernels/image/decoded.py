@@ -64,8 +64,8 @@ class Resize:
         return self.frame[1], self.frame[0], len(self.channels)
 
     def fits(self, width: int, height: int, channels: int) -> bool:
-        """Return whether an image of this size, its taps and the result of the first pass fit into
-        one place of a batch."""
+        """Return whether an image of this size fits into a place of a batch, together with its taps
+        and the result of the first pass."""
         left, top, right, bottom = self.crop
         across, down = right - left, bottom - top  # outputs
         middle = down * width if _is_down_first(width, height, self.size) else height * across
@@ -82,11 +82,11 @@ class Resize:
 
 
 class Crop:
-    """Holds the region of an image that is resized, and the taps of both axes."""
+    """Holds the region of the decoded image that the result needs, and the taps of both axes."""
 
     def __init__(self, size: tuple[int, int], channels: int, resize: Resize) -> None:
-        """Take the image's width and height, and its channels, 1 or 3. Raises ValueError if a place
-        has no room for the image."""
+        """Take the image's size (width, height) and its number of channels, 1 or 3. Raises
+        ValueError if a place has no room for the image."""
         width, height = size
         if not resize.fits(width, height, channels):
             raise ValueError(
@@ -106,9 +106,9 @@ class Crop:
         )
 
     def head(self, nbytes: int, jpeg: bytes = b"") -> Bytes:
-        """Return the first bytes of a place, which `nbytes` of pixels or of a JPEG file's scan
-        follow: the `Entry` of kernels/src/place.cuh, the tables of both axes, and `jpeg`, which
-        describes the JPEG file."""
+        """Return the first bytes of a place. These are the `Entry` of kernels/src/place.cuh, the
+        tables of both axes, and `jpeg`, the description of a JPEG file. `nbytes` of pixels, or of
+        the file's scan, follow them."""
         first, second = self.across, self.down
         height, width, channels = self.shape
         inner, inputs, kept_stride = channels, width, channels
@@ -152,10 +152,11 @@ class Crop:
 
 
 class DecodedImage(DeferredImage):
-    """Holds a decoded image and how to resize it; NumPy sees it as the resized pixels.
+    """Holds a decoded image, and the way in which to resize it. Converted to an array, it gives the
+    resized pixels.
 
     The array is computed in NumPy. A device computes the same pixels from the bytes that `write`
-    writes.
+    puts into a place.
     """
 
     kind = Kind.DECODED
@@ -186,22 +187,22 @@ class DecodedImage(DeferredImage):
 
 
 class WrittenImage(DeferredImage):
-    """Holds the bytes that the `write` method of a DeferredImage wrote to a place."""
+    """Holds a place's bytes, which the `write` method of another DeferredImage has written."""
 
     def __init__(self, place: Bytes, shape: tuple[int, ...]) -> None:
-        """Take the shape of the resized pixels."""
+        """Take the bytes of a place, and the shape of the resized pixels."""
         self._place, self.shape = place, shape
         (kind,) = read_entry(place)["kind"]
         self.kind = Kind(kind)
 
     def write(self, place: Bytes) -> None:
-        """Copy the entry to another place in a batch."""
+        """Copy the bytes to another place."""
         used = used_bytes(self._place)
         place[:used] = self._place[:used]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return a decoded image's resized pixels, computed as in resize.cu. For a JPEG file, which
-        only a device decodes, return black pixels."""
+        """Return the resized pixels, computed as in resize.cu. For a JPEG file return black pixels,
+        because only a device can decode it."""
         if self.kind is Kind.JPEG:
             return np.zeros(self.shape, dtype or self.dtype)
         members = read_entry(self._place)
@@ -228,8 +229,8 @@ class WrittenImage(DeferredImage):
         return framed if dtype is None else framed.astype(dtype, copy=False)
 
     def _tables(self, members: Mapping[str, NDArray[np.int32]]) -> Iterator[NDArray[np.int32]]:
-        """Yield the tables of both axes. A table has one row per output, with the output's first
-        input and the output's weights."""
+        """Yield the tables of both axes. A table has one row per output: the index of the first
+        input, and the weights of the inputs."""
         ends = [*members["table"], *members["data"]]
         for (begin, end), taps in zip(pairwise(ends), members["taps"], strict=True):
             row = 4 * (1 + taps)
@@ -238,7 +239,7 @@ class WrittenImage(DeferredImage):
 
 
 def _is_down_first(width: int, height: int, size: tuple[int, int]) -> bool:
-    """Return whether rows are resampled before columns. Like Pillow 13 it chooses the order with
+    """Return whether the vertical axis is resampled first. Like Pillow 13, choose the order with
     less work."""
     return height - size[1] > 2 * max(0, width - size[0])
 
@@ -250,8 +251,8 @@ def _cut(
     crop: tuple[int, ...],
     interpolation: Interpolation,
 ) -> tuple[Taps, slice]:
-    """Return an axis's taps, which count from the first pixel that is used, and the slice of the
-    pixels that are used."""
+    """Return the taps of an axis, and the slice of its pixels that these taps use. The taps'
+    positions count from the beginning of the slice."""
     taps = taps_of(size, (box[0], box[1]), outputs, (crop[0], crop[1]), interpolation)
     first, end = taps.span
     return Taps(taps.starts - first, taps.weights), slice(first, end)
@@ -271,8 +272,8 @@ def _filled(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _resampled(table: NDArray[np.int32], inputs: Callable[[int], Bytes]) -> Bytes:
-    """Return the result of one pass of the resize, rounded to bytes. Each output is the weighted
-    sum of the inputs of its taps."""
+    """Return the outputs of one pass of the resize, rounded to bytes. Each output is a weighted sum
+    of inputs."""
     total: Any = 1 << (WEIGHT_BITS - 1)
     for tap in range(table.shape[-1] - 1):
         total = total + table[..., 1 + tap, None] * inputs(tap)

@@ -5,9 +5,8 @@ kernels/src/jpeg.cuh.
 
 A device decodes the files that cameras and most encoders write: baseline or extended Huffman
 coding, 8 bits, one scan, and one or three components. Only the first component may have more
-samples than the others. Other files raise an `UnsuitableError` here, or set `Flag`s on the device.
-libjpeg then decodes or refuses the file. So this decoder accepts no file that libjpeg refuses, and
-refuses many that libjpeg accepts.
+samples than the others. Other files raise an `UnsuitableError` here, or set `Flag`s on the device,
+and are left to libjpeg. libjpeg accepts every file that a device decodes, and many other files.
 """
 
 import re
@@ -71,8 +70,7 @@ _ZIGZAG = bytes(
 
 @unique
 class Reason(Enum):
-    """Names the reasons why a device does not decode a JPEG. The values are the names of
-    counters."""
+    """Lists the reasons why a device does not decode a JPEG. The values are names of counters."""
 
     PROGRESSIVE = "progressive"
     RARE = "rare kind"  # arithmetic coding, lossless, hierarchical, 12 bits
@@ -89,15 +87,15 @@ class UnsuitableError(ValueError):
     """Raised for a JPEG that a device does not decode; `reason` says why."""
 
     def __init__(self, reason: Reason, what: str) -> None:
-        """Take the reason, and a clause that says what was found in the file."""
+        """Take the reason, and a clause (`what`) that describes the cause in the file."""
         super().__init__(f"the GPU cannot decode this JPEG: {what}")
         self.reason = reason
 
 
 @unique
 class Flag(IntFlag):
-    """Names the reasons why a device leaves an image to the host to decode. Mirrors jpeg.cuh's
-    `Flag`."""
+    """Lists the reasons why a device stops decoding an image and leaves it to the host. The numbers
+    are those of `Flag` in jpeg.cuh."""
 
     BAD_CODE = 1
     BITS_MISSING = 2
@@ -110,7 +108,8 @@ class Flag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class JpegFile:
-    """Holds the contents of a JPEG's headers, which a device needs to decode the scan."""
+    """Holds the scan of a JPEG, and the data from its headers that a device needs to decode the
+    scan."""
 
     width: int
     height: int
@@ -127,17 +126,17 @@ class JpegFile:
         return len(self.quantization)
 
     def scaled(self, eighths: int) -> tuple[int, int]:
-        """Return the width and height of the image if it is decoded at `eighths` / 8 of its size.
+        """Return the width and height of the image when decoded at `eighths` / 8 of its size.
         `eighths` is 8, 4, 2 or 1."""
         return ceil(self.width * eighths / 8), ceil(self.height * eighths / 8)
 
 
 def read_jpeg(parts: Sequence[bytes | memoryview]) -> JpegFile:
-    """Return the contents of a file's headers.
+    """Read a file's headers.
 
-    `parts` is the file without the segments that affect no pixel. The first part is the
-    start-of-image marker. One part per segment follows. The last part is the scan's header with the
-    rest of the file. Raises UnsuitableError.
+    `parts` is the file, without segments that do not affect pixels. The first part is the
+    start-of-image marker. Each further part is a segment. The last part is the header of the scan
+    and the rest of the file. Raises UnsuitableError.
     """
     headers = _Headers()
     for part in parts[1:-1]:
@@ -150,7 +149,7 @@ def read_jpeg(parts: Sequence[bytes | memoryview]) -> JpegFile:
 
 
 class _Headers:
-    """Collects the contents of segments."""
+    """Collects the data of the segments that were read."""
 
     def __init__(self) -> None:
         self.quantization: dict[int, bytes] = {}
@@ -161,7 +160,7 @@ class _Headers:
         self.adobe: int | None = None
 
     def read(self, marker: int, body: bytes) -> None:
-        """Read a segment's body. Raises UnsuitableError."""
+        """Read the body of a segment. Raises UnsuitableError."""
         if marker == _DQT:
             self._read_quantization(body)
         elif marker == _DHT:
@@ -216,7 +215,7 @@ class _Headers:
         self.frame = body
 
     def file(self, scan_header: bytes, rest: memoryview) -> JpegFile:
-        """Return the contents of all segments together, and the bytes of the scan."""
+        """Return the file: the data of all segments, and the scan."""
         frame = self.frame
         if frame is None:
             raise UnsuitableError(Reason.SEGMENT, "its scan must follow a frame header")
@@ -277,7 +276,7 @@ class _Headers:
 
 
 def _find_end(rest: memoryview) -> int:
-    """Return the offset at which the scan ends, where the end-of-image marker begins."""
+    """Return the offset at which the scan ends and the end-of-image marker begins."""
     # bytes.find would take a copy of the file.
     if end := re.compile(_EOI).search(rest, 0, MOST_SCAN_BYTES + len(_EOI)):
         return end.start()
@@ -287,8 +286,8 @@ def _find_end(rest: memoryview) -> int:
 
 
 def _check_codes(table: bytes, *, dc: bool) -> None:
-    """Raise UnsuitableError if a table has too many codes of one length, a code of ones only, or a
-    DC value with more than 15 bits."""
+    """Raise UnsuitableError if a Huffman table has more codes of one length than are possible, or a
+    code that consists only of ones, or a DC value of more than 15 bits."""
     code = 0
     for length, count in enumerate(table[:_LENGTHS], 1):
         code += count
@@ -312,17 +311,17 @@ def _truncated() -> UnsuitableError:
 
 
 class JpegImage(DeferredImage):
-    """Holds a JPEG file that a device decodes and resizes, and the size and crop of the result.
+    """Holds a JPEG file, and the way in which a device decodes and resizes it.
 
-    NumPy sees the image as black pixels, because only a device decodes it.
+    Converted to an array, it gives black pixels, because only a device can decode it.
     """
 
     kind = Kind.JPEG
 
     def __init__(self, file: JpegFile, eighths: int, resize: Resize) -> None:
-        """Take a file that is decoded at `eighths` / 8 of its size. `eighths` is 8, 4, 2 or 1.
-        `resize` applies to the decoded image. Raises UnsuitableError if a place has no room for the
-        file."""
+        """Take a file, the scale at which to decode it (`eighths` / 8, where `eighths` is 8, 4, 2
+        or 1), and the resize of the decoded image. Raises UnsuitableError if a place has no room
+        for the file."""
         try:
             crop = Crop(file.scaled(eighths), file.components, resize)
         except ValueError as error:
@@ -345,20 +344,20 @@ class JpegImage(DeferredImage):
         self._head = crop.head(len(file.scan), described)
 
     def write(self, place: Bytes) -> None:
-        """Write the entry to a place."""
+        """Write the entry and the scan to a place."""
         begin, end = len(self._head), len(self._head) + len(self.file.scan)
         place[:begin] = self._head
         place[begin:end] = np.frombuffer(self.file.scan, np.uint8)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return black pixels. An engine that cannot decode JPEG files computes scores of black
-        pixels and sets no flag; these scores are discarded."""
+        """Return black pixels. An engine that cannot decode JPEG files computes scores from these
+        pixels, and sets no flag. The scores are discarded."""
         return np.zeros(self.shape, dtype or self.dtype)
 
 
 def _described(file: JpegFile, eighths: int, crop: Crop) -> tuple[bytes, int]:
-    """Return jpeg.cuh's `Jpeg` with its tables as bytes, and how many bytes of scratch memory
-    decoding needs."""
+    """Return two results: the bytes of jpeg.cuh's `Jpeg` with its tables, and the number of bytes
+    of scratch memory that decoding needs."""
     most_h, most_v = file.luma
     sampling = [file.luma, *[(1, 1)] * (file.components - 1)]
     blocks = [(i, x, y) for i, (h, v) in enumerate(sampling) for y in range(v) for x in range(h)]
@@ -429,10 +428,9 @@ def _described(file: JpegFile, eighths: int, crop: Crop) -> tuple[bytes, int]:
 
 
 def _side(factors: tuple[int, int], most: tuple[int, int], eighths: int) -> int:
-    """Return how many samples a component's block has along each side after decoding. Blocks of
-    chroma are scaled down less than blocks of luma if chroma would otherwise have to be scaled up
-    again.
-    """
+    """Return the number of samples along each side of a component's block after decoding. When an
+    image is scaled down, subsampled chroma is scaled down less than luma, so that it needs less
+    upsampling."""
     side = eighths
     while side < 8 and all(
         most_of * eighths % (2 * side * factor) == 0

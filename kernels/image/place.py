@@ -1,7 +1,8 @@
-"""Writes a batch's images, each of any kind in its own place, in the layout of
-kernels/src/place.cuh.
+"""Writes the images of a batch to memory, in the layout of kernels/src/place.cuh. Each image has a
+place of its own and may be of any kind.
 
-A place begins with an entry. Only as many bytes of a place are used as its image needs:
+A place begins with an entry, which describes the image. The end of a place stays unused if its
+image needs less than the whole place:
 
     Entry │ pixels of the network's size, or a tensor
     Entry │ taps of the first axis │ of the second │ pixels of another size
@@ -35,10 +36,10 @@ Bytes = NDArray[np.uint8]
 
 @unique
 class Kind(IntEnum):
-    """Lists the kinds of images that a place may hold, with place.cuh's numbers.
+    """Lists the kinds of images. The numbers are those of `Kind` in place.cuh.
 
-    A batch of one kind may also hold images of the kinds that are listed before it, because the
-    batch's launches support these kinds too.
+    A batch has a kind too. Its launches support images of this kind, and of all kinds that are
+    listed before this kind.
     """
 
     PIXELS = 0  # of the network's size
@@ -48,8 +49,8 @@ class Kind(IntEnum):
 
 
 class DeferredImage:
-    """An image that is not an array of pixels yet. If NumPy converts the image to an array, the
-    array holds the pixels that the image will become."""
+    """An image that is not an array of pixels yet. When NumPy converts it to an array, the array
+    has the pixels that the image will have."""
 
     kind: Kind
     dtype = np.dtype(np.uint8)
@@ -60,7 +61,7 @@ class DeferredImage:
         raise NotImplementedError
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the pixels that the image becomes."""
+        """Return the pixels that the image will have."""
         raise NotImplementedError
 
 
@@ -77,20 +78,20 @@ def kind_of(image: PlacedImage) -> Kind:
 
 
 def kind_of_batch(images: Iterable[PlacedImage]) -> Kind:
-    """Return the kind of a batch: the highest `Kind` of its images, or the kind of an array's
-    type."""
+    """Return the kind of a batch, which is the highest `Kind` of its images. If the batch is an
+    array, its type determines the kind."""
     if isinstance(images, np.ndarray):
         return _KINDS[images.dtype]
     return max(map(kind_of, images))
 
 
 def array_bytes(nbytes: int) -> int:
-    """Return the size in bytes of a place that has room for an array of `nbytes` bytes."""
+    """Return the size in bytes of a place for an array of `nbytes` bytes."""
     return aligned(ENTRY_BYTES + nbytes)
 
 
 def aligned(nbytes: int) -> int:
-    """Return `nbytes` rounded up to a multiple of the bytes that a thread copies at once."""
+    """Return `nbytes`, rounded up to a multiple of the 16 bytes that a thread copies at once."""
     return -(-nbytes // _ALIGNED) * _ALIGNED
 
 
@@ -131,7 +132,7 @@ def _head(kind: Kind, nbytes: int) -> Bytes:
 
 
 def used_bytes(place: Bytes) -> int:
-    """Return how many bytes the entry and the image of a place use."""
+    """Return the number of bytes that the entry and the image of a place need."""
     return int(place[:ENTRY_BYTES].view(np.int32)[1])
 
 
@@ -142,7 +143,8 @@ def entry(**members: int | Iterable[int]) -> Bytes:
 
 
 def read_entry(place: Bytes) -> dict[str, NDArray[np.int32]]:
-    """Return an entry's members as arrays. A Divisor becomes the number by which it divides."""
+    """Return the members of a place's entry as arrays. For a Divisor, return the number by which it
+    divides."""
     numbers, at = place[:ENTRY_BYTES].view(np.int32), 0
     members: dict[str, NDArray[np.int32]] = {}
     for field in fields(SOURCE_ROOT / SOURCE, "Entry"):

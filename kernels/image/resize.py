@@ -15,8 +15,8 @@ photograph."""
 
 
 def fetch_launch(n: int, place_bytes: int = PLACE_BYTES) -> Launch:
-    """Return a launch that copies the entries of n images to the device. Its operands are images
-    and entries."""
+    """Return a launch that copies the used bytes of n places to the device. It reads the operand
+    images, and writes the operand entries."""
     return launch(
         instantiate(SOURCE, "fetch"),
         (_FETCHING, n, 1),
@@ -30,8 +30,8 @@ def fetch_launch(n: int, place_bytes: int = PLACE_BYTES) -> Launch:
 def first_axis_launch(
     n: int, place_bytes: int = PLACE_BYTES, middle_bytes: int = MIDDLE_BYTES
 ) -> Launch:
-    """Return a launch that resamples n images along their first axis. Its operands are entries and
-    middle."""
+    """Return a launch of the first pass of the resize: it resamples each of n decoded images along
+    one axis. It reads the operand entries, and writes the operand middle."""
     return launch(
         instantiate(SOURCE, "first_axis"),
         (_FIRST_BLOCKS, n, 1),
@@ -49,9 +49,11 @@ def second_axis_launch(
     place_bytes: int = PLACE_BYTES,
     middle_bytes: int = MIDDLE_BYTES,
 ) -> Launch:
-    """Return a launch that writes the pixels of decoded images, with `shape` H×W×C. Its operands
-    are entries, middle and y. The launch leaves y unchanged for images of other kinds. Raises
-    ValueError if a place has no room for an image of this shape.
+    """Return a launch of the second pass of the resize: it writes the pixels of n decoded images,
+    each of `shape` H×W×C. It reads the operands entries and middle, and writes the operand y. For
+    images of other kinds, y stays unchanged.
+
+    Raises ValueError if a place has no room for an image of this shape.
     """
     height, width, channels = shape
     nbytes = height * width * channels

@@ -1,7 +1,8 @@
-"""Computes the taps of a resize: the input pixels and the weights that make each output pixel.
+"""Computes the taps of a resize: the input pixels and the weights from which each output pixel is
+computed.
 
-The taps equal Pillow's taps to the bit. As in Pillow, the filters are computed in float64 and
-summed in the same order, the box is float32, and the weights have 22 fractional bits.
+The taps are bit-identical to Pillow's taps. As in Pillow, the box is float32, and filters are
+computed in float64. The sums have Pillow's order, and the weights have 22 fractional bits.
 """
 
 import math
@@ -24,7 +25,7 @@ class Taps:
     """Holds the taps of an axis. Output o is a weighted sum of `count` neighbouring inputs. The
     first of these inputs has the index `starts[o]`, and the weights are `weights[o]`.
 
-    Every input lies inside the axis. Outputs with fewer taps have additional weights of 0.
+    Every input lies inside the axis. If an output needs fewer inputs, the other weights are 0.
     """
 
     starts: NDArray[np.int32]
@@ -48,7 +49,7 @@ class Taps:
 
 
 def most_taps(size: float, outputs: int, interpolation: Interpolation) -> int:
-    """Return the most taps that an output can have if `size` pixels are resized to `outputs`
+    """Return an upper bound of the taps per output when `size` pixels are resized to `outputs`
     pixels."""
     if interpolation is Interpolation.NEAREST:
         return 1
@@ -66,8 +67,8 @@ def taps_of(
 ) -> Taps:
     """Return the taps with which Pillow resizes the part `box` of an axis of `size` pixels.
 
-    The part becomes `outputs` pixels. Only the taps of the output pixels from `crop[0]` to before
-    `crop[1]` are returned.
+    The part becomes `outputs` pixels. Return only the taps of the output pixels from `crop[0]` to
+    `crop[1] - 1`.
     """
     first, last = np.float32(box[0]), np.float32(box[1])  # as Pillow's C code takes them
     begin, scale = float(first), float(last - first) / outputs
@@ -87,8 +88,8 @@ def taps_of(
 def _nearest(
     size: int, begin: float, scale: float, outputs: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return one tap per output. As in Pillow, each position is the previous position plus `scale`.
-    Taps beyond the end of the axis have the weight 0."""
+    """Return one tap per output. As in Pillow, a position is computed by adding `scale` to the
+    previous position. Taps beyond the end of the axis have the weight 0."""
     places = np.cumsum([begin + scale * 0.5, *[scale] * (outputs - 1)]).astype(np.int64)
     weights = np.where(places < size, 1 << WEIGHT_BITS, 0)[:, None]
     return np.minimum(places, size - 1), weights
@@ -156,8 +157,8 @@ def _sinc(x: Floats) -> Floats:
 
 
 def _each(function: Callable[[float], float], x: Floats) -> Floats:
-    """Apply a function of the C library, as Pillow does. NumPy's function may differ in the last
-    bit."""
+    """Apply a function of the C library to each number, as Pillow does. NumPy's own function may
+    differ in the last bit."""
     return np.fromiter(map(function, x.ravel().tolist()), np.float64, x.size).reshape(x.shape)
 
 
