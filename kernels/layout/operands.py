@@ -1,4 +1,4 @@
-"""Checks the operands of convolutions' launches, and converts filters to their layouts."""
+"""Checks the operands of convolutions, and converts filters to the layouts of kernels."""
 
 from typing import Any, NamedTuple
 
@@ -17,8 +17,7 @@ FILTER_FORM = "{groups} x taps x channels x filters"
 
 
 class ConvTensors(NamedTuple):
-    """Describes where a convolution's tensors lie in memory, and the activation that follows its
-    sums."""
+    """Describes the layout of a convolution's tensors in memory, and the activation of its sums."""
 
     x: Pixels
     y: Pixels
@@ -28,7 +27,7 @@ class ConvTensors(NamedTuple):
 
     @property
     def given(self) -> dict[str, str | int]:
-        """Return the optional operands of a kernel by name; a missing operand is 0."""
+        """Return the kernel's arguments for bias and residual. A missing operand is 0."""
         return {
             "bias": "bias" if self.bias else 0,
             "residual": "residual" if self.residual else 0,
@@ -36,8 +35,8 @@ class ConvTensors(NamedTuple):
 
 
 def check_operands(problem: ConvProblem, tensors: ConvTensors) -> None:
-    """Raise ValueError unless the tensors have the problem's channels and the type that its
-    precision stores."""
+    """Raise ValueError if the tensors have other channels than the problem, or another type than
+    its precision stores."""
     x, y, residual, *_ = tensors
     stored = problem.precision.stored
     present = [tensor for tensor in (x, y, residual) if tensor is not None]
@@ -56,8 +55,8 @@ def check_operands(problem: ConvProblem, tensors: ConvTensors) -> None:
 
 
 def check_filter(weight: Filter, problem: ConvProblem) -> None:
-    """Raise ValueError unless the filter is K×(C/groups)×R×S, or K×(C + C')×1×1 with a
-    projection."""
+    """Raise ValueError if the filter is not K×(C/groups)×R×S (with a projection: K×(C +
+    C')×1×1)."""
     if weight.shape != problem.filter_shape:
         raise ValueError(f"the filter must have shape {problem.filter_shape}, got {weight.shape}")
 
@@ -74,11 +73,9 @@ def taps_by_channels_by_filters(weight: Filter, problem: ConvProblem) -> Filter:
 
 
 def vectors_in(*tensors: Pixels, width: int = VECTOR) -> bool:
-    """Return whether all pixels of all tensors begin at multiples of `width` channels, so that
-    channels can be loaded as vectors. The last channels can be loaded as a vector even if the
-    number of channels is not a multiple of `width`, because the rest of that vector belongs to the
-    same pixel.
-    """
+    """Return whether channels can be loaded as vectors of `width` numbers: every pixel of every
+    tensor begins at a multiple of `width`. The number of channels need not be a multiple, because
+    the rest of the last vector belongs to the same pixel."""
     return all(tensor.pitch % width == tensor.offset % width == 0 for tensor in tensors)
 
 

@@ -30,12 +30,12 @@ MAX_VECTORS = 256
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Describes the input that a tile's region reads, and the layout of this input in shared
+    """Describes the input that a region of outputs reads, and the layout of this input in shared
     memory.
 
-    A region is the output pixels of a tile: rows × columns of one image, or all pixels of several
-    images. A place in shared memory holds the channels of one slice, for one input pixel. If images
-    have few channels, a place holds two neighbouring pixels.
+    A region is the output pixels of one tile: rows × columns of one image, or all pixels of several
+    images. Shared memory is divided into places. A place holds one slice of the channels of an
+    input pixel. If images have few channels, a place holds two neighbouring pixels.
     """
 
     images: int
@@ -50,25 +50,27 @@ class Patch:
 
     @property
     def region(self) -> tuple[int, int, int]:
-        """Return the numbers of images, rows and columns of the outputs that read the patch."""
+        """Return the numbers of images, rows and columns of the region."""
         return self.images, self.rows, self.columns
 
     def place(self, row: int, column: int) -> int:
-        """Return the index of the place that holds a pixel of the first image."""
+        """Return the index of the place that holds a pixel of the first image. `row` and `column`
+        are the pixel's position in the patch."""
         (down, row_phase), (right, column_phase) = map(divmod, (row, column), self.apart)
         line = row_phase * self.phase[0] + down
         return line * self.row_places + column_phase * self.phase[1] + right
 
     @property
     def places(self) -> int:
-        """Return how many places the patch has in shared memory, including gaps."""
+        """Return the number of places of the patch, including unused places."""
         return self.images * self.image_places
 
 
 def _of_region(window: Window, pair: int, images: int, rows: int, columns: int) -> Patch:
     """Return the patch that a region of outputs reads.
 
-    The 8 neighbouring outputs of an mma's matrix read places whose indices differ modulo 8.
+    The 8 neighbouring outputs of an mma's matrix read places whose indices differ modulo 8. This
+    avoids bank conflicts.
     """
     stride, extent = window.strides, window.extent
     high, wide = (
@@ -84,8 +86,8 @@ def _of_region(window: Window, pair: int, images: int, rows: int, columns: int) 
 
 
 def _congruent(least: int, outputs: int) -> int:
-    """Return the least number of pixels from `least` on that is congruent to `outputs` modulo 8. If
-    8 divides `outputs`, return `least`."""
+    """Return the smallest number that is at least `least` and congruent to `outputs` modulo 8. If 8
+    divides `outputs`, return `least` itself."""
     return least if outputs % 8 == 0 else least + (outputs - least) % 8
 
 
@@ -93,9 +95,9 @@ def _congruent(least: int, outputs: int) -> int:
 class Slices:
     """Describes how a filter's weights and a pixel's channels are divided into slices.
 
-    The channels are divided into slices of whole vectors of 16 bytes. For each tap, a slice has one
-    vector per vector of channels. If taps are paired, a slice has one vector per pair of taps, with
-    4 channels of each tap. The vectors are padded to whole chunks.
+    A slice of the channels consists of whole vectors of 16 bytes. The slice of a filter has these
+    vectors for each tap. If taps are paired, it has one vector for each pair of taps, with 4
+    channels of each tap. Vectors of zeros pad the slice to whole chunks.
     """
 
     count: int
@@ -110,22 +112,22 @@ class Slices:
 
     @property
     def used_vectors(self) -> int:
-        """Return how many vectors a pixel uses. If the last chunk is not full, this includes one
-        vector of zeros."""
+        """Return the number of vectors of a pixel in shared memory. If the last chunk is not full,
+        one vector of zeros is added."""
         return self.tap_vectors + (self.vectors % CHUNK_VECTORS != 0)
 
     @property
     def place_bytes(self) -> int:
-        """Return the bytes of a place in shared memory, which is an odd number of vectors."""
+        """Return the bytes of a place in shared memory: an odd number of vectors."""
         return 16 * (self.used_vectors | 1)
 
 
 def paired(problem: ConvProblem) -> bool:
-    """Return whether a vector of 16 bytes holds 4 float16 channels of each of two neighbouring
-    pixels.
+    """Return whether taps are paired: a vector of 16 bytes then holds 4 float16 channels of each of
+    two neighbouring pixels.
 
-    It does if there are at most 4 channels, the stride along rows is even, and the dilation along
-    rows is 1.
+    Taps are paired if there are at most 4 channels, the stride along rows is even, and the dilation
+    along rows is 1.
     """
     window, are_halves = problem.window, in_vector(problem) == 2 * VECTOR
     few = are_halves and problem.c <= VECTOR
@@ -141,8 +143,8 @@ def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
     """Return the offset of each vector of a slice, in the order of the kernel's table.
 
     An offset is the number of bytes from the start of a window to the vector, or to the vector of
-    zeros. An mma reads two vectors, one per half warp, and a chunk has 4 such pairs. The lowest
-    bits of both offsets mark vectors whose second pixel lies outside the window.
+    zeros. An mma reads two vectors, so a chunk has 4 pairs of vectors. In both offsets of a pair,
+    the lowest two bits say which of the two vectors have a second pixel outside the window.
     """
 
     def offset(vector: int) -> int:
@@ -167,7 +169,8 @@ def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
 
 
 def slices_of(problem: ConvProblem) -> Slices:
-    """Return slices of at most 8 vectors of channels. The slices are as equal as possible."""
+    """Return the slices of the problem. They have at most 8 vectors of channels, and are as equal
+    as possible."""
     (r, s), pair = problem.window.kernel, paired(problem)
     row_taps = ceil(s / 2) if pair else s
     vectors, numbers = min(CHUNK_VECTORS, MAX_VECTORS // (r * row_taps)), in_vector(problem)
@@ -177,10 +180,10 @@ def slices_of(problem: ConvProblem) -> Slices:
 
 
 def patch_of(problem: ConvProblem, outputs: int) -> Patch:
-    """Return the patch that a block reads. Its region has at most `outputs` outputs.
+    """Return the patch that a block reads.
 
-    Of all such regions, it is the region of which the fewest are needed to cover the images. Among
-    several such regions, it is the region whose patch has the fewest pixels.
+    Its region has at most `outputs` outputs. The returned patch covers the images with the fewest
+    regions. If several patches do so, the returned patch has the fewest pixels.
     """
     place_bytes = slices_of(problem).place_bytes
     return _smallest(problem.window, problem.n, _pair(problem), place_bytes, outputs)

@@ -12,10 +12,10 @@ from kernels.problems.precision import BYTE, FLOAT, Storage
 class Pixels:
     """Describes N images of pixels with `channels` contiguous numbers each.
 
-    A pixel starts `pitch` numbers after the previous pixel. `pitch` exceeds `channels` if the
-    channels are part of a wider pixel. Padding channels count as channels if kernels must move
-    them. The tensor's address points to its first element, which lies `offset` numbers after a
-    multiple of 16 bytes.
+    A pixel starts `pitch` numbers after the previous pixel. `pitch` exceeds `channels` if pixels
+    are padded, or if the channels are a slice of a wider pixel. If kernels must move the padding
+    too, it counts as channels. The tensor's address points to its first element, which lies
+    `offset` numbers after a multiple of 16 bytes.
     """
 
     channels: int
@@ -36,8 +36,8 @@ class Pixels:
 
 @dataclass(frozen=True, slots=True)
 class Addend(Pixels):
-    """Pixels that are added to quantized numbers. Before the addition, these numbers are rounded to
-    the storage `ahead`."""
+    """Pixels that are added to the sums of a quantized convolution. Before the addition, each sum
+    is rounded to the storage `ahead`."""
 
     ahead: Storage = BYTE
 

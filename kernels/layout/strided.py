@@ -15,7 +15,7 @@ VECTOR = 4
 class StridedTensor:
     """Describes a tensor in device memory by its axes' sizes and strides, in any order of axes.
 
-    `strides` are in elements; an axis along which elements repeat has stride 0. The tensor's
+    `strides` are in elements. An axis along which elements repeat has stride 0. The tensor's
     address points to its first element, which lies `offset` elements after a multiple of 16 bytes.
     """
 
@@ -43,7 +43,7 @@ class StridedTensor:
 
     @property
     def reach(self) -> int:
-        """Return the distance from the first element to the last, in elements."""
+        """Return the distance from the first to the last element, in elements."""
         return _reach(self.shape, self.strides)
 
     @property
@@ -55,8 +55,8 @@ class StridedTensor:
         return inner == 1 and all(number % width == 0 for number in (self.offset, *outer))
 
     def transposed(self, axes: Sequence[int]) -> "StridedTensor":
-        """Return the tensor with axis `axes[i]` as its axis i, sliced at index 0 of all other
-        axes."""
+        """Return the tensor with axis `axes[i]` as its axis i. An axis that is not in `axes` is
+        sliced at index 0."""
         return replace(
             self,
             shape=tuple(self.shape[axis] for axis in axes),
@@ -64,8 +64,8 @@ class StridedTensor:
         )
 
     def split(self, axis: int, outer: int) -> "StridedTensor":
-        """Split `axis` into two axes: an axis of `outer` runs, and an axis of the elements of a
-        run. Raises ValueError if the runs would not be equal."""
+        """Split `axis` into two axes of size `outer` and size / `outer`. Raises ValueError if
+        `outer` does not divide the size."""
         size, stride = self.shape[axis], self.strides[axis]
         if size % outer:
             raise ValueError(f"an axis of size {size} does not split into {outer} equal runs")
@@ -74,8 +74,8 @@ class StridedTensor:
         return replace(self, shape=shape, strides=strides)
 
     def broadcast(self, shape: Sequence[int]) -> "StridedTensor":
-        """Broadcast to `shape` by NumPy's rules. Raises ValueError if NumPy could not broadcast to
-        this shape."""
+        """Return the tensor broadcast to `shape` by NumPy's rules. Raises ValueError if these rules
+        do not allow this shape."""
         missing = len(shape) - len(self.shape)
         have = (1,) * missing + self.shape
         if missing < 0 or any(a not in (1, b) for a, b in zip(have, shape, strict=True)):
@@ -89,11 +89,12 @@ class StridedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Describes nested loops over tensors of one shape, outermost first. They are merged into as
-    few loops as possible.
+    """Describes nested loops over several tensors of the same shape, beginning with the outermost
+    loop. Axes are merged, so that there are few loops.
 
-    The innermost axis advances in steps of `v` elements, which are contiguous in each tensor, or
-    repeated. The kernel's type is `Walk<RANK, OPERANDS>` of kernels/src/common.cuh.
+    The innermost loop advances in steps of `v` elements. In each tensor, these elements are
+    contiguous, or are the same element repeated. The kernel's type is `Walk<RANK, OPERANDS>` of
+    kernels/src/common.cuh.
     """
 
     extents: tuple[int, ...]  # steps along each axis
@@ -107,7 +108,7 @@ class Walk:
 
     @property
     def steps(self) -> int:
-        """Return the number of vectors of `v` elements; each is the work of one thread."""
+        """Return the total number of steps. Each step is the work of one thread."""
         return prod(self.extents)
 
     def struct(self) -> bytes:
@@ -119,11 +120,12 @@ class Walk:
 
 
 def walk(written: StridedTensor, *read: StridedTensor, vectors: bool = True) -> Walk:
-    """Return the loops that write one tensor and read others, ordered by the written tensor's
-    strides.
+    """Return the loops that write one tensor and read others, in descending order of the written
+    tensor's strides.
 
     All tensors have the same shape. Axes that are contiguous in every tensor are merged. Without
-    `vectors`, v is 1. Raises ValueError if shapes differ, or if elements to write share an address.
+    `vectors`, each step is one element. Raises ValueError if shapes differ, or if two written
+    elements have the same address.
     """
     _check(written, *read)
     axes = _merged_axes(written, *read)
@@ -139,7 +141,7 @@ def walk_rows(
 ) -> tuple[Walk, tuple[int, ...]]:
     """Return the loops over the rows along `axis`, and the stride of each tensor along `axis`.
 
-    Each step is one element; otherwise the loops are like the loops of `walk`.
+    The loops are like the loops of `walk`, but each step is one row.
     """
     _check(written, *read)
     others = [_without(axis, tensor) for tensor in (written, *read)]
@@ -148,10 +150,11 @@ def walk_rows(
 
 
 def walk_matrices(written: StridedTensor, *read: StridedTensor) -> Walk:
-    """Return the loops over matrices. The last two axes are the matrices, whose shapes may differ.
+    """Return the loops over matrices, which are the last two axes of each tensor. Matrices of
+    different tensors may have different shapes.
 
-    Each step is one matrix; otherwise the loops are like the loops of `walk`. Raises ValueError for
-    the same reasons as `walk`, and if an index into a matrix exceeds 32 bits.
+    The loops are like the loops of `walk`, but each step is one matrix. Raises ValueError for the
+    same reasons as `walk`, and if an index into a tensor exceeds 32 bits.
     """
     tensors = (written, *read)
     for tensor in tensors:
@@ -201,7 +204,8 @@ def _merged_axes(written: StridedTensor, *read: StridedTensor) -> Axes:
 
 
 def _vectorises(axes: Axes, offsets: list[int]) -> bool:
-    """Return whether every tensor can load or store a vector of the innermost axis at once."""
+    """Return whether a thread can load or store VECTOR elements of the innermost axis at once in
+    every tensor."""
     *outer, (extent, inner) = axes
     if extent % VECTOR or inner[0] != 1:
         return False

@@ -1,5 +1,5 @@
-"""Describes the two factors of a convolution for tensor copies: images with windows, and
-matrices."""
+"""Describes the two factors of a convolution for tensor copies: images that are read in windows,
+and matrices."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,8 @@ _MOST_OFFSET = 255  # of a tap from its window's start
 def matrix_map(
     operand: str, stored: Storage, columns: int, height: int, pitch: int, rows: int
 ) -> TensorMap:
-    """Return the tensor map of a matrix whose rows are `pitch` elements apart, for tiles with rows
-    of 128 bytes."""
+    """Return the tensor map of a matrix. The matrix has `height` rows, which are `pitch` elements
+    apart. A tile has `rows` rows of 128 bytes."""
     itemsize = stored.itemsize
     return TensorMap(
         operand,
@@ -28,8 +28,7 @@ def matrix_map(
 
 
 def pixels_map(operand: str, x: Pixels, n: int, window: Window, rows: int) -> TensorMap:
-    """Return the tensor map of n images, for tiles with 128 bytes of channels per pixel of a
-    window.
+    """Return the tensor map of n images, in im2col mode. A tile has `rows` pixels of 128 bytes.
 
     Raises ValueError if `windows_refusal` gives a reason, or if pixels do not begin at multiples of
     16 bytes.
@@ -51,7 +50,7 @@ def pixels_map(operand: str, x: Pixels, n: int, window: Window, rows: int) -> Te
 
 
 def windows_refusal(window: Window) -> str | None:
-    """Return why im2col mode cannot visit the windows, or None if it can."""
+    """Return the reason why im2col mode cannot visit the windows, or None if it can."""
     if len(window.input) != 2:
         return f"{len(window.input)}-D windows; tensor copies read only 2-D windows"
     windows = _windows(window)
@@ -65,8 +64,8 @@ def windows_refusal(window: Window) -> str | None:
 
 
 def _windows(window: Window) -> Windows:
-    """Return im2col mode's parameters for a window, as pairs of width and height; ONNX's order is
-    height, width."""
+    """Return im2col mode's parameters for a window. In each pair, the width comes before the
+    height; the order in `window` is the opposite."""
 
     def by_width(sizes: Sequence[int]) -> tuple[int, int]:
         height, width = sizes
