@@ -1,5 +1,5 @@
-"""Launches kernels/src/attention.cu, which computes attention over so few keys that a block holds
-them all."""
+"""Launches kernels/src/attention.cu, which computes attention over few keys. A block holds the
+scores of all keys."""
 
 from kernels.device.device import TemplateArgument
 from kernels.device.launch import Launch, instantiate, launch, struct
@@ -42,13 +42,13 @@ def attention_launch(
     *,
     precision: Precision,
 ) -> Launch:
-    """Return a launch of y = softmax(scale · q · kᵀ + bias) · v, with the operands q, k, v, y and
-    bias.
+    """Return a launch of y = softmax(scale · q · kᵀ + bias) · v. Its operands are q, k, v, y, and
+    bias if given.
 
-    bias is optional. q is ...×T×C, k ...×S×C, v ...×S×E and y ...×T×E, all in the type that
-    `precision` stores; bias holds floats that broadcast to ...×T×S. Tensor cores multiply, except
-    in strict float32. Raises ValueError if sizes do not match, exceed the kernel's limits, or need
-    indices of more than 32 bits.
+    q is ...×T×C, k is ...×S×C, v is ...×S×E and y is ...×T×E, all in the type that `precision`
+    stores. bias holds floats, and is broadcast to ...×T×S. Tensor cores multiply, except in strict
+    float32. Raises ValueError if sizes do not match, if they exceed the kernel's limits, or if an
+    index exceeds 32 bits.
     """
     *heads, queries, width = y.shape
     keys, depth = k.shape[-2:]
@@ -104,8 +104,8 @@ def attention_launch(
 def attention_reads(
     k: StridedTensor, v: StridedTensor, precision: Precision, *, bias: bool
 ) -> BlockReads:
-    """Return the reads of a block of `attention_launch`. A block reads its queries, and all keys
-    and values."""
+    """Return the data that a block of `attention_launch` reads: its queries, and all keys and
+    values."""
     (keys, depth), width = k.shape[-2:], v.shape[-1]
     nbytes = precision.stored.itemsize * (_QUERIES + keys) * (depth + width)
     nbytes += FLOAT.itemsize * _QUERIES * keys * bias

@@ -1,8 +1,8 @@
 """Launches kernels/src/elementwise.cu: copies, activations, binary operations, scale and shift.
 
-Tensors may have any strides. The axes may have any order, but all tensors of a launch have the same
-order. All tensors except the output are broadcast. The output may overwrite an operand with the
-same strides. Each function raises ValueError if shapes do not match, or if an index exceeds 32
+Tensors may have any strides. Their axes may have any order, but the same order for all tensors of a
+launch. Inputs are broadcast to the shape of the output. The output may overwrite an input that has
+the same strides. Each function raises ValueError if shapes do not match, or if an index exceeds 32
 bits.
 """
 
@@ -27,8 +27,8 @@ def activation_arguments(activation: Activation | None) -> dict[str, Value]:
 
 
 def map_launch(x: StridedTensor, y: StridedTensor, activation: Activation | None = None) -> Launch:
-    """Return a launch of y = activation(x), or of a copy without an activation. Its operands are x
-    and y."""
+    """Return a launch of y = activation(x), with the operands x and y. Without an activation, the
+    launch copies x."""
     template = {"x": x.stored.element, "y": y.stored.element, **_with(activation)}
     return _launch("map", {"x": x}, y, template, activation_arguments(activation))
 
@@ -71,11 +71,11 @@ def fill_launch(y: StridedTensor, value: float) -> Launch:
 
 
 def channel_shuffle_launch(x: StridedTensor, y: StridedTensor, axis: int, groups: int) -> Launch:
-    """Return a launch that moves channel g · (C/groups) + i to i · groups + g, with the operands x
-    and y.
+    """Return a launch that moves channel g · (C/groups) + i to channel i · groups + g, with the
+    operands x and y.
 
-    It is a copy with transposition: x, read as groups × C/groups, becomes y as C/groups × groups
-    (ShuffleNet, section 3.1).
+    The launch transposes the channels, read as a matrix groups × C/groups (ShuffleNet, section
+    3.1).
     """
     order = list(range(len(x.shape) + 1))
     order[axis : axis + 2] = [axis + 1, axis]
@@ -84,7 +84,7 @@ def channel_shuffle_launch(x: StridedTensor, y: StridedTensor, axis: int, groups
 
 
 def _alike(*tensors: StridedTensor) -> dict[str, TemplateArgument]:
-    """Return the number type that all tensors share. Raises ValueError if types differ."""
+    """Return the C++ type of all tensors' numbers. Raises ValueError if types differ."""
     return {"t": one_type(*(tensor.stored for tensor in tensors)).element}
 
 

@@ -1,4 +1,5 @@
-"""Chooses how a kernel with epilogue.cuh ends: y = activation(sum + bias + residual)."""
+"""Chooses the variant and the arguments of an epilogue (epilogue.cuh), which computes y =
+activation(sum + bias + residual)."""
 
 from dataclasses import replace
 from math import inf
@@ -18,7 +19,8 @@ _CLAMP, _ANY = "Finish::CLAMP", "Finish::ANY"
 
 
 def finish(activation: Activation | None) -> str:
-    """Return the template argument `finish`, which chooses a clamp or any other activation."""
+    """Return the template argument `finish`. It selects the variant for activations that clamp, or
+    the variant for all other activations."""
     clamps = activation is None or activation.kind in (*_BOUNDS, ActivationKind.CLIP)
     return _CLAMP if clamps else _ANY
 
@@ -34,8 +36,8 @@ def epilogue_arguments(activation: Activation | None) -> dict[str, Value]:
 
 
 def variants(kernel: Instantiation) -> tuple[Instantiation, ...]:
-    """Return the two variants of a kernel, one that clamps and one for all other activations. If
-    the kernel has no epilogue, return only the kernel."""
+    """Return the two variants of a kernel: one for activations that clamp, and one for all other
+    activations. A kernel without an epilogue has no variants and is returned alone."""
     if "finish" not in dict(kernel.arguments):
         return (kernel,)
     others = kernel.arguments[:-1]
@@ -45,6 +47,5 @@ def variants(kernel: Instantiation) -> tuple[Instantiation, ...]:
 
 
 def commonest(kernel: Instantiation) -> Instantiation:
-    """Return the variant of a kernel that clamps. The profile of this variant is used for all
-    activations."""
+    """Return the variant of a kernel that clamps. Its profile is used for all activations."""
     return variants(kernel)[0]

@@ -34,11 +34,11 @@ def linear_launch(
     bias: bool = False,
     activation: Activation | None = None,
 ) -> Launch:
-    """Return a launch of y = activation(x · weightᵀ + bias) with the operands x, weight, y, and
+    """Return a launch of y = activation(x · weightᵀ + bias). Its operands are x, weight, y, and
     bias if given.
 
-    Each of the `rows` pixels has C channels in x and K channels in y. Any number of rows is
-    allowed; the weights are read once per 8 rows. Raises ValueError if an index exceeds 32 bits.
+    Each of the `rows` rows is a pixel with C channels in x and K channels in y. For each group of 8
+    rows, the launch reads all weights. Raises ValueError if an index exceeds 32 bits.
     """
     at_once, outputs, max_warps, warps = _block(rows, x)
     for tensor in (x, y):
@@ -71,8 +71,7 @@ def linear_launch(
 
 
 def linear_reads(rows: int, x: Pixels) -> BlockReads:
-    """Return the reads of a block of `linear_launch`. A block reads rows of the weights and rows of
-    x."""
+    """Return the data that a block of `linear_launch` reads: rows of the weights and rows of x."""
     at_once, outputs, _, warps = _block(rows, x)
     vectors = -(-x.channels // VECTOR)
     nbytes = (outputs + at_once) * vectors * VECTOR * x.stored.itemsize
@@ -80,8 +79,8 @@ def linear_reads(rows: int, x: Pixels) -> BlockReads:
 
 
 def _block(rows: int, x: Pixels) -> tuple[int, int, int, int]:
-    """Return four numbers: the rows and the outputs of a block, the largest allowed number of
-    warps, and the number of warps."""
+    """Return four numbers: a block's rows, its outputs, the largest number of warps that its kernel
+    allows, and its number of warps."""
     at_once = next((size for size in (1, 2, 4) if rows <= size), _ROWS_AT_ONCE)
     max_warps = 4 if at_once == _ROWS_AT_ONCE else 8
     vectors = -(-x.channels // VECTOR)

@@ -12,7 +12,7 @@ def lrn_launch(
     operands x and y.
 
     As in ONNX's LRN, the sum for channel c runs from channel c - floor((size - 1) / 2) to channel c
-    + ceil((size - 1) / 2); channels that do not exist are left out. Raises ValueError if x and y
+    + ceil((size - 1) / 2). It leaves out channels that do not exist. Raises ValueError if x and y
     differ in channels, or if an index exceeds 32 bits.
     """
     if x.channels != y.channels:

@@ -45,8 +45,9 @@ def pool_launch(problem: PoolProblem, n: int, x: Pixels, y: Pixels) -> Launch:
 
 
 def global_pool_launch(kind: PoolKind, n: int, pixels: int, x: Pixels, y: Pixels) -> Launch:
-    """Return a launch that pools all `pixels` of each of n images, with the operands x and y.
-    Raises ValueError if channels or types do not match, or if an index exceeds 32 bits."""
+    """Return a launch that pools all pixels of each of n images, with the operands x and y. Each
+    image has `pixels` pixels. Raises ValueError if channels or types do not match, or if an index
+    exceeds 32 bits."""
     if x.channels != y.channels:
         raise ValueError(f"y must have x's {x.channels} channels, got {y.channels}")
     int32(n * pixels * x.pitch)

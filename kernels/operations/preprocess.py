@@ -11,8 +11,8 @@ from kernels.layout.strided import VECTOR
 class Places(NamedTuple):
     """Describes a batch's places (kernels/image/place.py), which are `pitch` bytes apart.
 
-    Tensors are H×W×C with `channels_last`, and otherwise C×H×W. If resize.cu has resized decoded
-    images, their pixels are in the operand `made`.
+    With `channels_last`, images that are tensors are H×W×C, and otherwise C×H×W. If decoded images
+    were resized by resize.cu (`has_made`), their pixels are in the operand `made`.
     """
 
     pitch: int
@@ -31,7 +31,7 @@ class Places(NamedTuple):
 
     @property
     def operands(self) -> dict[str, Value]:
-        """Return the operands that kernels read for a batch in places."""
+        """Return the arguments that name the operands of a batch in places."""
         return {"entries": "entries", "made": "made" if self.has_made else 0}
 
 
@@ -41,11 +41,11 @@ _WEIGHTS: dict[str, Value] = {"multiplier": "multiplier", "offset": "offset"}
 def to_floats_launch(
     channels: int, n: int, area: int, y: Pixels, places: Places | None = None
 ) -> Launch:
-    """Return a launch of y = pixel · multiplier + offset, which converts n uint8 images of `area`
+    """Return a launch of y = pixel · multiplier + offset. It converts n uint8 images of `area`
     pixels to floats.
 
     The operands are images, multiplier, offset and y. multiplier and offset have one number per
-    channel of the image. If the images are in places, the operands entries and `made` replace
+    channel of the image. With `places`, the launch reads the operands entries and `made` instead of
     images. If y has more channels than the images, the additional channels become 0. Raises
     ValueError if y has fewer channels, or if an index exceeds 32 bits.
     """
@@ -89,11 +89,11 @@ def to_bytes_launch(
     side: int = 1,
     places: Places | None = None,
 ) -> Launch:
-    """Return a launch that converts n uint8 images of at most 4 channels to quantized pixels of y.
+    """Return a launch that converts n uint8 images of at most 4 channels to quantized pixels.
 
-    The operands are those of `to_floats_launch`. The floats of that launch are quantized as in
-    `quantize_launch`. One pixel of y holds side × side pixels of an image, with 4 channels each.
-    Raises ValueError if the pixels do not fit so into y, or if an index exceeds 32 bits.
+    The launch has the operands of `to_floats_launch`, computes the same floats, and quantizes them
+    like `quantize_launch`. A pixel of y holds side × side pixels of an image, with 4 channels each.
+    Raises ValueError if y cannot hold the pixels in this way, or if an index exceeds 32 bits.
     """
     if channels > VECTOR or y.pitch < VECTOR * side * side or y.pitch % VECTOR or y.offset:
         raise ValueError(

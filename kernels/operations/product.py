@@ -1,4 +1,4 @@
-"""Launches kernels/src/product.cu, which multiplies computed matrices."""
+"""Launches kernels/src/product.cu, which multiplies two matrices that a network computes."""
 
 from kernels.device.device import TemplateArgument
 from kernels.device.launch import Launch, instantiate, launch, struct
@@ -68,6 +68,6 @@ def product_launch(
 
 
 def product_reads(terms: int, stored: Storage) -> BlockReads:
-    """Return the reads of a block of `product_launch`. In each step a block reads one tile of each
-    factor."""
+    """Return the data that a block of `product_launch` reads. In each step, it reads one tile of
+    each factor."""
     return BlockReads(2 * _TILE * terms * stored.itemsize, -(-terms // _TERMS))

@@ -1,5 +1,5 @@
-"""Builds arguments for kernels/src/prologue.cuh, the function that a matrix product first applies
-to its input."""
+"""Builds the arguments of a prologue (kernels/src/prologue.cuh), the function that a matrix product
+first applies to its input."""
 
 from kernels.device.launch import Value
 from kernels.operations.elementwise import activation_arguments, activation_name

@@ -22,8 +22,8 @@ _LANES = 32
 
 
 def quantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
-    """Return a launch that quantizes floats, halves or bytes of another scale, with the operands x
-    and y."""
+    """Return a launch that quantizes the operand x to the operand y. x has floats, halves, or bytes
+    of another scale."""
     if x.stored.dtype == BYTE.dtype:
         scales: dict[str, Value] = {
             "x_scale": x.stored.scale,
@@ -38,10 +38,10 @@ def quantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
 def blocks_of(
     x: StridedTensor, y: StridedTensor, block: int
 ) -> tuple[StridedTensor, StridedTensor]:
-    """Return x and y as tensors of the same shape. x is N×C×H×W, and each pixel of y holds a block
-    of x's pixels.
+    """Return x and y with axes split so that both tensors have the same shape. x is N×C×H×W. Each
+    pixel of y holds a block of block × block pixels of x.
 
-    In a pixel of y, the block's pixels follow each other row by row, with 4 channels each.
+    In a pixel of y, the pixels of the block follow each other row by row. Each has 4 channels.
     """
     if block == 1:
         return x, y
@@ -68,8 +68,8 @@ def dequantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
 def add_launch(
     a: StridedTensor, b: StridedTensor, y: StridedTensor, activation: Activation | None = None
 ) -> Launch:
-    """Return a launch of y = activation(a + b) on bytes, with an activation that clamps. Its
-    operands are a, b and y."""
+    """Return a launch of y = activation(a + b) on bytes, with the operands a, b and y. The
+    activation may only clamp."""
     least, most = clamped(y.stored, activation)
     scalars: dict[str, Value] = {
         "left_zero": a.stored.zero_point,
@@ -85,8 +85,8 @@ def add_launch(
 
 
 def global_average_launch(n: int, pixels: int, x: Pixels, y: Pixels) -> Launch:
-    """Return a launch that averages all `pixels` of each of n images of bytes, with the operands x
-    and y."""
+    """Return a launch that averages all pixels of each of n images of bytes, with the operands x
+    and y. Each image has `pixels` pixels."""
     if x.channels != y.channels:
         raise ValueError(f"y must have x's {x.channels} channels, got {y.channels}")
     int32(n * pixels * x.pitch)
@@ -138,7 +138,8 @@ def _launch(
 
 
 def clamped(y: Storage, activation: Activation | None = None) -> tuple[int, int]:
-    """Return the range of round(number / scale) that a byte of y can hold after the activation.
+    """Return the least and the largest value of round(number / y.scale) that a byte of y can hold
+    after the activation.
 
     Raises ValueError for an activation that does more than clamp.
     """
@@ -160,5 +161,5 @@ def clamps(activation: Activation | None) -> bool:
 
 
 def step_of(x: Storage, y: Storage) -> float:
-    """Return the scale of one value divided by the scale of another, computed in float32."""
+    """Return x's scale divided by y's scale, computed in float32."""
     return float(np.float32(x.scale) / np.float32(y.scale))

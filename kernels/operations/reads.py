@@ -1,4 +1,4 @@
-"""Describes the data that a block of an operation reads, for the cost model, which estimates the
+"""Describes the data that a block of an operation reads. From this, the cost model estimates the
 operation's time."""
 
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BlockReads:
-    """Holds the bytes that each block reads from the second-level cache, and how often a block
-    waits for such bytes.
+    """Holds the number of bytes that each block reads from the second-level cache, and the number
+    of times (`rounds`) that it waits for them.
 
-    `rounds` counts the waits after prefetching.
+    `rounds` does not count waits that prefetching avoids.
     """
 
     bytes: int = 0

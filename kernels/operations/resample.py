@@ -14,9 +14,10 @@ def resample_launch(
 ) -> Launch:
     """Return a launch that resamples n images of `size` (H, W or D, H, W).
 
-    `tables` has the sizes (P, T) of each axis's table, which is P×T×2. The operands are x, heights,
-    widths and y, and depths for volumes. Raises ValueError if channels or types do not match, or if
-    an index exceeds 32 bits.
+    Each axis has a table of P×T pairs of a position and a factor (kernels/src/resample.cu).
+    `tables` has the sizes (P, T) of these tables. The operands are x, heights, widths and y, and
+    depths for volumes. Raises ValueError if channels or types do not match, or if an index exceeds
+    32 bits.
     """
     if x.channels != y.channels:
         raise ValueError(f"y must have x's {x.channels} channels, got {y.channels}")

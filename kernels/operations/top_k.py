@@ -1,4 +1,4 @@
-"""Launches kernels/src/top_k.cu, which computes the results that the host reads for each image."""
+"""Launches kernels/src/top_k.cu, which computes the results of each image that the host reads."""
 
 from dataclasses import dataclass
 from enum import Enum, unique
@@ -23,8 +23,8 @@ class ScoreKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResultLayout:
-    """Describes the layout of a batch's results as floats. Each image has its scores, k indices, k
-    probabilities, and 1 plus its flags."""
+    """Describes the layout of a batch's results, which are floats. Each image has all its scores, k
+    indices of classes, k probabilities, and the number 1 + flags."""
 
     n: int
     classes: int
@@ -46,9 +46,10 @@ class ResultLayout:
 
 
 def top_k_launch(x: StridedTensor, kind: ScoreKind, *, has_flags: bool = False) -> Launch:
-    """Return a launch that ranks rows of contiguous scores. Its operands are x, flags (optional, an
-    int32 per image), and y in the form of ResultLayout. Raises ValueError if a row is not
-    contiguous, if there are too many classes, or if an index exceeds 32 bits."""
+    """Return a launch that ranks each image's scores, which are a contiguous row of x. Its operands
+    are x, flags (optional, one int32 per image), and y with the layout of ResultLayout. Raises
+    ValueError if a row is not contiguous, if there are too many classes, or if an index exceeds 32
+    bits."""
     n, classes = x.shape
     results = ResultLayout(n, classes)
     if classes > _EXACT:
