@@ -26,8 +26,7 @@ def installation(root: Path = _ROOT, prefix: Path = Path(sys.prefix)) -> Install
 
 
 def how_to_install(extra: str, kind: Installation | None = None) -> str:
-    """Return advice for installing one of pyproject.toml's extras, worded as the end of a
-    sentence."""
+    """Return the end of a sentence that tells how to install one of pyproject.toml's extras."""
     kind = kind or installation()
     if kind is Installation.CHECKOUT:
         return f"run {sys.prefix}/bin/pip install -c constraints.txt -e '.[{extra}]'"

@@ -1,8 +1,8 @@
 """Defines convolution in plain NumPy, as a reference for the kernels.
 
 Arrays have ONNX's logical order with the batch axis first: N×C×H×W, or N×C×D×H×W in 3-D. A
-convolution computes in the type of its input, and all inputs must have the same type. float64
-checks a kernel. float32 shows how large the effect of rounding alone is.
+convolution computes in the type of its input, and all inputs must have the same type. Tests use
+float64 to check a kernel, and float32 to see the effect of rounding alone.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def conv(
     """Return y = conv(x, weight) + bias + residual, N×C×H×W → N×K×P×Q.
 
     weight is K×(C/groups)×R×S, bias is K, and residual is N×K×P×Q. This is Lavin & Gray's equation
-    1 with strides u and v, dilations d and e, and a and b as padding before the image:
+    1 with strides u and v, dilations d and e, and padding a and b before the image:
 
         y[n,k,p,q] = Σ_c,r,s x[n, c, u·p + d·r - a, v·q + e·s - b] · weight[k,c,r,s]
 
@@ -54,7 +54,8 @@ def conv(
 
 
 def _projected(x: Array | None, weight: Array, projection: Projection) -> Array:
-    """Project N×C'×H'×W' → N×K×P×Q with a K×C'×1×1 weight at the projection's strides."""
+    """Return the projection N×C'×H'×W' → N×K×P×Q, with a K×C'×1×1 weight and the projection's
+    strides."""
     if x is None:
         raise ValueError("the problem has a projection and needs a residual to project")
     require_shape("residual", x, (len(x), projection.c, *projection.input))
@@ -89,7 +90,8 @@ def padded(x: Array, window: Window, fill: float) -> Array:
 
 
 def seen_by_taps(padded: Array, window: Window) -> Iterator[Array]:
-    """Yield, for each tap r, s of the window, a view of the ...×P×Q elements that the tap reads."""
+    """For each tap (r, s) of the window, yield a view of the ...×P×Q elements that the tap
+    reads."""
     for tap in np.ndindex(window.kernel):
         spans = [
             slice(d * r, d * r + stride * (p - 1) + 1, stride)
@@ -107,13 +109,13 @@ def per_channel(vector: Array, ndim: int) -> Array:
 
 
 def require_shape(name: str, array: Array, shape: tuple[int, ...]) -> None:
-    """Raise ValueError unless an array has the given shape."""
+    """Raise ValueError if an array does not have the given shape."""
     if array.shape != shape:
         raise ValueError(f"{name} must have the problem's shape {shape}, got {array.shape}")
 
 
 def require_one_type(*arrays: Array | None) -> None:
-    """Raise TypeError unless all arrays are float32 or all are float64."""
+    """Raise TypeError if the arrays are neither all float32 nor all float64."""
     types = {array.dtype for array in arrays if array is not None}
     if len(types) != 1 or not types <= {np.dtype(np.float32), np.dtype(np.float64)}:
         raise TypeError(

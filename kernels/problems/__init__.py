@@ -1,1 +1,1 @@
-"""Defines problems, which say what to compute, as frozen dataclasses with their shapes."""
+"""Defines problems. A problem is a frozen dataclass that says what to compute, with all shapes."""

@@ -1,4 +1,4 @@
-"""Lists the elementwise activations. A kernel may also apply one in its epilogue."""
+"""Lists the elementwise activations. A kernel may apply an activation in its epilogue."""
 
 from dataclasses import dataclass
 from enum import Enum, unique
@@ -28,8 +28,8 @@ class ActivationKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """An activation with its parameters. `a` and `b` have no effect if the kind's formula does not
-    contain them."""
+    """An activation with its parameters. A parameter has no effect if the kind's formula does not
+    contain it."""
 
     kind: ActivationKind
     a: float = 0.0

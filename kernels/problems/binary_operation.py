@@ -5,7 +5,7 @@ from enum import Enum, unique
 
 @unique
 class BinaryOp(Enum):
-    """Names an elementwise operation of two operands; the names are ONNX's."""
+    """Names an elementwise operation of two operands. The names are ONNX's."""
 
     ADD = "Add"
     SUB = "Sub"

@@ -1,4 +1,5 @@
-"""Defines the convolution problem, from which an algorithm decides whether and how to run it."""
+"""Defines the convolution problem. From it, an algorithm decides whether it can run the
+convolution, and how."""
 
 from dataclasses import dataclass, replace
 
@@ -9,8 +10,8 @@ from kernels.problems.window import Window, by_axis
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A 1×1 convolution of another value x'. It is added to the result of a 1×1 convolution, as in
-    ResNet's shortcuts.
+    """A 1×1 convolution of another input x'. Its result is added to the result of the main 1×1
+    convolution, as in ResNet's shortcuts.
 
     x' is N×C'×H'×W'. With strides u' and v', output position (p, q) reads position (u'·p, v'·q) of
     x'.
@@ -28,7 +29,8 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class ConvProblem:
-    """A convolution (cross-correlation) of N images, with the letters of Lavin & Gray, section 3.
+    """A convolution (cross-correlation) of N images. The letters are those of Lavin & Gray, section
+    3.
 
     x is N×C×H×W, the filter is K×(C/groups)×R×S, and y is N×K×P×Q; in 3-D the axes D, T and O stand
     before H, R and P. These are logical shapes: the CUDA engine stores activations as N·H·W·C.
@@ -71,7 +73,7 @@ class ConvProblem:
 
     @property
     def is_depthwise(self) -> bool:
-        """Return whether every input channel is filtered separately (K may be a multiple of C)."""
+        """Return whether every input channel is filtered separately. K may be a multiple of C."""
         return self.groups == self.c and self.groups > 1
 
     @property
@@ -91,7 +93,7 @@ class ConvProblem:
 
     @property
     def macs(self) -> int:
-        """Return the direct algorithm's multiply-adds, N K P Q ((C/groups) R S + C').
+        """Return the number of multiply-adds of direct convolution, N K P Q ((C/groups) R S + C').
 
         C' is the projection's number of channels, or 0 without a projection. Taps that read padding
         count, too.
@@ -121,8 +123,8 @@ class ConvProblem:
 
 
 def same_padded(size: tuple[int, ...], kernel: int, c: int, k: int, stride: int = 1) -> ConvProblem:
-    """Return a convolution of one H×W (D×H×W) image, padded so that the size stays the same at
-    stride 1.
+    """Return a convolution of one H×W (D×H×W) image. At stride 1, the padding keeps the image's
+    size.
 
     The kernel has the same odd size along every axis.
     """

@@ -5,7 +5,7 @@ from enum import Enum, unique
 
 @unique
 class Interpolation(Enum):
-    """Names the filter of a resize; the names are Pillow's. All filters except `nearest` are
+    """Names the filter of a resize. The names are Pillow's. All filters except `nearest` are
     antialiased."""
 
     NEAREST = "nearest"

@@ -1,4 +1,4 @@
-"""Defines the pooling problem, the maximum or average over a window in each channel."""
+"""Defines the pooling problem: the maximum or the average over a window, in each channel."""
 
 from dataclasses import dataclass
 from enum import Enum, unique

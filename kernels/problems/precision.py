@@ -15,8 +15,8 @@ For an image's three channels most of that padding would be unused."""
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Describes how a tensor's numbers are stored; a quantized byte q means scale · (q -
-    zero_point)."""
+    """Describes how a tensor's numbers are stored. A quantized byte q stands for the number scale ·
+    (q - zero_point)."""
 
     dtype: np.dtype[Any]
     scale: float = 1.0
@@ -34,7 +34,8 @@ class Storage:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Return the smallest and the largest byte, each minus the zero point."""
+        """Return the smallest and the largest number that a byte can hold, in units of the
+        scale."""
         return -self.zero_point, 255 - self.zero_point
 
     def byte(self, number: float) -> int:
@@ -77,11 +78,11 @@ class Precision(Enum):
     """Lists the precisions at which a network is computed. Sums are float32 at every precision
     except INT8.
 
-    TF32 multiplies 10 bits of a float's mantissa. TF32X3 adds three such products; its error in a
-    layer is at most 1.7 times FP32's (docs/decisions/truncated-sums.md). TF32 and TF32X3 store
-    float32. INT8 is for quantized models. The file of such a model says which tensors have 8 bits,
-    and with which scales. Sums of products of bytes are exact. The parts of the model that are not
-    quantized are computed in FP16.
+    TF32 rounds the factors of a product to 10 bits of mantissa. TF32X3 replaces each product by
+    three TF32 products; its error in a layer is at most 1.7 times the error of FP32
+    (docs/decisions/truncated-sums.md). TF32 and TF32X3 store float32. INT8 is for quantized models,
+    whose files specify the 8-bit tensors and their scales. Sums of products of bytes are exact. The
+    parts of the model that are not quantized are computed in FP16.
     """
 
     FP32 = "fp32"
@@ -97,8 +98,8 @@ class Precision(Enum):
 
     @property
     def architectures(self) -> Architectures:
-        """Return the architectures whose tensor cores have this precision. FP32 needs no tensor
-        cores, so it runs on all architectures."""
+        """Return the architectures whose tensor cores support this precision. FP32 needs no tensor
+        cores and runs on all architectures."""
         return _ARCHITECTURES[self]
 
 

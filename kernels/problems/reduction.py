@@ -5,7 +5,7 @@ from enum import Enum, unique
 
 @unique
 class ReduceKind(Enum):
-    """Names a function that reduces the elements along some axes to one element; the names are
+    """Names a function that reduces all elements along some axes to one element. The names are
     ONNX's."""
 
     SUM = "ReduceSum"

@@ -1,5 +1,5 @@
-"""Gives reasons why an algorithm refuses a convolution. A function returns None if it finds no
-reason."""
+"""Checks whether an algorithm must refuse a convolution. Each function returns the reason, or None
+if there is no reason to refuse."""
 
 from kernels.problems.conv import ConvProblem
 from kernels.problems.precision import BYTE, FLOAT, HALF, Precision
@@ -7,7 +7,7 @@ from kernels.problems.window import by_axis
 
 
 def wrong_axes(problem: ConvProblem, axes: int) -> str | None:
-    """Refuse a problem unless it has `axes` spatial axes."""
+    """Refuse a problem whose number of spatial axes is not `axes`."""
     have = len(problem.window.input)
     return None if have == axes else f"{have}-D; supported: {axes}-D"
 

@@ -6,10 +6,10 @@ from math import prod
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window over 2 (H, W) or 3 (D, H, W) spatial axes; every tuple has one entry per axis.
+    """A window over 2 (H, W) or 3 (D, H, W) spatial axes. Every tuple has one entry per axis.
 
-    `output` is stored, not derived. With ONNX's `ceil_mode` the last window of a pool may start
-    inside the padded input and end outside.
+    `output` cannot be derived from the other fields: with ONNX's `ceil_mode`, the last window of a
+    pool may start inside the padded input and end outside.
     """
 
     input: tuple[int, ...]  # H, W or D, H, W
@@ -42,12 +42,12 @@ class Window:
 
     @property
     def kernel_volume(self) -> int:
-        """Return the positions of a kernel, R·S, or T·R·S in 3-D."""
+        """Return the number of positions of a kernel: R·S, or T·R·S in 3-D."""
         return prod(self.kernel)
 
     @property
     def output_volume(self) -> int:
-        """Return the output positions of one image: P·Q, or O·P·Q in 3-D."""
+        """Return the number of output positions of one image: P·Q, or O·P·Q in 3-D."""
         return prod(self.output)
 
     @property
@@ -58,5 +58,5 @@ class Window:
 
 
 def by_axis(sizes: tuple[int, ...]) -> str:
-    """Return sizes along the axes as text for a reader, such as "3x3"."""
+    """Return the sizes along all axes as text, such as "3x3"."""
     return "x".join(map(str, sizes))
