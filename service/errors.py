@@ -1,8 +1,9 @@
-"""Defines the service's errors. Each has a code, which every protocol maps to its own.
+"""Defines the service's errors. Each class has a `Code`, and each protocol has its own status for
+that code.
 
-The message becomes the field `error` of the answer, and names the fault and the remedy. The router
-answers 405, and 404 for unknown paths, in the same JSON format. Errors that exist only in HTTP are
-in `service/http/http_errors.py`.
+The message is the field `error` of the answer: it names the fault and the remedy. The router's own
+answers, 404 for an unknown path and 405 for a wrong method, have the same JSON format. Errors that
+exist only in HTTP are in `service/http/http_errors.py`.
 """
 
 from enum import IntEnum, unique
@@ -11,8 +12,8 @@ from typing import ClassVar
 
 @unique
 class Code(IntEnum):
-    """Says how a request without a result ended; the numbers are HTTP's status codes, shown in
-    metrics."""
+    """Gives the reason why a request has no result, as an HTTP status code. Metrics show these
+    numbers."""
 
     MALFORMED = 400
     UNAUTHENTICATED = 401
@@ -35,7 +36,7 @@ CRASHED = "internal server error; see the server log"
 
 
 class ServiceError(Exception):
-    """The base of the service's errors; clients read their messages."""
+    """The base class of the errors whose messages clients receive."""
 
     code: ClassVar[Code] = Code.FAILED
 
@@ -84,11 +85,11 @@ class InvalidParameterError(ServiceError, code=Code.INVALID):
 
 
 class InvalidTensorError(ServiceError, code=Code.INVALID):
-    """Says that the model's scores for a client's own tensor are not finite."""
+    """Says that the model's scores for a tensor from the client are not finite."""
 
 
 class NotLoadedError(ServiceError, code=Code.INVALID):
-    """Says that a model's new version is not served, and why."""
+    """Says why a new version of a model is not served."""
 
 
 class UnsupportedError(ServiceError, code=Code.UNIMPLEMENTED):
@@ -99,8 +100,8 @@ class DeadlineError(ServiceError, code=Code.TOO_LATE):
     """Says that a request cannot meet its deadline; any work on it has stopped."""
 
     def __init__(self, expected_s: float, allowed_s: float) -> None:
-        """Take the seconds from now to the expected end, and the seconds from now to the deadline,
-        which are negative if the deadline has passed."""
+        """Take the seconds from now until the request would be done and until its deadline.
+        `allowed_s` is negative if the deadline has passed."""
         ms = allowed_s * 1e3
         due = f"is in {ms:.1f} ms" if ms > 0 else f"passed {-ms:.1f} ms ago"
         super().__init__(
@@ -120,10 +121,10 @@ class ThreadLostError(ServiceError):
 
 
 class NotTriedError(ServiceError):
-    """Says that the process that tried a model's new version hung or died."""
+    """Says that the process that tested a new version of a model hung or died."""
 
     def __init__(self, how: str) -> None:
-        """Take `how` the process ended, such as "was ended by signal 11"."""
+        """Take a phrase about the process's end, such as "was ended by signal 11"."""
         super().__init__(f"the process that tried it {how}; the model may be the cause")
 
 
@@ -131,7 +132,7 @@ class DecoderLostError(ServiceError):
     """Says that the process that decoded an image hung or died."""
 
     def __init__(self, how: str) -> None:
-        """Take `how` the process ended, such as "was ended by signal 11"."""
+        """Take a phrase about the process's end, such as "was ended by signal 11"."""
         super().__init__(
             f"the server gave up: the process that decoded the image {how};"
             " the image may be the cause"
@@ -148,7 +149,7 @@ class EngineFailedError(ServiceError):
 
 
 class RetryableError(ServiceError, code=Code.UNAVAILABLE):
-    """The base of errors from temporary conditions; answers say when to try again."""
+    """The base class of errors from temporary conditions. Answers say when to try again."""
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -168,7 +169,8 @@ class TooManyConnectionsError(RetryableError):
 
 
 class DecodersBusyError(RetryableError):
-    """Says that large images wait for memory or a thread; small ones are still accepted."""
+    """Says that the large images in the queue take too long to decode. Small images are still
+    accepted."""
 
 
 class NotReadyError(RetryableError):

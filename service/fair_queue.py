@@ -1,18 +1,20 @@
 """Lets clients take turns in a queue, with start-time fair queueing between the clients' lines.
 
     client ── its line ─┐
-    client ── its line ─┴─ the line with the least service divided by its weight is next
+    client ── its line ─┴─ the line with the least service is next
 
-The owner of the queue orders each line. All lines share a virtual clock, which shows the service of
-the line that was served last (Goyal, Vin and Cheng 1996, section 2). A new line begins at the
-clock, so a client that was away has no claim, and a client that was just served waits for the
-others. The cost of a line's first turn, divided by the total weight of the waiting lines, also
-advances the clock. Therefore a line that has had its turn gets another one, however many clients
-come only once.
+A line holds one client's entries, in an order that the owner of the queue chooses. The service of a
+line is the cost of its served entries, divided by the client's weight. All lines share a virtual
+clock: the service of the line that was served last (Goyal, Vin and Cheng 1996, section 2). The
+service of a new line begins at the clock. So a client gains nothing by staying away, and a client
+that was just served waits for the others.
 
-- While two clients wait all the time, they get service in proportion to their weights. Their
-  service divided by weight differs by at most c₁/w₁ + c₂/w₂, where c is the largest cost of a
-  client's entry and w is the client's weight.
+The first turn of a line also advances the clock, by the turn's cost divided by the total weight of
+the waiting lines. Otherwise many clients that each come once could keep a line from its second
+turn.
+
+- While two clients wait all the time, their lines' services differ by at most c₁/w₁ + c₂/w₂, where
+  c is the largest cost of a client's entry and w is the client's weight.
 - A new line waits for at most one entry of each other client.
 """
 
@@ -31,14 +33,14 @@ _FEW_LINES = 16
 
 
 class Right(Enum):
-    """Names the rights to change the server's state, with the words used in the key file."""
+    """Names the rights to change the server's state, as in the key file."""
 
     REPOSITORY = "repository"
     SHARED_MEMORY = "shared-memory"
 
 
 class Client(NamedTuple):
-    """Identifies a client of any protocol, by its API key or, without one, by its address."""
+    """Identifies a client by its API key, or by its address if it has no key."""
 
     name: str = ""
     weight: float = 1.0  # its share relative to other clients
@@ -69,12 +71,12 @@ _Place = tuple[float, bool, int, Line[E]]  # of equal service, those that just f
 
 
 class FairQueue(Generic[E]):
-    """Holds one line per client. The owner sets each line's level, a priority; the lowest level
-    goes first."""
+    """Holds one line per client. A line's level is the priority of its first entry; the owner sets
+    it."""
 
     def __init__(self, due: Callable[[Line[E]], float] = lambda line: line.level) -> None:
-        """Take `due`, which returns when a line's first entry is due. Among lines of several
-        levels, the line that is due first is next."""
+        """Take `due`, a function of a line. If the waiting lines have several levels, the line with
+        the least `due` is next: by default the lowest level."""
         self._due = due
         self._lines: dict[str, Line[E]] = {}
         self._levels: dict[int, list[_Place[E]]] = {}  # each by service
@@ -108,11 +110,12 @@ class FairQueue(Generic[E]):
         return line
 
     def ahead(self, client: Client, own: float) -> Iterator[tuple[Line[E], float]]:
-        """Yield the lines with entries that are served before a new entry of `client`. `own` is the
-        cost of the client's own entries that are served before the new entry.
+        """Yield each other line with entries that are served before a new entry of `client`, and
+        the cost of these entries. `own` is the cost of the client's own entries before the new
+        entry.
 
-        Each line comes with the cost of its entries that are served before the new entry. This cost
-        assumes that enough entries wait in the line, and that they are small.
+        The yielded cost is an estimate: it may be more than the line holds, and it may end inside
+        an entry.
         """
         known = self._lines.get(client.name)
         begins = max(known.service, self._clock) if known else self._clock
@@ -145,10 +148,10 @@ class FairQueue(Generic[E]):
                 self._clock = self._weight = 0.0
 
     def next(self) -> tuple[Line[E], float]:
-        """Return the line whose turn it is, and how much service this turn allows.
+        """Return the line whose turn it is, and the cost of the entries that this turn may serve.
 
-        The service is infinite for the only line, and 1 if there are several levels. Otherwise it
-        is at least 1, and enough for the line to reach the next line's service divided by weight.
+        The cost is infinite for the only line, and 1 if there are several levels. Otherwise it is
+        at least 1, and enough for the line to reach the service of the line after it.
         """
         if len(self._levels) == 1:
             (places,) = self._levels.values()
@@ -159,11 +162,11 @@ class FairQueue(Generic[E]):
         return min((places[0][-1] for places in self._levels.values()), key=self._due), 1.0
 
     def served(self, line: Line[E], cost: float, entries: int = 1) -> None:
-        """Add service to the line whose turn it was; the owner must call `place` afterwards.
+        """Add the cost of a turn to the line's service. The owner must then call `place`.
 
-        A turn may cover several entries of equal cost. The clock then shows the line's service at
-        the beginning of the last entry. Otherwise a new line would be served as much as this whole
-        turn before this line's next turn.
+        If a turn serves several entries of equal cost, the clock shows the line's service before
+        the last of them. With the service before the first entry, a new line could be served as
+        much as this whole turn before this line's next turn.
         """
         passed = cost / (self._weight + 1.0) if line.fresh else 0.0
         last = cost / entries
@@ -187,7 +190,8 @@ class FairQueue(Generic[E]):
         return other
 
     def _forget(self) -> None:
-        """Delete lines that are not waiting and whose service is not above the clock."""
+        """Delete the lines that do not wait and whose service the clock has reached. Such lines
+        would begin at the clock again."""
         lines = self._lines.values()
         kept = [line for line in lines if line.key is not None or line.service > self._clock]
         self._lines = {line.client.name: line for line in kept}

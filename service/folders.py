@@ -8,11 +8,11 @@ _BEGIN = r"(?:^|(?<=[\s'\"(=]))"  # where a path may begin in a sentence
 
 
 def without_folders(message: str, *folders: Path) -> str:
-    """Return a message with shortened paths: a path inside one of `folders` begins with that
-    folder's name, and any other path keeps only the file's name.
+    """Return a message with shortened paths. A path inside one of `folders` begins with that
+    folder's name; any other path keeps only the file's name.
 
-    Names inside a network, such as /conv1/Conv, look like paths; only paths whose folders exist are
-    shortened.
+    Only paths whose folders exist are shortened, because names inside a network, such as
+    /conv1/Conv, look like paths.
     """
     for folder in folders:
         for place in dict.fromkeys((folder, folder.absolute(), folder.resolve())):

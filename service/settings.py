@@ -51,7 +51,7 @@ _DECODE_SHARE = 4
 
 
 class SettingsError(ValueError):
-    """Says which setting is invalid, with the name that the user wrote."""
+    """Says which setting is invalid. Names the flag or the variable, as the user wrote it."""
 
 
 @unique
@@ -298,7 +298,7 @@ class Settings(BaseModel):
 
     @property
     def takes(self) -> Kind:
-        """Return the highest `Kind` of image that a GPU takes; it also takes all lower kinds, so a
+        """Return the highest `Kind` of image that a GPU takes. A GPU also takes all lower kinds: a
         GPU that decodes files also resizes images."""
         if self.decode is DecodedBy.GPU:
             return Kind.JPEG
@@ -327,8 +327,8 @@ class Settings(BaseModel):
 
     @property
     def processes(self) -> int:
-        """Return how many processes may decode and run a model's images: one per thread, up to a
-        limit, or 0 for a single thread."""
+        """Return how many processes may decode and run a model's images: one per thread, but at
+        most `_MOST_PROCESSES`. The number is 0 for a single thread."""
         return min(self.thread_count, _MOST_PROCESSES) if self.thread_count > 1 else 0
 
     @property
@@ -392,7 +392,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
 
 
 def _is_name(text: str) -> bool:
-    """Return whether a text is the address or name of a machine, as in a Host header."""
+    """Return whether a text is an IP address or a host name, as in a Host header."""
     try:
         ip_address(text)
     except ValueError:
@@ -420,7 +420,7 @@ _LINKED = re.compile(r"(tcp|udp|sctp)://.*")
 
 
 def _is_service_link(key: str, value: str) -> bool:
-    """Return whether Kubernetes set a variable, such as CONVOY_SERVICE_HOST or
+    """Return whether Kubernetes sets this variable for a Service, as in CONVOY_SERVICE_HOST or
     CONVOY_PORT=tcp://..."""
     name = key.removeprefix(PREFIX)
     return bool(_SERVICE_LINK.fullmatch(name)) or (
@@ -472,8 +472,7 @@ def load_settings(
 
 @dataclass(frozen=True)
 class HubAccess:
-    """Describes how to reach a hub of models, with the variables that the hub's own programs
-    use."""
+    """Describes how to reach a hub of models. The hub's own programs use the same variables."""
 
     endpoint: str = "https://huggingface.co"
     token: str = field(default="", repr=False)
