@@ -8,20 +8,20 @@ _SOON_S = 1e-6
 
 
 class Alarm:
-    """Calls a function once, at the moment that was set last; used from one event loop."""
+    """Calls a function once, at the moment that was set last. Used from one event loop."""
 
     def __init__(
         self, ring: Callable[[float], None], clock: Callable[[], float], error_s: float
     ) -> None:
-        """Take the function `ring`, which is called with the time. The loop's timers are at most
-        `error_s` seconds late or early."""
+        """Take the function `ring`, which is called with the current time. The loop's timers ring
+        at most `error_s` seconds too late or too early."""
         self._ring = ring
         self._clock = clock
         self._error_s = error_s
         self.timer: asyncio.Handle | None = None  # while it is set
 
     def set(self, moment: float, *, exact: bool) -> None:
-        """Ring at about `moment`. If `exact`, poll the clock in each iteration of the loop shortly
+        """Ring at about `moment`. If `exact`, read the clock in each iteration of the loop shortly
         before that moment."""
         loop = asyncio.get_running_loop()
         delay = moment - self._clock()

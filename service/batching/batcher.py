@@ -11,8 +11,8 @@ has been idle longest.
 
 Each posted request gets exactly one outcome: its results; EngineFailedError if a batch with one of
 its items failed; DeadlineError once it cannot meet its deadline; or ShuttingDownError if `close`
-ran out of time. Outcomes are passed to callbacks instead of futures, because waking a task costs
-more than everything else here. A withdrawn request leaves the queue at once, and the results of its
+ran out of time. Callbacks get the outcomes. Futures would cost more than all of the batcher's own
+work, because they wake tasks. A withdrawn request leaves the queue at once, and the results of its
 running items are discarded. The items of one request may run on several engines at once.
 """
 
@@ -86,8 +86,8 @@ class _Consumer(Generic[T, R]):
         return self.task is not None and self.task.cancelling() > 0
 
     def ends_by(self, error: BaseException) -> bool:
-        """Return whether an error from `run` should end the consumer or the process rather than
-        only the batch."""
+        """Return whether an error from `run` should end the consumer or the process, and not only
+        fail the batch."""
         if isinstance(error, asyncio.CancelledError):
             return self.cancelled
         return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
@@ -96,13 +96,14 @@ class _Consumer(Generic[T, R]):
 class Batcher(Generic[T, R]):
     """Collects items into batches of at most `max_batch` for engines numbered from 0.
 
-    Each of `runs` is an engine, called with one batch at a time: it takes items in the order in
-    which they are due, and returns one result per item, in the same order. The caller bounds how
-    many items wait. `latency` is each engine's known L(n), the time of a batch of n items; `learn`
-    replaces it with a table that may have another largest n. `turns` has one object per engine,
-    which divides the engine's device among the batchers of several models in proportion to
-    `weight`. `on_batch` is called with every batch that has ended. `clock` returns seconds. Used
-    from one event loop.
+    Each of `runs` runs one batch at a time on an engine. It gets the items in their order of
+    service, and returns one result per item, in the same order. The caller bounds how many items
+    wait.
+
+    `latency` has the known L(n) of each engine, the time of a batch of n items; a later `learn` may
+    also change the largest n. `turns` has one object per engine, which divides the engine's device
+    among several models' batchers in proportion to their `weight`. `on_batch` is called after every
+    batch. `clock` returns seconds. Used from one event loop.
     """
 
     def __init__(
@@ -150,8 +151,8 @@ class Batcher(Generic[T, R]):
         return self._dispatcher.ends(self._dispatcher.first_free(self._clock()))
 
     def ran(self, engine: int = 0) -> tuple[int, int, float]:
-        """Return the number of batches that an engine has ended, the number of their items, and the
-        seconds that they took."""
+        """Return how many batches an engine has run, how many items they had, and how many seconds
+        they took."""
         return self._consumers[engine].ran
 
     def latency(self, engine: int = 0) -> Latency:
@@ -159,17 +160,16 @@ class Batcher(Generic[T, R]):
         return self._dispatcher.latency(engine)
 
     def learn(self, latency: Latency, engine: int = 0, short_s: float = SHORT_S) -> None:
-        """Replace an engine's known latency. Batches never wait if L(1) is below `short_s`."""
+        """Replace an engine's known latency. If L(1) is below `short_s`, batches never wait."""
         self._dispatcher.short_s = short_s
         self._dispatcher.learn(latency, engine)
 
     def spread(self, turns: Sequence[DeviceTurns]) -> None:
-        """Let the only engine run additional batches at the same time, in other processes: one for
-        each of `turns`. The last of them is a reserve, which runs batches from the moment when two
-        full batches wait until no item waits.
+        """Let the only engine run several batches at the same time, in other processes. Each of
+        `turns` adds one consumer with its own engine number.
 
-        Must be called before the first item arrives. Each additional batch has its own engine
-        number, as if it ran on another engine.
+        The last consumer is a reserve: it begins to take batches once two full batches wait, and
+        stops once no item waits. Must be called before the first item arrives.
         """
         if self._working or len(self._consumers) > 1:
             raise RuntimeError("call `spread` once, with one engine, before the first item arrives")
@@ -183,8 +183,8 @@ class Batcher(Generic[T, R]):
         self.serve(self._reserve.number, serves=False)
 
     def serve(self, engine: int, *, serves: bool) -> None:
-        """Let an engine take batches if `serves`. Otherwise let the engine finish its current
-        batch, and take no more."""
+        """If `serves`, let an engine take batches. Otherwise let it finish its current batch and
+        take no more."""
         self._dispatcher.serve(engine, serves=serves)
         consumer = self._consumers[engine]
         consumer.serves = serves
@@ -203,11 +203,11 @@ class Batcher(Generic[T, R]):
         cost: float = 1.0,
     ) -> Posted[T, R]:
         """Queue `items`, all or none. `then` is called once with the outcome, after `post` has
-        returned. When clients take turns, each item counts as `cost` usual items.
+        returned. When clients take turns, each item counts as `cost` usual items. If a batch with
+        one of the items fails, the items that still wait are not run.
 
         Raises DeadlineError if the items are not expected to meet their deadline, and
-        ShuttingDownError after `close`. If a batch with some of the items fails, the other items
-        are not run.
+        ShuttingDownError after `close`.
         """
         count = len(items)
         if self._closing:
@@ -244,11 +244,10 @@ class Batcher(Generic[T, R]):
                 request.fail(failure())
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Refuse new requests, finish the accepted ones, and stop.
+        """Refuse new requests, finish the accepted requests, and stop.
 
         After `timeout_s` seconds (None: no limit) the remaining requests fail with
-        ShuttingDownError, and `run` is cancelled. A second call may shorten the wait of the first
-        call.
+        ShuttingDownError, and each `run` is cancelled. A second call may set an earlier end.
         """
         self._closing = True
         if not self._working:
@@ -267,16 +266,16 @@ class Batcher(Generic[T, R]):
             self._stop()
 
     def forget(self) -> None:
-        """Drop references to the engines after closing, before the garbage collector finds the
-        batcher."""
+        """Drop the references to the engines after `close`. Otherwise the engines would stay in
+        memory until the garbage collector finds the batcher."""
         for consumer in self._consumers:
             consumer.run = _run_nothing
 
     def check_deadline(self, count: int, urgency: Urgency, client: Client = ANYONE) -> None:
         """Raise DeadlineError if `count` items that arrive now could not meet their deadline.
 
-        Some earlier items of the same client may later be refused in favour of the new items,
-        because the plan that serves the most items in time is known only when a batch begins.
+        If no other client waits, up to `Dispatcher.spare` of the client's earlier items are not
+        counted: the policy may later refuse them in favour of the new items.
         """
         if urgency.deadline == inf:
             return
@@ -339,10 +338,10 @@ class Batcher(Generic[T, R]):
         """Let the event loop read requests that have arrived, before an engine begins a batch that
         is not full.
 
-        During the batch the event loop would compete with the engine's thread for the GIL, and
-        reading requests would cost several times as much. The event loop runs at least one
-        iteration, because short batches may otherwise leave it no time. If requests arrive in
-        several steps, the loop runs until a few iterations have passed without a new request.
+        Reading them during the batch would cost several times as much, because the event loop and
+        the engine's thread would compete for the GIL. The event loop runs at least one iteration,
+        because short batches may otherwise leave it no time. If the transport receives a request in
+        several steps, the loop goes on until several iterations have passed without a new request.
         """
         most = self.latency(engine).max_batch
         depth, expected = 0, most if self._company.inside and self._company.look() else 0
@@ -393,8 +392,8 @@ class Batcher(Generic[T, R]):
             self._alarm.set(decision.look_again, exact=self._any_free())
 
     def _see_others(self, taking: _Consumer[T, R] | None = None) -> None:
-        """Note which devices other models use; the device of the consumer `taking` counts as
-        free."""
+        """Tell the dispatcher which devices other models use now. The device of the consumer
+        `taking` counts as free."""
         for consumer in self._consumers:
             if consumer.turn:
                 until = None if consumer is taking else consumer.turn.busy_until
@@ -471,8 +470,8 @@ class Batcher(Generic[T, R]):
         return ahead
 
     def _call_up(self) -> None:
-        """Let the reserve, if there is one, take batches from the moment when two full batches wait
-        until no item waits."""
+        """Let the reserve take batches once two full batches wait, and stop it once no item
+        waits."""
         reserve = self._reserve
         if reserve is None:
             return
@@ -516,7 +515,8 @@ class Batcher(Generic[T, R]):
     def _end(self, consumer: _Consumer[T, R], _: asyncio.Task[None]) -> None:
         """Note that a consumer and its last `run` have ended, which frees the engine's device.
 
-        The batcher ends with its last consumer, or when a consumer ends without `close`.
+        The batcher stops when its last consumer ends. It also stops if a consumer ends before
+        `close`, or while items wait.
         """
         self._working -= 1
         if not self._working or self._waiting or not self._closing:

@@ -2,13 +2,14 @@
 
 With HTTP, one read of a connection usually returns a whole request, and one iteration of the event
 loop reads all connections. With gRPC, receiving a request takes several iterations, and other
-requests arrive meanwhile. A short batch that begins at once would take only the first request, and
-would delay the other requests because it blocks the event loop.
+requests arrive meanwhile. If a short batch began at once, it would take only the first of these
+requests, and it would delay the others, because it blocks the event loop.
 """
 
 
 class Company:
-    """Counts requests in progress, from the arrival of their heads to their answers."""
+    """Counts the requests in progress. A request is in progress from the arrival of its head to its
+    answer."""
 
     def __init__(self) -> None:
         self.inside = 0  # now
@@ -25,8 +26,8 @@ class Company:
         self.inside -= 1
 
     def look(self) -> bool:
-        """Return whether at least two requests were in progress at the same time since the
-        second-to-last call of this method."""
+        """Return whether two or more requests were in progress at once since the second-to-last
+        call of this method."""
         most = max(self._before, self._most)
         self._before, self._most = self._most, self.inside
         return most > 1

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 
 class DeviceTurns:
-    """Gives models access to one device in turn; used from one event loop."""
+    """Gives several models access to one device in turn. Used from one event loop."""
 
     def __init__(self) -> None:
         self.members = 0
@@ -24,8 +24,8 @@ class DeviceTurns:
         self.waiting: list[DeviceTurn] = []
 
     def join(self, on_granted: Callable[[], None], weight: float = 1.0) -> "DeviceTurn":
-        """Return a turn for a new model; `on_granted` is called when the model has waited and gets
-        the device."""
+        """Return a turn for a new model. `on_granted` is called whenever the model gets the device
+        after it has waited."""
         if not weight > 0:
             raise ValueError(f"weight {weight} must be above 0")
         self.members += 1
@@ -34,10 +34,7 @@ class DeviceTurns:
 
 class DeviceTurn:
     """Gives one model access to the device: call `take` until it returns True, run a batch, call
-    `spent`.
-
-    `let_go` gives the device back.
-    """
+    `spent`. `let_go` gives the device back."""
 
     def __init__(self, turns: DeviceTurns, on_granted: Callable[[], None], weight: float) -> None:
         self._turns = turns
@@ -51,20 +48,20 @@ class DeviceTurn:
 
     @property
     def alone(self) -> bool:
-        """Return whether no other model uses the device; then no turn is needed."""
+        """Return whether no other model uses the device. If so, `take` need not be called."""
         return self._turns.members == 1
 
     @property
     def busy_until(self) -> float | None:
         """Return when another model's batch is expected to end, or None if no other model has the
-        device.
-        """
+        device."""
         holder = self._turns.holder
         return None if holder is None or holder is self else holder.until
 
     @property
     def share(self) -> float:
-        """Return the model's share of the device's time while the current models use the device."""
+        """Return the model's share of the device's time, if the models that use the device now go
+        on."""
         holder, others = self._turns.holder, self._turns.waiting
         if not others and (holder is None or holder is self):
             return 1.0
@@ -72,7 +69,8 @@ class DeviceTurn:
         return self.weight / sum(active.values())
 
     def take(self) -> bool:
-        """Return whether the model may run a batch now; if False, `on_granted` is called later."""
+        """Return whether the model may run a batch now. If not, `on_granted` is called once it
+        may."""
         turns = self._turns
         if turns.holder is self:
             if not self._used:
@@ -108,7 +106,7 @@ class DeviceTurn:
             self.waits = False
 
     def leave(self) -> None:
-        """Give the device back for good; further calls do nothing."""
+        """Give the device back for good. Further calls do nothing."""
         turns = self._turns
         self.let_go()
         turns.members -= self._member
@@ -117,8 +115,8 @@ class DeviceTurn:
             turns.holder = None
 
     def _grant(self) -> None:
-        """Give the device to the waiting model with the earliest start tag; the first of equal tags
-        wins."""
+        """Give the device to the waiting model with the earliest start tag. Among equal tags, the
+        model that has waited longest is first."""
         turns = self._turns
         turns.holder = None
         if turns.waiting:

@@ -1,6 +1,7 @@
 """Applies the policy to recent arrivals and batches.
 
-The batcher reports events and asks for decisions; the simulator does the same with its own clock.
+The batcher reports events and asks for decisions. So does the simulator in `benchmarks/simulation`,
+with its own clock.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,7 +35,7 @@ _ONE = Decision(dispatch=1)
 
 
 class _Engine:
-    """Holds the dispatcher's knowledge of one engine."""
+    """Holds what the dispatcher knows about one engine."""
 
     __slots__ = ("held", "items", "latency", "least", "pause", "serves", "short", "started")
 
@@ -50,21 +51,21 @@ class _Engine:
 
     @property
     def ends(self) -> float | None:
-        """Return when the running batch, of this or another model, is expected to end; None if no
-        batch runs."""
+        """Return when the running batch, of this or another model, is expected to end, or None if
+        no batch runs."""
         return self.started + self.latency.of(self.items) if self.items else self.held
 
     def free(self, now: float) -> float:
-        """Return when the engine is expected to be free. A batch that is t seconds late is expected
-        to end in t seconds."""
+        """Return when the engine is expected to be free. If its batch is t seconds late, the batch
+        is expected to end in t seconds from now."""
         ends = self.ends
         return now if ends is None else max(ends, 2 * now - ends)
 
     def learn(self, latency: Latency, short_s: float) -> bool:
         """Replace L(n), and return whether `short` has changed.
 
-        Batches are short if L(1) or the shortest recent batch is below `short_s`: a busy event loop
-        lengthens most batches.
+        Batches are short if L(1) is below `short_s`, or if the shortest recent batch took less than
+        `short_s`. The shortest batch counts because a busy event loop lengthens most batches.
         """
         before, self.latency = self.short, latency
         self.short = latency.known and min(latency.seconds[0], self.least) < short_s
@@ -72,7 +73,8 @@ class _Engine:
 
 
 class Dispatcher:
-    """Decides for the engines of one queue, which are numbered; times are seconds of one clock."""
+    """Decides what each engine of one queue runs next. Engines have numbers. Times are seconds of
+    one clock."""
 
     __slots__ = ("_batches", "_counted", "_engines", "_rivalry", "_traffic", "short", "short_s")
 
@@ -92,12 +94,11 @@ class Dispatcher:
 
     @property
     def spare(self) -> int:
-        """Return how many items with deadlines may be admitted beyond the items that can be in
-        time.
+        """Return how many items with deadlines may wait in addition to the items that can be done
+        in time.
 
-        The number is a full batch, so that the policy can choose which items to serve. The number
-        is 0 if batches are short, because arrivals are not tracked then and the choice would be
-        bad.
+        The number is a full batch, so that the policy can choose the items to serve. It is 0 if
+        batches are short: arrivals are not tracked then, so the policy would choose badly.
         """
         return 0 if self.short else self._engines[0].latency.max_batch
 
@@ -122,8 +123,8 @@ class Dispatcher:
         self.learn(latency, len(self._engines) - 1)
 
     def share(self, inside: int, engine: int) -> int:
-        """Return the most items that this engine's next batch may have if batches are short.
-        `inside` is the number of items that wait or that this engine runs."""
+        """Return the most items for this engine's next batch, if batches are short. `inside` is the
+        number of items that wait or that this engine runs."""
         state = self._engines[engine]
         running = [other.items for _, other in self._counted if other is not state]
         return min(state.latency.max_batch, share(inside + sum(running), 1 + len(running)))
@@ -134,12 +135,12 @@ class Dispatcher:
         self._count()
 
     def hold(self, engine: int, until: float | None) -> None:
-        """Note until when another model's batch occupies the engine's device; None if no batch
-        does."""
+        """Note when another model's batch on the engine's device is expected to end; None if no
+        such batch runs."""
         self._engines[engine].held = until
 
     def arrived(self, now: float, items: int, client: str = "", inside: int = 0) -> None:
-        """Note that items of a client arrived; `inside` is the number of the client's items that
+        """Note that items of a client arrived. `inside` is the number of the client's items that
         now wait or run."""
         if not self.short:
             self._traffic.arrived(now, items, self._engines[0].latency.seconds[0])
@@ -157,8 +158,8 @@ class Dispatcher:
             self._rivalry.served(now, clients)
 
     def answered(self, now: float, depth: int, engine: int = 0, *, failed: bool = False) -> None:
-        """Note that the engine's batch ended while `depth` items wait; failed batches do not change
-        L(n)."""
+        """Note that the engine's batch ended, and that `depth` items wait. A failed batch does not
+        change L(n)."""
         state = self._engines[engine]
         items, took_s = state.items, now - state.started
         state.items = 0
@@ -192,7 +193,8 @@ class Dispatcher:
     def decide(
         self, now: float, depth: int, claims: Sequence[Claim] = (), engine: int = 0
     ) -> Decision:
-        """Return the decision for this engine, which is free first, with `depth` waiting items.
+        """Return the decision for this engine, which is the first to be free. `depth` is the number
+        of waiting items.
 
         `claims` is empty if no item has a deadline.
         """
@@ -213,15 +215,15 @@ class Dispatcher:
         return decision
 
     def completion(self, now: float, ahead: int, items: int) -> float:
-        """Return when `items` that arrive now would be done if `ahead` items are served before
-        them."""
+        """Return when the last of `items` new items would be done, if `ahead` items are served
+        before them."""
         return completion(self._view(now, ahead, (), self.first_free(now)), ahead, items)
 
     def wait_s(self, now: float, depth: int) -> float:
         """Return the estimated seconds until running batches and `depth` waiting items are done.
 
-        An overdue batch is assumed to take as long again as it has taken. Each next batch on the
-        same engine is assumed to take at least as long as the overdue batch has taken.
+        If a batch is late and has run for t seconds, it is assumed to run for t seconds more. Each
+        later batch on the same engine is assumed to take at least t seconds.
         """
         slots = []
         for _, engine in self._counted:

@@ -26,8 +26,8 @@ _MARGIN = 2.0
 
 
 class Latency(NamedTuple):
-    """Holds the seconds of batches of 1..max_batch items. The seconds never decrease with n, and
-    are all 0 if unknown.
+    """Holds the seconds that batches of 1 to max_batch items take. The seconds never decrease with
+    n, and are all 0 if unknown.
 
     Immutable: `observed` returns a new object.
     """
@@ -70,10 +70,11 @@ class Latency(NamedTuple):
 
     @property
     def most_rivals(self) -> float:
-        """Return 2 L(max_batch) / L(1), or 0 if the latency is unknown.
+        """Return the number of clients from which on a batch may have the largest size: 2
+        L(max_batch) / L(1).
 
-        With at least this many clients, the wait for the largest batch is acceptable to every
-        client.
+        Returns 0 if the latency is unknown. "Company" in `service/batching/policy.py` explains the
+        number.
         """
         return 2 * self.seconds[-1] / self.seconds[0] if self.known else 0.0
 
@@ -85,17 +86,17 @@ class Latency(NamedTuple):
         return full * self.seconds[-1] + self.of(rest)
 
     def within(self, items: int) -> float:
-        """Return the seconds within which `items` are nearly always done, given earlier errors of
-        the estimate."""
+        """Return the seconds in which `items` are nearly always done: `of(items)`, with a margin
+        for the errors of recent predictions."""
         return self.of(items) * (1 + _MARGIN * self.error)
 
     def after(self, each_s: float) -> "Latency":
-        """Return the table for batches that take `each_s` seconds more per item, such as for
+        """Return the table for batches in which each item takes `each_s` seconds more, such as for
         decoding."""
         return Latency(tuple(took + n * each_s for n, took in enumerate(self.seconds, 1)))
 
     def observed(self, n: int, took_s: float) -> "Latency":
-        """Return the table updated by a batch of `n` that took `took_s` seconds."""
+        """Return the table after an update with a batch of `n` items that took `took_s` seconds."""
         if not self.known:
             return Latency((max(took_s, 0.0),) * len(self.seconds))
         if took_s <= 0:
@@ -118,11 +119,11 @@ class Latency(NamedTuple):
 def measure(
     run: Callable[[int], float], max_batch: int, *, budget_s: float, rounds: int = 5
 ) -> Latency:
-    """Return L(n) as the median of `rounds` calls of `run(n)`, which runs a batch and returns its
-    seconds.
+    """Return L(n), measured with `run(n)`, which runs a batch and returns its seconds. Each entry
+    is the median of up to `rounds` calls.
 
     The most informative sizes (1, max_batch, the middle between them, ...) come first. A run is
-    skipped if it would make the total exceed `budget_s`.
+    skipped if it is expected to make the total exceed `budget_s`.
     """
     times: dict[int, list[float]] = {}
     spent = 0.0
@@ -139,8 +140,8 @@ def measure(
 
 
 def _spread(max_batch: int) -> list[int]:
-    """Return sizes in the order to measure them: both ends, then the middles of gaps, as 1, 8, 4,
-    2, 6, 3, 5, 7."""
+    """Return the sizes in the order of measurement: both ends, then the middles of gaps, such as 1,
+    8, 4, 2, 6, 3, 5, 7."""
     order = [1, max_batch] if max_batch > 1 else [1]
     gaps = [(1, max_batch)]
     for low, high in gaps:  # a breadth-first search, as the list grows while it is iterated
@@ -170,8 +171,8 @@ def _around(seconds: Sequence[float], n: int) -> tuple[float, ...]:
 
 
 def _rising(seconds: Sequence[float]) -> tuple[float, ...]:
-    """Return a non-decreasing version of `seconds`: each entry becomes the mean of the maximum of
-    all entries up to it and the minimum of all entries from it on."""
+    """Return a non-decreasing version of `seconds`. Each entry becomes the mean of two numbers: the
+    maximum of the entries up to it, and the minimum of the entries from it on."""
     most = accumulate(seconds, max)
     least = reversed(list(accumulate(reversed(seconds), min)))
     return tuple((high + low) / 2 for high, low in zip(most, least, strict=True))

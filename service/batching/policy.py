@@ -13,25 +13,25 @@ L(n) is the measured latency of a batch of n items.
   a smaller batch are done sooner, but the engine's throughput is lower, which delays all waiting
   items. A smaller batch pays if the saved time, multiplied by the share of time in which the engine
   is idle, exceeds this delay. This lowers latency where L jumps or is linear.
-- **Company.** A request that arrives while a batch runs waits for that batch and for the next one.
-  So if m clients share the engines, two batches last at most m times as long as the items of the
-  client with the fewest items would take alone, which multiplies that client's latency by at most
-  m. Exception: batches are large enough for 1/m of the engines' highest throughput. Otherwise a
-  client with one image per second would cost the other clients more than its share.
+- **Company.** A request that arrives while a batch runs waits for that batch and then for its own.
+  If m clients share the engines, batches are small enough that two of them take at most m times
+  L(k), where k is the fewest items that a client has inside. So sharing multiplies that client's
+  latency by at most m. Exception: a batch may always be large enough for 1/m of the engines'
+  highest throughput. Otherwise a client with one image per second would cost the others too much.
 - **Time.** A batch is dispatched at once, unless expected arrivals (`service/batching/traffic.py`)
   make waiting pay. The throughput in items per second must be higher with the arrivals than
-  without, both for this batch alone and for this batch and the next together. This merges groups of
-  clients: if eight steady clients form two batches of four, four clients are about to send while
-  the other four wait, and L(8) is less than 2 L(4). Batches with L(1) under `SHORT_S` never wait
-  here: the batcher only lets the event loop read requests that have arrived.
+  without, both for this batch alone and for this batch and the next together. Example: eight steady
+  clients form two batches of four. While four clients wait, the other four are about to send. If
+  L(8) is less than 2 L(4), the policy waits for them. If L(1) is below `SHORT_S`, the policy never
+  waits; the batcher then only lets the event loop read requests that have arrived.
 - **Deadlines.** An item that cannot meet its deadline is refused as soon as that is known. Batches
   are no larger than their deadlines allow. If the nearest deadline is closer than a full batch
   takes, several plans are compared (`_plan`). The best plan serves the most items in time: waiting
   items, and the arrivals expected at the recent rate. A plan may drop items at the front, like the
   early drop of Nexus (Shen et al. 2019, section 6.3). An item has less weight if its client has
-  more items waiting, and more weight if its priority is higher (`Claim.weight`). The queue of a
-  client that is alone may hold a full batch of items more than can be in time, so that a plan can
-  choose among items.
+  more items waiting, and more weight if its priority is higher (`Claim.weight`). If only one client
+  waits, it may queue a full batch more than can be done in time, so that a plan can choose among
+  its items.
 """
 
 from collections.abc import Sequence, Set
@@ -89,8 +89,8 @@ class Urgency(NamedTuple):
 
     @property
     def level(self) -> int:
-        """Return the priority: the default for 0, and the lowest for any number beyond the
-        lowest."""
+        """Return the priority. A priority of 0 means the default, and numbers above the lowest mean
+        the lowest."""
         return min(self.priority or DEFAULT_PRIORITY, LOWEST_PRIORITY)
 
 
@@ -115,7 +115,7 @@ class Slot(NamedTuple):
 
 
 class Rivals(NamedTuple):
-    """Describes the clients that currently share the engines."""
+    """Describes the clients that share the engines now."""
 
     clients: int = 1
     lightest: int = 1  # images that the lightest has inside at most
@@ -125,8 +125,8 @@ ALONE = Rivals()
 
 
 class View(NamedTuple):
-    """Describes a batcher's state for the engine that is free first; times are seconds of its
-    clock."""
+    """Holds a batcher's state, for a decision about the engine that is free first. Times are
+    seconds of the batcher's clock."""
 
     now: float
     depth: int  # items that wait
@@ -148,7 +148,8 @@ class View(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Describes the next action of a batcher; `refused` has indices of `View.claims`."""
+    """Says how many items a batcher dispatches now, when it decides again, and which requests it
+    refuses (as indices of `View.claims`)."""
 
     dispatch: int = 0  # items, the first that are not refused
     look_again: float = inf
@@ -157,8 +158,8 @@ class Decision(NamedTuple):
 
 
 def urgency_of(started: float, timeout_s: float | None, priority: int) -> Urgency:
-    """Return the urgency of a request that began to arrive at `started`. None or 0 means that the
-    client gave no timeout or priority."""
+    """Return the urgency of a request that began to arrive at `started`. A timeout of None and a
+    priority of 0 mean that the client gave none."""
     if timeout_s is None and not priority:
         return NO_HURRY
     return Urgency(inf if timeout_s is None else started + timeout_s, priority)
@@ -173,12 +174,14 @@ def due(now: float, urgency: Urgency = NO_HURRY) -> float:
 
 
 def completion(view: View, ahead: int, items: int) -> float:
-    """Return when `items` that arrive now would be done if `ahead` items are served before them."""
+    """Return when the last of `items` new items would be done, if `ahead` items are served before
+    them."""
     return _free(view) + seconds_of(view.slots, ahead + items)
 
 
 def share(inside: int, engines: int) -> int:
-    """Return the most items that a short batch may have if `inside` items wait or run on `engines`.
+    """Return the most items that a short batch may have. `inside` items wait or run on this number
+    of `engines`.
 
     A larger batch would leave another engine idle, because clients send nothing while they wait for
     the batch's answers.
@@ -187,7 +190,7 @@ def share(inside: int, engines: int) -> int:
 
 
 def seconds_of(slots: Sequence[Slot], items: int) -> float:
-    """Return the seconds until `items` are done, counted from the moment the first of `slots` is
+    """Return the seconds until `items` are done, from the moment at which the first of `slots` is
     free.
 
     Each batch goes to the engine that is free first.
@@ -224,7 +227,8 @@ def _free(view: View) -> float:
 
 
 def _bearable(view: View) -> int:
-    """Return the largest size of a batch that the client with the fewest images can wait for."""
+    """Return the largest size of a batch while several clients share the engines, see "Company"
+    above."""
     latency, (clients, lightest) = view.latency, view.rivals
     seconds = latency.seconds
     if clients == 1 or latency.most_rivals <= clients:
@@ -241,7 +245,7 @@ def _bearable(view: View) -> int:
 def _size(view: View, most: int) -> int:
     """Return the best size of a batch of at most `most` items.
 
-    Each smaller batch is compared with the largest one: the time that it saves, and that it costs.
+    Each smaller size is compared with the largest: the time saved, and the time lost.
     """
     seconds = view.latency.seconds
     most = min(most, _bearable(view))
@@ -272,8 +276,8 @@ def _size(view: View, most: int) -> int:
 
 
 def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
-    """Return the moment until which waiting pays, and how many items should be waiting by then. The
-    moment is None if waiting does not pay."""
+    """Return the moment until which waiting pays, and the number of items with which the wait may
+    end earlier. The moment is None if waiting does not pay."""
     latency = view.latency
     most = _bearable(view)
     best, moment, enough = _GAIN, None, 0
@@ -299,7 +303,7 @@ def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
 
 
 def _by_deadlines(view: View) -> Decision:
-    """Return the decision for waiting items of which at least one has a deadline."""
+    """Return the decision if at least one waiting item has a deadline."""
     slots, latency = view.slots, view.latency
     free, busy = slots[0].free, view.busy_until is not None
     claims = [
@@ -336,12 +340,13 @@ def _indices_of(requests: Set[int], claims: Sequence[Claim]) -> tuple[int, ...]:
 
 
 def _plan(view: View, claims: Sequence[Claim]) -> tuple[Set[int], int]:
-    """Return which of the first requests to refuse, and the size of the batch to dispatch then.
+    """Return the requests to refuse, which are at the front, and the size of the batch to dispatch
+    after them.
 
-    The batch is the first batch of the best plan: the plan with the highest total weight of items
-    that are served in time. The items are the waiting ones and the arrivals expected at the recent
-    rate. An expected item has the lowest weight of all waiting items, and as much time as the
-    waiting item with the most time left.
+    The result is the beginning of the best plan: the plan with the highest total weight of items
+    that are served in time. Plans cover the waiting items and the arrivals expected at the recent
+    rate. An expected item gets the lowest weight of the waiting items, and as much time as the
+    waiting item with the latest deadline.
     """
     now, latency = view.now, view.latency
     part = -(-latency.max_batch // _PARTS)  # items that are planned as one
@@ -385,13 +390,14 @@ def _first_batch(
     deadlines: Sequence[float],
     weights: Sequence[float],
 ) -> tuple[int, int]:
-    """Return how many of the first parts to drop, and how many of the next form the first batch.
+    """Return how many of the first parts to drop, and how many of the next parts form the first
+    batch.
 
     A part is a group of `part` items. For each part, `comes` has the moment at which its last item
     arrives, `deadlines` its nearest deadline, and `weights` its total weight. A plan serves the
-    parts in order, each batch on the engine that is free first, in the time of the fastest engine.
-    The best plan serves the most weight in time. Among equal plans, the best is the plan that keeps
-    the engines busy for the shortest time.
+    parts in order. Each batch runs on the engine that is free first, and is assumed to take as long
+    as on the fastest engine. The best plan serves the most weight in time. Among equally good
+    plans, the plan that keeps the engines busy for the shortest time wins.
     """
     largest = slots[0].latency.max_batch
     seconds = [
@@ -430,8 +436,8 @@ def _first_batch(
 
 
 def _fitting(latency: Latency, deadlines: Sequence[float], start: float) -> int:
-    """Return how many of the first items can run in one batch from `start` on, so that all are in
-    time."""
+    """Return how many of the first items can be in one batch that begins at `start`, so that all of
+    them are in time."""
     earliest = inf
     for n, deadline in enumerate(deadlines[: latency.max_batch], 1):
         earliest = min(earliest, deadline)

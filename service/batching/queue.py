@@ -1,11 +1,10 @@
-"""Queues requests: clients take turns, and each client's requests are served in the order they are
-due.
+"""Queues requests. Clients take turns, and the requests of one client are served in the order in
+which they are due.
 
-Among clients whose next requests have the same priority, the client with the least service is next;
-service is the total cost of its items (`service/fair_queue.py`). Among different priorities, the
-request that is due first is next. A request is treated as if it had arrived no earlier than its
-client's last turn. Otherwise a client with old requests would go before other clients again and
-again.
+If the next requests of all clients have the same priority, the client with the least service is
+next (`service/fair_queue.py`). Otherwise the request that is due first is next. A request is
+treated as if it had arrived no earlier than its client's last turn. Otherwise a client with old
+requests would go before other clients again and again.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ _LEVEL = 1e6
 
 
 class BatchResult(NamedTuple, Generic[R]):
-    """Holds a request's results in the order of its items, and the times for its last batch."""
+    """Holds a request's results in the order of its items, and facts about its last batch."""
 
     results: list[R]
     batch_size: int  # items in that batch, of all requests
@@ -40,7 +39,7 @@ class BatchResult(NamedTuple, Generic[R]):
 
 
 class BatchRecord(NamedTuple):
-    """Records one batch that ended, for metrics."""
+    """Holds facts about one batch that ended, for metrics."""
 
     size: int
     compute_s: float
@@ -53,7 +52,7 @@ OnOutcome = Callable[[BatchResult[R] | ServiceError], None]
 
 @dataclass(eq=False, slots=True)
 class Posted(Generic[T, R]):
-    """Holds a posted request, whose items are dispatched in order."""
+    """Holds a posted request. Its items are dispatched in order."""
 
     waiting: "Backlog[T, R]"
     items: tuple[T, ...]
@@ -67,8 +66,8 @@ class Posted(Generic[T, R]):
     parts: dict[int, list[R]] = field(default_factory=dict)  # see `gather`
 
     def gather(self, first: int, results: list[R]) -> list[R]:
-        """Store the results of the items from `first` on. Return all results once they are
-        complete; until then an empty list.
+        """Store results, of which the first belongs to item `first`. Return all results once they
+        are complete, and an empty list until then.
 
         The parts of a request may run on several engines, and end in any order.
         """
@@ -124,7 +123,7 @@ Stretch = tuple[Posted[T, R], int]
 
 
 class Backlog(Generic[T, R]):
-    """Holds requests that have items not yet dispatched."""
+    """Holds the requests with waiting items."""
 
     def __init__(self) -> None:
         self._queue: FairQueue[Posted[T, R]] = FairQueue(_due_by_turns)
@@ -145,9 +144,9 @@ class Backlog(Generic[T, R]):
 
     def ahead_of(self, items: int, client: Client, due: float, urgency: Urgency, spare: int) -> int:
         """Return how many items would be served before the last of `items` new items, which are due
-        at `due`.
+        at the time `due`.
 
-        If no other client waits, up to `spare` of the client's own items with a deadline are not
+        If no other client waits, up to `spare` of the client's own items with deadlines are not
         counted.
         """
         if not self.depth:
@@ -173,7 +172,7 @@ class Backlog(Generic[T, R]):
         return int(own + better + alike)
 
     def enter(self, request: Posted[T, R]) -> int:
-        """Insert a request behind the requests of the same client that are due no later.
+        """Insert a request after the client's requests that are due no later.
 
         Returns how many items of the client now wait.
         """
@@ -241,7 +240,7 @@ class Backlog(Generic[T, R]):
         return Batch(now, items, parts)
 
     def _counts(self, limit: int, now: float) -> dict[Posted[T, R], int]:
-        """Take `limit` items, and return how many of them each request has."""
+        """Take `limit` items, and return the number of items taken from each request."""
         counts: dict[Posted[T, R], int] = {}
         if alone := self._alone:
             for request in alone:
@@ -262,7 +261,8 @@ class Backlog(Generic[T, R]):
         return list(_stretches(self._queue.copy(), self.depth, now))
 
     def claims(self, now: float) -> Sequence[Claim]:
-        """Return the claims of the waiting requests in order; empty if no request has a deadline.
+        """Return the claims of the waiting requests in order, or nothing if no request has a
+        deadline.
 
         The waiting items of each client have the same total weight, so that a client gains nothing
         by sending more. An item of a higher priority weighs more than all items of lower
@@ -284,7 +284,7 @@ class Backlog(Generic[T, R]):
 
 
 def call_safely(then: Callable[[Any], None], outcome: Any) -> None:
-    """Call a callback, and log its exception instead of raising it, so that the caller goes on."""
+    """Call a callback. If it raises an exception, log the exception, so that the caller goes on."""
     try:
         then(outcome)
     except Exception as error:  # noqa: BLE001  the event loop logs it
@@ -293,8 +293,8 @@ def call_safely(then: Callable[[Any], None], outcome: Any) -> None:
 
 
 def _goes_behind(last: Posted[T, R], request: Posted[T, R]) -> bool:
-    """Return whether a request has no urgency, comes from the client of `last`, and is due no
-    earlier than `last`."""
+    """Return whether a request belongs directly behind the request `last`: it has no urgency and
+    the same client, and is due no earlier."""
     return (
         request.urgency is NO_HURRY
         and request.client.name == last.client.name
@@ -303,9 +303,11 @@ def _goes_behind(last: Posted[T, R], request: Posted[T, R]) -> bool:
 
 
 def _stretches(queue: FairQueue[Posted[T, R]], limit: int, now: float) -> Iterator[Stretch[T, R]]:
-    """Yield requests in the order of service, each with the number of its items that are next.
+    """Yield requests in the order of service, each with the number of its items that are served
+    then.
 
-    The numbers add up to `limit`. The items are removed from `queue`, but no request is changed.
+    The numbers add up to `limit`, and a request may appear several times. The served items are
+    removed from `queue`, but no request is changed.
     """
     left: dict[Posted[T, R], int] = {}  # of those that are served in part
     while limit > 0:

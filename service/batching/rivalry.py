@@ -1,8 +1,7 @@
-"""Tracks the clients of the last second, and the number of images in progress of the client that
-has the fewest.
+"""Tracks the clients of the last second, and how few images a client has in progress.
 
-A running batch delays the requests that arrive while it runs. So the known clients limit how long a
-batch may last (`service/batching/policy.py`).
+A running batch delays the requests that arrive while it runs. So the policy
+(`service/batching/policy.py`) uses both numbers to limit how long a batch may last.
 """
 
 from collections import OrderedDict
@@ -12,8 +11,8 @@ from service.batching.policy import ALONE, PATIENCE_S, Rivals
 
 
 class Rivalry:
-    """Remembers each client for PATIENCE_S after its last request, or after the last batch with one
-    of its images. Callers pass the time."""
+    """Remembers each client for PATIENCE_S seconds after its last request, or after the last batch
+    with one of its images. Callers pass the time."""
 
     def __init__(self) -> None:
         # For each client: the time of its last request, its most items in progress, and since when.
@@ -34,8 +33,8 @@ class Rivalry:
                 self._clients[client] = (now, *self._clients.pop(client)[1:])
 
     def rivals(self, now: float, most: float) -> Rivals:
-        """Return the clients of the last second. If there are `most` clients or more, return only
-        their number."""
+        """Return the clients of the last second. If they are `most` or more, return only their
+        number."""
         clients = self._clients
         while clients and next(iter(clients.values()))[0] < now - PATIENCE_S:
             clients.popitem(last=False)

@@ -2,8 +2,9 @@
 
 Arrivals follow two kinds of events: answers, after which clients send their next requests, and the
 first arrival of a burst. After each event, arrivals are counted in 16 bins over one window, which
-is a little shorter than L(1), the time of the shortest batch. For the end of each bin two moving
-averages are learnt: the number of arrivals by then, and their excess over an even spread.
+is a little shorter than L(1), the time of the shortest batch. For each bin, two moving averages are
+learnt: the number of arrivals by the end of the bin, and the excess of this number over an even
+spread.
 
 Poisson arrivals of any rate are spread evenly, so their excess is noise. An excess counts as
 evidence only if it is sizeable and above three standard errors. Without evidence no batch waits.
@@ -40,7 +41,7 @@ _NEWEST_BATCH = 0.005
 
 
 class Prospect(NamedTuple):
-    """Describes the arrivals still expected in the window after answers, or after a burst began."""
+    """Describes the arrivals that are still expected in the window of an event."""
 
     since: float  # clock seconds of the event
     more: float  # items still expected in its window
@@ -48,7 +49,7 @@ class Prospect(NamedTuple):
 
 
 class Echo:
-    """Learns how many items arrive after a recurring event, and when."""
+    """Learns how many items arrive after a recurring event, and when they arrive."""
 
     def __init__(self) -> None:
         self._opened = -inf
@@ -72,8 +73,8 @@ class Echo:
         return now < self._opened + self._window
 
     def happened(self, now: float, weight: int, window_s: float) -> None:
-        """Begin a window of `window_s` seconds after an event. `weight` is the number of arrivals
-        that would follow if each answer of the event caused one arrival."""
+        """Begin a window of `window_s` seconds after an event. `weight` is the number of answers in
+        the event, or 1 for a burst; the averages are per unit of weight."""
         self._learn()
         self._opened, self._weight, self._window = now, weight, window_s
 
@@ -132,10 +133,10 @@ class Echo:
 
 
 class Traffic:
-    """Tracks the arrivals and batches that the dispatcher reports; callers pass the time.
+    """Tracks the arrivals and batches that the dispatcher reports. Callers pass the time.
 
-    Each engine has its own `Echo` of answers, because windows after answers of several engines
-    would overlap.
+    Each engine has its own `Echo` of answers, because the windows after the answers of several
+    engines would overlap.
     """
 
     def __init__(self, engines: int = 1) -> None:
@@ -193,10 +194,10 @@ class Traffic:
         alone: bool,
         engine: int = 0,
     ) -> None:
-        """Note that a batch of `items` ended; `alone` means that no other item waits.
+        """Note that a batch of `items` ended. `alone` means that no other item waits.
 
-        Arrivals after a single item that was alone are not learnt, because no other item could
-        have waited for them.
+        Nothing is learnt from arrivals after a single item that was alone, because no other item
+        could have waited for them.
         """
         self._busy_s += _NEWEST_BATCH * (took_s - self._busy_s)
         self._items += _NEWEST_BATCH * (self._came - self._items)
