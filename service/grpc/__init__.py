@@ -26,9 +26,9 @@ def port_of(repository: Repository, settings: Settings) -> "GrpcPort | None":
 def max_arriving(settings: Settings) -> int:
     """Return the number of messages that may arrive at once.
 
-    At most as many messages may arrive as images may wait. grpcio does not tell the length of a
-    message in advance, so each message is assumed to have the maximum length. All messages together
-    may take a fixed share of the memory.
+    It is at most the number of images that may wait or run. All messages together may also take no
+    more than a fixed share of the memory. Each message is assumed to have the maximum length,
+    because grpcio does not tell a message's length in advance.
     """
     room = available_memory() // _SHARE
     return max(1, min(settings.max_queue + settings.max_batch, room // settings.max_body_bytes))

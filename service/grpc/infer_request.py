@@ -115,7 +115,7 @@ class Message(NamedTuple):
 
 
 def read_message(data: bytes) -> Message:
-    """Return the request in a message; the elements of tensors are not read yet.
+    """Parse a message, except for the elements of its tensors.
 
     Raises BadRequestError for a malformed message, and PayloadTooLargeError if it has more fields
     than any request needs.
@@ -170,7 +170,7 @@ def encoded_varint(number: int) -> bytes:
 def infer_request(
     message: Message, info: ModelInfo, max_images: int, regions: Regions | None = None
 ) -> InferRequest:
-    """Return a request with its images; the images may be views of the message.
+    """Return a request with its images, which may be views of the message.
 
     The time is proportional to the message's length. Raises the errors of `understand`.
     """
@@ -220,7 +220,7 @@ def infer_request(
 
 
 def _plain(parameters: Any) -> dict[str, Any]:
-    """Return parameters with the types that JSON has."""
+    """Return the parameters of a message as a dictionary with the types of JSON."""
     if not parameters:
         return {}
     plain = {}
@@ -280,8 +280,8 @@ class _TypedElements:
 
 
 def _small_numbers(data: bytes | memoryview, expected: int) -> NDArray[np.uint8]:
-    """Return the numbers in varints. Each is at most 255: numbers below 128 have one byte, larger
-    numbers have two."""
+    """Decode varints, which must be at most 255. Numbers below 128 have one byte, larger numbers
+    have two."""
     encoded = np.frombuffer(data, np.uint8)
     check_size(int(np.count_nonzero(encoded < 0x80)), expected)
     parts, begin = [encoded[:0]], 0

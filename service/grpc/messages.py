@@ -57,7 +57,7 @@ def coding_of(data: bytes) -> str:
 
 
 def fill(kind: Any, fields: Any) -> bytes:
-    """Return a serialized message with these fields; fields that the message type lacks are
+    """Return a serialized message with these fields. Fields that the message type lacks are
     ignored."""
     message = kind()
     ParseDict(msgspec.to_builtins(fields), message, ignore_unknown_fields=True)

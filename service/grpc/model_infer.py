@@ -1,4 +1,4 @@
-"""Answers a ModelInferRequest with the same `Request` as over HTTP."""
+"""Answers a ModelInferRequest with a `Request`, the class that HTTP uses too."""
 
 import asyncio
 from time import perf_counter
@@ -105,7 +105,7 @@ class _Exchange:
             del self._outcome, outcome
 
     async def _made(self, scored: Scored) -> bytes:
-        """Format a long answer in a thread, and return the message."""
+        """Create the message of a long answer in a thread."""
         made: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._outcome = made  # so that it also gets errors, as if the call gives way
         self._request.aside(self._format, scored, made.set_result)

@@ -108,16 +108,16 @@ _Answer = tuple[bytes, Held | None]
 
 
 class _LeftError(Exception):
-    """Says that the client has left the call; its connection may still be in use."""
+    """Says that the client has left the call. Other calls may still use the client's connection."""
 
 
 class _NotReadError(Exception):
-    """Says that the client does not read an answer. No status can be sent then, so the client's
+    """Says that the client does not read its answer. It would not read a status either, so its
     connection is closed."""
 
 
 class _Flow:
-    """Counts the bytes of a stream's messages in progress, and of the answers that its client has
+    """Limits the bytes of a stream: its messages in progress, and the answers that its client has
     not read."""
 
     def __init__(self, task: "asyncio.Task[Any] | None") -> None:
@@ -136,15 +136,15 @@ class _Flow:
         await asyncio.sleep(max(0.0, self._pause_until - asyncio.get_running_loop().time()))
 
     def refused(self, error: ServiceError) -> None:
-        """Note that a message was refused. If the error is temporary, the next message waits, as a
-        client of unary calls would wait."""
+        """Note that a message was refused. After a temporary error the stream pauses, as a client
+        of unary calls would, before it takes the next message."""
         if isinstance(error, RetryableError):
             pause_s = min(error.retry_after_s, _PAUSE_S)
             self._pause_until = asyncio.get_running_loop().time() + pause_s
 
     @property
     def _unread(self) -> int:
-        """Return how many bytes wait to be read."""
+        """Return how many bytes of answers the client has not read."""
         self._held = [held for held in self._held if held.bytes]
         return sum(held.bytes for held in self._held)
 
@@ -234,7 +234,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _counted(self, behaviour: Behaviour) -> Behaviour:
         """Return a function that runs `behaviour` and marks the call's connection as busy
-        meanwhile. The function closes the connection if the client does not read the answer."""
+        meanwhile. It closes the connection if the client does not read the answer."""
 
         async def counted(messages: Any, context: Context) -> None:
             connections, peer = self._connections, peer_of(context.peer())
@@ -336,7 +336,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
                 flow.release()
 
     async def _inflated(self, data: bytes, caller: Client) -> bytes:
-        """Return a message after decompressing it if needed. Raises PayloadTooLargeError and
+        """Return a message, decompressed if it was compressed. Raises PayloadTooLargeError and
         BadRequestError."""
         coding, most = coding_of(data), self._repository.max_body_bytes
         if not coding:
@@ -364,8 +364,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _streamed(
         self, data: bytes | ServiceError, length: int, context: Context, flow: "_Flow"
     ) -> "_Answer":
-        """Return the answer to one message of a stream; an error is also an answer, after which the
-        stream continues. `length` is the number of bytes received."""
+        """Return the answer to one message of a stream, of which `length` bytes were received. An
+        error is also an answer: the stream continues after it."""
         try:
             with self._admitted(_STREAM, context) as record:
                 record.bytes_in = length
@@ -386,8 +386,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             flow.changed.set()
 
     def _held(self, record: RequestRecord, count: int, task: "asyncio.Task[Any] | None") -> Held:
-        """Return a reservation for the bytes of an answer that waits to be read. If the reservation
-        gives way to another client, `task` is cancelled."""
+        """Return a reservation for the bytes of an answer that waits to be read. If the bytes are
+        needed for another client, `task` is cancelled."""
         cancel = partial(_cancel, task)
         held = Held(self._repository.room, record.caller, cancel)
         try:
@@ -442,7 +442,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
                 await self._write(context, answer.SerializeToString(), None)
 
     async def _health(self, asked: Any) -> Mapping[str, Any]:
-        """Return a service's health: of the model with the service's name, or of all models."""
+        """Return the health of the model that the service is named after. Without a name, or for
+        the inference service, return the health of all models."""
         if asked.service in ("", INFERENCE):
             check_ready = self._repository.check_ready
         else:
@@ -457,7 +458,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     @contextmanager
     def _admitted(self, path: str, context: Context) -> Iterator[RequestRecord]:
-        """Count a request while it runs. Raises ServiceError if it is refused or fails."""
+        """Admit a request, and count it while it runs. Raises ServiceError if the request is
+        refused or fails."""
         headers = {
             name.encode(): value if isinstance(value, bytes) else value.encode()
             for name, value in context.invocation_metadata()

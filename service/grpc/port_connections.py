@@ -1,9 +1,10 @@
-"""Limits the connections of the gRPC port like HTTP's: in total, and from one address.
+"""Limits the connections of the gRPC port as HTTP's connections are limited: in total, and per
+address.
 
 grpcio accepts connections itself and does not expose them. So whenever the port's listener has a
 connection to accept, this module lists the sockets of the process and counts the new ones. If a
-limit is reached, it shuts down the connection that has been silent longest, or the new one if none
-is silent.
+limit is reached, the module shuts down the connection that has been silent longest, or the new
+connection if none is silent.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ Peer = tuple[str, int]  # address and port
 
 
 def peer_of(text: str) -> Peer:
-    """Return the peer in grpcio's form, such as ipv4:1.2.3.4:5 or ipv6:%5B::1%5D:5."""
+    """Parse a peer as grpcio writes it, such as ipv4:1.2.3.4:5 or ipv6:%5B::1%5D:5."""
     kind, _, rest = unquote(text).partition(":")
     host, _, port = rest.rpartition(":")
     return (_plain(host.strip("[]")), int(port)) if kind in ("ipv4", "ipv6") else ("", 0)
@@ -48,7 +49,7 @@ def _plain(host: str) -> str:
 
 
 class _Seen(Connection):
-    """Represents one connection, found by its file descriptor in grpcio."""
+    """Represents one connection of grpcio, by the connection's file descriptor."""
 
     def __init__(self, file: int, number: int, peer: Peer, busy: Counter[Peer], now: float) -> None:
         self.address = network_of(peer[0])
@@ -98,7 +99,7 @@ class _Seen(Connection):
 
 
 class PortConnections:
-    """Counts the connections of one port of this process; used from its event loop."""
+    """Counts the connections of one port of this process. Used from the port's event loop."""
 
     def __init__(self, port: int, limits: Limits) -> None:
         self._port, self._every_s = port, limits.sweep_s
@@ -127,8 +128,8 @@ class PortConnections:
 
     @contextmanager
     def busy(self, peer: Peer) -> Iterator[None]:
-        """Count a request on a peer's connection. The connection does not count as silent while it
-        has requests."""
+        """Count a request on a peer's connection. While a connection has requests, it does not
+        count as silent."""
         self._busy[peer] += 1
         try:
             yield
@@ -147,7 +148,7 @@ class PortConnections:
 
     def received(self, peer: Peer) -> int | None:
         """Return how many bytes a peer has sent, or None if that is unknown, for example just after
-        it connected."""
+        the peer connected."""
         seen = self._by_peer.get(peer)
         return None if seen is None else seen.received()
 
@@ -207,9 +208,9 @@ class PortConnections:
 def _sockets(
     port: int, known: frozenset[int]
 ) -> tuple[Mapping[int, tuple[int, Peer] | None], frozenset[int]]:
-    """Return the sockets of this process that are not `known`, and the inode numbers of all its
-    sockets. A connection of the port comes with its file descriptor and peer; any other socket
-    comes with None."""
+    """Return the sockets of this process that are not `known`, by their inode numbers, and the
+    inode numbers of all its sockets. A connection of the port has a file descriptor and a peer; any
+    other socket has None."""
     found: dict[int, tuple[int, Peer] | None] = {}
     every = set()
     for file, number in _own_sockets():

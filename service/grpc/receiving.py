@@ -7,9 +7,9 @@ copies the pieces one by one while it holds the interpreter's lock, and then joi
                                  └─ many ── the client's turn ── memory ── copied in a thread
 
 A copy of 20 MB needs 5,000 memory pages that the process does not have yet, so the memory is
-requested first, without the lock. The client's frames determine the length of the pieces. Copying
-short pieces takes longer, and the client's next long message then waits for a multiple of the
-copying time.
+requested first, without the lock. The client's frames determine the length of the pieces, and short
+pieces take longer to copy. So after a slow copy, the client's next long message waits for a
+multiple of the copying time.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ def bytes_received(connection: socket.socket) -> int | None:
 
 @dataclass(slots=True)
 class _Turn:
-    """Makes a client's long messages wait for each other, so that one is copied at a time."""
+    """Lets the long messages of one client wait for each other, so that one is copied at a time."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
@@ -71,11 +71,11 @@ class _Turn:
 
 
 class Receiver:
-    """Receives the messages of one port; used from its event loop."""
+    """Receives the messages of one port. Used from the port's event loop."""
 
     def __init__(self, received: Callable[[Any], int | None]) -> None:
-        """Take `received`, which returns how many bytes the connection of a context has received,
-        or None."""
+        """Take `received`. It returns how many bytes the connection of a call's context has
+        received, or None if that is unknown."""
         self._received = received
         self._turns: dict[str, _Turn] = {}
         self._thread = ThreadPoolExecutor(1, "receive")
@@ -112,8 +112,8 @@ class Receiver:
         return await _finished(self._copy(reading, client, count or 0))
 
     def _count(self, context: Any, before: int | None) -> int | None:
-        """Return how many bytes have arrived since an earlier total of `before`, or in total if
-        `before` is None."""
+        """Return how many bytes have arrived since the total was `before`. If `before` is None,
+        return the total."""
         now = self._received(context)
         return None if now is None else now - (before or 0)
 
@@ -167,7 +167,7 @@ class Receiver:
 
 
 async def _finished(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of work that must be finished, because grpcio would otherwise keep the
+    """Return the result of work, and finish the work in any case: otherwise grpcio would keep the
     message. If the caller is cancelled, CancelledError is raised once the work has ended."""
     task = asyncio.ensure_future(work)
     cancelled = False
@@ -182,7 +182,7 @@ async def _finished(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _copied(reading: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that has nothing left to await."""
+    """Return the result of a coroutine that awaits nothing any more."""
     try:
         reading.send(None)
     except StopIteration as read:
@@ -200,8 +200,8 @@ def _timed(reading: Coroutine[Any, Any, T], count: int) -> tuple[T, float]:
 
 
 def _touch(count: int) -> None:
-    """Request `count` bytes of memory from the system without the lock, so that the next allocation
-    gets them.
+    """Request `count` bytes of memory from the system without the interpreter's lock. The next
+    allocation then gets this memory.
 
     The function allocates and frees two blocks. When the first block is freed, glibc returns its
     memory to the system, but keeps blocks of this size from then on. So the memory of the second
