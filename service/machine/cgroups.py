@@ -38,8 +38,8 @@ def available_memory() -> int:
 
 
 def memory_share(groups: Path = GROUPS, mount: Path = MOUNT) -> float:
-    """Return the share of the memory limit that is in use: the largest share over all control
-    groups, or 0 if there is no limit.
+    """Return the share of the memory limit that is in use. Of several control groups, the group
+    with the largest share counts. Without a limit the share is 0.
 
     Cached files, which the system could drop, do not count as in use.
     """
@@ -95,7 +95,7 @@ def _folders(controller: str, groups: Path, mount: Path) -> Iterator[tuple[Path,
 
 
 def _limit(text: str) -> float:
-    """Return the number in the text, or the first divided by the second if there are two; inf means
+    """Return the limit in a text, which has one number, or two numbers to divide. Returns inf for
     no limit."""
     try:
         limit, period = map(float, f"{text} 1".split()[:2])

@@ -1,5 +1,5 @@
-"""Determines whether this process is near a memory limit, at which the system would end the
-process.
+"""Determines whether this process is near a memory limit. At a limit, the system would end the
+process or refuse it memory.
 
 - Limit of the control group: the memory in use that cannot be reclaimed, as a share of
   `memory.max`.
@@ -52,8 +52,8 @@ def resident_bytes() -> int:
 
 
 def _bytes_of(column: int) -> int:
-    """Return a column of /proc/self/statm, converted from pages to bytes; 0 on systems without that
-    file."""
+    """Return a column of /proc/self/statm, converted from pages to bytes. Return 0 on systems
+    without that file."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             pages = int(file.read().split()[column])
@@ -76,44 +76,44 @@ def keep_free_memory() -> None:
 def give_back_free_memory() -> None:
     """Give the free memory inside this process back to the system.
 
-    glibc keeps free memory that lies below memory in use: 70 MB after a version of SqueezeNet was
-    freed.
+    By itself, glibc keeps free memory at addresses below memory in use. It kept 70 MB after a
+    version of SqueezeNet was freed.
     """
     _glibc("malloc_trim", 0)
 
 
 def give_back_garbage() -> None:
-    """Give free memory back to the system after a run of the garbage collector.
+    """Run the garbage collector, and then give free memory back to the system.
 
-    An idle process does not run its collector, which would free 20 MB of gRPC streams that have
-    ended.
+    The collector does not run by itself in an idle process, which then keeps 20 MB of gRPC streams
+    that have ended.
     """
     gc.collect()
     give_back_free_memory()
 
 
 def share_one_arena() -> None:
-    """Make threads that start from now on allocate from a single glibc arena.
+    """Make all threads that start from now on allocate from a single glibc arena.
 
-    Free memory at the end of any other arena is not given back: after gRPC messages of 20 MB, that
-    was 65 MB per arena.
+    glibc does not give back free memory at the end of other arenas: after gRPC messages of 20 MB,
+    this was 65 MB per arena.
     """
     _glibc("mallopt", _ARENAS, 1)
 
 
 def _glibc(name: str, *numbers: int) -> None:
-    """Call a function of glibc; other C libraries lack it."""
+    """Call a function of glibc. Do nothing if another C library is used."""
     function = getattr(ctypes.CDLL(None), name, None)
     if function is not None:
         function(*numbers)
 
 
 class Slack:
-    """Decides when to give free memory back to the system: when the process has grown and little is
-    in use.
+    """Decides when to give free memory back to the system: when the process has grown, and little
+    memory is in use.
 
     While much memory is in use, freed memory is usually needed again soon. Giving it back would
-    then cost more than it gains.
+    then cost more time than it is worth.
     """
 
     def __init__(self, resident: Callable[[], int] = resident_bytes) -> None:
@@ -125,8 +125,8 @@ class Slack:
         self._settled = _SETTLED
 
     def is_worth_it(self, most_in_use: int) -> bool:
-        """Return whether to give memory back now. `most_in_use` is the most bytes of bodies and
-        answers that were in use at once since the last call."""
+        """Return whether to give memory back now. `most_in_use` is the largest number of bytes of
+        bodies and answers in use at one time since the last call."""
         now = self._resident()
         self._least = min(self._least or now, now)
         self._lowest = min(self._lowest or now, now)
@@ -144,7 +144,7 @@ class Slack:
 
 
 class MemoryPressure:
-    """Checks the limits from time to time, and returns whether memory is short."""
+    """Says whether memory is short. Reads the memory in use from time to time."""
 
     def __init__(
         self,
@@ -152,8 +152,8 @@ class MemoryPressure:
         on_short: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Take `on_short`, which is called when memory becomes short, to give back resources that
-        are not needed."""
+        """Take `on_short`, which is called when memory becomes short. It should give back resources
+        that are not needed."""
         self._shares, self.on_short, self._clock = shares, on_short, clock
         self._looked = -inf
         self._share = 0.0

@@ -29,9 +29,9 @@ _OF_THE_SERVER = (
 
 
 def application(settings: Settings) -> serve.Application:
-    """Build the application that `import_path` names. `args` has settings of `convoy serve`. Raises
-    SettingsError for a setting of Convoy's HTTP server.
-    """
+    """Build the application. Ray's configuration names this function in `import_path`, and lists
+    settings of `convoy serve` in `args`. Raises SettingsError for a setting of Convoy's HTTP
+    server."""
     refused = [name for name in _OF_THE_SERVER if name in settings.model_fields_set]
     if refused:
         raise SettingsError(
@@ -43,12 +43,12 @@ def application(settings: Settings) -> serve.Application:
 
 
 class Replica:
-    """Answers calls from Ray itself to a replica, which are not requests of clients."""
+    """Answers the calls that Ray itself makes to a replica, besides the requests of clients."""
 
     app: App  # set by `serve.ingress`
 
     async def check_health(self) -> None:
-        """Raise an error unless Convoy is ready; Ray replaces a replica that stays unready."""
+        """Raise an error if Convoy is not ready. Ray replaces a replica that stays unready."""
         self._repository.check_ready()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
@@ -63,8 +63,7 @@ class Replica:
 
 def build(settings: Settings) -> App:
     """Return the application of one replica. By default it has as many threads as Ray assigned
-    CPUs. Raises ModelError or SettingsError.
-    """
+    CPUs. Raises ModelError or SettingsError."""
     if not settings.threads:
         assigned = ray.get_runtime_context().get_assigned_resources()
         settings = settings.model_copy(update={"threads": max(1, int(assigned.get("CPU", 1)))})

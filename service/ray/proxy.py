@@ -1,5 +1,5 @@
-"""Adds middlewares to Ray's HTTP proxies: RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH names
-`middlewares`."""
+"""Adds a middleware to Ray's HTTP proxies. The variable RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH
+names the function `middlewares`."""
 
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -12,7 +12,7 @@ _LOST = error_response(
 
 
 class LostReplicas:
-    """Answers a request with 503 if its replica ended before the replica answered.
+    """Answers a request with 503 if the request's replica ended before it answered.
 
     Without this middleware, Ray's proxy would not answer, and its HTTP server would then send a
     500. The request is seldom the reason why a replica is lost, so the client may send it again.
