@@ -3,10 +3,10 @@
     metadata ── edge ── room to arrive ── message ─┬─ ModelInfer, ModelStreamInfer ── infer
                                                    └─ everything else ────────────── methods
 
-A limit on the number of messages that arrive at once bounds their memory. If it is reached, the
-newest message of the client with the most arriving messages gives way. grpcio refuses messages that
-are too long before it has received them. The threads that read long bodies also decompress
-messages. Calls that no model answers wait for their client's turn, as over HTTP.
+The number of messages that arrive at once is limited, and with it their memory. At the limit, the
+client with the most arriving messages loses the newest of them. grpcio refuses messages that are
+too long before it has received them. The threads that read long bodies also decompress messages.
+Calls that no model answers wait for their client's turn, as over HTTP.
 """
 
 import asyncio
