@@ -1,8 +1,8 @@
 """Defines the command line: `convoy serve`, `pull`, `models`, `classify`, `inspect` and others.
 
-Exit status: 0 for success; 1 for failure; 2 for an invalid command line or setting; 75 if the GPU
-was lost, and a new process may be able to use it. An error is one line on standard error, without a
-traceback.
+The exit status is 0 for success, 1 for failure, and 2 for an invalid command line or setting. It is
+75 if the GPU was lost, because a new process may be able to use the GPU. An error is one line on
+standard error, without a traceback.
 
 A command's module is imported only when the command runs, because importing all modules takes
 seconds.
@@ -37,8 +37,8 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
 
 
 class _Commands(TyperGroup):
-    """Lists the commands without importing their modules, and imports only the command that is
-    called."""
+    """Lists the commands without importing their modules. Imports the module of a command when it
+    is called."""
 
     @override
     def list_commands(self, ctx: Any) -> list[str]:
@@ -87,7 +87,7 @@ def _flags(parameters: Iterable[Any]) -> set[str]:
 
 
 class _Grouped(TyperCommand):
-    """Lists the settings in groups, each in at most two lines; docs/settings.md has the whole
+    """Lists the settings in groups. Each takes at most two lines; docs/settings.md has the whole
     texts."""
 
     @override
@@ -125,7 +125,7 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the command line; expected errors are printed as one line and set the exit status."""
+    """Run the command line. An expected error is printed as one line and sets the exit status."""
     try:
         app()
     except Exception as error:

@@ -1,5 +1,5 @@
-"""Implements `convoy check`, which compares a model's answers with ONNX Runtime's answers, and
-tries all presets."""
+"""Implements `convoy check`, which compares a model's scores with ONNX Runtime's scores, and tries
+all presets."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -77,7 +77,7 @@ class _ImageComparison:
 
     @property
     def row(self) -> tuple[str, ...]:
-        """Return the cells of a table."""
+        """Return the image's cells in the table."""
         return (
             str(self.file),
             self.ours["label"],
@@ -116,14 +116,14 @@ def check(
     ] = None,
     expectations: Expectations = None,
 ) -> None:
-    """Compare a model's scores with those of ONNX Runtime on the model's file, and try all presets.
+    """Compare a model's scores with the scores that ONNX Runtime computes, and try all presets.
 
     Convoy and ONNX Runtime get the same decoded images. With --resize gpu or --decode gpu the GPU
     also resizes or decodes the images, and must compute exactly the same pixels and scores as the
     CPU. The exit status is 1 if the GPU's results differ from the CPU's, if scores differ from ONNX
-    Runtime's by more than the tolerance, or if an image cannot be read. With --original, no
-    tolerance applies unless --tolerance sets one. If folders or files are named after labels, the
-    right answers of each preset are counted.
+    Runtime's by more than the tolerance, or if an image cannot be read. With --original, any
+    difference is allowed unless --tolerance is given. If folders or files are named after labels,
+    the right answers of each preset are counted.
     """
     configure_logging()
     if settings.precision not in (None, Precision.FP32, Precision.INT8):
@@ -182,8 +182,9 @@ def check(
 
 
 def _path_of(engine: Engine, decoding: Decoding, of_pixels: Results, pixels: str) -> str:
-    """Return a phrase that says where an image is decoded and resized. It also says whether the
-    scores, and the network's value `pixels`, equal the results for the CPU's pixels."""
+    """Return a phrase that says where an image is decoded and resized, and whether the results are
+    right. They are right if the scores, and the network's value `pixels`, are the same as with the
+    CPU's pixels."""
     image: Image | None = None
     why = NO_FILE if engine.takes is Kind.JPEG else ""
     if engine.takes is Kind.JPEG and decoding.file is not None:
@@ -214,8 +215,8 @@ def _show_paths(paths: Mapping[str, Sequence[Path]], images: int) -> None:
 def _are_what_they_are_taken_for(
     classifier: Classifier, compared: Sequence[_ImageComparison]
 ) -> bool:
-    """Print the assumed kind of the model's scores, and return whether the images' scores may be of
-    that kind."""
+    """Print the assumed kind of the model's scores. Return False if the scores for the images
+    contradict this kind."""
     typer.echo(f"{classifier.name}: {classifier.scores}")
     if not compared:
         return True
@@ -281,8 +282,8 @@ def _show_presets(
     files: Sequence[Path],
     read: Callable[[Path, Preprocessing], Pixels],
 ) -> None:
-    """Print the results of every preset that fits, and the preset that is right more often than the
-    one in use, if there is one."""
+    """Print the results of every preset that fits. If a preset is right clearly more often than the
+    preset in use, print advice."""
     names = names_of_labels(classifier.preprocessing.labels)
     images = {file: expected_of(file, names) for file in files}
     trials = try_presets(classifier, engine, images, read)
@@ -302,8 +303,8 @@ def _show_presets(
 
 
 def _advice(used: PresetTrial, trials: Sequence[PresetTrial], named: int) -> str:
-    """Return a phrase about a preset that is right more often than the preset in use, and about the
-    certainty of this result."""
+    """Return advice about a preset that is right clearly more often than the preset in use. Returns
+    an empty text if there is none."""
     best = max(trials, key=lambda trial: (trial.right, trial.likelihood))
     if best.right - used.right <= max(1, _CLEARLY_MORE * named):
         return ""
@@ -327,8 +328,8 @@ def _advice(used: PresetTrial, trials: Sequence[PresetTrial], named: int) -> str
 
 
 def chance_of(better: Sequence[bool], other: Sequence[bool]) -> float:
-    """Return the probability that `better` would win at least as often as it did if both presets
-    were equally good (a sign test)."""
+    """Return the p-value of a sign test: the probability that `better` wins at least as often as it
+    did, if both presets are equally good."""
     won = sum(a and not b for a, b in zip(better, other, strict=True))
     changed = sum(a != b for a, b in zip(better, other, strict=True))
     ways = sum(comb(changed, wins) for wins in range(won, changed + 1))

@@ -39,7 +39,7 @@ def classify(
 ) -> None:
     """Classify images without a server.
 
-    Images that cannot be read are reported, and the exit status is then 1; the other images are
+    If an image cannot be read, an error is printed, and the exit status is 1. The other images are
     classified.
     """
     configure_logging()

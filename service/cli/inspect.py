@@ -178,8 +178,8 @@ _MEANING = {
 
 
 def _precision(report: NetworkReport) -> Iterator[str]:
-    """Yield lines about a precision other than fp32: how it computes, and which nodes stay in
-    float32 and why."""
+    """Yield lines about a precision other than fp32: how it computes, which nodes stay in float32,
+    and why."""
     if report.precision in _MEANING:
         yield f"{report.precision}: {_MEANING[report.precision]}"
     for where, layers in (("on a GPU", report.layers), ("on this CPU", report.layers_on_cpu)):
@@ -223,9 +223,9 @@ def _network_table(report: NetworkReport) -> RenderableType:
 
 
 def _refusals(report: NetworkReport, plan: PlanReport | None = None) -> list[RenderableType]:
-    """Return the reasons why algorithms and rules refused, one row per reason.
+    """Return a table of the algorithms and rules that cannot be used, one row per reason.
 
-    With a plan, the table also says why algorithms that could run are not used.
+    With a plan, the table also has the algorithms that can run but are not used, and the reasons.
     """
     nodes_of: dict[tuple[str, str], list[str]] = defaultdict(list)
     for node in report.nodes:

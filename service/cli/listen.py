@@ -130,7 +130,7 @@ def _keys(settings: Settings) -> Keys | None:
 
 
 def _announce(settings: Settings, port: int, repository: Repository, *, browse: bool) -> None:
-    """Print the server's addresses and a first request to try; open the page if `browse`."""
+    """Print the server's addresses and an example of a request. If `browse`, open the page."""
     host = settings.host
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  compared
     host = f"[{host}]" if ":" in host else host

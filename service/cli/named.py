@@ -10,8 +10,8 @@ _NUMBERED = re.compile(r"^n\d{8}[ _-]")
 
 
 def names_of_labels(labels: Sequence[str]) -> Mapping[str, str]:
-    """Return a mapping from plain names to labels. A name that two labels share maps to the
-    first."""
+    """Return a mapping from plain names to labels. If two labels share a name, it maps to the first
+    label."""
     names: dict[str, str] = {}
     for label in labels:
         for name in label_names(label):
@@ -20,11 +20,10 @@ def names_of_labels(labels: Sequence[str]) -> Mapping[str, str]:
 
 
 def expected_of(file: Path, names: Mapping[str, str]) -> list[str]:
-    """Return the names of the label in a file's path: its folder, or the beginning of its file
-    name.
+    """Return all names of the label after which a file, or its folder, is named.
 
-    Returns an empty result if neither is a label. The longest name counts: `tiger_cat.jpg` is not a
-    tiger.
+    The folder counts first. A file's name may continue after the label's name. The longest name
+    that fits counts: `tiger_cat.jpg` is not a tiger. Returns an empty list if no name fits.
     """
     label = names.get(plain_words(file.absolute().parent.name))
     if label is None:

@@ -26,8 +26,8 @@ Expectations = Annotated[
 
 
 def number_from_0_to_1(given: str) -> float:
-    """Parse a number from 0 to 1. Typer's own check would say that nan is too large, because it
-    compares numbers."""
+    """Parse a number from 0 to 1. Typer's own check would reject nan with the message that it is
+    too large."""
     number = _number(given)
     if not 0 <= number <= 1:
         raise typer.BadParameter(f"{given} is not allowed; it must be a number from 0 to 1")
@@ -52,10 +52,10 @@ def _number(given: str) -> float:
 def with_settings(
     *names: str, model_required: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that replaces a command's parameter `settings` with one flag per named
+    """Return a decorator that replaces a command's parameter `settings` with flags, one per named
     setting.
 
-    `model` is an argument rather than a flag.
+    The setting `model` becomes an argument instead of a flag.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -103,8 +103,8 @@ def _models(incomplete: str) -> list[str]:
 
 
 def _works_now(command: str, by_variable: bool) -> str:
-    """Return a hint about models that need no download. The hint names a variable if the user set
-    the model by a variable, otherwise a command with an argument."""
+    """Return a hint about models that need no download. The hint sets the model as the user did:
+    with a variable or with an argument."""
     if by_variable:
         built_in, file = "CONVOY_MODEL=", "CONVOY_MODEL=path.onnx"
     elif called_by_make():
@@ -118,8 +118,8 @@ def _works_now(command: str, by_variable: bool) -> str:
 
 
 def _parameter(name: str, *, required: bool) -> inspect.Parameter:
-    """Return a setting as a parameter of a Typer command. The parameter is None if the user does
-    not give it."""
+    """Return a setting as a parameter of a Typer command. The parameter's value is None if the user
+    does not give one."""
     field = Settings.model_fields[name]
     option: Any
     annotation: Any = field.annotation

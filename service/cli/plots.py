@@ -13,12 +13,13 @@ _NAME = 32
 
 
 def shortened(name: str) -> str:
-    """Return a name, or only the end of a long name, because names differ at the end."""
+    """Return a name. Of a long name, return only the end, because names differ at the end."""
     return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
 
 
 def times_of(timeline: Timeline) -> dict[str, float]:
-    """Return the µs that each node's launches take; launches of different nodes may overlap."""
+    """Return how many µs the launches of each node take. Launches of different nodes may
+    overlap."""
     us: dict[str, float] = defaultdict(float)
     for bar in timeline.bars:
         us[bar.name] += bar.end_us - bar.start_us
@@ -47,9 +48,9 @@ def plot_timeline(timeline: Timeline, file: Path) -> None:
     """Plot one bar per launch from its start to its end, as SVG or PNG according to the file's
     suffix.
 
-    A thin line leads to a bar from the end of each launch that the bar's launch waits for. The plot
-    says whether times are modelled or measured. Raises SettingsError if matplotlib is missing, or
-    if the file has another suffix.
+    A thin line before a bar begins where the launches end for which the bar's launch waits. The
+    plot says whether times are modelled or measured. Raises SettingsError if matplotlib is missing,
+    or if the file has another suffix.
     """
     if file.suffix not in (".svg", ".png"):
         raise SettingsError(f"--timeline: {file} must end in .svg or .png")
@@ -81,8 +82,8 @@ def plot_timeline(timeline: Timeline, file: Path) -> None:
 
 
 def _figure(flag: str, width: float, height: float) -> Any:
-    """Return an empty figure of a size in inches. Raises SettingsError, which names `flag`, if
-    matplotlib is missing."""
+    """Return an empty figure of a size in inches. Raises SettingsError, which names the flag
+    `flag`, if matplotlib is missing."""
     if find_spec("matplotlib") is None:
         raise SettingsError(f"{flag}: matplotlib is not installed; {how_to_install('loadtest')}")
     from matplotlib.figure import Figure  # noqa: PLC0415  in the extra `loadtest`

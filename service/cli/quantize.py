@@ -65,9 +65,9 @@ def quantize(
 ) -> None:
     """Make an 8-bit model from a float model, and measure how the two differ.
 
-    One half of the photographs shows how large activations are; the other half serves to compare
-    labels. If no method keeps enough labels, the exit status is 1 and no file is written. If
-    folders or files are named after labels, the accuracy must not fall either. Measurements are
+    One half of the photographs serves to measure how large activations are, the other half to
+    compare labels. If no method keeps enough labels, the exit status is 1 and no file is written.
+    If folders or files are named after labels, the accuracy must not fall either. Measurements are
     saved, so the command can be interrupted, and continues when it is run again.
     """
     configure_logging()

@@ -1,4 +1,5 @@
-"""Implements `convoy tune`, which shows a progress bar while it measures, and then the winners."""
+"""Implements `convoy tune`, which measures kernels on a GPU and prints the fastest for each
+problem."""
 
 from itertools import groupby
 from operator import attrgetter
@@ -33,11 +34,11 @@ def tune(
     ] = False,
     expectations: Expectations = None,
 ) -> None:
-    """Measure on a GPU which kernels run a model's convolutions fastest; engines then use these
+    """Measure which kernels run a model's convolutions fastest on a GPU. Engines then use these
     kernels.
 
-    Results are saved, so the command can be interrupted, and continues when it is run again.
-    Candidates with wrong results are reported and never used; the exit status is then 1.
+    Results are saved, so the command can be interrupted, and continues when it is run again. If a
+    candidate computes wrong results, it is reported and never used, and the exit status is 1.
     """
     configure_logging()
     classifier = load(settings, expectations)
@@ -99,7 +100,8 @@ def _row(problem: ProblemReport) -> list[str]:
 
 
 def _total(n: int, problems: list[ProblemReport]) -> str:
-    """Return a line about all convolutions of a batch; a problem counts once per node."""
+    """Return a line with the totals of all convolutions at one batch size. If several nodes have
+    the same problem, each of them counts."""
     measured = [problem for problem in problems if problem.ranked]
     us = sum(len(problem.nodes) * problem.ranked[0].us for problem in measured)
     flops = sum(len(problem.nodes) * problem.flops for problem in measured)
