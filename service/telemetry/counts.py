@@ -1,12 +1,13 @@
-"""Counts one model's requests in a row of integers; the rows of a model's versions are summed.
+"""Counts the requests of one version of a model in a row of integers. A model's totals are the sum
+of its versions' rows.
 
-Times are nanoseconds, so that sums are exact. The terms are those of Triton's statistics extension:
+Times are nanoseconds, so that sums are exact. Triton's statistics extension has other names for the
+phases of a request:
 
     Triton   compute_input   queue   compute_infer   compute_output
     here     decode          queue   compute         respond
 
-Triton measures a request from the moment its body is complete, which excludes Convoy's phase
-`receive`.
+Triton's time for a request begins when the body is complete. It excludes Convoy's phase `receive`.
 """
 
 import time
@@ -46,7 +47,7 @@ class Phases(NamedTuple):
 
 
 def phases_of(total: float, receive: float, decode: float, queue: float, compute: float) -> Phases:
-    """Return the durations, converted from seconds; `respond` is the remainder of `total`."""
+    """Convert durations from seconds to microseconds. `respond` is the remainder of `total`."""
     received, decoded = int(receive * 1e6 + 0.5), int(decode * 1e6 + 0.5)
     queued, computed = int(queue * 1e6 + 0.5), int(compute * 1e6 + 0.5)
     parts = received + decoded + queued + computed
@@ -110,7 +111,8 @@ _SIZES = _HISTOGRAMS + len(Phases._fields) * _WIDTH
 
 
 def why_left(flags: int) -> str:
-    """Return why a device left a file to the CPU, given the file's flags; the first flag counts."""
+    """Return why a device left a file to the CPU, according to the file's flags. The lowest flag
+    counts."""
     return _ENGINE if flags == NOT_DECODED else _FLAGS[(flags & -flags).bit_length() - 1]
 
 
@@ -136,12 +138,13 @@ class Counts:
             start += _WIDTH
 
     def decoded(self, why: str) -> None:
-        """Count an image that went to an engine that decodes files: as decoded by the device, or
-        under the reason why the CPU decoded it."""
+        """Count an image for an engine that decodes files. `why` is the reason why the CPU decoded
+        the image, or `BY_DEVICE`."""
         self.row[_DECODED[why]] += 1
 
     def refused(self, code: Code, seconds: float) -> None:
-        """Count a request with another outcome, and its duration in seconds."""
+        """Count a request that was not answered with 200. Of a failed request, the seconds are
+        counted too."""
         self.row[_CODES[code]] += 1
         if code in REASONS:
             self.row[_FAIL_NS] += int(seconds * 1e9 + 0.5)
@@ -157,8 +160,8 @@ class Counts:
             self.row[index + 2 * self._max_batch] += int(record.compute_s * 1e9 + 0.5)
 
     def sum(self, more: Sequence[Sequence[int]] = ()) -> "Totals":
-        """Return the totals of this row and of the rows `more`, which belong to other counts with
-        the same largest batch."""
+        """Return the totals of this row and the rows `more`, which must have the same largest
+        batch."""
         return Totals([self.row, *more], self._max_batch)
 
 
@@ -171,7 +174,7 @@ def folded(rows: Sequence[Sequence[int]]) -> list[int]:
 
 
 class Totals:
-    """Holds the totals of a model at one moment, for Prometheus and Triton's statistics
+    """Holds a model's totals at one moment, for Prometheus and for Triton's statistics
     extension."""
 
     def __init__(self, rows: Sequence[Sequence[int]], max_batch: int) -> None:

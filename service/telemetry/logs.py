@@ -75,7 +75,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(TextFormatter):
-    """Formats a record as one JSON object; a traceback is one of its fields."""
+    """Formats a record as one JSON object. The traceback is one of its fields."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
@@ -119,8 +119,7 @@ class LineWriter(logging.Handler):
         self._thread.start()
 
     def write(self, line: str) -> None:
-        """Queue a line, given without its newline, for the next write; any thread may call this
-        method."""
+        """Queue a line without a newline for the next write. Any thread may call this method."""
         if len(self._lines) < self._most:
             self._lines.append(line)
         else:
@@ -134,7 +133,7 @@ class LineWriter(logging.Handler):
 
     @override
     def close(self, timeout_s: float = _FLUSH_S) -> None:
-        """Write all queued lines, waiting at most `timeout_s` seconds."""
+        """Write all queued lines, but wait for at most `timeout_s` seconds."""
         self._ending = True
         self._hurry.set()
         self._thread.join(timeout_s)
@@ -188,8 +187,8 @@ class AccessLog:
         self._time = ""  # of that second: formatted once for all of its requests
 
     def __call__(self, record: RequestRecord) -> None:
-        """Write the line of a request. Requests that are repeated all the time, such as probes, are
-        written only at the level debug."""
+        """Write the line of a request. Probes and other requests that never stop are written only
+        at the level debug."""
         quiet = _is_quiet(record)
         if quiet and not self._quietly:
             return
@@ -222,7 +221,7 @@ class AccessLog:
 
 
 def _is_quiet(record: RequestRecord) -> bool:
-    """Return whether a request is a probe, a scrape or a poll of the page, and did not fail."""
+    """Return whether a request succeeded, and is a probe, a scrape or a poll by the page."""
     path = record.path
     return record.status < 400 and (path in _QUIET or path.endswith(_QUIET_ENDS))
 
@@ -239,8 +238,8 @@ def configure_logging(
     log_format: LogFormat | None = None,
     level: LogLevel = LogLevel.INFO,
 ) -> None:
-    """Log Convoy's messages and other libraries' warnings to standard error; also uvicorn's
-    messages if `verbose`.
+    """Log Convoy's messages and other libraries' warnings to standard error. If `verbose`, also log
+    uvicorn's messages.
 
     If a format is given, a thread writes the lines, so that a slow reader never blocks a server.
     """

@@ -40,7 +40,7 @@ class ModelMetrics:
     gauges: dict[str, tuple[str, Callable[[], float]]] = field(default_factory=dict)
 
     def forget(self) -> None:
-        """Drop references to the model after it is closed."""
+        """Drop references to the model, because it is closed."""
         self.pending, self.engines, self.gauges = int, tuple, {}
 
 
@@ -84,14 +84,14 @@ class Metrics(Collector):
         return metrics
 
     def beside(self, name: str, version: str) -> ModelMetrics:
-        """Return metrics for a version that is not served yet."""
+        """Return metrics for a model's version that is not served yet."""
         return ModelMetrics(name, version, Counts(self.max_batch))
 
     def replace(self, old: ModelMetrics | None, new: ModelMetrics | None) -> None:
-        """Export the counts of a model's new version, instead of the old version's if there is one.
+        """Export the counts of a model's version `new` instead of its version `old`. Either may be
+        None.
 
-        The old version may still count its requests in progress; versions before the old one may
-        not.
+        The old version may still count its requests in progress. Versions before it may not.
         """
         others = [model for model in self.models if model is not old]
         index = self.models.index(old) if old in self.models else len(others)
@@ -106,8 +106,8 @@ class Metrics(Collector):
         return generate_latest(self._registry) + "".join(_triton_lines(self.models)).encode()
 
     def busy_gpus(self) -> list[float]:
-        """Return the share of time for which each GPU is busy. Drivers may be slow, so call it in a
-        thread."""
+        """Return the share of time for which each GPU is busy. Call it in a thread, because drivers
+        may be slow."""
         gauges = [] if self._gpus is None else self._gpus.collect()
         busy = (gauge for gauge in gauges if gauge.name == "nv_gpu_utilization")
         return [sample.value for gauge in busy for sample in gauge.samples]

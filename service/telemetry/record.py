@@ -1,5 +1,5 @@
-"""Holds the facts about a request for the access log and traces, from its head to the last byte of
-its answer."""
+"""Holds the facts about one request, from its head to the last byte of its answer, for the access
+log and traces."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -12,10 +12,10 @@ from service.telemetry.counts import Phases
 
 @dataclass(eq=False, slots=True)
 class RequestRecord:
-    """Records one request; fields are set as they become known.
+    """Records one request. Fields are set as they become known.
 
-    Only the fields that the edge sets affect how the request is handled: the client, the charge for
-    its images, and the server's names.
+    Three fields, which the edge sets, affect how the request is handled: `caller`, `charge` and
+    `known_as`.
     """
 
     id: bytes

@@ -34,7 +34,7 @@ class Traces:
         self._tracer = self._provider.get_tracer("convoy")
 
     def __call__(self, record: RequestRecord) -> None:
-        """Create a request's spans; the first span starts when the head is complete."""
+        """Create a request's spans. The first span starts when the head is complete."""
         end = time.time_ns()
         start = end - int((record.ended - record.started) * 1e9)
         method = record.method.decode()
