@@ -1,5 +1,5 @@
-"""Walks the boxes of MP4, QuickTime, AVIF and HEIC files; a box has a size, a kind and a payload
-(ISO/IEC 14496-12, 4.2)."""
+"""Iterates over the boxes of MP4, QuickTime, AVIF and HEIC files. A box has a size, a kind and a
+payload (ISO/IEC 14496-12, 4.2)."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -28,9 +28,9 @@ class Faults(Protocol):
 
 def boxes(view: memoryview, count: Callable[[], None], faults: Faults) -> Iterator[Box]:
     """Yield each box. `count` is called before each box, and raises ImageError if a file has too
-    many.
+    many boxes.
 
-    Raises an error from `faults` if a box is longer than its file or shorter than its header.
+    If a box is longer than its file or shorter than its header, an error from `faults` is raised.
     """
     start = 0
     while start + 8 <= len(view):

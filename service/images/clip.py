@@ -87,7 +87,7 @@ _HAS_PYAV = find_spec("av") is not None
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Holds the images of one clip; its `len` is the sum of their bytes."""
+    """Holds the images of one clip. Its `len` is the number of their bytes."""
 
     files: Sequence[bytes]
 
@@ -96,7 +96,8 @@ class Frames:
 
 
 def clips_of(files: Sequence[bytes]) -> list[bytes | Frames]:
-    """Return the clips in a request's files: one clip of all still images, or one clip per file.
+    """Return the clips in a request's files. Still images are the frames of one clip; any other
+    file is a clip of its own.
 
     Raises BadRequestError if still images and clips are mixed.
     """
@@ -116,7 +117,7 @@ def prepare_clip(
 ) -> Decoding:
     """Check a clip and estimate the cost of decoding it, without decoding a pixel.
 
-    Running the result gives D×H×W×C pixels of the frames that the preprocessing chooses. Raises the
+    The result's `run` gives D×H×W×C pixels of the frames that the preprocessing chooses. Raises the
     errors of `prepare_image`, TooManyImagesError for more than MOST_FRAMES frames, and
     BadRequestError for a broken archive.
     """
@@ -135,8 +136,7 @@ def prepare_clip(
 
 
 def _is_whole(file: bytes) -> bool:
-    """Return whether a file cannot be a frame of a clip, because it is a clip itself or not an
-    image."""
+    """Return whether a file cannot be a frame: it is a clip itself, or not an image."""
     match ImageFormat.of(file):
         case None | ImageFormat.GIF:
             return True
@@ -159,8 +159,11 @@ def _planned(
     file: ImageFile, coded_bytes: int, preprocessing: Preprocessing, limits: ImageLimits
 ) -> tuple[list[int], Cost, Sketch]:
     """Return the numbers of the frames that the model gets, the cost of decoding the file up to the
-    last of them, and the sketch with which each frame is drawn. Raises PayloadTooLargeError or
-    TooManyImagesError over a limit, and BadRequestError for a single frame."""
+    last of these frames, and the sketch for each frame.
+
+    Raises PayloadTooLargeError or TooManyImagesError over a limit, and BadRequestError for a single
+    frame.
+    """
     _check_frames(file.frames)
     if file.pixels > limits.max_pixels or max(file.width, file.height) > MAX_SIDE:
         raise PayloadTooLargeError(
@@ -199,8 +202,8 @@ def _of_video(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) ->
 def _moving(
     width: int, height: int, frames: int, weight: Weight, orientation: int = 1
 ) -> ImageFile:
-    """Return a header that represents an animation's frames, which have no file format once they
-    are decoded."""
+    """Return a header for the decoded frames of an animation or a video. It says PNG, because
+    decoded frames have no format."""
     return ImageFile(*(ImageFormat.PNG, width, height, orientation, 1, weight, 0, 0, []), frames)
 
 
@@ -242,8 +245,8 @@ def _of_stills(
 def _frame(
     file: bytes, number: int, preprocessing: Preprocessing, limits: ImageLimits
 ) -> tuple[Cost, Drawing]:
-    """Return the cost of a frame and its drawing. Raises the errors of `prepare_image` with the
-    frame's number in the message."""
+    """Return a frame's cost and its drawing. Raises the errors of `prepare_image`, with the frame's
+    number in the message."""
     try:
         return plan(check_image(file, limits), preprocessing, limits)
     except ServiceError as error:
@@ -251,7 +254,8 @@ def _frame(
 
 
 def _of_zip(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> Decoding:
-    """Read the images of an archive, sorted by name; numbers in names are compared as numbers."""
+    """Read the images of an archive in the order of their names. Numbers in names are compared as
+    numbers."""
     _check_directory(data)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -276,8 +280,8 @@ def _of_zip(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> D
 
 
 def _check_directory(data: bytes) -> None:
-    """Raise BadRequestError if an archive's directory is invalid, TooManyImagesError if it is too
-    long."""
+    """Raise BadRequestError if an archive's directory is invalid, and TooManyImagesError if it is
+    too long."""
     end = data.rfind(_END, max(0, len(data) - _END_BYTES - _MOST_COMMENT))
     if end < 0 or end + _END_BYTES > len(data):
         raise BadRequestError("the ZIP archive is truncated: it has no directory; send it whole")
@@ -303,8 +307,8 @@ def _in_order(name: str) -> str:
 
 
 def _check_sizes(entries: Sequence[zipfile.ZipInfo], archive_bytes: int) -> None:
-    """Raise BadRequestError if a file cannot be read, PayloadTooLargeError if the files together
-    are too long."""
+    """Raise BadRequestError if a file cannot be read, and PayloadTooLargeError if the files have
+    too many bytes in all."""
     for entry in entries:
         if entry.flag_bits & _ENCRYPTED:
             raise BadRequestError("the ZIP archive is encrypted; send it without a password")
@@ -331,7 +335,7 @@ def _check_frames(frames: int) -> None:
 
 
 def _check_pixels(pixels: int, limits: ImageLimits) -> None:
-    """Raise PayloadTooLargeError if the frames to decode together have too many pixels."""
+    """Raise PayloadTooLargeError if the frames to decode have too many pixels in all."""
     if pixels > (most := limits.max_passes * limits.max_pixels):
         raise PayloadTooLargeError(
             f"the frames of the clip have {megapixels(pixels)} in all; at most {megapixels(most)}"
@@ -341,7 +345,8 @@ def _check_pixels(pixels: int, limits: ImageLimits) -> None:
 
 
 def _in_time(cost: Cost, limits: ImageLimits) -> Cost:
-    """Return a clip's cost. Raises PayloadTooLargeError if decoding it takes too long."""
+    """Return the cost unchanged. Raises PayloadTooLargeError if decoding the clip takes too
+    long."""
     if cost.seconds > limits.max_clip_s:
         raise PayloadTooLargeError(
             f"decoding the clip would take about {cost.seconds:.1f} s on one core; at most"

@@ -1,14 +1,14 @@
-"""Decodes a checked image file. A single resampling orients, resizes and crops the image.
+"""Decodes a checked image file. A single resampling resizes and crops the image.
 
     Pillow decodes (a large JPEG at 1/2, 1/4 or 1/8) ── opaque RGB or grey ── resample ── upright
 
 The output is the upright image, resized with one of Pillow's filters and cropped to the central
 height × width. Only the pixels inside the crop are computed. They differ by at most 1 grey level
-from the result of resizing and then cropping. `exact` resizes and then crops, and decodes all of a
-JPEG's pixels.
+from the pixels of the whole image, resized and then cropped. With the option `exact`, the whole
+image is resized and then cropped, and a JPEG is decoded at full size.
 
-Transparent pixels are drawn on white; if `exact`, transparency is dropped, as training scripts do.
-Colour profiles are ignored, as in common training pipelines: the model gets the numbers in the
+Transparent pixels are drawn on white. With `exact`, transparency is dropped, as training scripts
+do. Colour profiles are ignored, as in common training pipelines: the model gets the numbers in the
 file. Thread-safe.
 
 The module imports no model, so a process that only decodes starts in a third of a second and takes
@@ -86,7 +86,8 @@ class StoredImage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """Describes how to draw images of one format and size, with x and y as stored in the file."""
+    """Describes how to turn images of one format and size into a model's input. x and y are as
+    stored in the file."""
 
     format: ImageFormat
     stored: tuple[int, int]  # width and height
@@ -108,17 +109,17 @@ class Sketch:
         return "L" if self.grey else "RGB"
 
     def draw(self, frame: Image.Image) -> NDArray[np.uint8]:
-        """Return the pixels of a decoded image that has the stored size."""
+        """Return the model's pixels for an image that was decoded at its stored size."""
         return self.pixels(self.upright(self.opaque(frame)))
 
     def opaque(self, image: Image.Image, shrink: float = 1.0) -> StoredImage:
-        """Return a decoded image without transparency, with its resize. The decoded image is
+        """Return a decoded image without transparency, and how to resize it. The decoded image is
         `shrink` times smaller than the image in the file."""
         opaque = (_converted if self.exact else _opaque)(image, self.mode)
         return StoredImage(opaque, self.how(opaque.size, shrink))
 
     def how(self, decoded: tuple[int, int], shrink: float) -> How:
-        """Return the resize of an image that is decoded to this size, `shrink` times smaller than
+        """Return how to resize an image that was decoded at this size, `shrink` times smaller than
         the image in the file."""
         if self.exact:
             return How(self.resized, (0.0, 0.0, *decoded), self.crop)
@@ -128,7 +129,7 @@ class Sketch:
         return How(size, (x0, y0, x1, y1), (0, 0, *size))
 
     def upright(self, decoded: StoredImage) -> Image.Image:
-        """Return a decoded image after resizing, cropping, turning upright and framing."""
+        """Resize a decoded image, crop it, turn it upright and put it into its frame."""
         small = decoded.image.resize(decoded.how.size, self.filter, box=decoded.how.box)
         if self.exact:
             small = small.crop(decoded.how.crop)
@@ -157,7 +158,7 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Combines a checked file with a sketch of its output. Calling the object decodes the file.
+    """Combines a checked file with the sketch of its output. Calling the object decodes the file.
 
     The object can be pickled: the parts of the file become buffers, which protocol 5 does not copy.
     """
@@ -181,8 +182,8 @@ class Drawing:
             raise self._broken(error) from error
 
     def drawn(self, decoded: StoredImage) -> NDArray[np.uint8]:
-        """Return the same pixels as calling the object, from an image that is already decoded.
-        Raises ImageError."""
+        """Return the pixels that calling the object returns, but from an image that is already
+        decoded. Raises ImageError."""
         try:
             image = self.sketch.upright(decoded)
         except DECODER_ERRORS as error:
@@ -229,7 +230,7 @@ def _drawing(sketch: Sketch, parts: Sequence[Any]) -> Drawing:
 
 
 def _opaque(image: Image.Image, mode: str) -> Image.Image:
-    """Return a decoded image as RGB on white, or as L if it is grey, which takes less memory."""
+    """Return a decoded image as RGB on white. A grey image becomes L, which takes less memory."""
     if image.mode.startswith("I;16"):  # keep the high byte, as Pillow does for 16-bit colour
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.has_transparency_data:

@@ -1,16 +1,17 @@
-"""Decodes in threads within one memory budget; large images never delay small ones.
+"""Decodes in threads within one memory budget. Large images never delay small ones.
 
-prepared ─┬─ quick ─────────── its client's turn ── a decode thread
-          ├─ large ── memory, its client's turn ── a thread for large images ── `apart`
-          └─ long ─── memory, its client's turn ── a thread for long ones ───── `apart`
+    prepared ─┬─ quick ─────────── its client's turn ── a decode thread
+              ├─ large ── memory, its client's turn ── a thread for large images ── `apart`
+              └─ long ─── memory, its client's turn ── a thread for long ones ───── `apart`
 
-A decode is quick if it takes little time and little memory; the budget reserves room for one quick
-decode per thread. A decode is long if it takes more than a second, as a clip of many frames may.
-Long decodes may use half of the memory and have their own threads; each client leaves at least one
-of these threads to other clients.
+A decode is quick if it takes little time and little memory. The budget has room for one quick
+decode in each thread at any time. A decode is long if it takes more than a second, such as a clip
+of many frames. Long decodes have their own threads and may use half of the memory. No client may
+use all of these threads at once.
 
-If jobs decode images, the job that runs a `Coded` file also reads its header and decodes it. A file
-that needs more than a quick decode, or more than a moment, is left to this pool.
+If jobs decode images, the job that runs a `Coded` file also reads the file's header and decodes it.
+The job leaves a file to this pool if decoding takes more than `_IN_JOB_S` seconds, or more memory
+than a quick decode.
 """
 
 from collections.abc import Callable, Collection
@@ -101,7 +102,7 @@ def in_process(processes: ProcessPool) -> Call:
 
 @dataclass(eq=False, slots=True)
 class Coded(Undecoded):
-    """Holds an image file that is decoded in the job that runs it."""
+    """Holds an image file. The job that runs the image decodes it."""
 
     file: bytes
     prepare: Callable[[bytes], Decoding]
@@ -111,8 +112,8 @@ class Coded(Undecoded):
 
     @staticmethod
     def of(file: bytes, prepare: Callable[[bytes], Decoding], most_bytes: int) -> "Coded":
-        """Return a file to decode in a job. If the image's size is not found quickly, the header is
-        read now. Reading it may raise the errors of `prepare`."""
+        """Return a file to decode in a job. If the image's size cannot be found quickly, the header
+        is read now. That may raise the errors of `prepare`."""
         size = png_size(file) or jpeg_size(file)
         if size is None:
             decoding = prepare(file)
@@ -137,7 +138,7 @@ class Coded(Undecoded):
 
 
 class DecodePool:
-    """Decodes images in threads; used from one event loop."""
+    """Decodes images in threads. Used from one event loop."""
 
     def __init__(
         self,
@@ -148,8 +149,8 @@ class DecodePool:
         nice: int = 0,
         apart: Call = here,
     ) -> None:
-        """Start `threads` threads, or decode inside `post` if `threads` is 0; `bound_s` limits the
-        time for one image.
+        """Start `threads` threads; without threads, `post` decodes. `bound_s` limits the time for
+        one image.
 
         `apart` decodes large images: in the calling thread by default, or in another process.
         """
@@ -219,8 +220,8 @@ class DecodePool:
         """Decode an admitted image, then call `then` in the event loop. Return None if `then` has
         been called already.
 
-        `left` has the kinds of images that an engine accepts and finishes. If the engine accepts
-        files but cannot decode this file, `then` gets NotForDeviceError.
+        `left` has the kinds of images that the engine can turn into pixels itself. If it decodes
+        files, but not this file, `then` gets NotForDeviceError.
         """
         lane, cost = self._lane(decoding), decoding.cost
         decode: Callable[[], Image] = decoding.run
@@ -232,7 +233,7 @@ class DecodePool:
         return lane.post(cost, decode, then, client)
 
     def close(self) -> None:
-        """End every thread after its last job, without waiting."""
+        """Let every thread end after its last job. Does not wait for the threads."""
         for lane in (self._quick, self._large, self._long):
             lane.pool.close()
 
@@ -259,8 +260,8 @@ class DecodePool:
         return lane.running < lane.threads and has_memory
 
     def _has_long_memory(self, cost: Cost) -> bool:
-        """Return whether a thread and enough memory for a long decode are free. Memory that a large
-        image waits for does not count as free."""
+        """Return whether a thread and enough memory for a long decode are free. While a large image
+        waits for memory, no memory counts as free."""
         lane = self._long
         if lane.running >= lane.threads:
             return False

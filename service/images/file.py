@@ -1,7 +1,7 @@
 """Defines the facts in an image's header, and the errors that all formats share.
 
-Formats: ITU-T T.81 annex B (JPEG), the PNG specification (third edition) sections 5 and 11, RFC
-9649 (WebP), TIFF 6.0, and CIPA DC-008 (EXIF) for the orientation.
+The formats are specified in ITU-T T.81 annex B (JPEG), the PNG specification (third edition)
+sections 5 and 11, RFC 9649 (WebP) and TIFF 6.0. CIPA DC-008 (EXIF) specifies the orientation.
 """
 
 import struct
@@ -27,8 +27,8 @@ Marks = Mapping[int, bytes]
 
 
 def _also(brand: bytes) -> Sequence[Marks]:
-    """Return the marks of HEIF files with the general major brand `mif1`, and with `brand` among
-    the first three compatible brands. Some phones write these files."""
+    """Return the marks of HEIF files with the general brand `mif1` as major brand, and with `brand`
+    among the first three compatible brands. Some phones write these files."""
     return [{4: b"ftypmif1", at: brand} for at in (16, 20, 24)]
 
 
@@ -37,8 +37,9 @@ class ImageFormat(Enum):
     """Lists the formats. A member's name is Pillow's name of the format, and its value is the usual
     name.
 
-    This is the only table of formats. Columns: name; marks, one of which a file has; media type;
-    file name suffixes; and the plugin that decodes the format, if Pillow needs one.
+    This is the only table of formats. Its columns are the usual name; lists of marks, one of which
+    a file has; the media type; suffixes of file names; and a plugin, if Pillow needs one to decode
+    the format.
     """
 
     JPEG = "JPEG", [{0: b"\xff\xd8\xff"}], "image/jpeg", [".jpg", ".jpeg"]
@@ -128,19 +129,19 @@ class ImageFormat(Enum):
             )
 
     def segments(self, file_bytes: int) -> range:
-        """Return the numbers of the segments that a real file of this length may have. A file with
+        """Return one number for each segment that a real file of this length may have. A file with
         more segments is `crowded`."""
         return range(_SEGMENTS + file_bytes // _BYTES_A_SEGMENT + 1)
 
     def crowded(self, file_bytes: int) -> ImageError:
-        """Return the error for a file with more segments than any real one has."""
+        """Return the error for a file with more segments than any real file has."""
         most = len(self.segments(file_bytes)) - 1
         return self.broken(f"it has more than {most} segments in {file_bytes} bytes")
 
 
 class Reorientation(NamedTuple):
-    """Describes how to turn stored pixels upright: which stored axes to reverse, and then whether
-    to swap the axes."""
+    """Describes how to turn stored pixels upright: reverse these stored axes, and then swap the
+    axes if `transposed`."""
 
     x_reversed: bool = False
     y_reversed: bool = False
@@ -166,9 +167,9 @@ FORMATS = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
 
 
 class Weight(NamedTuple):
-    """Holds the cost of decoding one stored pixel; each format has a table of measurements.
+    """Holds the cost of decoding one stored pixel. Each format has measured weights.
 
-    `tests/service/images/test_decode_memory.py` checks the bytes against what Pillow allocates.
+    `tests/service/images/test_decode_memory.py` checks the bytes against Pillow's allocations.
     """
 
     held_bytes: float  # at any output size: coefficients, canvases
@@ -177,7 +178,7 @@ class Weight(NamedTuple):
 
 
 class ImageFile(NamedTuple):
-    """Describes an image that is not decoded; `width` and `height` are those of the stored
+    """Describes an image before it is decoded. `width` and `height` are those of the stored
     pixels."""
 
     format: ImageFormat

@@ -26,8 +26,8 @@ Clip = NDArray[np.uint8]
 class StillFrames:
     """Describes a clip whose frames are image files. Calling the object decodes them.
 
-    `drawings` has every image that is needed once. `chosen` has an index into `drawings` for each
-    frame.
+    `drawings` has each needed image once. For each frame of the clip, `chosen` has an index into
+    `drawings`.
     """
 
     drawings: Sequence[Drawing]
@@ -41,8 +41,8 @@ class StillFrames:
 
 @dataclass(frozen=True, slots=True)
 class Animation:
-    """Describes an animated file. Calling the object decodes the frames up to the last of
-    `chosen`."""
+    """Describes an animated file. Calling the object decodes the frames up to the last chosen
+    frame."""
 
     format: str  # Pillow's name
     data: memoryview
@@ -117,8 +117,8 @@ _BLOCK = 128
 
 @dataclass(frozen=True, slots=True)
 class Film:
-    """Describes a video. Calling the object decodes the frames up to the last of `chosen` with
-    FFmpeg."""
+    """Describes a video. Calling the object decodes the frames with FFmpeg, up to the last chosen
+    frame."""
 
     decoder: str  # FFmpeg's name
     setup: memoryview

@@ -1,5 +1,5 @@
-"""Reads GIF headers: a screen descriptor, then blocks, of which some are images (specification,
-89a)."""
+"""Reads GIF headers: a screen descriptor, then blocks. Some of the blocks are images (GIF
+specification, version 89a)."""
 
 import struct
 from typing import NamedTuple
@@ -35,14 +35,13 @@ class Gif(NamedTuple):
 
 def parse_gif(data: bytes) -> tuple[int, int, int]:
     """Return a GIF's width, height and number of frames. Raises ImageError if the file is truncated
-    or broken.
-    """
+    or broken."""
     gif = _read(data)
     return gif.width, gif.height, gif.frames
 
 
 def parse_gif_image(data: bytes) -> ImageFile:
-    """Return a GIF's size and the cost of decoding its first frame; the returned parts have only
+    """Return a GIF's size and the cost of decoding its first frame. The returned parts have only
     that frame. Raises ImageError if the file is truncated or broken."""
     gif = _read(data)
     weight = _TRANSPARENT if gif.transparent else _OPAQUE
@@ -94,5 +93,5 @@ def _read(data: bytes) -> Gif:
 
 
 def _table_bytes(packed: int) -> int:
-    """Return the number of bytes in a colour table, 0 if there is none."""
+    """Return the number of bytes in a colour table, or 0 if there is none."""
     return 3 * 2 ** ((packed & _TABLE_BITS) + 1) if packed & _HAS_TABLE else 0

@@ -51,9 +51,11 @@ class _Item(NamedTuple):
 
 
 class _Codec(NamedTuple):
-    """Describes how a format codes images, and the cost of decoding one. `grey`, `colour` and
-    `clear` (colour with alpha) are bytes per pixel in addition to the decoder's planes; `ns_a_byte`
-    is nanoseconds per coded byte."""
+    """Describes how a format codes images, and the cost of decoding one image.
+
+    `grey`, `colour` and `clear` (colour with alpha) are bytes per pixel in addition to the
+    decoder's planes. `ns_a_byte` is nanoseconds per coded byte.
+    """
 
     kind: bytes  # of an item
     setup: bytes  # the property that has the sequence's parameters
@@ -81,7 +83,7 @@ _NS = 15
 
 def parse_avif(data: bytes) -> ImageFile:
     """Return an AVIF's size, orientation and decoding cost. Raises ImageError if the file is
-    truncated or broken, UnsupportedMediaTypeError for an animation."""
+    truncated or broken, and UnsupportedMediaTypeError for an animation."""
     return _Heif(ImageFormat.AVIF, data).read()
 
 
@@ -257,8 +259,8 @@ class _Heif:
             raise self._format.broken(f"it lists {items} items, more than {_MOST_ITEMS}")
 
     def _made_of(self, box: memoryview | None) -> Sequence[tuple[bytes, int, Sequence[int]]]:
-        """Return the references between items, each as its kind, the referring item and the items
-        referred to."""
+        """Return the references between items. Each has a kind, the item that refers, and the items
+        to which it refers."""
         found = []
         total = 0
         form, size = (">I", 4) if box is not None and box[0] else (">H", 2)
@@ -277,8 +279,8 @@ class _Heif:
         items: Mapping[int, _Item],
         made_of: Sequence[tuple[bytes, int, Sequence[int]]],
     ) -> Sequence[_Item]:
-        """Return the items with the coded bytes of an image: the image itself, or the tiles of its
-        grid."""
+        """Return the items that contain the coded bytes of an image: the image's own item, or the
+        tiles of its grid."""
         if number not in items:
             raise self._format.broken("it refers to an item that is missing")
         if items[number].kind == self._codec.kind:
@@ -300,8 +302,8 @@ class _Heif:
         raise self._format.broken("its width or height is 0 or missing")
 
     def _shown(self, item: _Item, width: int, height: int) -> tuple[int, int]:
-        """Return an image's size after its crop and its turns, applied in their order. The crop
-        removes the padding to whole blocks."""
+        """Return an image's size after its crop and its turns, in the order in which the file lists
+        them. The crop removes the padding to whole blocks."""
         for kind, box in item.properties:
             if kind == b"clap":
                 across, by_x, down, by_y = struct.unpack_from(">4I", box)
@@ -314,8 +316,8 @@ class _Heif:
         return width, height
 
     def _orientation(self, item: _Item) -> int:
-        """Return the EXIF orientation that is equivalent to an image's turns and mirrors, applied
-        in their order."""
+        """Return the EXIF orientation with the same effect as the image's turns and mirrors, in the
+        order in which the file lists them."""
         # The stored position of each corner, clockwise from the top left.
         turned: tuple[int, ...] = (0, 1, 2, 3)
         for kind, box in item.properties:
@@ -366,7 +368,7 @@ class _Coded(NamedTuple):
 
 
 class _Bits:
-    """Reads numbers of any length in bits."""
+    """Reads numbers that have any number of bits."""
 
     def __init__(self, data: bytes) -> None:
         self._value, self._left = int.from_bytes(data, "big"), 8 * len(data)

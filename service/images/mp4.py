@@ -120,8 +120,8 @@ class _Mp4(Container):
         return _Track(number, video, frame_bytes)
 
     def _add_listed(self, tables: memoryview) -> None:
-        """Add the frames in a track's tables, which list runs of chunks; each chunk has several
-        frames."""
+        """Add the frames in a track's tables. The tables list runs of chunks, and each chunk has
+        one or more frames."""
         lengths = self._find(tables, b"stsz")
         size, count = struct.unpack_from(">4xII", lengths)
         if not count:  # all are in parts
@@ -182,8 +182,8 @@ class _Mp4(Container):
                 position = self._add_run(run, origin, position, frame_bytes)
 
     def _add_run(self, run: memoryview, origin: int, position: int, frame_bytes: int) -> int:
-        """Add the frames of a run, and return where the run ends. The run begins at its offset from
-        `origin`, or at `position` if it has no offset."""
+        """Add the frames of a run, and return the position of the run's end. The run begins at its
+        own offset from `origin`. Without an offset, it begins at `position`."""
         flags, count = struct.unpack_from(">II", run)
         self.expect(count)
         offset = 8

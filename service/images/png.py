@@ -30,11 +30,12 @@ _WIDE_NS = 2  # times as long, for twice as many bytes
 
 
 def parse_png(data: bytes, *, animated: bool = False) -> ImageFile:
-    """Return a PNG's size, orientation and decoding cost; `check_png` verifies the checksums.
+    """Return a PNG's size, orientation and decoding cost. Checksums are not verified here, but by
+    `check_png`.
 
-    Raises ImageError if the file is truncated or broken. Raises UnsupportedMediaTypeError for an
-    animation if `animated` is False; if it is True, the only part of an animation is the whole
-    file.
+    If `animated`, an animation is allowed, and its only part is the whole file. Otherwise, an
+    animation raises UnsupportedMediaTypeError. Raises ImageError if the file is truncated or
+    broken.
     """
     view = memoryview(data)
     parts = [view[:_SIGNATURE_LENGTH]]

@@ -4,7 +4,7 @@
                                                         └─ Drawing (decode.py), which the pool runs
 
 Checking takes microseconds, because a format's parser reads just enough of the header to enforce
-the limits. The decoder gets only the segments that affect pixels: comments, colour profiles,
+the limits. The decoder gets only the segments that affect pixels. So comments, colour profiles,
 thumbnails and EXIF cost no time or memory, and a hostile file reaches less code. The crop and its
 size are computed here, with x and y as stored.
 """
@@ -73,7 +73,7 @@ MAX_SIDE = 65_535
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
-    """Holds limits on images that are checked before decoding."""
+    """Holds the limits on images that are checked before decoding."""
 
     max_bytes: int = 20 * 2**20  # of one file
     max_pixels: int = 25_000_000  # width × height as stored; classifiers look at 0.3 million
@@ -99,13 +99,15 @@ class _Geometry(NamedTuple):
 
 
 def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> Decoding:
-    """Check an image file and estimate its decoding cost, without decoding a pixel.
+    """Check an image file and estimate its decoding cost, without decoding a pixel. The file is not
+    copied.
 
-    Running the result gives height × width × C pixels, C-contiguous, in the model's channel order
-    (C = 1 for GREY), or raises ImageError. The result's `unresized` gives an image that a device
-    resizes to the same pixels. The check raises PayloadTooLargeError over a limit,
-    UnsupportedMediaTypeError for another format or an animation, and ImageError if the header shows
-    that the file is empty, truncated or broken. The file is not copied.
+    The result's `run` gives height × width × C pixels, C-contiguous, in the model's channel order
+    (C = 1 for GREY), or raises ImageError. Its `unresized` gives an image that a device resizes to
+    the same pixels.
+
+    Raises PayloadTooLargeError over a limit, UnsupportedMediaTypeError for another format or an
+    animation, and ImageError if the header shows that the file is empty, truncated or broken.
     """
     file = check_image(data, limits)
     cost, drawing = plan(file, preprocessing, limits)
@@ -221,14 +223,14 @@ def _sketch(
 
 
 def _shrink(stored: tuple[int, int], resized: tuple[int, int]) -> int:
-    """Return the factor by which Pillow decodes a JPEG smaller: 1, 2, 4 or 8."""
+    """Return how many times smaller Pillow decodes a JPEG: 1, 2, 4 or 8."""
     fits = min(map(floordiv, stored, resized))
     return max(shrink for shrink in (1, 2, 4, 8) if shrink <= max(1, fits))
 
 
 def _unresized(drawing: Drawing, preprocessing: Preprocessing) -> Image:
-    """Decode an image, and leave the resize to a device unless the image is too large for the
-    device."""
+    """Decode an image for a device that resizes it. If the image is too large for the device,
+    resize it here."""
     decoded = drawing.decoded()
     resize = _resize(drawing.sketch, preprocessing, decoded.how)
     if not resize.fits(*decoded.image.size, len(decoded.image.getbands())):
@@ -238,7 +240,7 @@ def _unresized(drawing: Drawing, preprocessing: Preprocessing) -> Image:
 
 
 def _file(drawing: Drawing, preprocessing: Preprocessing) -> Image:
-    """Return a JPEG in the layout that a device decodes. Raises NotForDeviceError."""
+    """Return a JPEG in the layout from which a device decodes it. Raises NotForDeviceError."""
     sketch = drawing.sketch
     try:
         file = read_jpeg(drawing.parts)
@@ -252,7 +254,7 @@ def _file(drawing: Drawing, preprocessing: Preprocessing) -> Image:
 
 
 def _resize(sketch: Sketch, preprocessing: Preprocessing, how: How) -> Resize:
-    """Return the resize that remains to be done after an image is decoded."""
+    """Return the resize that a device must do after the image is decoded."""
     paper = sketch.paper or (0,) * len(preprocessing.mean)
     order = -1 if sketch.reverse else 1
     return Resize(
@@ -286,8 +288,8 @@ def _geometry(
 def _resized(
     width: int, height: int, preprocessing: Preprocessing, *, turned: bool
 ) -> tuple[int, int]:
-    """Return the width and height of the whole resized image, as stored and rounded as in training;
-    `turned` says whether the stored image lies on its side."""
+    """Return the width and height of the whole resized image, rounded as in training. Both are as
+    stored; `turned` says whether the stored image lies on its side."""
     if preprocessing.crop_mode is CropMode.CROP:
         resize, shorter = preprocessing.resize, min(width, height)
         if preprocessing.longer_side is Rounding.DOWN:
@@ -304,7 +306,7 @@ def _resized(
 
 
 def _span(resized: int, cropped: int, offset: Rounding, *, reverse: bool) -> tuple[int, int]:
-    """Return the first and last resized pixel of a centre crop along one stored axis.
+    """Return the two edges of a centre crop along one stored axis, in resized pixels.
 
     The crop's offset in the upright image is rounded as `offset` says.
     """
@@ -315,7 +317,7 @@ def _span(resized: int, cropped: int, offset: Rounding, *, reverse: bool) -> tup
 
 
 def _stored(edge: int, resized: int, stored: int) -> float:
-    """Return an edge's position in stored pixels, given its position in resized pixels; at most
+    """Convert an edge's position from resized pixels to stored pixels. The result is at most
     `stored`."""
     return min(edge * (stored / resized), stored)
 

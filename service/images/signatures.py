@@ -53,8 +53,8 @@ def unread(data: bytes, wanted: str) -> UnsupportedMediaTypeError:
 
 
 def _text_in(data: bytes) -> str:
-    """Return the beginning of the first line of a file that is a short text, such as a path that
-    was sent by mistake. Return an empty string for any other file."""
+    """Return the beginning of the first line, if a file is a short text, such as a path that was
+    sent by mistake. Return an empty string for any other file."""
     if len(data) > _MOST_TEXT:
         return ""
     try:

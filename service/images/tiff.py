@@ -1,8 +1,8 @@
 """Reads TIFF headers: a byte order, then a directory of tags with 12 bytes each (TIFF 6.0, section
 2).
 
-The decoder gets a directory with only the tags that affect pixels, and no further page. Otherwise
-the decoder would read every tag, and a tag may be as long as the file.
+The decoder gets a directory with only the tags that affect pixels, and only the first page.
+Otherwise the decoder would read every tag, and a tag may be as long as the file.
 """
 
 import struct
@@ -60,8 +60,8 @@ class _Tag(NamedTuple):
 
 
 def parse_tiff(data: bytes) -> ImageFile:
-    """Return the size, orientation and decoding cost of a TIFF's first page; the parts have only
-    that page.
+    """Return the size, orientation and decoding cost of a TIFF's first page. The returned parts
+    have only that page.
 
     Raises ImageError if the file is truncated or broken, and UnsupportedMediaTypeError if its kind
     is not supported.
@@ -89,8 +89,8 @@ def parse_tiff(data: bytes) -> ImageFile:
 
 
 def _tags(data: bytes, order: str) -> Iterator[tuple[int, _Tag]]:
-    """Yield the tags of the first directory that affect pixels or orientation, with their
-    numbers."""
+    """Yield the tags in the first directory that affect pixels or orientation, each with its
+    number."""
     view, seen = memoryview(data), set[int]()
     try:
         (begin,) = struct.unpack_from(order + "I", data, 4)
@@ -155,7 +155,8 @@ def _formats(tags: dict[int, _Tag]) -> Sequence[int]:
 
 
 class _Pieces:
-    """Holds a page's strips or tiles; the last of them may lie partly outside the page."""
+    """Holds a page's strips or tiles. Strips or tiles at the edges may lie partly outside the
+    page."""
 
     def __init__(self, tags: dict[int, _Tag], width: int, height: int, samples: int) -> None:
         self._tags = tags

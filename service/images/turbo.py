@@ -1,8 +1,9 @@
-"""Decodes small JPEGs with one call of libjpeg-turbo; the pixels are identical to Pillow's.
+"""Decodes small JPEGs with one call of libjpeg-turbo. The pixels are identical to Pillow's.
 
 Pillow passes the file to its decoder in pieces, and reads the pixels in pieces, with one call per
-piece; for a small file these calls take a fifth of the time. If libjpeg-turbo refuses a file or
-warns about it, the file is left to Pillow, so that tolerance and messages stay the same.
+piece. For a small file, these calls take a fifth of the time. If libjpeg-turbo refuses a file or
+warns about it, Pillow decodes the file, so that Convoy accepts the same files with the same
+messages.
 """
 
 from importlib import import_module
@@ -26,8 +27,8 @@ _COLOURS = {"RGB": "RGB", "L": "GRAY"}
 
 
 def decode(data: bytes, stored: tuple[int, int], shrink: int) -> Image.Image | None:
-    """Return a JPEG of the `stored` size, decoded `shrink` times smaller, or None if the file is
-    left to Pillow."""
+    """Return a JPEG of the `stored` size, decoded `shrink` times smaller. Return None if Pillow
+    must decode the file."""
     width, height = stored
     if _library is None or width * height > MOST_PIXELS:
         return None

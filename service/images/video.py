@@ -1,7 +1,7 @@
-"""Describes a video before it is decoded. Also contains the code that the readers of containers
+"""Describes a video before it is decoded, and contains the code that the readers of containers
 share.
 
-`mp4.py` and `webm.py` find the coded frames. FFmpeg's container readers are not used, so that its
+`mp4.py` and `webm.py` find the coded frames. FFmpeg's container readers are not used. So FFmpeg's
 decoders get only frames that were counted, and a hostile file reaches less code.
 """
 
@@ -47,7 +47,7 @@ class Video(NamedTuple):
 
     @property
     def frames(self) -> int:
-        """Return how many frames are shown: one per packet, except in VP8."""
+        """Return how many frames are shown. That is one per packet, except in VP8."""
         if self.decoder != "vp8":
             return len(self.packets)
         return sum(packet[0] & _VP8_SHOWN > 0 for packet in self.packets)

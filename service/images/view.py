@@ -24,7 +24,7 @@ _COLOURS = np.stack(
 
 
 class View(NamedTuple):
-    """Describes which part of an image a model sees; `box` is the model's whole input."""
+    """Describes which part of an image a model sees. `box` is the model's whole input."""
 
     size: tuple[int, int]  # width and height of the upright image
     box: tuple[float, float, float, float]  # left, top, right, bottom in it; perhaps beyond it
@@ -61,7 +61,7 @@ def _stretched(first: int, last: int, resized: int, frame: int, own: int) -> tup
 
 def overlay(values: NDArray[np.float32], view: View) -> bytes:
     """Return an H×W map as a coloured PNG to lay over the image. The PNG has the image's
-    proportions, and is transparent where the model saw nothing."""
+    proportions. It is transparent where the model saw nothing."""
     scale = min(1.0, _SIDE / max(view.size))
     width, height = (max(1, round(side * scale)) for side in view.size)
     left, top, right, bottom = (round(edge * scale) for edge in view.box)

@@ -4,8 +4,8 @@
              └─ Cluster ─┬─ SimpleBlock        a coded frame of some track
                          └─ BlockGroup ── Block
 
-The stated size of elements that contain others is ignored, because recorders that stream leave it
-unknown.
+If an element contains other elements, its stated size is ignored, because recorders that stream
+leave the size unknown.
 """
 
 from service.images.video import Container, Video
