@@ -97,7 +97,7 @@ class UnsupportedError(ServiceError, code=Code.UNIMPLEMENTED):
 
 
 class DeadlineError(ServiceError, code=Code.TOO_LATE):
-    """Says that a request cannot meet its deadline; any work on it has stopped."""
+    """Says that a request cannot meet its deadline. The server no longer works on it."""
 
     def __init__(self, expected_s: float, allowed_s: float) -> None:
         """Take the seconds from now until the request would be done and until its deadline.
@@ -140,12 +140,12 @@ class DecoderLostError(ServiceError):
 
 
 class BrokenModelError(ServiceError, code=Code.UNAVAILABLE):
-    """Says that one of several models could not be opened; another server may serve it."""
+    """Says that one of several models could not be opened. Another server may serve it."""
 
 
 class EngineFailedError(ServiceError):
-    """Says that the engine raised, hung or returned scores that are not finite; a retry may
-    succeed."""
+    """Says that the engine raised an exception, hung, or returned scores that are not finite. A
+    retry may succeed."""
 
 
 class RetryableError(ServiceError, code=Code.UNAVAILABLE):
@@ -157,7 +157,7 @@ class RetryableError(ServiceError, code=Code.UNAVAILABLE):
 
 
 class QueueFullError(RetryableError, code=Code.TOO_MANY):
-    """Says that the queue is full; none of the request's images were queued."""
+    """Says that the queue is full. None of the request's images were queued."""
 
 
 class TooManyFromClientError(RetryableError, code=Code.TOO_MANY):
@@ -182,5 +182,5 @@ class MemoryShortError(RetryableError):
 
 
 class ShuttingDownError(RetryableError):
-    """Says that the server is shutting down: it finishes accepted requests, and refuses new
-    ones."""
+    """Says that the server is shutting down. It finishes accepted requests and refuses new
+    requests."""

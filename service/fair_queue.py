@@ -150,8 +150,9 @@ class FairQueue(Generic[E]):
     def next(self) -> tuple[Line[E], float]:
         """Return the line whose turn it is, and the cost of the entries that this turn may serve.
 
-        The cost is infinite for the only line, and 1 if there are several levels. Otherwise it is
-        at least 1, and enough for the line to reach the service of the line after it.
+        If only one line waits, the cost is infinite. If the lines have several levels, it is 1.
+        Otherwise it is at least 1, and enough for the line to reach the service of the line after
+        it.
         """
         if len(self._levels) == 1:
             (places,) = self._levels.values()
@@ -165,8 +166,8 @@ class FairQueue(Generic[E]):
         """Add the cost of a turn to the line's service. The owner must then call `place`.
 
         If a turn serves several entries of equal cost, the clock shows the line's service before
-        the last of them. With the service before the first entry, a new line could be served as
-        much as this whole turn before this line's next turn.
+        the last of them. If the clock showed the service before the first of them, a new line could
+        be served as much as this whole turn before this line's next turn.
         """
         passed = cost / (self._weight + 1.0) if line.fresh else 0.0
         last = cost / entries

@@ -42,7 +42,7 @@ def download_progress() -> AbstractContextManager[Show]:
 
 
 def compiling_kernels(kernels: Iterable[T]) -> Iterable[T]:
-    """Yield the kernels one by one, and draw a progress bar of how many are compiled."""
+    """Yield the kernels one by one, and draw a progress bar with the number of compiled kernels."""
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import track  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Reads the settings once; they are validated, frozen, and passed as arguments.
+"""Reads the settings once. They are validated, frozen, and passed as arguments.
 
 A flag overrides the environment (CONVOY_PORT=8080), which overrides the default. No other module
 reads the environment.
@@ -92,13 +92,13 @@ class LogLevel(StrEnum):
 
     @property
     def number(self) -> int:
-        """Return the level's number in the module logging."""
+        """Return the level's number in Python's module `logging`."""
         return logging.getLevelNamesMapping()[self.name]
 
 
 class Settings(BaseModel):
-    """Lists every setting. A setting's name gives its flag and variable; its docstring is the
-    flag's help."""
+    """Lists every setting. The name of a field gives the setting's flag and variable; the field's
+    docstring is the flag's help."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -356,17 +356,17 @@ class Settings(BaseModel):
 
     @property
     def decode_bytes(self) -> int:
-        """Return `decode_mb` in bytes, with 0 resolved."""
+        """Return `decode_mb` in bytes. If it is 0, return a quarter of the memory."""
         return int(self.decode_mb * 1e6) or available_memory() // _DECODE_SHARE
 
     @property
     def connections_per_address(self) -> int:
-        """Return `max_connections_per_address`, with 0 resolved."""
+        """Return `max_connections_per_address`. If it is 0, return half of `max_connections`."""
         return self.max_connections_per_address or max(1, self.max_connections // 2)
 
     @property
     def thread_count(self) -> int:
-        """Return `threads`, with 0 resolved."""
+        """Return `threads`. If it is 0, return the number of available cores."""
         return self.threads or available_cores()
 
 
