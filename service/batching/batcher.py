@@ -160,7 +160,8 @@ class Batcher(Generic[T, R]):
         return self._dispatcher.latency(engine)
 
     def learn(self, latency: Latency, engine: int = 0, short_s: float = SHORT_S) -> None:
-        """Replace an engine's known latency. If L(1) is below `short_s`, batches never wait."""
+        """Replace the table of an engine's latency. If L(1) is below `short_s`, batches never
+        wait."""
         self._dispatcher.short_s = short_s
         self._dispatcher.learn(latency, engine)
 

@@ -107,7 +107,7 @@ class Dispatcher:
         return self._engines[engine].latency
 
     def learn(self, latency: Latency, engine: int = 0) -> None:
-        """Replace an engine's known latency."""
+        """Replace the table of an engine's latency."""
         if self._engines[engine].learn(latency, self.short_s):
             # All engines run the same model, so batches are short if they are short on any engine.
             short = any(state.short for state in self._engines)

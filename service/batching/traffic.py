@@ -196,7 +196,7 @@ class Traffic:
     ) -> None:
         """Note that a batch of `items` ended. `alone` means that no other item waits.
 
-        Nothing is learnt from arrivals after a single item that was alone, because no other item
+        If a single item was alone, nothing is learnt from the arrivals after it: no other item
         could have waited for them.
         """
         self._busy_s += _NEWEST_BATCH * (took_s - self._busy_s)
