@@ -149,7 +149,7 @@ class _Flow:
         return sum(held.bytes for held in self._held)
 
     def add(self, held: Held) -> None:
-        """Count an answer until it is released."""
+        """Count the bytes of an answer until the answer is released."""
         self._held.append(held)
 
     def release(self) -> None:
@@ -538,7 +538,7 @@ def _cancel(task: "asyncio.Task[Any] | None", _: ServiceError) -> None:
 
 
 def _parse_short(kind: Any, data: Any) -> Any:
-    """Return a message without tensors."""
+    """Parse a message that contains no tensors."""
     if data is grpc.aio.EOF:
         raise BadRequestError("the request has no message; send one")
     if len(data) > _MOST_BYTES:
