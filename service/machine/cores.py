@@ -1,7 +1,8 @@
 """Finds how many processor cores this process may use, and on which core a thread runs.
 
 The CPU affinity and the quota of the control group limit the number. With a quota of two cores, 64
-threads would use up the time of each period at its start, and then all be throttled until its end.
+threads would use up the time of each period at once, and then all be throttled until the period
+ends.
 """
 
 import contextlib
