@@ -92,7 +92,8 @@ def check_there(paths: Sequence[Path]) -> None:
 
 
 def read_image(file: Path, settings: Settings) -> bytes:
-    """Return a file's bytes, but at most one byte more than a request may have."""
+    """Return a file's bytes. If a request may not have so many bytes, return only one more than
+    allowed."""
     with file.open("rb") as opened:
         return opened.read(settings.max_body_bytes + 1)
 

@@ -10,8 +10,7 @@ def importing() -> Iterator[None]:
     """Disable the garbage collector within this block, and exclude the objects created in the block
     from later collections.
 
-    Nearly all of these objects stay alive. Scanning them would take a sixth of the time that a
-    start takes.
+    Nearly all of these objects stay alive. Scanning them would take a sixth of the start-up time.
     """
     gc.disable()
     try:

@@ -187,8 +187,8 @@ class AccessLog:
         self._time = ""  # of that second: formatted once for all of its requests
 
     def __call__(self, record: RequestRecord) -> None:
-        """Write the line of a request. Probes and other requests that never stop are written only
-        at the level debug."""
+        """Write the line of a request. Probes and other frequent requests are written only at the
+        level debug."""
         quiet = _is_quiet(record)
         if quiet and not self._quietly:
             return
