@@ -87,7 +87,7 @@ _HAS_PYAV = find_spec("av") is not None
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Holds the images of one clip. Its `len` is the number of their bytes."""
+    """Holds the images of one clip. Its `len` is the total number of bytes."""
 
     files: Sequence[bytes]
 

@@ -182,8 +182,8 @@ class Drawing:
             raise self._broken(error) from error
 
     def drawn(self, decoded: StoredImage) -> NDArray[np.uint8]:
-        """Return the pixels that calling the object returns, but from an image that is already
-        decoded. Raises ImageError."""
+        """Return the pixels of an image that is already decoded. They equal the pixels that calling
+        the object returns. Raises ImageError."""
         try:
             image = self.sketch.upright(decoded)
         except DECODER_ERRORS as error:

@@ -178,8 +178,7 @@ class Weight(NamedTuple):
 
 
 class ImageFile(NamedTuple):
-    """Describes an image before it is decoded. `width` and `height` are those of the stored
-    pixels."""
+    """Describes an image before it is decoded. `width` and `height` count the stored pixels."""
 
     format: ImageFormat
     width: int

@@ -117,7 +117,7 @@ def _least_bytes(width: int, height: int, colour: int, depth: int) -> int:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (type, start, end) of every chunk; IEND comes last."""
+    """Yield (type, start, end) of every chunk. IEND comes last."""
     position = _SIGNATURE_LENGTH
     for _ in _FORMAT.segments(len(data)):
         kind = data[position + 4 : position + 8]

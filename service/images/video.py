@@ -100,11 +100,8 @@ class Container:
     def video(
         self, codec: bytes, size: tuple[int, int], setup: memoryview | None, orientation: int = 1
     ) -> Video:
-        """Return the video with the frames that were added.
-
-        Raises UnsupportedMediaTypeError for an unsupported codec, ImageError if the size is
-        missing.
-        """
+        """Return the video with the frames that were added. Raises UnsupportedMediaTypeError for an
+        unsupported codec, and ImageError if the size is missing."""
         decoder = _DECODERS.get(codec)
         if decoder is None:
             raise UnsupportedMediaTypeError(
