@@ -15,9 +15,10 @@ L(n) is the measured latency of a batch of n items.
   is idle, exceeds this delay. This lowers latency where L jumps or is linear.
 - **Company.** A request that arrives while a batch runs waits for that batch and then for its own.
   If m clients share the engines, batches are small enough that two of them take at most m times
-  L(k), where k is the fewest items that a client has inside. So sharing multiplies that client's
-  latency by at most m. Exception: a batch may always be large enough for 1/m of the engines'
-  highest throughput. Otherwise a client with one image per second would cost the others too much.
+  L(k), where k is the fewest items that a client has in progress. So sharing multiplies that
+  client's latency by at most m. Exception: a batch may always be large enough for 1/m of the
+  engines' highest throughput. Otherwise a client with one image per second would cost the others
+  too much.
 - **Time.** A batch is dispatched at once, unless expected arrivals (`service/batching/traffic.py`)
   make waiting pay. The throughput in items per second must be higher with the arrivals than
   without, both for this batch alone and for this batch and the next together. Example: eight steady
@@ -180,8 +181,8 @@ def completion(view: View, ahead: int, items: int) -> float:
 
 
 def share(inside: int, engines: int) -> int:
-    """Return the most items that a short batch may have. `inside` items wait or run on this number
-    of `engines`.
+    """Return the most items that a short batch may have. `inside` is the number of items that wait
+    or run; `engines` is the number of engines.
 
     A larger batch would leave another engine idle, because clients send nothing while they wait for
     the batch's answers.
@@ -276,8 +277,8 @@ def _size(view: View, most: int) -> int:
 
 
 def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
-    """Return the moment until which waiting pays, and the number of items with which the wait may
-    end earlier. The moment is None if waiting does not pay."""
+    """Return the moment until which waiting pays, and the number of waiting items that ends the
+    wait earlier. The moment is None if waiting does not pay."""
     latency = view.latency
     most = _bearable(view)
     best, moment, enough = _GAIN, None, 0

@@ -2,9 +2,9 @@
 which they are due.
 
 If the next requests of all clients have the same priority, the client with the least service is
-next (`service/fair_queue.py`). Otherwise the request that is due first is next. A request is
-treated as if it had arrived no earlier than its client's last turn. Otherwise a client with old
-requests would go before other clients again and again.
+next (`service/fair_queue.py`). If the priorities differ, the request that is due first is next. A
+request is treated as if it had arrived no earlier than its client's last turn. Otherwise a client
+with old requests would go before other clients again and again.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Tracks the clients of the last second, and how few images a client has in progress.
+"""Tracks the clients of the last second, and the fewest images that one of them has in progress.
 
 A running batch delays the requests that arrive while it runs. So the policy
 (`service/batching/policy.py`) uses both numbers to limit how long a batch may last.

@@ -1,4 +1,4 @@
-"""Runs Convoy's application in each replica, with Convoy's queue and batches; Ray's are off.
+"""Runs Convoy's application in each replica, with Convoy's queue and batches instead of Ray's.
 
 client ── Ray's proxy ── replica: application ── decode ── queue ── engine
           (routes)       (Convoy's routes, bounds and answers)

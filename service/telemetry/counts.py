@@ -143,8 +143,8 @@ class Counts:
         self.row[_DECODED[why]] += 1
 
     def refused(self, code: Code, seconds: float) -> None:
-        """Count a request that was not answered with 200. Of a failed request, the seconds are
-        counted too."""
+        """Count a request that was not answered with 200. If Triton counts it as failed, also count
+        its seconds."""
         self.row[_CODES[code]] += 1
         if code in REASONS:
             self.row[_FAIL_NS] += int(seconds * 1e9 + 0.5)
