@@ -1,1 +1,1 @@
-"""Chooses which kernel to run, by estimates or by measurements on the device."""
+"""Chooses the kernel for each convolution, by estimates or by measurements on the device."""

@@ -1,4 +1,4 @@
-"""Finds the fastest algorithm and configuration on a device by checking and timing each.
+"""Finds the fastest algorithm and configuration on a device. It checks and times all candidates.
 
     candidates ─ examine ─> right ─ screen: a few runs ─> finalists ─ time: warm, cold ─┬─> store
                     └ wrong, refused, does not compile: reported, stored, never chosen  │
@@ -67,8 +67,8 @@ class Search:
     """Sets which candidates are measured: the `top` candidates with the lowest estimated cost, or
     all candidates if `top` is None.
 
-    The `finalists` fastest candidates and the fastest candidate of each algorithm are timed
-    thoroughly. If `anew`, measurements in the store are repeated.
+    Many runs are timed only of the `finalists` fastest candidates, and of the fastest candidate of
+    each algorithm. If `anew`, measurements in the store are repeated.
     """
 
     top: int | None = TOP_CANDIDATES
@@ -86,12 +86,12 @@ def autotune(
     timer: Timer = time_launches,
     threads: int = 0,
 ) -> dict[ConvProblem, Outcomes]:
-    """Return the outcomes of each problem, after measuring the outcomes that the store lacks.
+    """Measure the outcomes that the store lacks. Return all outcomes of each problem.
 
     All kernels are compiled before the first measurement, on `threads` threads; 0 stands for one
-    per core. Earlier measurements stay in the store, also after Ctrl-C. Raises TuningStoreError or
-    DeviceError. If a candidate breaks the device (FaultError), the next run leaves this candidate
-    out.
+    per core. Completed measurements stay in the store, even after Ctrl-C. Raises TuningStoreError
+    or DeviceError. If a candidate breaks the device (FaultError), the next run leaves this
+    candidate out.
     """
     key_of = keys(conditions_of(device))
     stored = {} if search.anew else store.read()
@@ -160,8 +160,8 @@ def _untimed(candidates: Candidates, known: Outcomes, search: Search) -> list[st
 
 
 def _untriggered(candidates: Candidates, known: Outcomes) -> list[str]:
-    """Return the name of the winner, in a list, if its best trigger is not known yet. Otherwise
-    return an empty list."""
+    """Return a list. It contains the name of the winner if the winner's best trigger is not known
+    yet, and otherwise nothing."""
     winners = [name for name, _ in ranking(known)[:1] if name in candidates]
     return [name for name in winners if known[name].trigger is None]
 
@@ -174,8 +174,8 @@ next."""
 def _measure(
     search: Search, bench: Bench, problem: ConvProblem, candidates: Candidates, known: Outcomes
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yield the time of each candidate from a few runs, and then the time of each finalist from
-    many runs."""
+    """Yield each candidate's outcome from a few runs. Afterwards, yield each finalist's outcome
+    from many runs."""
     for name in _unscreened(candidates, known):
         yield from _attempt(bench, problem, name, candidates[name], _screen)
     running = dict(candidates)
@@ -190,7 +190,7 @@ def _measure(
 def _measure_triggers(
     bench: Bench, problem: ConvProblem, candidates: Candidates, known: Outcomes
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yield the winner's outcome with the winner's best trigger."""
+    """Yield the winner's outcome, to which the best trigger is added."""
     for name in _untriggered(candidates, known):
         best = partial(_trigger, known[name], problem, candidates[name])
         yield from _attempt(bench, problem, name, candidates[name], best)
@@ -203,8 +203,8 @@ def _attempt(
     choice: ConvChoice,
     measure: Callable[[Bench, Candidate], Outcome],
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yield the outcome of one measurement, or nothing if the device now has too little memory for
-    the measurement."""
+    """Yield the outcome of one measurement. If the device has too little free memory, yield
+    nothing."""
     try:
         outcome = measure(bench, bench.candidate(problem, choice))
     except OutOfMemoryError as error:
@@ -235,8 +235,8 @@ def _time(known: Outcome, bench: Bench, candidate: Candidate) -> Outcome:
 def _trigger(
     known: Outcome, problem: ConvProblem, choice: ConvChoice, bench: Bench, _: Candidate
 ) -> Outcome:
-    """Return `known` with the trigger for which launches that follow each other and overlap take
-    the least time."""
+    """Return `known` with the best trigger. For this, time consecutive launches that overlap, with
+    each trigger."""
 
     def us(trigger: Trigger) -> float:
         candidate = bench.candidate(problem, choice._replace(trigger=trigger))

@@ -23,12 +23,12 @@ _POISON = 0xFF  # a float of such bytes is NaN
 
 
 class WrongResultError(Exception):
-    """Raised when a candidate's result is wrong; says in what way."""
+    """Raised when a candidate's result is wrong; describes the error."""
 
 
 class Timer(Protocol):
-    """A function with the parameters of `kernels.tuning.timing.time_launches`. Tests use another
-    such function."""
+    """A function with the parameters of `kernels.tuning.timing.time_launches`. Tests replace that
+    function."""
 
     def __call__(
         self,
@@ -45,8 +45,8 @@ class Timer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A choice for a problem with everything that is needed to run it, such as each operand's size
-    in bytes."""
+    """A choice for a problem, with all data that a run needs, such as each operand's size in
+    bytes."""
 
     problem: ConvProblem
     exam: Exam
@@ -58,7 +58,7 @@ class Candidate:
 
 
 class Bench:
-    """Holds device memory that grows as needed until `close` frees it."""
+    """Checks and times candidates. Its device memory grows as needed, until `close` frees it."""
 
     def __init__(self, device: Device, timer: Timer) -> None:
         self.device = device
@@ -184,8 +184,8 @@ class Bench:
         )
 
     def _upload(self, candidate: Candidate) -> dict[str, int]:
-        """Upload the operands for the check and return their addresses. All candidates of a problem
-        use the same x."""
+        """Upload the operands for the check, and return their addresses. x is uploaded only once
+        for all candidates of a problem."""
         exam, n = candidate.exam, candidate.problem.n
         of_filters = exam.of_filters
         inputs = {name: candidate.read[name] for name in (*exam.images, *of_filters)}
@@ -201,8 +201,8 @@ class Bench:
         return at
 
     def _clear(self, candidate: Candidate) -> dict[str, int]:
-        """Fill the candidate's output operands with poison and its counters with zeros. Return the
-        addresses of both."""
+        """Fill the candidate's output operands with NaN, and its counters with zeros. Return the
+        addresses of all these operands."""
         nbytes = set_bytes(candidate.written)
         begin = self._written.at_least(nbytes)
         self.device.fill(begin, nbytes, _POISON, self._stream)
@@ -213,7 +213,7 @@ class Bench:
         return {**at, "counters": counters}
 
     def _randomise(self, stored: Storage, address: int, nbytes: int) -> None:
-        """Fill memory with normally distributed numbers: one block of numbers, again and again."""
+        """Fill memory with copies of one block of normally distributed numbers."""
         floats = np.random.default_rng(0).standard_normal(min(nbytes // 4, 1 << 20), np.float32)
         numbers = floats.astype(stored.dtype) if stored != BYTE else (32 * floats).astype(np.int8)
         octets: NDArray[np.uint8] = numbers.view(np.uint8)
@@ -230,7 +230,8 @@ def _y_shape(problem: ConvProblem) -> tuple[int, ...]:
 
 
 class _Room:
-    """Holds device memory. When more is needed, larger memory is allocated and filled again."""
+    """Holds one block of device memory. If a larger block is needed, it replaces the block and is
+    filled again."""
 
     def __init__(
         self,
@@ -243,8 +244,8 @@ class _Room:
         self._buffer: Buffer | None = None
 
     def at_least(self, nbytes: int) -> int:
-        """Return the address of memory of at least `nbytes` bytes. If the memory grows, its
-        contents are lost. Raises OutOfMemoryError."""
+        """Return the address of a block of at least `nbytes` bytes. If a larger block must be
+        allocated, the old contents are lost. Raises OutOfMemoryError."""
         if self._buffer is None or self._buffer.nbytes < nbytes:
             self.free()
             self._buffer = self._device.allocate(max(nbytes, 1), constant=self._constant)

@@ -12,7 +12,8 @@ equal, by the next."""
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop that consists of instructions `first` to `last`, where `last` is the branch back."""
+    """A loop, which consists of the instructions `first` to `last`. `last` branches back to
+    `first`."""
 
     first: int
     last: int
@@ -23,11 +24,11 @@ class Loop:
 
 
 def loops(code: Sequence[Instruction]) -> list[Loop]:
-    """Return the loops. Each loop ends in a branch back to an instruction that dominates the
-    branch.
+    """Return the loops of the code. A loop ends with a branch back to an instruction that dominates
+    the branch.
 
-    All other backward branches, and branches across the kernel's end, belong to no loop: they
-    return from code that is placed out of line.
+    Other backward branches, and backward branches across the kernel's end, do not make loops. They
+    return from code that the compiler has placed out of line.
     """
     ends = [
         i
@@ -44,7 +45,7 @@ def loops(code: Sequence[Instruction]) -> list[Loop]:
 
 
 def outermost(found: Sequence[Loop]) -> list[Loop]:
-    """Return the loops that lie inside no other loop of `found`."""
+    """Return the loops that do not lie inside another loop of `found`."""
 
     def within(loop: Loop, other: Loop) -> bool:
         return loop != other and other.holds(loop.first) and other.holds(loop.last)
@@ -53,7 +54,8 @@ def outermost(found: Sequence[Loop]) -> list[Loop]:
 
 
 def _reached(code: Sequence[Instruction], without: int) -> set[int]:
-    """Return the instructions that a warp can reach without passing the instruction `without`."""
+    """Return the instructions that a warp can reach on a path that avoids the instruction
+    `without`."""
     reached, ahead = {without}, [0]
     while ahead:
         i = ahead.pop()
@@ -71,11 +73,11 @@ def path(
     *,
     leaving: bool = False,
 ) -> list[int]:
-    """Return the heaviest path from a loop's first instruction to its last, with inner loops taken
-    once.
+    """Return the path of the largest weight from a loop's first to its last instruction. It passes
+    once through each inner loop on its way.
 
-    The weight of a path is the sum of `weight` over its instructions' indices. If `leaving`, a path
-    may also end at any EXIT.
+    The weight of a path is the sum of the weights of its instructions; `weight` gets the index of
+    an instruction. If `leaving`, a path may also end at any EXIT.
     """
     best: dict[int, tuple[Weight, int | None]] = {}
     for i in range(loop.last, loop.first - 1, -1):
@@ -99,8 +101,8 @@ def path(
 def leading_to(
     code: Sequence[Instruction], loop: Loop, wanted: Callable[[Instruction], bool]
 ) -> set[int]:
-    """Return the wanted instructions and all instructions from which a warp can still reach one of
-    them."""
+    """Return the wanted instructions, and all earlier instructions from which a warp can still
+    reach a wanted instruction."""
     found: set[int] = set()
     for i in range(loop.last, loop.first - 1, -1):
         if wanted(code[i]) or not found.isdisjoint(_next(code, i)):
@@ -109,8 +111,8 @@ def leading_to(
 
 
 def _next(code: Sequence[Instruction], i: int) -> list[int]:
-    """Return the later instructions that may come next, if lanes never diverge. In that case
-    BRA.DIV does not branch."""
+    """Return the instructions that may follow instruction i, except earlier instructions. The lanes
+    of a warp are assumed not to diverge, so that BRA.DIV does not branch."""
     instruction = code[i]
     ahead = [i + 1]
     if instruction.target is not None and ".DIV" not in instruction.opcode:

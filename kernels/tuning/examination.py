@@ -1,18 +1,18 @@
-"""Checks a convolution on a device with whole numbers, so that results need no tolerance.
+"""Checks a convolution on a device with whole numbers. Therefore the check needs no tolerance.
 
-x, the filter and y are small integers. float32 adds integers without rounding, in any order, while
-their absolute values sum to less than 2^24. An algorithm that transforms data has rounding errors,
-but these are far smaller than a half. An extra, missing or misplaced term changes y by an integer.
-So y is right if it rounds to the right integer.
+x, the filter and y are small integers. If the absolute values of the terms sum to less than 2^24,
+float32 adds them without rounding, in any order. An algorithm that transforms data has rounding
+errors, but these are far smaller than a half. An extra, missing or misplaced term changes y by an
+integer. Therefore y is right if it rounds to the right integer.
 
-Image i is the first image times ±2^(i // 2), a factor with which float32 multiplies without
-rounding. So one reference is enough for every N, and images in the wrong order are detected. From
-image 128 on the factors repeat, because float32 ends at 2^128. float16 represents integers exactly
-up to 2048, and ends at 65504. Random signs keep y far below 2048, and the factors repeat after
-every 8 images.
+Image i is the first image times ±2^(i // 2). float32 multiplies by such a factor without rounding.
+Therefore one reference is enough for every N, and images in the wrong order are detected. From
+image 128 on the factors repeat, because the range of float32 ends at 2^128. float16 represents
+integers exactly up to 2048, and ends at 65504. Random signs keep y far below 2048, and the factors
+repeat after every 8 images.
 
-Bytes hold such integers, too. The bytes of x are 128 larger than the numbers for which they stand,
-the bias compensates for this, and y is clamped.
+Bytes can hold such integers, too. A byte of x is the number plus 128, for which the bias
+compensates. y is clamped.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,8 @@ class Exam:
     """Holds a layer's operands, and computes the expected result when it is first needed.
 
     Pixels have channels last, as on a device. Kernels must not use the padding of pixels to whole
-    vectors. So the padding is NaN, or for bytes a number larger than all numbers of x.
+    vectors. To detect its use, the padding is NaN. In bytes, it is a number larger than all numbers
+    of x.
     """
 
     stored: Storage
@@ -56,7 +57,7 @@ class Exam:
 
     @property
     def of_filters(self) -> Mapping[str, NDArray[Any]]:
-        """Return the operands that hold one number for each filter."""
+        """Return the operands that have one number per filter."""
         if self.stored != BYTE:
             return {"bias": self.bias}
         offset, scale = requantization(
@@ -104,7 +105,7 @@ def _scales(n: int, stored: Storage) -> NDArray[Any]:
 
 @lru_cache(maxsize=2)
 def exam_of(layer: ConvProblem) -> Exam:
-    """Return the operands and expected result for a layer whose N is 1."""
+    """Return the operands and the expected result for a layer with N = 1."""
     rng = np.random.default_rng(1)
     numbers = np.array([-3, -2, -1, 1, 2, 3])  # no zeros: a missing term must change y
     shapes = {"x": (layer.c, *layer.window.input)}

@@ -1,12 +1,13 @@
-"""Chooses a convolution's algorithm and configuration by estimated cost, if none was measured.
+"""Chooses a convolution's algorithm and configuration by estimated cost, if the convolution was not
+measured.
 
     problem ─ Work: blocks, products, bytes ─┐
     machine code ─ StaticProfile ────────────┴─ cycles of each launch ─ the choice with the fewest
 
 This is the cost model for convolutions. It counts the instructions that a kernel issues, and takes
-the hardware's limits from data sheets. Assumed numbers are marked as such or stand in
+the hardware's limits from data sheets. Assumed numbers are marked as such, or stand in
 kernels/tuning/constants.py. Numbers are for an H100 or H200, in clock cycles of one multiprocessor.
-Numbers that differ little between GPUs are the same for all GPUs.
+The same numbers are used for other GPUs.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,8 +68,8 @@ FULL = 0.9
 
 
 class DeviceFacts(Protocol):
-    """The properties of a device on which the choice depends. `Device` and `Facts` both have these
-    properties."""
+    """The properties of a device on which the choice depends. Both `Device` and `Facts` have
+    them."""
 
     @property
     def multiprocessors(self) -> int:
@@ -88,7 +89,8 @@ class DeviceFacts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Holds a device's properties without a device. The defaults are an H200's."""
+    """Holds the properties of a device, which need not be present. The defaults are the properties
+    of an H200."""
 
     multiprocessors: int
     max_shared_bytes: int = H200.max_shared_bytes
@@ -98,7 +100,8 @@ class Facts:
 def heuristic(device: DeviceFacts) -> Callable[[ConvProblem], ConvChoice]:
     """Return a function that chooses among all candidates for a problem, and caches the choice.
 
-    The function keeps only the device's facts; devices with the same facts share the cache.
+    The function does not keep the device, only its properties. Devices with the same properties
+    share the cache.
     """
     facts = Facts(device.multiprocessors, device.max_shared_bytes, device.architecture)
     return partial(_chosen, facts)
@@ -112,10 +115,11 @@ def _chosen(facts: Facts, problem: ConvProblem) -> ConvChoice:
 def choose(
     problem: ConvProblem, candidates: Sequence[ConvChoice], device: DeviceFacts
 ) -> ConvChoice:
-    """Return the candidate with the lowest estimated cost, or the first of several such candidates.
+    """Return the candidate with the lowest estimated cost. Of several such candidates, return the
+    first.
 
-    There is one exception: among the candidates that cost at most little more, the cheapest that
-    fills the device is returned.
+    There is one exception: if candidates of nearly the lowest cost fill the device, the cheapest of
+    these is returned.
     """
 
     def cost(choice: ConvChoice) -> float:
@@ -130,7 +134,8 @@ def choose(
 
 
 def fills(problem: ConvProblem, choice: ConvChoice, device: DeviceFacts) -> bool:
-    """Return whether the largest launch has blocks for all or nearly all multiprocessors."""
+    """Return whether the largest launch has enough blocks for all multiprocessors, or for nearly
+    all."""
     works = choice.algorithm.work(problem, choice.config)
     return max(work.blocks for work in works) >= FULL * device.multiprocessors
 
@@ -154,9 +159,10 @@ def launch_cycles(
     warm: bool = False,
     constants: Constants = ASSUMED,
 ) -> tuple[float, ...]:
-    """Return each launch's estimated cycles if it runs alone with x in the second-level cache.
+    """Return the estimated cycles of each launch, if the launch runs alone and x is in the
+    second-level cache.
 
-    Weights come from memory or, if `warm`, from that cache.
+    If `warm`, the weights are in the second-level cache too. Otherwise they are in memory.
     """
     works = choice.algorithm.work(problem, choice.config)
     return tuple(sum(parts(work, device, warm, constants).values()) for work in works)
@@ -189,7 +195,8 @@ def parts(
 
 
 def _split(work: Work, constants: Constants) -> float:
-    """Return the cycles that it takes to add the partial sums of a tile."""
+    """Return the cycles in which the partial sums of a tile are added, or 0 without partial
+    sums."""
     if not work.tail_bytes:
         return 0
     if work.tail_in_cluster:
@@ -237,8 +244,8 @@ def _iteration(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
 
 
 def _ends(work: Work, profile: StaticProfile, blocks: int) -> tuple[dict[str, float], float]:
-    """Return the cycles before and after the loop, in two forms: the latency of one warp, part by
-    part, and the cycles in which the instructions of all warps are issued."""
+    """Return the cycles before and after the loop, in two forms. The first is the latency of one
+    warp, by part. The second is the time in which the instructions of all warps are issued."""
     ends = {
         "start": (profile.start, 1.0),
         "fill": (profile.fill, 1.0),

@@ -1,4 +1,4 @@
-"""Measures the numbers that the cost model assumes about a GPU, with the kernels of
+"""Measures numbers of a GPU that the cost model otherwise assumes, with the kernels of
 kernels/src/micro.cu.
 
     MEASUREMENTS ─ readings: a name, what was run, µs ─ fitted ─ Constants
@@ -39,8 +39,8 @@ WARPS = (4, 8, 16, 32)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Holds a median time in µs, measured under `conditions`: of one launch, or of one run of a
-    fork (`measure_fork`)."""
+    """Holds a measured median time in µs. It is the time of one launch, or of one run of a fork
+    (`measure_fork`). `conditions` describes the launch."""
 
     name: str
     conditions: Mapping[str, Any]
@@ -49,7 +49,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Sets how many copies a graph has, and how often it is replayed."""
+    """Sets the number of copies in a graph, and the number of replays."""
 
     copies: int = COPIES
     replays: int = REPLAYS
@@ -74,13 +74,14 @@ def wide_launch(blocks: int, variant: int, length: int) -> Launch:
 
 
 def issue_launch(blocks: int, warps: int, turns: int) -> Launch:
-    """Return a launch that writes y and whose warps multiply small tiles in shared memory."""
+    """Return a launch whose warps multiply small tiles in shared memory. It writes y."""
     kernel = instantiate(SOURCE, "issue")
     return launch(kernel, (blocks, 1, 1), (32 * warps, 1, 1), y="y", turns=turns)
 
 
 class Laboratory:
-    """Holds a device with memory for the operands of the small kernels; `laboratory` opens it."""
+    """Holds a device, and its memory for the operands of the small kernels. `laboratory` creates a
+    Laboratory."""
 
     def __init__(self, device: Device, effort: Effort, operands: Mapping[str, int]) -> None:
         self.device, self._effort, self._operands = device, effort, operands
@@ -96,8 +97,8 @@ class Laboratory:
         return lambda stream: run(stream, 0)
 
     def us(self, *runs: Callable[[Stream], None]) -> float:
-        """Enqueue each of `runs` in turn, and return the median time of one run in µs. Raises
-        DeviceError."""
+        """Time `runs`, of which each copy in a graph takes the next. Return the median time of one
+        run in µs. Raises DeviceError."""
 
         def run(stream: Stream, index: int) -> None:
             runs[index](stream)
@@ -123,8 +124,8 @@ def laboratory(device: Device, effort: Effort) -> Iterator[Laboratory]:
 
 
 def measure_cache(at: Laboratory) -> list[Reading]:
-    """Time blocks that read CACHE_BYTES: a single block, and then one block on each of 1/4, 1/2 and
-    all of the multiprocessors."""
+    """Time launches in which each block reads CACHE_BYTES: launches of one block, and of as many
+    blocks as 1/4, 1/2 and all of the multiprocessors."""
     every = at.multiprocessors
     return [
         Reading(
@@ -149,7 +150,8 @@ def measure_chain(at: Laboratory) -> list[Reading]:
 
 
 def measure_fork(at: Laboratory) -> list[Reading]:
-    """Time one launch, two launches on parallel streams, and one launch that waits for both."""
+    """Time a fork: a launch, then two launches on parallel streams, then a launch that waits for
+    both."""
     half = at.enqueues(chain_launch(max(1, at.multiprocessors // 2), TURNS[1]))
     beside, forked, joined = at.device.stream(), at.device.event(), at.device.event()
 
@@ -167,7 +169,8 @@ def measure_fork(at: Laboratory) -> list[Reading]:
 
 
 def measure_code(at: Laboratory) -> list[Reading]:
-    """Time launches of long code: the same kernel repeated, and several kernels in turn."""
+    """Time launches of long code: repeated launches of one kernel, and launches of several kernels
+    in turn."""
     every = [
         at.enqueues(wide_launch(at.multiprocessors, variant, LENGTH)) for variant in range(VARIANTS)
     ]
@@ -198,9 +201,9 @@ MEASUREMENTS: Mapping[str, Callable[[Laboratory], list[Reading]]] = {
 def fitted(readings: Iterable[Reading]) -> Constants:
     """Return the constants that follow from the readings of all MEASUREMENTS.
 
-    A gap is the time of one launch in a chain minus the time of the launch's additions. The time of
-    the additions follows from chains with different numbers of additions. Raises ValueError if a
-    reading is missing.
+    In a chain of launches, the gap before a launch is the launch's time minus the time of its
+    additions. Chains with different numbers of additions show the time of the additions. Raises
+    ValueError if a reading is missing.
     """
     found = list(readings)
 
@@ -235,5 +238,5 @@ def fitted(readings: Iterable[Reading]) -> Constants:
 
 
 def cache_bytes_per_cycle(reading: Reading) -> float:
-    """Return how many bytes per cycle each multiprocessor reads that has a block."""
+    """Return how many bytes per cycle a multiprocessor with one block reads."""
     return CACHE_BYTES / cycles(reading.us)

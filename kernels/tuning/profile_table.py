@@ -2,7 +2,8 @@
 
     profiles.py ─ rows ─ profile.tsv ─ profile_of ─ heuristic, inspect
 
-A row has counts. For human readers, it also has the shares that follow from these counts.
+A row has counts. For human readers, it also has percentages and ratios that are computed from these
+counts.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,7 +37,7 @@ class UnprofiledKernelError(LookupError):
 
 @cache
 def profile_of(kernel: Instantiation, arch: str = ARCHITECTURE) -> StaticProfile:
-    """Return the committed profile of a kernel; it is the same for all activations.
+    """Return the committed profile of a kernel. All activations have the same profile.
 
     Raises UnprofiledKernelError.
     """
@@ -55,10 +56,10 @@ def name_of(kernel: Instantiation) -> str:
 
 
 def load_wavefronts(kernel: Instantiation) -> float:
-    """Return how many cycles of shared memory a load of 16 bytes per lane takes, as simulated.
+    """Return the simulated number of shared-memory cycles of a load of 16 bytes per lane.
 
-    For a kernel that was not simulated, return the largest number of any kernel in the same source,
-    or 2 if there is none.
+    If the kernel was not simulated, return the largest number of the simulated kernels in its
+    source file. If there are none, return 2.
     """
     simulated = _load_wavefronts()
     of_source = [profile for name, profile in simulated.items() if name.split()[0] == kernel.source]

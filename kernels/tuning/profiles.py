@@ -1,10 +1,10 @@
-"""Regenerates the committed profiles (each kernel's limits on speed) from machine code, without a
-GPU.
+"""Regenerates the committed profiles from machine code, without a GPU. A profile describes what
+limits a kernel's speed.
 
 A change of the kernels or of the compiler changes the table. Check the difference and commit it:
 
     python -m kernels.tuning.profiles                    # all rows
-    python -m kernels.tuning.profiles linear.cu          # those of some sources
+    python -m kernels.tuning.profiles linear.cu          # rows of some sources
 """
 
 import sys
@@ -69,8 +69,8 @@ class LaunchShape(NamedTuple):
 
 @cache
 def launches() -> dict[Instantiation, LaunchShape]:
-    """Return a launch of each kernel that has a row: the kernel's launch with the most shared
-    memory."""
+    """Return the kernels that have a row. With each kernel, return the properties of its launch
+    with the most shared memory."""
     largest: dict[Instantiation, LaunchShape] = {}
     for kernel, launch in (*_convolutions(), *_linear()):
         before = largest.setdefault(commonest(kernel), launch)
@@ -102,8 +102,8 @@ def _linear() -> Iterator[tuple[Instantiation, LaunchShape]]:
 
 
 def profiled(arch: str, sources: Iterable[str] = ()) -> list[Instantiation]:
-    """Return the kernels that have a row for an architecture. If `sources` is not empty, only
-    kernels of these files are returned."""
+    """Return the kernels that have a row for an architecture. If `sources` is not empty, return
+    only kernels of these files."""
     only = set(sources)
     return [
         launch

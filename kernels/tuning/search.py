@@ -1,4 +1,4 @@
-"""Chooses the candidates to measure and the winner, with pure functions and without a device.
+"""Chooses the candidates to measure, and the winner. The functions are pure and need no device.
 
 problem ─ shortlist ─> candidates ─ autotune ─> outcomes ─ ranking ─> winner
 """
@@ -28,9 +28,9 @@ def conditions_of(device: Device) -> Conditions:
 def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch, ...]:
     """Return the launches to measure, on separate buffers, without prologue or activation.
 
-    The launches have a bias. A prologue, a residual, an activation or a place in a Concat is left
-    out, because it takes about the same time with every candidate. Raises ValueError if an index
-    exceeds 32 bits.
+    The launches have a bias. They leave out a prologue, an added residual, an activation and a
+    place in a Concat, because these take about the same time with every candidate. Raises
+    ValueError if an index exceeds 32 bits.
     """
     problem = replace(problem, prologue=None)
     stored = problem.precision.stored
@@ -89,10 +89,11 @@ def shortlist(
     top: int | None = None,
     known: Collection[str] = (),
 ) -> dict[str, ConvChoice]:
-    """Return the `top` candidates with the lowest estimated cost, or all if `top` is None.
+    """Return the `top` candidates with the lowest estimated cost, or all candidates if `top` is
+    None.
 
-    The result also has all candidates with known outcomes. And it has the first `top` / 4
-    candidates of each algorithm, because the estimate compares different algorithms less well.
+    Also return all candidates with known outcomes, and the best `top` / 4 candidates of each
+    algorithm, because estimates of different algorithms are harder to compare.
     """
     every = sorted(
         choices(problem, device.max_shared_bytes, device.architecture),

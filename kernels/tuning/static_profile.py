@@ -4,8 +4,8 @@
                                  ├─ the loop of data warps ───┼─ usual paths ─ StaticProfile
                                  └─ what is before and after ─┘
 
-A scheduler issues one instruction of a warp per cycle, so each instruction that does not multiply
-costs a share of the peak rate. Only the usual path through a loop is counted, which is the path
+A scheduler issues one instruction of a warp per cycle. Each instruction that does not multiply
+therefore lowers the rate below the peak. Only the usual path through a loop is counted: the path
 with the widest copies.
 """
 
@@ -129,9 +129,10 @@ class Stretch:
 class StaticProfile:
     """Counts a kernel's instructions by part of the code.
 
-    A thread executes four parts: `start`, up to the thread's first copy; `fill`, up to the loop
-    that multiplies; `loop`; and `finish`, in which another loop executes `vector` for every 4
-    outputs. Without a loop that multiplies, `finish` follows `start`.
+    A thread executes four parts. `start` ends at its first copy, and `fill` ends at the loop that
+    multiplies. `loop` is one iteration of this loop. `finish` is the code behind the loop; in
+    addition, it executes `vector` for every 4 outputs. Without a loop that multiplies, `finish`
+    follows `start`.
     """
 
     registers: int
@@ -149,8 +150,8 @@ class StaticProfile:
 
     @property
     def products(self) -> int:
-        """Return the number of mma instructions of an iteration, or of FFMA instructions if there
-        are no mma."""
+        """Return the number of mma instructions in an iteration. If there are none, return the
+        number of FFMA instructions."""
         return self.loop.get(self._multiplies, 0)
 
     @property
@@ -168,24 +169,24 @@ class StaticProfile:
 
     @property
     def share(self) -> float | None:
-        """Return the share of multiplications in the instructions of multiplying warps, or None if
-        no loop multiplies."""
+        """Return the number of multiplications divided by the number of all instructions, in the
+        warps that multiply, or None if no loop multiplies."""
         return self.products / sum(self.loop.values()) if self.loop else None
 
     @property
     def ceiling(self) -> float | None:
-        """Return the share of the peak rate that the busiest scheduler allows, or None if no block
-        fits.
+        """Return the fraction of the peak rate that the busiest scheduler can reach, or None if no
+        block fits.
 
-        Multiplications of data warps do not count, because they are not products of the
-        convolution.
+        Multiplications of warps that transform data do not count, because they are not products of
+        the convolution.
         """
         return self._of_peak(self.busiest(self.blocks))
 
     @property
     def shared_ceiling(self) -> float | None:
-        """Return the share of the peak rate that shared memory allows, or None if the kernel does
-        not access shared memory."""
+        """Return the fraction of the peak rate that can be reached at the speed of shared memory,
+        or None if the kernel does not access shared memory."""
         return self._of_peak(self.blocks * self.wavefronts)
 
     def busiest(self, blocks: int) -> int:
@@ -199,7 +200,7 @@ class StaticProfile:
 
     @property
     def wavefronts(self) -> float:
-        """Return the cycles of shared memory that one iteration of a block takes."""
+        """Return the number of shared-memory cycles in one iteration of a block."""
         cycles_of = {**_WAVEFRONTS, "LDS.128": self.load_wavefronts}
         multiplying, data = (
             sum(counts.get(name, 0) * cycles for name, cycles in cycles_of.items())
@@ -210,15 +211,15 @@ class StaticProfile:
 
     @property
     def _copied_rows(self) -> int:
-        """Return the rows of 128 bytes in a chunk: 16 rows of wgmma per warp, plus wgmma's
-        columns."""
+        """Return the number of rows of 128 bytes in a chunk: 16 rows per warp, plus the columns of
+        wgmma."""
         columns = int(self._multiplies.partition(".")[2].lstrip("R"))
         return 16 * (self.warps - self.data_warps) + columns
 
     @property
     def wavefronts_a_product(self) -> float | None:
-        """Return `wavefronts` divided by the number of the block's FFMA or mma instructions, or
-        None if no loop multiplies."""
+        """Return `wavefronts` divided by the number of FFMA or mma instructions of a block, or None
+        if no loop multiplies."""
         multiplying = self.products * (self.warps - self.data_warps)
         return self.wavefronts / multiplying if multiplying else None
 
@@ -231,8 +232,8 @@ class StaticProfile:
 
 
 def _multiplies(loop: Mapping[str, int]) -> str:
-    """Return the class of a loop's products. If tensor cores multiply, FFMA instructions are not
-    products."""
+    """Return the class of the instructions that compute a loop's products. If tensor cores
+    multiply, FFMA instructions do not count as products."""
     return next((name for name in loop if name in _BY_TENSOR_CORES), "FFMA")
 
 
@@ -324,7 +325,7 @@ def _stretch(code: Sequence[Instruction], taken: Sequence[int], times: int = 1) 
 def resident(registers: int, threads: int, shared_bytes: int, architecture: str) -> int:
     """Return how many blocks fit on a multiprocessor of one of the PROFILED architectures.
 
-    Registers are allocated to whole warps, in steps of 8 per thread.
+    Each warp gets registers for 32 threads, in steps of 8 registers per thread.
     """
     warps = -(-threads // 32)
     of_warp = -(-registers // 8) * 8 * 32
@@ -334,7 +335,7 @@ def resident(registers: int, threads: int, shared_bytes: int, architecture: str)
 
 
 def _wide(instruction: Instruction) -> bool:
-    """Return whether the instruction accesses 4 elements at once, floats or halves."""
+    """Return whether the instruction accesses 4 elements (floats or halves) at once."""
     return ".128" in instruction.opcode or ".64" in instruction.opcode
 
 
@@ -343,8 +344,8 @@ def _copies(instruction: Instruction) -> bool:
 
 
 def _narrow(instruction: Instruction) -> bool:
-    """Return whether the instruction copies fewer than 4 elements and has no predicate that depends
-    on the width."""
+    """Return whether the instruction copies fewer than 4 elements. An LDGSTS with a predicate does
+    not count."""
     slow = instruction.base in ("LDGSTS", "LDG") and not _wide(instruction)
     return slow and not (instruction.base == "LDGSTS" and instruction.predicate)
 
@@ -354,7 +355,7 @@ def _stores(instruction: Instruction) -> bool:
 
 
 def _sums_parts(instruction: Instruction) -> bool:
-    """Return whether the instruction occurs only in code that adds partial sums of several blocks.
+    """Return whether the instruction occurs only where partial sums of several blocks are added.
 
     These instructions are the counter's atomic operation and fence, a load that bypasses the L1
     cache, and the arrival at a cluster's barrier.
@@ -372,12 +373,11 @@ def _writes(code: Sequence[Instruction], loop: Loop) -> bool:
 
 def hot_loop(code: Sequence[Instruction]) -> Loop | None:
     """Return the loop with the most multiplications, or None if no loop multiplies. If several
-    loops have equally many, return the outermost.
+    loops have the same number of multiplications, return the longest.
 
-    The loop loads its operands, or waits for them at an mbarrier. It does not store to global
-    memory and does not compute activations. If all loops are unrolled, the result is None. Raises
-    LookupError if tensor cores multiply in a loop whose loads are not known here, because the
-    estimate would leave out that loop.
+    Only a loop counts that loads its operands, or waits for them at an mbarrier, and that neither
+    stores to global memory nor computes activations. Raises LookupError if tensor cores multiply in
+    a loop whose loads this module does not know, because the estimate would leave out that loop.
     """
 
     def multiplied(loop: Loop) -> int:
@@ -415,16 +415,16 @@ def iteration(code: Sequence[Instruction], loop: Loop, trips: Mapping[str, int])
 def _repeated(
     code: Sequence[Instruction], around: Loop, trips: Mapping[str, int]
 ) -> Callable[[int], int]:
-    """Return a function that returns how often an instruction runs, given the trip counts of inner
-    loops."""
+    """Return a function of an instruction's index. It returns how often the instruction runs, which
+    follows from the trip counts of inner loops."""
     inner = [loop for loop in loops(code) if around.holds(loop.first) and loop != around]
     times = [(loop, n) for loop in inner for name, n in trips.items() if name in _names(code, loop)]
     return lambda i: max((n for loop, n in times if loop.holds(i)), default=1)
 
 
 def _data_loop(code: Sequence[Instruction], hot: Loop) -> Loop:
-    """Return the loop of the warps that only copy. It is the longest loop with copies outside the
-    hot loop."""
+    """Return the loop of the data warps: the longest loop that copies and lies outside the hot
+    loop."""
     beside = [
         loop
         for loop in loops(code)
@@ -437,8 +437,8 @@ def _data_loop(code: Sequence[Instruction], hot: Loop) -> Loop:
 
 
 def _names(code: Sequence[Instruction], loop: Loop) -> set[str]:
-    """Return the base names of a loop's instructions; stores of 8 bytes to shared memory are
-    "STS.64"."""
+    """Return the opcodes of a loop's instructions, without modifiers. A store of 8 bytes to shared
+    memory is "STS.64"."""
     inside = code[loop.first : loop.last + 1]
     return {
         "STS.64" if kind(instruction) == "STS.64" else instruction.base for instruction in inside
@@ -453,9 +453,10 @@ def _bases(code: Sequence[Instruction], loop: Loop) -> set[str]:
 
 
 def weight(instruction: Instruction) -> Weight:
-    """Return an instruction's weight on a path. Weights are compared as tuples. The usual path of
-    the start is the path of the block's first thread, which initialises barriers, because all
-    threads wait for these barriers.
+    """Return an instruction's weight on a path. Weights are compared as tuples.
+
+    At the start of a kernel, all threads wait for the barriers that the block's first thread
+    initialises. Therefore the usual path is the path of the first thread.
     """
     narrow, multiplies, copies, shared, waits, length = _weight_of_fill(instruction)
     bulk, mbarrier = instruction.base == _BULK, instruction.base == "SYNCS"
@@ -464,7 +465,7 @@ def weight(instruction: Instruction) -> Weight:
 
 def _weight_of_fill(instruction: Instruction) -> Weight:
     """Return an instruction's weight on the path to the loop. On this path, a warp that copies
-    whole tiles does not wait until a stage is free, and has copied the weights before."""
+    whole tiles has already copied the weights, and does not wait for a free stage."""
     is_of, base = kind(instruction), instruction.base
     return (
         -_narrow(instruction),
@@ -479,8 +480,8 @@ def _weight_of_fill(instruction: Instruction) -> Weight:
 def _weight_of_finish(instruction: Instruction, split: bool) -> Weight:
     """Return an instruction's weight on the path from the loop to the kernel's end.
 
-    The path prefers stores of whole vectors and instructions that are not `split`, and avoids
-    activations.
+    The usual path has stores of whole vectors. It avoids activations, and code for split sums
+    (`split`).
     """
     is_of, base = kind(instruction), instruction.base
     return (

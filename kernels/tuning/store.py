@@ -11,9 +11,9 @@
       "gemm 32x32x32": {"failure": "..."}}},
     ...
 
-A writer holds a lock file, reads the file, adds its rows, and replaces the file by renaming. So a
-reader sees either the old or the new file, and a writer that is killed loses only its own last
-addition. Times are in microseconds; lists are the 20th, 50th and 80th percentile.
+A writer holds a lock file, reads the file, adds its rows, and replaces the file by renaming.
+Therefore a reader sees either the old or the new file. A writer that is killed loses only the rows
+that it was adding. Times are in microseconds. A list has the 20th, 50th and 80th percentile.
 """
 
 import json
@@ -34,7 +34,7 @@ DEFAULT_STORE = DEFAULT_CACHE.with_name("tuning.json")
 
 
 class TuningStoreError(Exception):
-    """Raised when a file cannot be read or written; says why, and what to do."""
+    """Raised when a file cannot be read or written; gives the reason and a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Identifies a problem under its conditions; `sources` is the digest of its kernels'
-    sources."""
+    """Identifies a problem and the conditions of its measurement. `sources` is a digest of the
+    sources of its kernels."""
 
     conditions: Conditions
     precision: str
@@ -61,29 +61,29 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Holds times in µs: `warm` with all operands in the second-level cache, and `cold` with none
-    in that cache."""
+    """Holds times in µs. For `warm`, all operands are in the second-level cache. For `cold`, none
+    are."""
 
     warm: Timing
     cold: Timing
 
     @property
     def us(self) -> float:
-        """Return the time in µs by which candidates are compared. It is the mean of the warm and
-        the cold median.
+        """Return the mean of the warm and the cold median, in µs. Candidates are compared by this
+        time.
 
-        In a network, a layer reads its activations mostly from the cache and its weights from
-        memory. So its time lies between warm and cold.
+        In a network, a layer reads its activations mostly from the cache, and its weights from
+        memory. Therefore its time lies between the warm and the cold time.
         """
         return (self.warm.p50_us + self.cold.p50_us) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Holds a candidate's result: a time of few runs, times of many runs, or the reason for a
-    failure.
+    """Holds the result of a candidate: its time from a few runs, its times from many runs, or the
+    reason for its failure.
 
-    `trigger` is set only for the winner: the trigger for which launches that follow each other and
+    `trigger` is set only for the winner. It is the trigger with which consecutive launches that
     overlap take the least time.
     """
 
@@ -100,7 +100,7 @@ Measurements = Mapping[Key, Outcomes]
 
 
 class TuningStore:
-    """A file of measurements, which need not exist yet. Several processes may share the file."""
+    """A file of measurements. The file need not exist yet, and several processes may share it."""
 
     def __init__(self, path: Path = DEFAULT_STORE) -> None:
         self.path = placed(path).resolve()
@@ -118,10 +118,11 @@ class TuningStore:
         return self._parse(text)
 
     def add(self, key: Key, outcomes: Outcomes, *, anew: bool = False) -> None:
-        """Add outcomes to the outcomes of `key`, or replace all of them if `anew`.
+        """Add outcomes to the stored outcomes of `key`. If `anew`, replace all stored outcomes of
+        `key`.
 
-        A later outcome replaces an earlier outcome. There is one exception: a time of few runs does
-        not replace the times of many runs. Raises TuningStoreError.
+        An outcome replaces the stored outcome of the same candidate. However, a time from a few
+        runs does not replace a stored outcome. Raises TuningStoreError.
         """
         try:
             with self._locked():
@@ -172,8 +173,9 @@ class TuningStore:
 
 
 def merged(known: Outcomes, later: Outcomes) -> Outcomes:
-    """Return both sets of outcomes. If both have an outcome of a candidate, the later outcome is
-    kept. The earlier outcome is kept if the later outcome has only a time of few runs."""
+    """Return both sets of outcomes. If both have an outcome of the same candidate, keep the later
+    outcome. If the later outcome has only a time from a few runs, keep the earlier outcome
+    instead."""
 
     def worth_more(name: str) -> bool:
         outcome = later[name]
@@ -183,7 +185,8 @@ def merged(known: Outcomes, later: Outcomes) -> Outcomes:
 
 
 def _text(measurements: Measurements) -> str:
-    """Return the file's text, in which each candidate has one line so that people can read it."""
+    """Return the text of the file. Each candidate has one line, so that people can read the
+    file."""
     rows = []
     for key, outcomes in measurements.items():
         head = asdict(key)
@@ -198,7 +201,7 @@ def _text(measurements: Measurements) -> str:
 
 
 def _fields(outcome: Outcome) -> dict[str, Any]:
-    """Return the fields of an outcome that are set, with times rounded to the nanosecond."""
+    """Return those fields of an outcome that are set. Times are rounded to the nanosecond."""
     fields: dict[str, Any] = {}
     if outcome.screened_us is not None:
         fields["screened_us"] = round(outcome.screened_us, 3)

@@ -3,9 +3,10 @@
     launches × operand sets ─ capture ─> graphs of 20 to 50 copies ─ replay ─> µs per copy ─> Timing
 
 With many copies per graph, the cost of a replay and the clock's resolution hardly affect the
-result. The operand sets decide whether the second-level cache is warm. With n sets, copy i runs on
-set i modulo n, across all graphs and replays. A single set is warm. Sets that together exceed the
-cache are cold: `sets_needed` returns their number, and `operand_sets` returns their addresses.
+result. The number of operand sets decides whether the operands are in the second-level cache. With
+n sets, copy i runs on set i modulo n, across all graphs and replays. A single set stays in the
+cache (warm). Sets that together exceed the cache do not (cold). `sets_needed` returns the number of
+such sets, and `operand_sets` returns their addresses.
 
     warm  A A A A A A          cold  A B C D ... A B C D ...
 """
@@ -45,8 +46,7 @@ Addresses = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Holds percentiles of the time in µs that one run of the launches takes. The percentiles are
-    over all replays."""
+    """Holds the time in µs that one run of the launches takes, as percentiles over all replays."""
 
     p20_us: float
     p50_us: float
@@ -63,9 +63,8 @@ class Copies:
     """Holds captured copies of some work, which can be timed any number of times.
 
     `run(stream, i)` enqueues the work on operand set i of `sets`. The addresses of the sets must
-    not change. The work first runs once on set 0, so that errors occur before the capture.
-    `capture` is the device's method unless the work must be captured in another way. Raises
-    DeviceError.
+    not change. The work first runs once on set 0, so that errors occur before the capture. By
+    default, `capture` is the method of the device. Raises DeviceError.
     """
 
     def __init__(
@@ -92,7 +91,8 @@ class Copies:
         self._next = 0
 
     def samples_us(self, replays: int = REPLAYS) -> list[float]:
-        """Return the time of one run in µs for each of `replays` replays; the graphs take turns."""
+        """Replay the graphs in turn, `replays` times in all. For each replay, return the time of
+        one run in µs."""
         # The last graph alone: the other graphs' operands stay cold.
         last = self._graphs[-1]
         began, ended = self._device.event(), self._device.event()
@@ -164,7 +164,7 @@ def launch_copies(
     copies: int = COPIES,
     dependent: bool = False,
 ) -> Copies:
-    """Return captured copies of a sequence of launches, on one operand set or on several in turn.
+    """Return captured copies of a sequence of launches. The copies use the operand sets in turn.
 
     Counters must be zero. Raises DeviceError.
     """
@@ -181,7 +181,8 @@ def time_launches(
     replays: int = REPLAYS,
     dependent: bool = False,
 ) -> Timing:
-    """Time a sequence of launches once, on one operand set (warm) or on several in turn (cold).
+    """Time a sequence of launches. The copies use one operand set (warm), or several sets in turn
+    (cold).
 
     Counters must be zero. Raises DeviceError.
     """
@@ -191,9 +192,9 @@ def time_launches(
 
 def graph_sizes(sets: int, copies: int) -> list[int]:
     """Return the number of copies in each graph, which is about `copies`. All graphs together use
-    every set equally often.
+    every operand set equally often.
 
-    So when the first graph follows the last graph, it continues with the next set.
+    Therefore the first graph can follow the last graph and continue with the next set.
     """
     if sets <= copies:
         return [-(-copies // sets) * sets]
@@ -204,11 +205,11 @@ def graph_sizes(sets: int, copies: int) -> list[int]:
 def sets_needed(
     nbytes: int, reuse_bytes: int = REUSE_BYTES, *, copies: int = COPIES, replays: int = REPLAYS
 ) -> int:
-    """Return how many sets of `nbytes` to use in turn so that `reuse_bytes` pass between two uses
-    of a set.
+    """Return the number of operand sets of `nbytes` each that must be used in turn, so that at
+    least `reuse_bytes` of other data are used between two uses of a set.
 
-    The result is at most the number of runs, including one warm-up graph. With one set per run, no
-    set is used twice.
+    There are at most as many sets as runs (including one warm-up graph), because then no set is
+    used twice.
     """
     return min(reuse_bytes // nbytes + 2, copies * (replays + 1))
 
@@ -217,7 +218,7 @@ def operand_sets(begin: int, sizes: Mapping[str, int], count: int) -> list[dict[
     """Return the addresses of `count` operand sets, which lie one after another from the aligned
     address `begin`.
 
-    `sizes` are in bytes. The last set ends `count * set_bytes(sizes)` after `begin`.
+    `sizes` are in bytes. All sets together occupy `count * set_bytes(sizes)` bytes.
     """
     step = set_bytes(sizes)
     offsets = accumulate(map(_aligned, sizes.values()), initial=0)
@@ -228,7 +229,7 @@ def operand_sets(begin: int, sizes: Mapping[str, int], count: int) -> list[dict[
 
 
 def set_bytes(sizes: Mapping[str, int]) -> int:
-    """Return the bytes of one set of operands, each of which is aligned like a Buffer."""
+    """Return the bytes of one operand set. Each operand is aligned like a Buffer."""
     return sum(map(_aligned, sizes.values()))
 
 
