@@ -49,8 +49,8 @@ def header() -> str:
 
 
 def specialisation(matrices: WinogradMatrices, points: str) -> str:
-    """Return the code of `Winograd<m, r, Points::points>`. Raises ValueError if no float equals a
-    coefficient."""
+    """Return the C++ code of the specialisation `Winograd<m, r, Points::points>`. Raises ValueError
+    if no float equals a coefficient."""
     m, r, alpha = matrices.m, matrices.r, matrices.alpha
     data, inverse = program(matrices.bt), program(matrices.at)
     finite = ", ".join(map(str, matrices.points))
@@ -91,8 +91,8 @@ def _body(transform: Program, source: str, target: str) -> str:
 
 
 def _expression(terms: dict[str, Fraction]) -> str:
-    """Return a sum in C++: first the terms without a multiplication, then one fmaf per other
-    term."""
+    """Return a sum in C++. It adds the terms without a multiplication first, and then each other
+    term by an fmaf."""
     plain = sorted((name for name, c in terms.items() if abs(c) == 1), key=lambda n: terms[n] < 0)
     text = "".join(f" {'-' if terms[name] < 0 else '+'} {name}" for name in plain)
     text = text.removeprefix(" + ").replace(" - ", "-", text.startswith(" - "))

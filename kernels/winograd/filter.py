@@ -15,10 +15,10 @@ Array = NDArray[np.floating[Any]]
 def filter_transform(weight: Filter, m: int, points: Points) -> NDArray[np.float32]:
     """Return U of F(m, r) along every axis: K×C×R×S → alpha² × C × K, K×C×T×R×S → alpha³ × C × K.
 
-    Along the first axis of U, the index nu varies fastest, then xi. In 3-D the index of the depth
-    varies slowest. C and K are padded with zeros to whole vectors. U is computed in float64 and
-    rounded once, when the model is loaded: variant FX of Lavin & Gray, section 6. Raises ValueError
-    if R and S differ, or if there are too few points.
+    Along the first axis of U, the index nu (along S) varies fastest, and xi (along R) more slowly.
+    In 3-D, the index along T varies slowest. C and K are padded with zeros to whole vectors. U is
+    computed in float64 and rounded once, when the model is loaded: variant FX of Lavin & Gray,
+    section 6. Raises ValueError if R and S differ, or if there are too few points.
     """
     k, c, r, *others = weight.shape
     if any(size != r for size in others):
@@ -34,7 +34,7 @@ def filter_transform(weight: Filter, m: int, points: Points) -> NDArray[np.float
 
 
 def filter_rows(weight: Filter, m: int, points: Points, stored: Storage) -> Filter:
-    """Return the U of `filter_transform` as (alpha² K) × C, with one row per position and filter.
+    """Return U of `filter_transform` as (alpha² K) × C. There is one row per position and filter.
 
     K is padded with zeros to whole vectors, and C to a multiple of 16 bytes.
     """
@@ -46,7 +46,7 @@ def filter_rows(weight: Filter, m: int, points: Points, stored: Storage) -> Filt
 def nested(matrix: Array, x: Array, axes: int) -> Array:
     """Return `matrix` applied along each of x's last `axes` axes.
 
-    In 2-D that is G g Gᵀ (Lavin & Gray, equation 8).
+    In 2-D, the result is G g Gᵀ if `matrix` is G and x is g (Lavin & Gray, equation 8).
     """
     for axis in range(x.ndim - axes, x.ndim):
         x = np.moveaxis(np.tensordot(x, matrix, axes=(axis, 1)), -1, axis)
@@ -54,5 +54,5 @@ def nested(matrix: Array, x: Array, axes: int) -> Array:
 
 
 def as_array(matrix: Matrix) -> NDArray[np.float64]:
-    """Return an exact matrix rounded to float64."""
+    """Return a matrix of fractions, rounded to float64."""
     return np.array([[float(c) for c in row] for row in matrix])

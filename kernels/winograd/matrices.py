@@ -33,9 +33,9 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 class Points(Enum):
     """Lists sets of finite points. F(m, r) uses the first m + r - 2 points of a set.
 
-    F(2, 3) uses the first three points. For F(4, 3) Lavin and Gray take integers. If ½ replaces 2,
-    the entries of the matrices differ less in size. This reduces the error by a third, and costs
-    two more instructions in each one-dimensional transform.
+    F(2, 3) uses the first three points. For F(4, 3), Lavin and Gray use integers. With ½ instead of
+    2, the entries of the matrices differ less in size. This reduces the error by a third, but each
+    one-dimensional transform needs two more instructions.
     """
 
     INTEGER = (0, 1, -1, 2, -2)
@@ -46,9 +46,9 @@ class Points(Enum):
 class WinogradMatrices:
     """Holds Aᵀ, G and Bᵀ of F(m, r), made for m + r - 2 different finite points and infinity.
 
-    Signs are as in the papers. The first row of Bᵀ has the sign that makes f positive. `infinity`
-    is 1, or -1 to negate the last row of Bᵀ and the last column of Aᵀ. Raises ValueError if m, r,
-    the points or `infinity` are invalid.
+    Signs are as in the papers. The sign of Bᵀ's first row is chosen so that f is positive. If
+    `infinity` is -1 instead of 1, the last row of Bᵀ and the last column of Aᵀ are negated. Raises
+    ValueError if m, r, the points or `infinity` are invalid.
     """
 
     m: int
@@ -121,8 +121,8 @@ class WinogradMatrices:
 def winograd_matrices(m: int, r: int, points: Points) -> WinogradMatrices:
     """Return the matrices of F(m, r) that the kernels use. Raises ValueError for too few points.
 
-    F(2, 3) has the signs of Lavin & Gray's equation 7, which uses -1 at infinity. Lavin & Gray's
-    F(3, 2) and F(4, 3) use 1 at infinity.
+    For F(2, 3), `infinity` is -1, as in Lavin & Gray's equation 7. For F(3, 2) and F(4, 3) it is 1,
+    as in Lavin & Gray.
     """
     infinity = -1 if (m, r) == (2, 3) else 1
     return WinogradMatrices(m, r, points.value[: m + r - 2], infinity)

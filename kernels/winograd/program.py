@@ -4,9 +4,10 @@
               even ± odd     shared sums     few values live at once
 
 Every value is a linear combination of other values. A combination of n terms costs n - 1
-instructions, since an fmaf includes a coefficient and an addition includes a sign. It costs n if no
-coefficient is 1 or -1. The rows of the points a and -a are the sum and the difference of an even
-and an odd combination. Terms that still occur in several values are computed once.
+instructions, because an fmaf includes the multiplication by a coefficient, and an addition includes
+a sign. If no coefficient is 1 or -1, the combination costs n instructions. The rows of the points a
+and -a are the sum and the difference of an even and an odd combination. Sums that several values
+contain are computed only once.
 """
 
 from collections import Counter
@@ -31,7 +32,7 @@ class Kind(IntEnum):
 
 
 class Value(NamedTuple):
-    """Identifies an input, an output, or a shared term, which several values use."""
+    """Identifies an input, an output, or a shared value, which several other values use."""
 
     kind: Kind
     number: int
@@ -49,7 +50,8 @@ Pair = tuple[Value, Value, Fraction]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Lists the steps of a product in a valid order, for a matrix of `rows` and `columns`."""
+    """Lists the steps of a matrix-vector product in a valid order. The matrix has `rows` rows and
+    `columns` columns."""
 
     rows: int
     columns: int
@@ -57,7 +59,7 @@ class Program:
 
     @property
     def instructions(self) -> int:
-        """Return how many additions, multiplications and fused multiply-adds the steps take."""
+        """Return the number of additions, multiplications and fused multiply-adds in all steps."""
         return sum(map(instructions, self.steps.values()))
 
     @property
@@ -76,8 +78,8 @@ def instructions(terms: Terms) -> int:
 
 @cache
 def program(matrix: Matrix) -> Program:
-    """Return the program with the fewest instructions among all ways to pair rows as sum and
-    difference."""
+    """Return the program of a matrix. Of all ways to compute pairs of rows as a sum and a
+    difference, it uses the way with the fewest instructions."""
     steps = {
         Value(Kind.OUTPUT, i): {Value(Kind.INPUT, j): c for j, c in enumerate(row) if c}
         for i, row in enumerate(matrix)
@@ -88,8 +90,8 @@ def program(matrix: Matrix) -> Program:
 
 
 def _pairings(steps: Steps) -> Iterator[list[tuple[Value, Value]]]:
-    """Yield each set of disjoint pairs (a, b) such that (a + b) / 2 and (a - b) / 2 have fewer
-    terms."""
+    """Yield each set of disjoint pairs (a, b) in which (a + b) / 2 and (a - b) / 2 have fewer terms
+    than a and b."""
     pairs = [
         (a, b)
         for a, b in combinations(steps, 2)
@@ -110,13 +112,14 @@ def _pairings(steps: Steps) -> Iterator[list[tuple[Value, Value]]]:
 
 
 def _half(a: Terms, b: Terms, sign: int) -> Terms:
-    """Return (a + sign · b) / 2, where a and b combine the same values."""
+    """Return (a + sign · b) / 2. a and b must combine the same values."""
     halves = {value: (a[value] + sign * b[value]) / 2 for value in a}
     return {value: half for value, half in halves.items() if half}
 
 
 def _with_butterflies(steps: Steps, pairs: list[tuple[Value, Value]]) -> Steps:
-    """Return the steps with each pair computed as a = even + odd and b = even - odd."""
+    """Return the steps, in which each pair (a, b) is computed as a = even + odd and b = even -
+    odd."""
     result = dict(steps)
     for a, b in pairs:
         result[a], result[b] = {}, {}
@@ -130,18 +133,18 @@ def _with_butterflies(steps: Steps, pairs: list[tuple[Value, Value]]) -> Steps:
 
 
 def _unit(terms: Terms) -> Fraction:
-    """Return the number by which to divide the coefficients. One coefficient becomes 1, which saves
-    a multiplication."""
+    """Return a number by which to divide the coefficients, so that one of them becomes 1. This
+    saves a multiplication."""
     sizes = sorted(map(abs, terms.values()))
     exact = (unit for unit in sizes if all(_is_binary(size / unit) for size in sizes))
     return next(exact, Fraction(1))
 
 
 def _with_common_pairs(steps: Steps) -> Steps:
-    """Return the steps with shared values added: if two values contain the same a + c·b, this sum
-    is computed only once.
+    """Return the steps with shared values. If several values contain the same sum a + c·b, a shared
+    value computes it only once.
 
-    A value that contains a multiple of a + c·b counts too.
+    A value that contains a multiple of the sum uses the shared value too.
     """
     result = {value: dict(terms) for value, terms in steps.items()}
     while True:
@@ -166,9 +169,10 @@ def _fresh(steps: Steps) -> Value:
 
 
 def _pairs(terms: Terms) -> list[Pair]:
-    """Return (a, b, c) for every two terms that are a multiple of a + c·b, if c is exact in binary.
+    """For every two terms, return (a, b, c) so that the terms are a multiple of a + c·b. If c
+    cannot be represented exactly in binary, leave out the two terms.
 
-    a is the term with the smaller coefficient if c is then exact, so |c| is at least 1.
+    If possible, a is the term with the smaller coefficient, so that |c| is at least 1.
     """
     found = []
     for pair in combinations(sorted(terms, reverse=True), 2):
@@ -184,7 +188,8 @@ def _is_binary(c: Fraction) -> bool:
 
 
 def _without_copies(steps: Steps) -> Steps:
-    """Return the steps without shared values that are 0 or a multiple of a single other value."""
+    """Return the steps without those shared values that are 0 or a multiple of only one other
+    value."""
     result = dict(steps)
     while True:
         copies = [v for v, terms in result.items() if v.kind is Kind.SHARED and len(terms) < 2]
@@ -201,10 +206,10 @@ def _without_copies(steps: Steps) -> Steps:
 
 
 def _ordered(steps: Steps) -> Steps:
-    """Return the steps sorted so that each follows its operands.
+    """Return the steps in an order in which each step follows the steps of its operands.
 
-    If several steps may come next, the step that uses the most operands for the last time is
-    chosen. Shared values are renumbered in this order.
+    If several steps can come next, choose the step that uses the most operands for the last time.
+    Shared values are renumbered in this order.
     """
     left, numbers, result = dict(steps), count(), {}
     names: dict[Value, Value] = {}

@@ -28,7 +28,7 @@ def winograd_conv(
     """Return conv(x, weight), N×C×H×W → N×K×P×Q, computed by F(m, r) along every axis. weight is
     K×C×R×S.
 
-    Raises ValueError if F(m, r) does not compute the problem, or if an array has a wrong shape.
+    Raises ValueError if F(m, r) cannot compute the problem, or if an array has a wrong shape.
     """
     _require_problem(x, weight, problem, matrices)
     g, bt, at = (as_array(m).astype(x.dtype) for m in (matrices.g, matrices.bt, matrices.at))
@@ -39,9 +39,10 @@ def winograd_conv(
 
 
 def winograd_roundings(problem: ConvProblem, matrices: WinogradMatrices) -> int:
-    """Return an upper bound on the roundings that a term of y undergoes, for any order of sums.
+    """Return an upper bound of the number of times that a term of y is rounded, for any order of
+    sums.
 
-    U is computed in float64 and rounded once. The products and their sum round C times.
+    U is computed in float64 and rounded once. The products and their sum are rounded C times.
     """
     depth = program(matrices.bt).depth + program(matrices.at).depth
     return 1 + problem.c + len(problem.window.input) * depth
@@ -65,7 +66,8 @@ def tiles(x: Array, problem: ConvProblem, matrices: WinogradMatrices) -> Array:
 
 
 def products(u: Array, v: Array) -> Array:
-    """Return M: K×C×alpha×alpha and N×C×⌈P/m⌉×⌈Q/m⌉×alpha×alpha → N×K×⌈P/m⌉×⌈Q/m⌉×alpha×alpha.
+    """Return M, N×K×⌈P/m⌉×⌈Q/m⌉×alpha×alpha, from U, K×C×alpha×alpha, and V,
+    N×C×⌈P/m⌉×⌈Q/m⌉×alpha×alpha.
 
     For each xi and nu, M is a matrix product, summed over C (equations 12 and 13).
     """
@@ -80,7 +82,7 @@ def products(u: Array, v: Array) -> Array:
 
 
 def untiled(y: Array, problem: ConvProblem) -> Array:
-    """Return the tiles joined and cut to P×Q: N×K×⌈P/m⌉×⌈Q/m⌉×m×m → N×K×P×Q."""
+    """Join the tiles, and cut the result to P×Q: N×K×⌈P/m⌉×⌈Q/m⌉×m×m → N×K×P×Q."""
     n, k, *rest = y.shape
     axes = len(rest) // 2
     interleaved = [axis for i in range(axes) for axis in (2 + i, 2 + axes + i)]
@@ -106,14 +108,15 @@ def _require_problem(
 
 
 def winograd_growth(matrices: WinogradMatrices) -> float:
-    """Return κ, the size of the products of F(m, r) relative to y, along one axis. The products are
-    weighted by Aᵀ.
+    """Return κ for one axis: the size of F(m, r)'s products, each weighted by Aᵀ, divided by the
+    size of y.
 
         κ² = mean_j Σ_i (Aᵀ[j][i] ‖G[i]‖ ‖Bᵀ[i]‖)² / r
 
     With independent filters and data, the mean square of product i is ‖G[i]‖² ‖Bᵀ[i]‖², and the
-    mean square of y is r. In y most of the products cancel. Their rounding errors, which are
-    proportional to each product, do not cancel, but add up like independent numbers.
+    mean square of y is r. In y, most of the products cancel each other. Their rounding errors do
+    not cancel: each error is proportional to its product, and errors add up like independent
+    numbers.
     """
     at, g, bt = (as_array(matrix) for matrix in (matrices.at, matrices.g, matrices.bt))
     products = (g**2).sum(axis=1) * (bt**2).sum(axis=1)
