@@ -1,7 +1,7 @@
-"""Reads the memory accesses recorded for a launch, and computes what a GPU would need for them.
+"""Reads the memory accesses that were recorded for a launch, and computes the wavefronts and
+sectors that a GPU would need for these accesses.
 
-A record has the addresses of a warp's lanes and a source line. The numbers of wavefronts and
-sectors follow from the addresses.
+A record has the addresses that the lanes of a warp access, and a source line.
 
 Rules of shared memory, which has 32 banks of 4 bytes:
 
@@ -33,7 +33,7 @@ SECTOR = 32
 
 
 class Access(IntEnum):
-    """Lists the kinds of access, with the numbers of runtime/accesses.h."""
+    """Lists the kinds of access. The numbers are those of runtime/accesses.h."""
 
     LOAD = 0
     STORE = 1
@@ -51,8 +51,8 @@ Count = Callable[[Addresses, int, Access], int]
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """Records one instruction by its source line. `patterns` counts how often the instruction
-    accessed each set of addresses."""
+    """Holds the recorded accesses of one instruction. `patterns` counts how often a warp accessed
+    each set of addresses."""
 
     place: str  # "implicit_gemm.cu:88 common.cuh:17": the kernel's line, then those inlined there
     access: Access
@@ -67,18 +67,18 @@ class Instruction:
 
     @property
     def executed(self) -> int:
-        """Return how often warps executed the instruction in total."""
+        """Return the number of times that warps executed the instruction."""
         return self.patterns.total()
 
     @property
     def needed(self) -> float:
-        """Return the wavefronts or sectors that the instruction needs on average."""
+        """Return the average number of wavefronts or sectors that the instruction needs."""
         return self._mean(wavefronts) if self.shared else self._mean(sectors)
 
     @property
     def least(self) -> float:
-        """Return the fewest wavefronts or sectors with which the instruction could access as many
-        distinct bytes, on average."""
+        """Return the average number of wavefronts or sectors that the instruction would need at
+        least, to access the same number of distinct bytes."""
         return self._mean(least_wavefronts) if self.shared else self._mean(least_sectors)
 
     @property
@@ -96,7 +96,7 @@ class Instruction:
 
 
 def wavefronts(addresses: Addresses, size: int, access: Access) -> int:
-    """Return the wavefronts that one instruction on shared memory needs."""
+    """Return the number of wavefronts that an instruction on shared memory needs."""
     if size <= 4:
         return _at_once(addresses, size)
     together = ROW // size  # lanes
@@ -108,25 +108,26 @@ def wavefronts(addresses: Addresses, size: int, access: Access) -> int:
 
 
 def least_wavefronts(addresses: Addresses, size: int, access: Access) -> int:
-    """Return the fewest wavefronts with which an instruction could access as many distinct bytes. A
-    load of 16 bytes per lane needs at least 2."""
+    """Return the number of wavefronts that an instruction needs at least, to access the same number
+    of distinct bytes. A load of 16 bytes per lane needs at least 2."""
     least = -(-_distinct(addresses) * size // ROW)
     return max(least, size // 8, 1) if access is Access.LOAD else max(least, 1)
 
 
 def sectors(addresses: Addresses, size: int, _access: Access) -> int:
-    """Return the sectors that one instruction on global memory needs."""
+    """Return the number of sectors that an instruction on global memory needs."""
     touched = (range(a // SECTOR, (a + size - 1) // SECTOR + 1) for a in _present(addresses))
     return len({sector for sectors in touched for sector in sectors})
 
 
 def least_sectors(addresses: Addresses, size: int, _access: Access) -> int:
-    """Return the fewest sectors with which an instruction could access as many distinct bytes."""
+    """Return the number of sectors that an instruction needs at least, to access the same number of
+    distinct bytes."""
     return -(-_distinct(addresses) * size // SECTOR)
 
 
 def banks(address: int, size: int) -> range:
-    """Return the banks that one lane's access touches."""
+    """Return the banks that the access of one lane touches."""
     return range(address // 4 % 32, address // 4 % 32 + max(size // 4, 1))
 
 
@@ -139,7 +140,8 @@ def _distinct(addresses: Addresses) -> int:
 
 
 def _at_once(addresses: Sequence[int | None], size: int) -> int:
-    """Return the largest number of distinct words in one bank."""
+    """Return the number of wavefronts for addresses that are accessed together: the largest number
+    of distinct words in one bank."""
     words = {
         word
         for address in _present(addresses)
@@ -149,7 +151,7 @@ def _at_once(addresses: Sequence[int | None], size: int) -> int:
 
 
 def _paired(addresses: Addresses, apart: int) -> bool:
-    """Return whether, for every l, the lanes l and l ^ `apart` have equal addresses. Lanes without
+    """Return whether the lanes l and l ^ `apart` have equal addresses, for every l. Lanes without
     an address do not count."""
     return all(
         address is None or addresses[lane ^ apart] in (None, address)
@@ -163,9 +165,9 @@ _RECORD = struct.Struct("<QQIIII32I")
 
 
 def instructions(recorded: bytes, library: Path) -> list[Instruction]:
-    """Return the instructions that a launch of the kernel in `library` executed, by source line.
+    """Return the instructions that a launch of the kernel in `library` executed.
 
-    Several instructions on one line count as one.
+    Several instructions on one source line, with the same kind of access, count as one.
     """
     records = list(_RECORD.iter_unpack(recorded))
     places = _places(library, sorted({record[0] for record in records}))
@@ -178,8 +180,8 @@ def instructions(recorded: bytes, library: Path) -> list[Instruction]:
 
 
 def _places(library: Path, codes: Sequence[int]) -> dict[int, str]:
-    """Return, for each code offset in the library, its source line and the lines into which that
-    line is inlined."""
+    """For each code offset in the library, return its source line and the lines into which this
+    line was inlined."""
     asked = "\n".join(map(hex, codes))
     answer = subprocess.run(
         ["addr2line", "-a", "-i", "-e", library],

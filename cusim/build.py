@@ -1,7 +1,7 @@
-"""Compiles the simulator and its kernels with g++, each only once.
+"""Compiles the simulator and its kernels with g++. Each is compiled only once.
 
-Compiled files are kept under a digest of everything from which they were made: the sources with
-their includes, the flags, and the compiler. Any number of processes may build at the same time.
+The name of a compiled file contains a digest of the sources with their includes, the flags, and the
+compiler's version. Any number of processes may build at the same time.
 """
 
 import fcntl
@@ -129,7 +129,7 @@ _RUNTIME = (*_COMMON, *_NO_VIEWS, "-std=c++20", "-O2", f"-I{INCLUDE}")
 
 
 def runtime(build: Build) -> Path:
-    """Build the simulator's program, at most once per process, and return its path."""
+    """Compile the simulator's program if needed, and return its path."""
     sources = sorted((HERE / "runtime").glob("*.cpp"))
     files = [THIS, *sources, *(HERE / "runtime").glob("*.h"), *_headers()]
     flags = (*_RUNTIME, *processor(), *build.macros)
@@ -152,7 +152,8 @@ def _included(sources: Iterable[Path]) -> str:
 
 
 def kernel(build: Build, instantiation: Instantiation, root: Path) -> Path:
-    """Return the library of one kernel, whose source lies under `root`. Raises CompileError."""
+    """Compile one kernel if needed, and return the path of its library. `root` is the folder of the
+    kernel's source. Raises CompileError."""
     source = root / instantiation.source
     if not source.is_file():
         raise CompileError(instantiation, f"the source file {source} does not exist")
@@ -277,8 +278,7 @@ def _make_whole(path: Path, make: Make) -> None:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a file that this process builds. Other processes that need the file wait
-    instead of building it too."""
+    """Hold a lock while this process builds a file. Other processes that need the file wait."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

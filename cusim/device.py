@@ -1,10 +1,11 @@
-"""Implements a Device without a GPU: g++ compiles kernels, and the CPU runs one fiber per thread.
+"""Implements Device without a GPU: g++ compiles kernels, and the CPU runs one fiber per thread.
 
     CusimDevice ─ build ─ g++ ─ a kernel's library ──┐
           └────── process ─ socket, shared memory ───┴─ the simulator's process (runtime/)
 
-Undefined behaviour of a GPU is an error here, or gives NaN: memory that was never written,
-addresses outside a buffer, a missing wait for a copy, or a barrier that not all threads reach.
+If a kernel does what is undefined on a GPU, the simulator raises an error, or the result is NaN.
+Examples are reads of memory that was never written, addresses outside a buffer, a missing wait for
+a copy, and a barrier that not all threads reach.
 """
 
 import struct
@@ -61,7 +62,7 @@ from kernels.device.tensor_map import SWIZZLE_BYTES, TensorMap
 
 
 class Order(IntEnum):
-    """Lists the orders in which blocks, and threads in a block, take turns. No result may depend on
+    """Lists the orders in which blocks, and the threads of a block, run. No result may depend on
     the order."""
 
     FORWARD = 0
@@ -99,7 +100,7 @@ class CusimDevice:
     """Implements Device (kernels.device.device) with a separate process.
 
     `source_root` is the folder of the kernels' sources. A launch that takes longer than `timeout_s`
-    seconds counts as a launch that never ends.
+    seconds is stopped with a fault.
     """
 
     architecture = "cusim"
@@ -150,8 +151,8 @@ class CusimDevice:
         self._process.close()
 
     def cpu_seconds(self) -> float:
-        """Return the processor time used so far, in seconds. Other work on the machine does not
-        affect it."""
+        """Return the processor time that the simulator has used so far, in seconds. It does not
+        include other work on the machine."""
         return self._process.cpu_seconds()
 
     def compile(
@@ -291,8 +292,9 @@ class CusimDevice:
         copies: list[CusimBuffer],
         ahead: bool,
     ) -> None:
-        """Begin a launch. If it begins `ahead` of earlier launches, buffers whose loads no wait
-        orders are copied, and the launch reads the copies."""
+        """Begin a launch. `ahead` says whether it begins before earlier launches have run. In this
+        case, copy each buffer that it reads through `const T* __restrict__`, so that it reads the
+        present data."""
         if ahead:
             unordered = self._unordered[kernel.function]
             arguments = [
@@ -304,8 +306,8 @@ class CusimDevice:
         self._ask(Request.BEGIN, head + self._how() + _passed(arguments))
 
     def _as_it_is(self, address: int, copies: list[CusimBuffer]) -> int:
-        """Copy the buffer that holds an address, and return the same position in the copy. If the
-        buffer is constant, return the address itself."""
+        """Copy the buffer that holds an address, and return the corresponding address in the copy.
+        If the buffer is constant, return the address itself."""
         found = self._heap.buffer(address - self._process.base)
         if found is None or found[0] in self._constant:
             return address
@@ -380,9 +382,9 @@ class CusimDevice:
 
 
 def _kind(argument: Argument) -> str:
-    """Return the kind and the size in bytes of a parameter, as in runtime.h's Entry.
+    """Return the kind and the size in bytes of an argument, in the format of runtime.h's Entry.
 
-    Kinds are pointer, integer, unsigned, float and struct.
+    The kinds are p (pointer), i (integer), u (unsigned), f (float) and s (struct).
     """
     if isinstance(argument, TensorMap):
         return f"s{_TENSOR_MAP_BYTES}"
@@ -409,7 +411,8 @@ def _passed(arguments: Sequence[Argument]) -> bytes:
 
 
 def _of_map(tensor: TensorMap) -> bytes:
-    """Return runtime.h's TensorMap. The layout of the driver's tensor map is not known."""
+    """Return the bytes of runtime.h's TensorMap. The layout of the driver's tensor map is not
+    known."""
     rank, windows = len(tensor.dims), tensor.windows
     packed = struct.pack(
         "<Q4I3I2H4B2B2b2b",

@@ -10,8 +10,7 @@ _GAPS = 4096  # as many buffers as that find room, however little memory they ta
 
 
 class Heap:
-    """Allocates buffers at offsets in `span` bytes of address space, with at most `total` bytes in
-    use."""
+    """Allocates buffers in `span` bytes of address space. At most `total` bytes can be in use."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -24,7 +23,8 @@ class Heap:
         return self.total - sum(self._sizes.values())
 
     def allocate(self, nbytes: int) -> int | None:
-        """Return an offset that is an odd multiple of ALIGNMENT, or None if memory is full."""
+        """Allocate a buffer. Return its offset, an odd multiple of ALIGNMENT, or None if memory is
+        full."""
         if nbytes > self.free:
             return None
         end = 0

@@ -1,5 +1,5 @@
-"""Runs the simulator's process and exchanges messages with it. runtime/protocol.h defines the
-messages."""
+"""Runs the simulator's process, and exchanges the messages with it that runtime/protocol.h
+defines."""
 
 import mmap
 import os
@@ -19,7 +19,7 @@ from cusim.build import Build
 
 
 class Request(IntEnum):
-    """Lists the requests to the simulator, with the numbers of runtime/protocol.h."""
+    """Lists the requests to the simulator. The numbers are those of runtime/protocol.h."""
 
     LOAD = 1
     ALLOCATE = 2
@@ -29,7 +29,7 @@ class Request(IntEnum):
 
 
 class Status(IntEnum):
-    """Lists the simulator's answers, with the numbers of runtime/protocol.h."""
+    """Lists the simulator's answers. The numbers are those of runtime/protocol.h."""
 
     DONE = 0
     REFUSED = 1
@@ -37,15 +37,16 @@ class Status(IntEnum):
 
 
 class RefusedError(Exception):
-    """Raised when the simulator refuses a request; says why. The simulator keeps running."""
+    """Raised when the simulator refuses a request; contains the reason. The simulator keeps
+    running."""
 
 
 class ProcessFault(Exception):  # noqa: N818  (a fault, as on a GPU)
-    """Raised when a kernel's fault ends the simulator; says what the kernel did."""
+    """Raised when a kernel's fault ends the simulator; describes the fault."""
 
 
 class Process:
-    """Runs a simulated GPU. After a fault every call raises the same fault again."""
+    """Runs a simulated GPU in a process. After a fault, every call raises the same fault again."""
 
     def __init__(self, build: Build, memory_bytes: int) -> None:
         ours, theirs = socket.socketpair()
@@ -111,8 +112,8 @@ class Process:
     def _die(self) -> None:
         """Raise ProcessFault, because the process ended without an answer.
 
-        The message is the process's standard error, a sanitizer's report, or otherwise the exit
-        status.
+        The message is the text on the process's standard error, such as a sanitizer's report.
+        Without any text, it is the exit status.
         """
         status = self._process.wait()
         self._stderr.seek(0)
@@ -131,8 +132,8 @@ _CODE_ADDRESS = re.compile(r" \[(.+)\+(0x[0-9a-f]+)\]$")
 
 
 def _with_line(fault: str) -> str:
-    """Return a fault's text. If the text ends with an address in a library, the source line
-    replaces that address."""
+    """Return the text of a fault. If it ends with an address in a library, the source line replaces
+    this address."""
     found = _CODE_ADDRESS.search(fault)
     if found is None:
         return fault

@@ -74,7 +74,7 @@ def kernel_of(problem: ConvProblem, choice: ConvChoice) -> Instantiation:
 def profile(
     problem: ConvProblem, choice: ConvChoice, opened: Callable[[], CusimDevice] | None = None
 ) -> list[Instruction]:
-    """Return the instructions that access memory in a launch for the problem.
+    """Run a choice on a problem, and return the instructions that access memory.
 
     Raises WrongResultError if the result is wrong.
     """
@@ -90,7 +90,7 @@ def profile(
 
 
 def lines_of(found: Iterable[Instruction]) -> Lines:
-    """Return the table's lines for one choice."""
+    """Return the lines of the committed table for one choice."""
     return {
         f"{cost.place} {cost.access.name.lower()} {cost.size} {cost.space}": (
             f"{cost.executed} {cost.needed:.2f} {cost.least:.2f}"
@@ -100,13 +100,14 @@ def lines_of(found: Iterable[Instruction]) -> Lines:
 
 
 def accesses_of(names: Iterable[str]) -> Accesses:
-    """Simulate the named choices, and return their lines."""
+    """Simulate the named choices, and return their lines of the committed table."""
     every = profiled()
     return {name: lines_of(profile(*every[name])) for name in names}
 
 
 def load_wavefronts(accesses: Accesses) -> str:
-    """Return the text of kernels/tuning/load_wavefronts.tsv, the wavefronts of loads by kernel."""
+    """Return the text of kernels/tuning/load_wavefronts.tsv, which has the wavefronts of each
+    kernel's loads."""
     every = profiled()
     found = {
         name_of(commonest(kernel_of(*every[name]))): _load_wavefronts(lines)
@@ -146,7 +147,8 @@ def write(accesses: Accesses) -> None:
 
 
 def table(title: str, found: Sequence[Instruction]) -> Table:
-    """Return a table with a row for each line and access, sorted by lost wavefronts or sectors."""
+    """Return a table for printing. It has a row for each instruction, sorted by lost wavefronts or
+    sectors."""
     shown = Table(title=title, title_justify="left")
     shown.add_column("place", overflow="fold")
     for heading in ("access", "bytes", "instructions", "needed", "least", "lost"):
@@ -166,14 +168,14 @@ def table(title: str, found: Sequence[Instruction]) -> Table:
 
 
 def lost(instruction: Instruction) -> float:
-    """Return how many wavefronts or sectors more than the fewest possible were needed, summed over
-    all executions."""
+    """Return how many wavefronts or sectors an instruction lost: the number needed minus the least
+    possible number, summed over all executions."""
     return instruction.executed * (instruction.needed - instruction.least)
 
 
 def over_banks(instruction: Instruction) -> list[str]:
-    """Return the instruction's worst pattern as text: one line per lane, with a mark at each bank
-    that it touches."""
+    """Return the instruction's worst pattern as text. There is one line per lane, with a mark for
+    each bank that the lane touches."""
     lines = [f"lane  address  banks 0 to 31, {instruction.size} bytes a lane"]
     for lane, address in enumerate(instruction.worst):
         if address is None:

@@ -1,11 +1,11 @@
-"""Implements the simulated device's streams, events and graphs. Work runs only when the host waits
-for it.
+"""Implements the streams, events and graphs of the simulated device. Work runs only when the host
+waits for it.
 
-A GPU does work at some time between the host's request and the host's wait. Here the work is done
-as late as possible. This reveals code that reads a result, or overwrites memory that a copy has not
-read yet, without waiting. In a graph, work that no edge orders is done in the device's order:
-first, last, or at random. Launches that may overlap do overlap: the next two launches begin before
-a launch runs.
+A GPU does work at some time between the host's request and the host's wait. The simulator does it
+as late as possible. This reveals code that does not wait before it reads a result, or before it
+overwrites memory that a copy must still read. In a graph, several nodes may be ready to run. The
+device's order decides which runs next: the first, the last, or a random node. Launches that may
+overlap do overlap: before a launch runs, the next two launches begin.
 """
 
 import time
@@ -46,7 +46,7 @@ class PendingLaunch:
 
 
 class Queues:
-    """Holds the state that the streams of one device share."""
+    """Holds the state that all streams of a device share."""
 
     def __init__(self, pick: Pick = min) -> None:
         self.lock = Lock()  # one thread works at a time
@@ -67,7 +67,7 @@ class Queues:
 
 
 class Mark:
-    """Identifies one recording of an event."""
+    """A position in a stream's work at which an event was recorded."""
 
     def __init__(self, stream: "CusimStream") -> None:
         self.stream, self.graph = stream, stream.graph
@@ -78,7 +78,7 @@ class Mark:
         self.seconds = time.perf_counter()
 
     def bring_about(self) -> None:
-        """Do all work that comes before the event."""
+        """Do all work of the stream that precedes the event."""
         while self.seconds is None:
             self.stream.next()
 
@@ -107,8 +107,8 @@ class CusimStream:
                 self.next()
 
     def next(self) -> None:
-        """Do the first pending work. If it is a launch, the launches that may overlap with it begin
-        before it runs."""
+        """Do the first pending work. If this work is a launch, first begin the launches that may
+        overlap with it."""
         work = self._work.popleft()
         if isinstance(work, PendingLaunch):
             for following in islice(self._work, OVERLAPPING - 1):
@@ -171,7 +171,7 @@ class CusimGraph:
 
     @property
     def early_launches(self) -> int:
-        """Return how many launches may begin before the launch that they follow has ended."""
+        """Return how many launches may begin before the previous launch has ended."""
         return sum(
             isinstance(node.work, PendingLaunch)
             and node.work.early
