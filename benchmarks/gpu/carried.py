@@ -1,9 +1,10 @@
 """Unpacks, on the GPU machine, the folder that `carry` made. Every command calls this module.
 
-.gpu/COMMIT the checkout's commit, since there is no git .gpu/PYTHON the wheels' version of Python;
-other versions do not use the wheels .gpu/wheels/*.whl packages of service and tests that the
-machine may lack .gpu/cubins.tar.xz all compiled kernels, for the cache that all processes share
-.gpu/data/ SqueezeNet, photographs, labels
+.gpu/COMMIT            the checkout's commit, since there is no git
+.gpu/PYTHON            the wheels' version of Python; other versions do not use the wheels
+.gpu/wheels/*.whl      packages of service and tests that the machine may lack
+.gpu/cubins.tar.xz     all compiled kernels, for the cache that all processes share
+.gpu/data/             SqueezeNet, photographs, labels
 """
 
 import os
