@@ -2,8 +2,8 @@
 
     python -m tests.support.benchmarks.carried RELEASE ARCHITECTURE FILE
 
-A cubin's name in the cache depends on the compiler's version, so RELEASE must be the version of
-NVRTC on the machine for which the cubins are packed. FILE is a .tar.xz; cubins that the cache lacks
+A cubin's name in the cache depends on the compiler's version. So RELEASE must be the version of
+NVRTC on the machine for which the cubins are packed. FILE is a .tar.xz. Cubins that the cache lacks
 are compiled.
 """
 
@@ -47,7 +47,7 @@ every trigger."""
 
 
 class _Slow(NullEvent):
-    """Replaces an event. With it, every run seems to take long enough to be measured."""
+    """Replaces an event. It reports so long a time that a measurement needs no repetitions."""
 
     def elapsed_ms(self, since: Event) -> float:
         """Return more time than any warm-up takes."""
@@ -55,14 +55,14 @@ class _Slow(NullEvent):
 
 
 class Recorder(NullDevice):
-    """Records the loaded kernels."""
+    """A device that only records the kernels that are loaded."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loaded: dict[Instantiation, None] = {}
 
     def event(self) -> NullEvent:
-        """Return an event with which measurements end at once."""
+        """Return an event that lets measurements end at once."""
         return _Slow()
 
     def load(self, instantiation: Instantiation) -> Kernel:
@@ -72,8 +72,8 @@ class Recorder(NullDevice):
 
 
 def wanted() -> dict[Instantiation, None]:
-    """Return the kernels, without repetitions, of tests, engines, the measurements of the cost
-    model's constants, and tuning candidates."""
+    """Return every kernel once: the kernels of the tests and of the engines, the kernels that
+    measure the cost model's constants, and the candidates of tuning."""
     device = Recorder()
     for model, most in _served():
         choose = heuristic(device)
@@ -89,8 +89,8 @@ def wanted() -> dict[Instantiation, None]:
 
 
 def _served() -> Iterator[tuple[Classifier, int]]:
-    """Yield the networks that tests and servers run, each with its largest batch. All other kernels
-    belong to a case."""
+    """Yield the networks that tests and servers run, each with its largest batch. Kernels that
+    these networks do not use belong to a case."""
     yield load_classifier(BUILT_IN_MODEL), 8
     yield load_classifier(SQUEEZENET, overrides={"preset": "caffe", "precision": "fp32"}), 8
 

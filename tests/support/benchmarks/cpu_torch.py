@@ -40,8 +40,8 @@ class CpuRuntime:
 
 
 def opened_device() -> CusimDevice:
-    """Return the simulated device. Its streams have the handle 99, for libraries that need the
-    handle of a CuPy stream."""
+    """Return the simulated device. Its streams have the fixed handle 99, for libraries that need
+    the handle of a CuPy stream."""
     device = CusimDevice()
     device_stream = device.stream
 

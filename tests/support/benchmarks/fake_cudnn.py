@@ -1,4 +1,5 @@
-"""Replaces cuDNN. It computes on the CPU with PyTorch, and reads and writes at the given addresses.
+"""Replaces cuDNN by a fake. The fake computes with PyTorch on the CPU, and reads and writes at the
+given addresses.
 
 It provides the part of nvidia-cudnn-frontend that benchmarks/kernels/baselines_cudnn.py uses, and
 refuses the same wrong calls.
@@ -19,7 +20,8 @@ class KnobType(Enum):
 
 
 class NotSupportedError(Exception):
-    """Like the real error, this error is not a RuntimeError."""
+    """Says that cuDNN does not support a graph. Like the real class, this class does not derive
+    from RuntimeError."""
 
 
 @dataclass(eq=False)
@@ -48,10 +50,10 @@ class FakeTensor:
 
 @dataclass
 class FakeCudnn:
-    """A library with four engines: 0 is right, 1 computes in TF32, 2 fails when it is built, and 3
-    supports no graph.
+    """A fake library with four engines. Engine 0 is right, 1 computes in TF32, 2 fails when it is
+    built, and 3 supports no graph.
 
-    It supports no engine in the layouts that `unsupported` names ("NCHW" or "NHWC").
+    No engine supports the layouts that `unsupported` names ("NCHW" or "NHWC").
     """
 
     torch: Any

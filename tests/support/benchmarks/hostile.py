@@ -1,12 +1,12 @@
 """Simulates an honest client during floods, for CHANGELOG's promise that clients take turns.
 
-The queue, its turns and the policy are the server's code; engine and clock are simulated. A flood
-is a client that keeps 128 images waiting, in two requests of 64. During k floods, an honest
-client's p50 may grow to k+1 times its value without floods. Its share of the engine may fall to
-1/(k+1), or to the share that it needs if this is less. If small batches waste the engine, batches
-stay as large as possible without reducing the shares of other clients. Then the time of two such
-batches bounds the p50 instead: 2.3 times for "flat" and one flood. In `fifo`, the queue does not
-distinguish clients.
+The queue, its turns and the policy are the server's code. The engine and the clock are simulated. A
+flood is a client that keeps 128 images waiting, in two requests of 64 images. During k floods, an
+honest client's p50 may grow to k+1 times its value without floods. The client's share of the engine
+may fall to 1/(k+1), or to the share that the client needs if this is less. If small batches waste
+the engine's time, batches stay as large as the shares of other clients allow. Then the p50 is
+bounded by the time of two of these batches instead, which is 2.3 times for "flat" and one flood. In
+`fifo`, the queue does not distinguish clients.
 """
 
 import heapq
@@ -58,10 +58,8 @@ class Result(NamedTuple):
 
 
 def simulate(seconds: Sequence[float], habit: Habit, floods: int, *, fair: bool = True) -> Result:
-    """Return the result of an honest client during `floods` floods.
-
-    If not `fair`, the queue treats all clients as one.
-    """
+    """Return the result of an honest client during `floods` floods. If `fair` is False, the queue
+    treats all clients as one client."""
     habits = {HONEST: habit, **{f"flood {number}": FLOOD for number in range(floods)}}
     draw, numbers = Random(0), count()
     waiting: Backlog[str, None] = Backlog()
@@ -142,8 +140,8 @@ class Row(NamedTuple):
 
 
 def rows(floods: Sequence[int] = FLOODS) -> Iterator[Row]:
-    """Yield a row for each habit and number of floods, and for each profile whose batches take long
-    enough to be shared."""
+    """Yield a row for each profile, habit and number of floods. Only profiles with long batches are
+    included, because short batches are not shared."""
     for profile in ("flat", "linear", "steps"):
         seconds = PROFILES[profile]
         for name, habit in HABITS.items():

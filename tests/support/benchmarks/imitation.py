@@ -1,4 +1,4 @@
-"""Imitates the GPU machine without its GPU: its packages, and the carried files.
+"""Imitates the GPU machine, but without a GPU. It has the machine's packages and the carried files.
 
 folder/convoy/        the checkout's files, without git, and .gpu as `carry` fills it
 folder/environment/   Python with the packages of `carry.MACHINE` except PyTorch (2 GB)
@@ -25,7 +25,7 @@ exec "$@"
 
 @dataclass(frozen=True)
 class Imitation:
-    """Runs commands as they run on the GPU machine."""
+    """Runs commands like the GPU machine does."""
 
     folder: Path
 
@@ -36,12 +36,13 @@ class Imitation:
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """Return the environment variables, which do not depend on this process."""
+        """Return the environment variables of the imitated machine. They do not depend on this
+        process."""
         programs = (self.folder / "programs", self.python.parent, "/usr/bin", "/bin")
         return {"PATH": ":".join(map(str, programs)), "HOME": str(self.folder / "home")}
 
     def run(self, command: str) -> "subprocess.CompletedProcess[str]":
-        """Run a command line in the checkout, with $OUT."""
+        """Run a command line in the checkout. The variable $OUT names the folder for results."""
         return subprocess.run(
             ["bash", "-c", command],
             cwd=self.folder / "convoy",

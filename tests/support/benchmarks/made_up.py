@@ -10,7 +10,7 @@ PEAK_FLOPS = 60e12
 
 
 def row(layer: Layer, n: int, side: str, p50_us: float, **changes: Any) -> Row:
-    """Return a row of one side. The cache is warm unless `changes` says otherwise."""
+    """Return an artificial row of one side. The cache is warm unless `changes` says otherwise."""
     return {
         "kind": "measurement",
         "device": "made up",
@@ -31,8 +31,8 @@ def row(layer: Layer, n: int, side: str, p50_us: float, **changes: Any) -> Row:
 def rows_of(
     layers: Sequence[Layer], n: int, speedup: Callable[[Layer], float], cache: str = "warm"
 ) -> list[Row]:
-    """Return rows of every layer. Convoy's rows reach half the peak; the fastest other row takes
-    `speedup` times as long."""
+    """Return artificial rows of every layer. Convoy's rows reach half the peak. The fastest other
+    side takes `speedup` times as long as Convoy."""
     rows = []
     for layer in layers:
         us = 1e6 * 2 * layer.problem.macs * n / (PEAK_FLOPS / 2)

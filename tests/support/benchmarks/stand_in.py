@@ -1,4 +1,4 @@
-"""Starts a peer that replaces other servers and uses only the standard library."""
+"""Starts a stand-in for a peer (another server). The stand-in uses only the standard library."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ NOTHING = Task([Case(b"an image", "image/jpeg", (None, 0.001))], 1)
 def run(
     folder: Path, start_s: float = PATIENCE_S, **choices: Any
 ) -> AbstractContextManager[Running]:
-    """Start the peer with the work no-op."""
+    """Start the stand-in with the no-op, a work without a model."""
     port = free_port()
     settings = asdict(settings_of(NOOP, NOTHING, 1, port, folder, choices))
     request = post_request("/predict", b"1", "image/jpeg")
@@ -49,8 +49,8 @@ HERE = Environment(Path(sys.prefix), {})
 
 
 def row(server: str, rate: float, p99_ms: float = 3, **changes: Any) -> dict[str, Any]:
-    """Return an artificial row of two rounds. Each number of the second round is a tenth
-    smaller."""
+    """Return an artificial row of two rounds. Each number is a tenth smaller in the second round
+    than in the first."""
     numbers = {
         "requests_a_second": rate,
         "p50_ms": p99_ms / 2,

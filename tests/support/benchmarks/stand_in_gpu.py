@@ -1,6 +1,7 @@
-"""Runs measurements with a worker that returns random numbers: python -m ... OUT [worker].
+"""Runs measurements with a worker that returns random numbers. One unit of each side crashes its
+worker.
 
-One unit of each side crashes its worker.
+    python -m tests.support.benchmarks.stand_in_gpu OUT [worker]
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Replaces a peer: does the work in an http.server, and can misbehave."""
+"""Replaces a peer by an http.server, which does the same work and can misbehave."""
 
 import json
 import os
@@ -50,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Has a longer queue of pending connections than the default of 5."""
+    """A server whose queue of pending connections is longer than the default of 5."""
 
     request_queue_size = 64
 
