@@ -1,4 +1,5 @@
-"""Lists every case of every kernel. All devices run them, and a test compiles their kernels."""
+"""Lists every case of every kernel. The tests run these cases on each device, and compile the
+kernels of the cases."""
 
 from kernels.device.device import Instantiation
 from kernels.operations.epilogue import variants

@@ -42,10 +42,10 @@ def attention_case(
 ) -> KernelCase:
     """Return a case of attention. `shift` is added to all scores, which does not change the result.
 
-    A share is an element of the softmax. exp converts the error of a score, eps · (depth + 4) · its
-    terms, into a relative error of the share. This error is larger than the rounding of exp's
-    argument. The sum of the shares has one rounding per key. In 3×TF32, a part of each product is
-    omitted.
+    A share is an element of the softmax. The error of a score is eps · (depth + 4) · the sizes of
+    the score's terms. exp converts it into a relative error of the share, which is larger than the
+    rounding of exp's argument. The sum of the shares has one rounding per key. In 3×TF32, a part of
+    each product is omitted.
     """
     q, k, v, y = (replace(each, stored=precision.stored) for each in (q, k, v, y))
     launched = attention_launch(q, k, v, y, bias, scale, precision=precision)
@@ -72,7 +72,7 @@ def attention_case(
 
 
 def _vanishing(v: Array, precision: Precision) -> Array | float:
-    """Return the largest error that arises because small shares become 0 in float16."""
+    """Return the largest error that arises when small shares become 0 in float16."""
     if precision is not Precision.FP16:
         return 0.0
     lost: Array = _LEAST * np.abs(v).sum(axis=-2, keepdims=True)
@@ -80,7 +80,7 @@ def _vanishing(v: Array, precision: Precision) -> Array | float:
 
 
 def rows(*shape: int) -> StridedTensor:
-    """Return a tensor without gaps."""
+    """Return a contiguous tensor."""
     return StridedTensor.contiguous(shape)
 
 
@@ -89,13 +89,14 @@ ORDERS = ((0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2))
 
 
 def lying(shape: tuple[int, ...], axes: tuple[int, ...]) -> StridedTensor:
-    """Return a tensor of this shape without gaps. In memory, its axes have the order `axes`."""
+    """Return a tensor of this shape without gaps. The axes are stored in the order `axes`."""
     lies = rows(*(shape[axis] for axis in axes))
     return lies.transposed([axes.index(axis) for axis in range(len(axes))])
 
 
 def qkv(tokens: int, heads: int, depth: int, images: int = 2) -> list[StridedTensor]:
-    """Return q, k, v as slices of one product's output, and y with the heads next to each other."""
+    """Return q, k and v, which are slices of one product's output. Also return y, in which the
+    heads lie next to each other."""
     whole = rows(images, tokens, 3, heads, depth)
     q = whole.transposed((0, 3, 1, 4))
     apart = heads * depth

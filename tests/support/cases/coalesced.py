@@ -1,4 +1,4 @@
-"""Lists cases of coalesced.cu: every layer with every tile, fused and in two stages."""
+"""Lists cases of coalesced.cu. Every layer has a case for every tile, fused or in two stages."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -105,8 +105,8 @@ SPLIT_LAYERS = tuple(
 
 
 def ways(layer: Layer) -> Iterator[CoalescedConfig]:
-    """Yield every tile for each part of the filter that a block may process, with all channels in
-    one strip."""
+    """Yield a configuration for every tile and every part of the filter that a block may process. A
+    part is the whole filter, a row of taps, or one tap. All channels are in one strip."""
     r, s = layer.problem.window.kernel
     for taps in dict.fromkeys(((r, s), (1, s), (1, 1))):
         for tile in TILES[taps]:
@@ -114,7 +114,8 @@ def ways(layer: Layer) -> Iterator[CoalescedConfig]:
 
 
 def _cases() -> Iterator[KernelCase]:
-    """Yield cases alternately fused and in two stages, even if there is only one part."""
+    """Yield cases that are alternately fused and in two stages. This includes blocks that process
+    the whole filter, for which one stage would be enough."""
     for row, layer in enumerate(LAYERS):
         for column, config in enumerate(ways(layer)):
             fused = (row + column) % 2 == 0

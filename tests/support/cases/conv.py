@@ -1,4 +1,4 @@
-"""Lists cases of implicit_gemm.cu and depthwise.cu: every layer with every tile."""
+"""Lists cases of implicit_gemm.cu and depthwise.cu. Every layer has a case for every tile."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -104,10 +104,11 @@ def conv_case(layer: Layer, choice: ConvChoice) -> KernelCase:
 def _after_prologue(
     prologue: Prologue | None, x: Array, scale: Array, shift: Array
 ) -> tuple[Array, Array]:
-    """Return the convolution's input after the prologue, and the allowed error of this input.
+    """Apply the prologue. Return its result, which is the convolution's input, and the allowed
+    error of this result.
 
-    The mean has one rounding per term of its sum. The differences from the mean and the divisor
-    inherit this error.
+    The mean has one rounding per term of its sum. The differences from the mean have this error
+    too, and so has the divisor.
     """
     if prologue is None:
         return x, np.zeros_like(x)
@@ -140,7 +141,7 @@ def _rounding_error(
     bias: Array,
     residual: Array,
 ) -> Array:
-    """Return the allowed error of the sums, from the sizes of their terms."""
+    """Return the allowed error of the sums. It follows from the sizes of their terms."""
     algorithm, config = choice.algorithm, choice.config
     if isinstance(algorithm, WinogradConv | TensorWinogradConv | NonfusedWinogradConv):
         matrices = winograd_matrices(algorithm.m, algorithm.r, config.points)
@@ -172,7 +173,7 @@ SPLIT = 3 * 2.0**-22
 
 
 def multiplied(factor: Array, precision: Precision) -> Array:
-    """Return the part of a factor that is multiplied: the whole factor, or a TF32 number."""
+    """Return the numbers that are multiplied: the factor itself, or the factor rounded to TF32."""
     return to_tf32(factor) if precision is Precision.TF32 else factor
 
 
@@ -181,12 +182,12 @@ def _memory(nbytes: int, value: np.uint32) -> PlacedArray:
 
 
 def exact(numbers: Array) -> Array:
-    """Return the numbers in float64, in which the reference computes."""
+    """Convert numbers to float64, the type in which the reference computes."""
     return numbers.astype(np.float64)
 
 
 def size(numbers: Array) -> Array:
-    """Return absolute values. The error of a sum is bounded relative to the sum of these."""
+    """Return absolute values in float64. They bound the rounding error of a sum."""
     return np.abs(exact(numbers))
 
 
@@ -203,7 +204,7 @@ def activated_bound(sum_: Array, error: Array, activation: Activation | None) ->
 def _by_every_tile(
     algorithm: Algorithm[TileConfig[Tile]], layers: tuple[Layer, ...]
 ) -> Iterator[KernelCase]:
-    """Yield each layer with each tile, with the splits 1, 2, ... 8 in rotation."""
+    """Yield each layer with each tile. The sums are split into 1, 2, ... 8 parts in rotation."""
     for row, layer in enumerate(layers):
         for column, tile in enumerate(TILES):
             split = 1 + (row + column) % len(_SPLITS)

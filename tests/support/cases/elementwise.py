@@ -63,8 +63,8 @@ def map_case(
 
 
 def activation_error(x: Array, y: Array, activation: Activation | None) -> Array:
-    """Return the allowed error of y = activation(x) for exact x: CUDA's documented errors, and one
-    rounding per step.
+    """Return the allowed error of y = activation(x) for exact x. It consists of CUDA's documented
+    errors and one rounding per step.
 
     CUDA C++ Programming Guide, mathematical functions: the largest errors are 2 units in the last
     place for expf and tanhf, 2 for erff and 4 for erfcf.
@@ -186,7 +186,7 @@ def _contiguous(*shape: int) -> StridedTensor:
 
 
 def _moved(name: str, axes: Sequence[int], *shape: int) -> KernelCase:
-    """Return a case of a contiguous tensor transposed into another."""
+    """Return a case that copies a transposed tensor into a contiguous tensor."""
     moved = _contiguous(*shape).transposed(axes)
     return map_case(name, moved, StridedTensor.contiguous(moved.shape))
 

@@ -1,5 +1,5 @@
-"""Lists fp16 cases of kernels whose other cases are in fp32, with float16 input and float16 or
-float output."""
+"""Lists fp16 cases of kernels whose other cases are in fp32. Inputs are float16, and outputs are
+float16 or float."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Lists cases of convolutions of bytes: layers with each tile in turn. The answers are exact."""
+"""Lists cases of convolutions of bytes. Tiles rotate over the layers. The answers are exact."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -42,10 +42,10 @@ _ZERO_POINTS = (0, 128, 77, 255)
 
 
 def in_bytes(layer: Layer, row: int = 0) -> Layer:
-    """Return the layer for bytes. The number `row` determines the zero points, and whether the sum
-    is rounded before the residual is added.
+    """Convert a layer to a layer of bytes. The number `row` determines the zero points. It also
+    determines whether the sum is rounded before the residual is added.
 
-    The sums are about as large as the bytes of y can represent.
+    The scale of y is chosen so that the sums use about the whole range of bytes.
     """
     problem = replace(layer.problem, precision=Precision.INT8)
     zeros = [_ZERO_POINTS[(row + place) % len(_ZERO_POINTS)] for place in range(4)]
@@ -75,7 +75,7 @@ _CLAMPS = (ActivationKind.RELU, ActivationKind.CLIP)
 
 
 def _algorithm_of(config: object) -> Algorithm[Any]:
-    """Return the algorithm to which a configuration belongs."""
+    """Return the algorithm that has this configuration."""
     if isinstance(config, DepthwiseConfig):
         return INTEGER_DEPTHWISE
     tile = config.tile if isinstance(config, TileConfig) else None
@@ -178,7 +178,7 @@ def tiles_of(algorithm: IntegerConv) -> tuple[TensorTile, ...]:
 
 
 def _in_turn(algorithm: IntegerConv) -> Iterator[KernelCase]:
-    """Yield each layer with one tile and one split, in rotation over all tiles and 5 splits."""
+    """Yield each layer with one tile and one split. All tiles and 5 splits are used in rotation."""
     tiles = tiles_of(algorithm)
     for row, layer in enumerate((*DIRECT_LAYERS, *GEMM_LAYERS)):
         config = TileConfig(tiles[row % len(tiles)], 1 + row % 5)
@@ -186,8 +186,8 @@ def _in_turn(algorithm: IntegerConv) -> Iterator[KernelCase]:
 
 
 def _split(algorithm: IntegerConv) -> Iterator[KernelCase]:
-    """Yield a layer with each tile, and then with the last tile in further splits. Integer sums are
-    exact in any order."""
+    """Yield a layer with each tile, and then with further splits of the last tile. Integer sums are
+    exact in any order, so splits do not change the answer."""
     layer, tiles = in_bytes(SPLIT_LAYER), tiles_of(algorithm)
     for split, tile in enumerate(tiles, start=1):
         yield integer_case(layer, TileConfig(tile, split))
@@ -244,8 +244,8 @@ _CANCELLING = Layer(
 
 
 def _cancelling() -> Iterator[KernelCase]:
-    """Yield a layer whose sums are too large for floats. Only the sum and the offset together,
-    added as integers, are exact.
+    """Yield a layer whose sums and offsets are both too large for floats. They largely cancel, so
+    the answer is exact only if they are added as integers.
 
     One unit of the sum corresponds to about one unit of y.
     """

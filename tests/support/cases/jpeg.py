@@ -1,4 +1,4 @@
-"""Lists cases of huffman.cu and jpeg.cu: from files in a batch to the network's input."""
+"""Lists cases of huffman.cu and jpeg.cu, from image files in a batch to the network's input."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,8 +33,8 @@ File = tuple[bytes, int]
 
 
 def jpeg(file: File) -> JpegImage:
-    """Return an image for the device. Its last row and column are cropped, and the rest is resized
-    to the frame."""
+    """Return an image for the device. Its last row and column are cropped, and the remaining image
+    is resized to the frame."""
     data, eighths = file
     headers = read_jpeg(parts_of(data))
     width, height = headers.scaled(eighths)
@@ -53,7 +53,8 @@ def expected(image: File | PlacedImage) -> Bytes:
 
 
 def _whole(name: str, images: Sequence[File | PlacedImage]) -> KernelCase:
-    """Return a case of all kernels, from places to the network's input."""
+    """Return a case of all kernels, from the places (the memory of the batch's images) to the
+    network's input."""
     n = len(images)
 
     def check() -> Check:
@@ -85,8 +86,8 @@ DECODING = decode_launches(1, PLACE_BYTES, SCRATCH_BYTES, blocks=2)
 
 @cache
 def _states(file: File) -> tuple[Bytes, Sequence[Bytes]]:
-    """Return a place and a list of memories: the scratch memory before the first launch and after
-    each launch. After the last launch, the list has the place instead."""
+    """Return a place, and the expected memory before the first launch and after each launch. This
+    is the scratch memory, except after the last launch, where it is the place."""
     place = np.full(PLACE_BYTES, BYTE_POISON)
     jpeg(file).write(place)
     stages = Stages(place)
@@ -114,8 +115,7 @@ def _states(file: File) -> tuple[Bytes, Sequence[Bytes]]:
 
 
 def _stage(name: str, file: File, number: int) -> KernelCase:
-    """Return a case of one launch. The reference computes the memory that the preceding launches
-    leave."""
+    """Return a case of one launch. The reference computes the memory that this launch reads."""
     launch = DECODING[number]
     changed = "entries" if launch.instantiation.kernel == "jpeg_pixels" else "scratch"
 

@@ -1,4 +1,5 @@
-"""Lists cases of micro.cu. The results of its kernels show that they do the work that is timed."""
+"""Lists cases of micro.cu, whose kernels are only timed. The cases check that the kernels do the
+work that is timed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,15 +23,15 @@ LATE_THREADS = 256
 
 
 def late_launch(blocks: int) -> Launch:
-    """Return a launch in which LATE_THREADS threads of each block read x, and each stores a float
-    of y late."""
+    """Return a launch of the kernel `late`. In each block, LATE_THREADS threads read x, and each
+    thread stores a float of y at its end."""
     kernel = instantiate(SOURCE, "late")
     return launch(kernel, (blocks, 1, 1), (LATE_THREADS, 1, 1), x="x", y="y")
 
 
 @dataclass(frozen=True, eq=False)
 class _Filled:
-    """A check that every element of y is the same number."""
+    """A check that all elements of y equal one number."""
 
     size: int
     value: float

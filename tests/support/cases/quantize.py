@@ -1,4 +1,4 @@
-"""Lists cases of quantize.cu, and of kernels that move or select bytes, with exact answers."""
+"""Lists cases of quantize.cu, and of kernels that move or select bytes. Their answers are exact."""
 
 from dataclasses import replace
 from math import prod
@@ -33,8 +33,8 @@ _OTHER = Storage(BYTE.dtype, float(np.float32(0.0173)), 201)
 
 
 def _quantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCase:
-    """Return a case that converts numbers to bytes. Some numbers are ties, and some are outside the
-    range of bytes."""
+    """Return a case that converts numbers to bytes. Some numbers lie exactly between two bytes, and
+    some are outside the range of bytes."""
 
     def check() -> Check:
         numbers = 3 * normal(x.shape)
@@ -48,8 +48,8 @@ def _quantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCase:
 
 
 def _block_case(name: str, channels: int, block: int) -> KernelCase:
-    """Return a case that converts 2 images of numbers to bytes. In the output, a block of pixels is
-    one pixel."""
+    """Return a case that converts 2 images of numbers to bytes. Each block of pixels becomes one
+    pixel of the output."""
     x = Pixels(channels, 4).strided(2, (4, 6))
     layout = _of(dense(4 * block**2), _FINE).strided(2, (4 // block, 6 // block))
     read, y = blocks_of(x, layout, block)
@@ -66,8 +66,8 @@ def _block_case(name: str, channels: int, block: int) -> KernelCase:
 
 
 def _pixels_case(name: str, channels: int, block: int, y: Pixels) -> KernelCase:
-    """Return a case that converts 2 images of 8×6 pixels to bytes. In the output, a block of pixels
-    is one pixel."""
+    """Return a case that converts 2 images of 8×6 pixels to bytes. Each block of pixels becomes one
+    pixel of the output."""
     n, h, w = 2, 8, 6
     stored = y.stored
     layout = replace(y, channels=4 * block**2).strided(n, (h // block, w // block))
@@ -105,8 +105,8 @@ def _requantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCas
 
 
 def _dequantize_case(name: str, x: StridedTensor, y: StridedTensor) -> KernelCase:
-    """Return a case that converts every byte to its number. float16 may have to round the
-    number."""
+    """Return a case that converts every byte to the number that it represents. The number may have
+    to be rounded to float16."""
 
     def check() -> Check:
         bytes_ = _bytes(x.shape)

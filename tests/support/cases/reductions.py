@@ -57,8 +57,8 @@ def normalise_case(
     *,
     mean: float = 0.0,
 ) -> KernelCase:
-    """Return a case of numbers around `mean`, normalised along axes of an image, with channels in
-    groups."""
+    """Return a case of normalised numbers. They are drawn around `mean`, and normalised along axes
+    of an image with channels in groups."""
     epsilon = 1e-3
     weight = StridedTensor.contiguous(weights)
 
@@ -105,7 +105,8 @@ def resample_case(
     x: Pixels,
     y: Pixels,
 ) -> KernelCase:
-    """Return a case of 2 images of `size`, which are read as the tables state."""
+    """Return a case that resamples 2 images of `size`. The tables state which positions are
+    read."""
     taps = [np.array(table, np.float32) for table in tables]
     x_layout = x.strided(2, size)
     y_layout = y.strided(2, [len(table) for table in taps])

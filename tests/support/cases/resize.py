@@ -1,4 +1,4 @@
-"""Lists cases of resize.cu, alone and followed by the kernels of preprocess.cu that read images
+"""Lists cases of resize.cu. Some cases also run the kernels of preprocess.cu, which read the images
 from places. Batches contain several kinds of images."""
 
 from collections.abc import Sequence
@@ -40,7 +40,8 @@ TURNS = {  # EXIF's orientation: whether x and y are mirrored, and then exchange
 
 
 def pixels(height: int, width: int, channels: int, seed: int = 0) -> Pixels:
-    """Return pixels of which about half are at an end of the range, so that filters overshoot."""
+    """Return random pixels. About half of them are the smallest or the largest value, so that
+    filters overshoot."""
     random = np.random.default_rng(seed)
     noise = random.integers(0, 256, (height, width, channels), np.uint8)
     ends = random.integers(0, 2, (height, width, 1), np.uint8) * np.uint8(255)
@@ -59,8 +60,8 @@ def decoded(
     box: tuple[float, float, float, float] | None = None,
     crop: tuple[int, int] = (0, 0),
 ) -> DecodedImage:
-    """Return a decoded image of `size`. Resized, and without the borders that `crop` removes, it
-    fills the part `inside` of the frame."""
+    """Return a decoded image of `size`. After resizing, and after `crop` has removed the borders,
+    the image fills the part `inside` of the frame."""
     x_reversed, y_reversed, transposed = TURNS[orientation]
     inside = inside or frame
     width, height = inside[::-1] if transposed else inside
@@ -82,7 +83,8 @@ def decoded(
 
 
 def _places(images: Sequence[PlacedImage], place_bytes: int = PLACE_BYTES) -> Pixels:
-    """Return places with these images. All memory that no entry describes is poisoned."""
+    """Return places that contain these images. Memory that does not belong to an image is
+    poisoned."""
     places = np.full((len(images), place_bytes), BYTE_POISON)
     for place, image in zip(places, images, strict=True):
         write(place, image)
@@ -90,7 +92,7 @@ def _places(images: Sequence[PlacedImage], place_bytes: int = PLACE_BYTES) -> Pi
 
 
 def layout_of(*shape: int, pitch: int = 0) -> StridedTensor:
-    """Return the layout of bytes in images that are `pitch` apart."""
+    """Return the layout of images of bytes that begin `pitch` bytes apart."""
     layout = StridedTensor.contiguous(shape, BYTE)
     return replace(layout, strides=(pitch, *layout.strides[1:])) if pitch else layout
 
@@ -98,7 +100,8 @@ def layout_of(*shape: int, pitch: int = 0) -> StridedTensor:
 def tensor(
     channels: int, seed: int, frame: tuple[int, int] = FRAME, *, channels_last: bool = False
 ) -> NDArray[np.float32]:
-    """Return a tensor for a network of the frame's size, C×H×W or H×W×C."""
+    """Return a random tensor, C×H×W or H×W×C. It has the frame's height and width, so it is not
+    resized."""
     spatial = frame[::-1]
     shape = (*spatial, channels) if channels_last else (channels, *spatial)
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
@@ -123,7 +126,7 @@ def _whole(
     side: int = 0,
     channels_last: bool = False,
 ) -> KernelCase:
-    """Return a case of all kernels, from places to the network's input.
+    """Return a case of all kernels, from the places of the images to the network's input.
 
     Pixels are multiplied by 1/4, which is exact. Bytes form blocks of `side` × `side` pixels.
     """

@@ -1,4 +1,5 @@
-"""Lists cases of tensor_gemm.cu: every layer at every precision, with each tile in turn."""
+"""Lists cases of tensor_gemm.cu. Every layer has a case at every precision, and tiles rotate over
+the cases."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -97,7 +98,7 @@ def at_precision(layer: Layer, precision: Precision) -> Layer:
 
 
 def _in_turn(by: TensorConv, precision: Precision) -> Iterator[KernelCase]:
-    """Yield each layer with one tile and split, in rotation over all tiles and 5 splits."""
+    """Yield each layer with one tile and one split. All tiles and 5 splits are used in rotation."""
     for row, layer in enumerate(DIRECT_LAYERS + GEMM_LAYERS):
         at = at_precision(layer, precision)
         tiles = by.blocks_of(at.problem)

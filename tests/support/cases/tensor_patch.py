@@ -1,4 +1,5 @@
-"""Lists cases of tensor_patch.cu: every layer with three tiles in turn."""
+"""Lists cases of tensor_patch.cu. Every layer has up to three cases, and tiles rotate over the
+cases."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,5 @@
-"""Lists cases of tensor_winograd.cu: every layer with every tile, split or not."""
+"""Lists cases of tensor_winograd.cu. Every layer has a case for every tile, with or without split
+sums."""
 
 from collections.abc import Iterator
 

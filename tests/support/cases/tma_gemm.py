@@ -1,5 +1,5 @@
-"""Lists cases of tma_gemm.cu: layers with each tile in turn, with single and grouped blocks. In
-some cases, clusters of blocks add the parts of a split sum."""
+"""Lists cases of tma_gemm.cu. Tiles rotate over the layers, with single and grouped blocks. In some
+cases, clusters of blocks add the parts of a split sum."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -58,8 +58,9 @@ def _moved(pixels: Pixels) -> Pixels:
 
 
 def _in_turn(precision: Precision) -> Iterator[KernelCase]:
-    """Yield each layer with one tile, one split and groups of 1, 2 or 4 blocks, all in rotation.
-    Pixels are aligned to 16 bytes. A layer with other alignment is also yielded unchanged."""
+    """Yield each layer with one tile, one split, and groups of 1, 2 or 4 blocks. All three rotate.
+    Pixels are aligned to 16 bytes. If a layer has another alignment, it is also yielded
+    unchanged."""
     layers = (*DIRECT_LAYERS, *GEMM_LAYERS, *PROJECTING_LAYERS, *PROJECTING_LAYERS)
     at = (at_precision(layer, precision) for layer in layers)
     for row, layer in enumerate(each for each in at if TMA.supports(each.problem) is None):
@@ -75,8 +76,8 @@ def _in_turn(precision: Precision) -> Iterator[KernelCase]:
 
 
 def _by_every_tile(precision: Precision) -> Iterator[KernelCase]:
-    """Yield layers of several tiles with each tile, single and grouped, and other layers with
-    splits."""
+    """Yield layers that fill several tiles, with each tile, in single and grouped blocks. Also
+    yield other layers with split sums."""
     several = [at_16_bytes(at_precision(layer, precision)) for layer in SEVERAL_TILES]
     split, unclamped = (
         at_16_bytes(at_precision(layer, precision)) for layer in (SPLIT_LAYER, UNCLAMPED_LAYER)

@@ -35,7 +35,7 @@ def pool_case(
 ) -> KernelCase:
     """Return a case of pooling. With `nan`, some numbers are NaN.
 
-    The error of an average is one rounding per tap and one for the quotient.
+    The error of an average consists of one rounding per tap and one rounding of the quotient.
     """
     problem = PoolProblem(kind, x.channels, seen)
     x_layout, y_layout = x.strided(n, seen.input), y.strided(n, seen.output)
@@ -70,9 +70,8 @@ def global_pool_case(
 def lrn_case(
     name: str, x: Pixels, y: Pixels, size: int, alpha: float, beta: float, bias: float
 ) -> KernelCase:
-    """Return a case of LRN on 2 images of 3×4 pixels; powf errs by 4 units in the last place
-    (CUDA).
-    """
+    """Return a case of LRN on 2 images of 3×4 pixels. The error of powf is at most 4 units in the
+    last place (CUDA)."""
     x_layout, y_layout = x.strided(2, (3, 4)), y.strided(2, (3, 4))
 
     def check() -> Check:
@@ -114,11 +113,8 @@ def top_k_case(
     one: float = 0.0,
     flags: Sequence[int] = (),
 ) -> KernelCase:
-    """Return a case that ranks scores. One element of x is `one`, and images have the flags
-    `flags`.
-
-    With `few`, many scores are equal, including -0.
-    """
+    """Return a case that ranks scores. One element of x is set to `one`, and the images have the
+    given flags. With `few`, many scores are equal, and some are -0."""
     n, classes = x.shape
     results = ResultLayout(n, classes)
     y = StridedTensor.contiguous((n, results.pitch))
@@ -180,8 +176,8 @@ def pixels_case(name: str, channels: int, y: Pixels) -> KernelCase:
 
 
 def _ceil(seen: Window, output: tuple[int, ...]) -> Window:
-    """Return the window with the output of ONNX's `ceil_mode`, in which the last windows extend
-    beyond the padding."""
+    """Return the window with the output size of ONNX's `ceil_mode`. In this mode, the last windows
+    extend beyond the padding."""
     return replace(seen, output=output)
 
 

@@ -1,4 +1,4 @@
-"""Lists cases of winograd.cu: every layer with every tile and set of points."""
+"""Lists cases of winograd.cu. Every layer has a case for every tile and set of points."""
 
 from collections.abc import Iterator
 

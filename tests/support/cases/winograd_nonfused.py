@@ -1,4 +1,4 @@
-"""Lists cases of winograd_nonfused.cu: layers with every transform, in chunks of different
+"""Lists cases of winograd_nonfused.cu. They cover every transform, and chunks of different
 sizes."""
 
 from collections.abc import Iterator
@@ -134,8 +134,8 @@ LAYERS_3D = (
 
 
 def _chunk(algorithm: NonfusedWinogradConv, layer: Layer, number: int) -> int:
-    """Return the number of tiles in a chunk: all tiles, or so few that chunks begin in the middle
-    of rows and images."""
+    """Return the number of tiles in a chunk. It is either all tiles, or so few that chunks begin in
+    the middle of rows and images."""
     window = layer.problem.window
     total = layer.problem.n * prod(-(-p // algorithm.m) for p in window.output)
     parts = 1 + number % 3
@@ -145,8 +145,8 @@ def _chunk(algorithm: NonfusedWinogradConv, layer: Layer, number: int) -> int:
 def _cases(
     layers: tuple[Layer, ...], *by: tuple[NonfusedWinogradConv, Points]
 ) -> Iterator[KernelCase]:
-    """Yield each layer with each transform, with the products' tiles, splits and chunks in
-    rotation."""
+    """Yield each layer with each transform. The tiles and splits of the products, and the chunks,
+    rotate."""
     for row, layer in enumerate(layers):
         for column, (algorithm, points) in enumerate(by):
             gemm = TileConfig(TILES[(row + column) % len(TILES)], 1 + (row + column) % 3)
@@ -157,10 +157,8 @@ def _cases(
 def _on_tensor_cores(
     layers: tuple[Layer, ...], algorithm: NonfusedWinogradConv, precision: Precision
 ) -> Iterator[KernelCase]:
-    """Yield each layer at a precision, with the tiles of tensor cores in turn, split or not.
-
-    The order of layers continues from precision to precision, so that all tiles are used.
-    """
+    """Yield each layer at a precision, with or without split sums. The tiles of tensor cores
+    rotate. The rotation continues from one precision to the next, so that all tiles are used."""
     points = algorithm.configs(layers[0].problem)[0].points
     first = len(layers) * PRECISIONS.index(precision)
     for number, layer in enumerate(layers, first):
