@@ -1,4 +1,7 @@
-"""python -m tests.support.clips.examples: write the page's examples for models of clips."""
+"""Writes the page's examples for models of clips.
+
+    python -m tests.support.clips.examples
+"""
 
 from pathlib import Path
 

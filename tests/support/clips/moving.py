@@ -21,15 +21,15 @@ _STEP = 1.5  # pixels a frame, at least
 
 @dataclass(frozen=True, slots=True)
 class Clips:
-    """Holds clips, N×D×H×W, with light digits on dark or dark on light, and the number of each
-    clip's motion."""
+    """Holds clips, N×D×H×W, and the number of each clip's motion. Digits are light on a dark
+    background or dark on a light background."""
 
     pixels: NDArray[np.uint8]
     motions: NDArray[np.int64]
 
 
 def clips_of(digits: Handwriting, count: int, seed: int) -> Clips:
-    """Return clips of digits chosen at random, each with a motion chosen at random."""
+    """Return `count` clips. The digit and the motion of each clip are chosen at random."""
     rng = np.random.default_rng(seed)
     motions = rng.integers(0, len(MOTIONS), count)
     pixels = [
@@ -69,7 +69,7 @@ def moving(digit: NDArray[np.uint8], motion: str, rng: np.random.Generator) -> N
 
 
 def _placed(digit: Image.Image, x: float, y: float, side: float) -> NDArray[np.float64]:
-    """Return one frame, 0 to 255, with the digit's centre at x, y."""
+    """Return one frame, with values from 0 to 255. The digit's centre is at x, y."""
     step = digit.width / side
     affine = (step, 0.0, -(x - side / 2) * step, 0.0, step, -(y - side / 2) * step)
     frame = digit.transform((SIDE, SIDE), Image.Transform.AFFINE, affine, Image.Resampling.BILINEAR)

@@ -1,5 +1,7 @@
-"""python -m tests.support.clips.train: train the model of clips in the same way as
-models/digits/train.py."""
+"""Trains the model of clips in the same way as models/digits/train.py.
+
+    python -m tests.support.clips.train
+"""
 
 import numpy as np
 import onnx
@@ -34,7 +36,7 @@ def _scores(layers: nn.ModuleDict, x: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    """Train on some digits, measure on other digits, and write the ONNX file."""
+    """Train on some digits, measure the accuracy on other digits, and write the ONNX file."""
     torch.manual_seed(_SEED)
     torch.set_num_threads(1)
     learnt, held_out = handwriting()

@@ -11,7 +11,7 @@ from PIL import Image
 
 
 class _Stream(io.RawIOBase):
-    """A file without seeking, as a recorder writes it."""
+    """A file that cannot seek. Recorders write their files in this way."""
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -47,8 +47,8 @@ def video(
     streamed: bool = False,
     **options: str,
 ) -> bytes:
-    """Return a video of frames. `written` are options of the container; the other options are the
-    encoder's.
+    """Return a video of these frames. `written` are options of the container. `options` are options
+    of the encoder.
 
     A `streamed` file is written without seeking.
     """
