@@ -1,4 +1,4 @@
-"""Damages image files like an attacker or a bad cable: strategies for hypothesis."""
+"""Damages image files, as an attacker or a bad cable would. Contains strategies for hypothesis."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -148,8 +148,8 @@ def _byte_damage() -> st.SearchStrategy[Damage]:
 
 
 def pieces(kind: str, data: bytes) -> list[bytes]:
-    """Return a file's segments or chunks, each with its header, and the rest of the file. In other
-    formats, the whole file is one piece."""
+    """Return a file's segments or chunks, each with its header, and the rest of the file. A file in
+    another format is one piece."""
     if kind not in ("JPEG", "PNG", "WebP"):
         return [data]
     found = []
@@ -240,7 +240,7 @@ def rearranged(draw: st.DrawFn, kind: str, data: bytes) -> bytes:
 
 @st.composite
 def resized(draw: st.DrawFn, kind: str, data: bytes) -> bytes:
-    """Draw the file with another declared size. Nothing else changes."""
+    """Draw the file with another size in its header. Nothing else changes."""
     sides = st.sampled_from(_WIDE_EDGES) | st.integers(1, 3000)
     width, height = draw(sides), draw(sides)
     parts = pieces(kind, data)
@@ -278,7 +278,7 @@ def damaged(draw: st.DrawFn, files: Sequence[tuple[str, bytes]] | None = None) -
 
 
 def pretended() -> st.SearchStrategy[bytes]:
-    """Draw any bytes, optionally after the beginning of an image format."""
+    """Draw any bytes. They may follow the beginning of an image format."""
     beginnings = st.sampled_from(
         [
             *(b"", b"\xff\xd8\xff", b"\xff\xd8\xff\xc0\0\x11\x08\0\x10\0\x10\x03"),

@@ -14,8 +14,8 @@ ORIENTATION = 0x0112
 
 def heic(name: str = "scene") -> bytes:
     """Return one of the committed HEIF files. "scene" is `scene(64, 64)`, and "scenergba" also has
-    the image's grey as alpha. "odd" is `scene(61, 45)`, which is padded to whole blocks. "grey" is
-    one colour, 256×256.
+    the grey values of the image as alpha. "odd" is `scene(61, 45)`, which is padded to whole
+    blocks. "grey" is one colour, 256×256.
 
     pillow-heif 1.8.1 wrote the HEIF files, with quality=60, because the decoder here cannot write
     them.
@@ -24,7 +24,7 @@ def heic(name: str = "scene") -> bytes:
 
 
 def encode(picture: Image.Image, image_format: str, **options: Any) -> bytes:
-    """Return the image as a file."""
+    """Encode an image, and return the file."""
     file = io.BytesIO()
     picture.save(file, image_format, **options)
     return file.getvalue()
@@ -63,7 +63,7 @@ def png_checksum(data: bytes) -> bytes:
 
 
 def png(width: int, height: int, depth: int, colour: int, *chunks: bytes) -> bytes:
-    """Return a PNG with any header. `chunks` come between the header and the end."""
+    """Return a PNG with a header of any values. `chunks` come between the header and the end."""
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     body = b"".join(chunks)
     return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + body + png_chunk(b"IEND", b"")

@@ -1,5 +1,4 @@
-"""Lists the inputs with the highest known cost for parsers, for each kind of bytes that clients
-send.
+"""Lists, for each kind of data that clients send, the inputs that are known to cost parsers most.
 
 `test_parser_budget` measures the cost of the inputs, and `test_worst_inputs` measures their effect
 on a server. Add each new expensive input here.
@@ -80,7 +79,7 @@ _FILE = _DISPOSITION + b"\r\n"
 
 
 def form(part: bytes, times: int = 1) -> bytes:
-    """Return `times` parts without the end of the form."""
+    """Return a form without its end. The form consists of `times` copies of `part`."""
     return (b"--b\r\n" + part) * times
 
 
