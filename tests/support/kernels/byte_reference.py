@@ -25,10 +25,10 @@ def quantized_conv(
 ) -> NDArray[np.uint8]:
     """Return the bytes of activation(conv(x, numbers · scale) + residual), exactly.
 
-    `stored` states how x and y are stored. The filter's `scale` has one entry or K entries, and the
-    unit of the bias is x's scale times the filter's scale. The sum is exact. It is then converted
-    to float32 in units of y's scale. If `ahead` is given, it is converted in units of ahead's scale
-    instead, and rounded to this unit before the residual is added. The activation clamps.
+    `stored` states how x and y are stored. The filter's `scale` has one entry or K entries. The
+    unit of the bias is x's scale times the filter's scale. The sum of products and bias is exact.
+    It is then converted to float32, in units of y's scale, and the residual is added. If `ahead` is
+    given, the sum is first rounded to a multiple of ahead's scale. The activation clamps.
     """
     of_x, of_y = stored
     centred = x.astype(np.float64) - of_x.zero_point
@@ -54,7 +54,7 @@ def quantized_add(
     y: Storage,
     activation: Activation | None = None,
 ) -> NDArray[np.uint8]:
-    """Return the bytes of activation(a + b), exactly, for an activation that clamps."""
+    """Return the bytes of activation(a + b), exactly. The activation clamps."""
     unit = np.float32(y.scale)
     left, right = (
         (x.astype(np.float32) - np.float32(of.zero_point)) * (np.float32(of.scale) / unit)
@@ -64,7 +64,7 @@ def quantized_add(
 
 
 def quantized_average(x: NDArray[np.uint8], of_x: Storage, of_y: Storage) -> NDArray[np.uint8]:
-    """Return the bytes of the average over H×W (D×H×W), exactly."""
+    """Return the bytes of the average over H×W, or D×H×W, exactly."""
     spatial = tuple(range(2, x.ndim))
     sums = (x.astype(np.int64) - of_x.zero_point).sum(axis=spatial, keepdims=True)
     count = np.float32(x[0, 0].size)

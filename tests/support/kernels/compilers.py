@@ -1,8 +1,8 @@
 """Runs programs with a release of NVRTC other than the environment's. Each release has a folder in
 the cache.
 
-In a process, the first loaded library with this name stays. So the release is loaded before Python
-starts.
+A process keeps the library of this name that it loaded first. So the release is loaded before
+Python starts.
 """
 
 import os
@@ -20,7 +20,7 @@ CACHE = ROOT / ".cache" / "compilers"
 
 
 class NotInstalledError(RuntimeError):
-    """Reports that a compiler must be downloaded, but the package registry did not answer."""
+    """Says that a compiler must be downloaded, but that the package registry does not answer."""
 
 
 def named(name: str) -> Compiler:
@@ -29,7 +29,7 @@ def named(name: str) -> Compiler:
 
 
 def library(compiler: Compiler) -> Path:
-    """Return the library of a release, which is downloaded once (60 to 90 MB)."""
+    """Return the library of a release. It is downloaded once (60 to 90 MB)."""
     folder = CACHE / compiler.release
     if not folder.exists():
         # Several test processes may install the release at the same time. The first copy is kept.

@@ -1,4 +1,4 @@
-"""Lists convolutions to test, each with its epilogue and the places of its operands."""
+"""Lists convolutions to test. Each has an epilogue, and states where its operands lie in memory."""
 
 from dataclasses import dataclass, replace
 
@@ -12,29 +12,32 @@ from tests.support.kernels.windows import conv_problem, window
 
 
 def dense(channels: int) -> Pixels:
-    """Return pixels without padding. They are aligned to vectors only if the channels fill whole
-    vectors."""
+    """Return the layout of pixels without padding. Pixels are aligned to vectors only if their
+    channels fill whole vectors."""
     return Pixels(channels, channels)
 
 
 def filled(channels: int) -> Pixels:
-    """Return pixels padded to whole vectors, like a network's own buffers."""
+    """Return the layout of pixels that are padded to whole vectors, as in a network's own
+    buffers."""
     return Pixels(channels, -(-channels // 4) * 4)
 
 
 def within(channels: int) -> Pixels:
-    """Return some channels of a wider pixel, aligned to vectors."""
+    """Return the layout of some channels of wider pixels. The channels begin at the boundary of a
+    vector."""
     return Pixels(channels, -(-channels // 4) * 4 + 8, offset=4)
 
 
 def odd(channels: int) -> Pixels:
-    """Return some channels of a wider pixel, not aligned to vectors."""
+    """Return the layout of some channels of wider pixels. The channels do not begin at the boundary
+    of a vector."""
     return Pixels(channels, channels + 3, offset=1)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Holds a convolution with its epilogue and the places of its operands."""
+    """Holds a convolution, its epilogue, and the layouts of its operands in memory."""
 
     name: str
     problem: ConvProblem
@@ -54,8 +57,8 @@ CLIP = Activation(ActivationKind.CLIP, 0.0, 6.0)
 
 
 def drawn_layer(draw: st.DrawFn, problem: ConvProblem) -> Layer:
-    """Draw a layer for a problem: the places of its operands, and an optional residual, bias and
-    activation."""
+    """Draw a layer for a problem. The layouts of the operands are drawn, and optionally a residual,
+    a bias and an activation."""
     places = st.sampled_from((dense, filled, within, odd))
     residual = draw(st.none() | places)
     return Layer(

@@ -2,8 +2,8 @@
 
 Its device memory is the host's. A stream's work is done at once, or recorded if the stream is being
 captured. The only kernel adds two vectors. tests/kernels/device/test_cuda_device_cupy.py checks
-that the fake's names and signatures are CuPy's. Only a GPU can show whether CuPy itself behaves
-like the fake.
+that CuPy has the same names and signatures as the fake. Only a GPU can show whether CuPy itself
+behaves like the fake.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ ILLEGAL_ADDRESS = 700
 
 
 class CUDARuntimeError(RuntimeError):
-    """Reports an error of the runtime; `status` is a cudaError_t."""
+    """Reports an error of the runtime. `status` is a cudaError_t."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"cudaError{status}")
@@ -32,7 +32,7 @@ class CUDARuntimeError(RuntimeError):
 
 
 class CUDADriverError(RuntimeError):
-    """Reports an error of the driver; `status` is a CUresult."""
+    """Reports an error of the driver. `status` is a CUresult."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"CUDA_ERROR_{status}")
@@ -40,7 +40,7 @@ class CUDADriverError(RuntimeError):
 
 
 class FakeCupy:
-    """Replaces the module cupy, as far as CudaDevice uses it."""
+    """Replaces the parts of the module cupy that CudaDevice uses."""
 
     def __init__(self, devices: int = 1) -> None:
         self.fault = 0  # what every call that waits or launches answers, where not 0
@@ -132,7 +132,8 @@ class FakeRawModule:
 
 
 class FakeRawKernel:
-    """Replaces cupy.RawKernel, and computes y = a + b. As in CuPy, its arguments become bytes."""
+    """Replaces cupy.RawKernel, and computes y = a + b. As in CuPy, the arguments of a launch are
+    converted to bytes."""
 
     kernel = SimpleNamespace(ptr=0xF00)
     num_regs = 32
@@ -164,7 +165,7 @@ class FakeRawKernel:
         shared_mem: int = 0,
         stream: "FakeStream",
     ) -> None:
-        """Launch the kernel; a size of 0 counts as 1, as in CuPy."""
+        """Launch the kernel. As in CuPy, a size of 0 counts as 1."""
         if self._cupy.fault:
             raise CUDADriverError(self._cupy.fault)
         if np.prod(block) > 1024 or shared_mem > self._dynamic_bytes:
@@ -190,7 +191,7 @@ def _alloc_pinned_memory(size: int) -> bytearray:
 
 
 def _parameter(argument: Any) -> bytes:
-    """Return an argument's bytes. An array of one element is passed by value, and a Python integer
+    """Return the bytes of an argument. An array of one element is passed by value. A Python integer
     has 8 bytes."""
     if isinstance(argument, np.ndarray):
         if argument.size != 1:
@@ -202,7 +203,7 @@ def _parameter(argument: Any) -> bytes:
 
 
 class FakeMemory:
-    """Replaces cupy.cuda.memory.Memory: device memory that is freed with the object."""
+    """Replaces cupy.cuda.memory.Memory. The memory is freed with the object."""
 
     def __init__(self, size: int) -> None:
         if size > MEMORY:
@@ -219,8 +220,8 @@ class FakeEvent:
         self._stream: FakeStream | None = None
 
     def record(self, stream: "FakeStream") -> None:
-        """Occur at once. On a captured stream, let other streams join the stream's capture with
-        this event."""
+        """Let the event occur at once. If the stream is being captured, other streams that wait for
+        this event join the capture."""
         self._capture, self._stream = stream._kept(), stream
 
     def synchronize(self) -> None:
@@ -236,7 +237,7 @@ class FakeGraph:
         self._cupy, self._kept = cupy, kept
 
     def upload(self, stream: "FakeStream") -> None:
-        """Do nothing: the graph needs no upload."""
+        """Do nothing, because the graph needs no upload."""
 
     def launch(self, stream: "FakeStream") -> None:
         """Do all recorded work."""
@@ -260,12 +261,13 @@ class FakeStream:
         self._cupy.cuda.runtime.deviceSynchronize()
 
     def _kept(self) -> list[Work] | None:
-        """Return the recorded work of the stream's capture, or None without a capture."""
+        """Return the work that the stream's capture has recorded, or None if the stream is not
+        being captured."""
         return self._cupy.capturing.get(self.ptr)
 
     def wait_event(self, event: "FakeEvent") -> None:
-        """Join the capture of the event's stream. Without a capture, do nothing, because work runs
-        in order in any case."""
+        """Join the capture of the event's stream. If that stream is not being captured, do nothing,
+        because all work runs in order."""
         if event._capture is not None:
             self._cupy.capturing[self.ptr] = event._capture
 

@@ -7,10 +7,11 @@ from kernels.device.device import DeviceError
 
 
 def open_gpu(config: pytest.Config) -> CudaDevice:
-    """Return the GPU. Without a GPU, skip the test, or let it fail if `-m gpu` requested a GPU.
+    """Return the GPU. If there is no GPU, skip the test. If `-m gpu` requested a GPU, the test
+    fails instead.
 
-    The device uses the server's cache of kernels. So kernels that one program compiled, or that
-    `carry` copied, are available to all programs.
+    The device uses the same cache of kernels as the server. So kernels that one program compiled,
+    or that `carry` copied, are available to all programs.
     """
     try:
         return CudaDevice()

@@ -1,9 +1,9 @@
-"""Computes a place's memory after each kernel of huffman.cu and jpeg.cu, step by step and symbol by
-symbol, without regard to speed.
+"""Computes the memory of an image's place after each kernel of huffman.cu and jpeg.cu. It decodes
+symbol by symbol, without regard to speed.
 
-A stage reads a place's entry and the scratch memory before the kernel. It returns the state after
-the kernel, which is a copy of the scratch memory. The entry states the positions of all numbers
-(kernels/image/jpeg.py).
+A stage corresponds to a kernel. It receives the scratch memory before the kernel, and returns a
+copy as it is after the kernel (the state). The positions of all numbers are in the entry of the
+place (kernels/image/jpeg.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,8 +29,8 @@ Table = dict[str, int]
 
 @dataclass(frozen=True)
 class Slot:
-    """Holds where a subsequence begins and ends, in bits of the scan, and its segment. An unused
-    slot has no bits."""
+    """Holds a subsequence of the scan: its segment, and its begin and end in bits. An unused slot
+    has no bits."""
 
     segment: int
     first: int  # the segment's first slot
@@ -40,7 +40,7 @@ class Slot:
 
 
 class Stages:
-    """Holds the entry of a JPEG file."""
+    """Computes the stages of one JPEG file."""
 
     def __init__(self, place: Bytes) -> None:
         """Read a place that `JpegImage.write` has written."""
@@ -57,7 +57,7 @@ class Stages:
         self.scan = bytes(place[self.pixels_at :][: self["scan_bytes"]])
 
     def __getitem__(self, name: str) -> int:
-        """Return a field that contains one number."""
+        """Return the number that a field of the entry contains."""
         return self._numbers[name][0]
 
     def _of(self, name: str, place: int) -> int:
@@ -65,7 +65,7 @@ class Stages:
 
     @cached_property
     def tables(self) -> Sequence[Table]:
-        """Return the tables of DC and AC of each component."""
+        """Return the Huffman tables of each component, first for DC and then for AC."""
         found = []
         for number in range(2 * self["components"]):
             raw = self._tables[256 + 272 * number :][:272]
@@ -82,8 +82,8 @@ class Stages:
     # jpeg_count
 
     def counted(self, scratch: Bytes) -> Bytes:
-        """Return the state with the counts of the chunks, and with the tables that decode the next
-        bits."""
+        """Return the state with the counts of each chunk of the scan, and with the lookup tables of
+        the decoder."""
         scratch = scratch.copy()
         kept, restarts = self._classes
         for chunk in range(0, len(self.scan), CHUNK):
@@ -174,7 +174,7 @@ class Stages:
 
     @cached_property
     def bits(self) -> str:
-        """Return the bits of the scan without byte stuffing, and some additional bits."""
+        """Return the bits of the scan without byte stuffing, followed by some additional bits."""
         whole = b"".join(self.segments) + bytes(16)
         return f"{int.from_bytes(whole, 'big'):0{8 * len(whole)}b}"
 
@@ -188,9 +188,9 @@ class Stages:
         return Slot(segment, firsts[segment], begin, min(begin + SUBSEQUENCE, last), last)
 
     def _symbols(self, bit: int, block: int, z: int, end: int) -> Iterator[tuple[int, ...]]:
-        """Yield seven numbers for each symbol: the bit, block and coefficient after the symbol; the
-        symbol's component; the size and value of its number; and how many coefficients it
-        covers."""
+        """Yield seven numbers for each symbol. Three are the position after the symbol: its bit,
+        block and coefficient. The others are the symbol's component, the size and the value of its
+        number, and how many coefficients the symbol covers."""
         while bit < end:
             component = self._of("component", block)
             table = self.tables[2 * component + (z > 0)]
@@ -280,8 +280,8 @@ class Stages:
     # jpeg_resolve
 
     def resolved(self, scratch: Bytes) -> Bytes:
-        """Return the state with each subsequence's true record and the sums of the preceding
-        records. If the links do not lead to the end, return the state unchanged."""
+        """Return the state with the true record of each subsequence, and with the sums of the
+        records before it. If the links do not lead to the end, return the state unchanged."""
         scratch, slot, block, link = scratch.copy(), 0, 0, RESTART
         unchanged, per_mcu, walkers = scratch.copy(), self["per_mcu"], self["walkers"]
         sources = scratch[self["sources"] :][: 4 * self.slot_count].view(np.int32)
@@ -358,7 +358,7 @@ class Stages:
     # jpeg_pixels
 
     def coloured(self, scratch: Bytes) -> Bytes:
-        """Return the place, in which the pixels have replaced the scan."""
+        """Return the place after the last kernel. The pixels have replaced the scan."""
         height, width = self["height"], self["width"]  # luma has one sample per pixel
         channels = [self._upsampled(scratch, c)[:height, :width] for c in range(self["components"])]
         if self["transform"] and self["components"] == 3:
@@ -400,7 +400,7 @@ def _put(memory: Bytes, at: int, numbers: NDArray[np.generic]) -> None:
 
 
 def _end(code: str) -> int:
-    """Return the first 16-bit number after those that begin with a code."""
+    """Return the 16-bit number that follows all 16-bit numbers that begin with the code."""
     return (int(code, 2) + 1) << (16 - len(code))
 
 
@@ -419,7 +419,8 @@ def _fixed(number: float) -> int:
 
 
 def _pass(x: NDArray[np.int64], side: int, shift: int) -> NDArray[np.int64]:
-    """Return the results of one pass over 8 numbers, rounded to `shift` bits less."""
+    """Return the results of one pass of the inverse transform over 8 numbers, shifted right by
+    `shift` bits with rounding."""
     even, odd, more = {8: _halves8, 4: _halves4, 2: _halves2}[side](x)
     half = 1 << (shift + more - 1)
     first = [e + o for e, o in zip(even, odd, strict=True)]

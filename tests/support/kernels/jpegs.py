@@ -26,14 +26,15 @@ _ONE_PIXEL = np.zeros((1, 1, 3), np.uint8)
 
 @dataclass(frozen=True)
 class Result:
-    """Holds a place's flags, and the pixels that its entry describes after decoding."""
+    """Holds the flags of a place after decoding, and the pixels that the place's entry
+    describes."""
 
     flags: int
     pixels: Bytes
 
 
 def encoded(pixels: Bytes, **options: Any) -> bytes:
-    """Return a JPEG of H×W×3 or H×W pixels, which Pillow writes."""
+    """Let Pillow encode pixels, H×W×3 or H×W, as a JPEG."""
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "JPEG", **options)
     return file.getvalue()
@@ -57,8 +58,8 @@ class Codes:
     """Holds a Huffman table of random codes."""
 
     def __init__(self, symbols: Sequence[int], random: np.random.Generator) -> None:
-        """Take the symbols. Some of their codes have 16 bits or, with few symbols, the largest
-        possible length."""
+        """Draw codes for these symbols. Some codes have 16 bits or, if there are few symbols, the
+        largest possible length."""
         # Random leaves of a tree are split, most often the deepest. The code of only ones is not
         # allowed, so there is one leaf more than symbols.
         lengths = [1, 1]
@@ -86,15 +87,15 @@ def _segment(marker: int, body: bytes) -> bytes:
 
 
 def _number(value: int) -> tuple[int, str]:
-    """Return a number's size in bits, and these bits."""
+    """Return how many bits a number needs, and these bits."""
     size = abs(value).bit_length()
     bits = value if value > 0 else value + (1 << size) - 1
     return size, f"{bits:0{size}b}" if size else ""
 
 
 def symbols_of(block: Sequence[int], before: int) -> list[tuple[int, str]]:
-    """Return the symbols of a block in zigzag order, each with the bits after its code. `before` is
-    the previous block's DC value."""
+    """Return the symbols of a block in zigzag order, each with the bits that follow its code.
+    `before` is the DC value of the previous block."""
     found, run = [_number(block[0] - before)], 0
     for value in block[1:]:
         if value == 0:
@@ -119,7 +120,7 @@ def coded(
 ) -> bytes:
     """Return a JPEG with these coefficients, N×64 in zigzag order, and with random Huffman tables.
 
-    `luma` is the sampling of the first of three components; None: the image is grey.
+    `luma` is the sampling of the first of three components. If it is None, the image is grey.
     """
     factors = [(1, 1)] if luma is None else [luma, (1, 1), (1, 1)]
     owners = [c for c, (h, v) in enumerate(factors) for _ in range(h * v)]
@@ -175,8 +176,8 @@ def coded(
 
 
 def random_blocks(count: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Return coefficients as noisy images have them. The coefficients become smaller towards a
-    block's end."""
+    """Return random coefficients like the coefficients of noisy images. They become smaller towards
+    the end of a block."""
     sizes = 100.0 / (1 + np.arange(64))
     blocks = random.normal(0, sizes, (count, 64)).astype(np.int64)
     return np.where(random.random((count, 64)) < random.uniform(0.05, 0.6), blocks, 0)
@@ -186,8 +187,8 @@ _NO_PIXELS = (frozenset(range(0xE0, 0xF0)) | {0xFE}) - {0xE0, 0xEE}
 
 
 def parts_of(data: bytes) -> list[memoryview]:
-    """Return the parts of a file that affect pixels, for `read_jpeg`. Raises UnsuitableError if
-    there is anything between segments."""
+    """Return the parts of a file that affect pixels, in the form that `read_jpeg` takes. Raises
+    UnsuitableError if there is anything between segments."""
     view, at = memoryview(data), 2
     parts = [view[:at]]
     while data[at : at + 1] == b"\xff" and at + 4 <= len(data):
@@ -245,7 +246,7 @@ class JpegRig:
         scratch_bytes: int = SCRATCH_BYTES,
         blocks: int = 8,
     ) -> None:
-        """Allocate n places, and let `blocks` blocks decode each."""
+        """Allocate n places. `blocks` blocks of threads decode each image."""
         self.device, self.n = device, n
         self.place_bytes, self.scratch_bytes = place_bytes, scratch_bytes
         self._stream = device.stream()
@@ -267,7 +268,8 @@ class JpegRig:
         return largest <= self.place_bytes and image.scratch_bytes <= self.scratch_bytes
 
     def run(self, images: Sequence[JpegImage | PlacedImage]) -> list[Result]:
-        """Return the result of each image. Places without an image contain a single pixel."""
+        """Decode a batch, and return the result of each image. If a place gets no image, it
+        contains a single pixel."""
         given, images = len(images), [*images, *[_ONE_PIXEL] * (self.n - len(images))]
         places = np.full((self.n, self.place_bytes), BYTE_POISON)
         for place, image in zip(places, images, strict=True):

@@ -1,7 +1,8 @@
-"""Defines cases: launches with inputs, the right answer, and the allowed error of the answer.
+"""Defines the cases of kernels. A case has launches, their inputs, the right answer, and its
+allowed error.
 
-Cases are data. They describe memory as a device sees it: the tensors' elements, with floats before
-and between them that no kernel may read or write.
+A case describes memory as a device sees it. Before and between the elements of the tensors there
+are floats that no kernel may read or write.
 """
 
 import os
@@ -49,7 +50,7 @@ WEIGHTS = frozenset(
 
 @dataclass(frozen=True)
 class PlacedArray:
-    """Holds memory, and the byte at which an operand begins."""
+    """Holds memory, and the offset in bytes at which an operand begins."""
 
     memory: NDArray[Any]
     begin: int = 0
@@ -75,7 +76,7 @@ class Check:
 
 @dataclass(frozen=True)
 class KernelCase:
-    """Holds consecutive launches and their check, which is created when it is needed."""
+    """Holds consecutive launches and their check. The check is created when it is needed."""
 
     name: str
     launches: tuple[Launch, ...]
@@ -87,8 +88,8 @@ class KernelCase:
 
 
 def placed(array: NDArray[Any], layout: StridedTensor) -> PlacedArray:
-    """Return memory with a tensor's elements at the places of `layout`, and poison everywhere
-    else."""
+    """Return memory that has a tensor's elements at the positions of `layout`, and poison
+    everywhere else."""
     memory = poisoned(layout)
     view(memory, layout)[...] = array
     return PlacedArray(memory, layout.offset * memory.itemsize)
@@ -119,9 +120,9 @@ def view(memory: Array, layout: StridedTensor) -> Array:
 def run(case: KernelCase, device: Device, *, times: int = 1) -> Array:
     """Run the case, check the answer, and return the memory of y.
 
-    Fails if y is outside its bound, or if anything other than y was written. If the case runs
-    several `times`, only y is cleared between the runs, and every run must give bit-identical
-    results.
+    Fails if the error of y exceeds its bound, or if any memory other than y was written. If the
+    case runs several `times`, only y is cleared between the runs, and every run must give
+    bit-identical results.
     """
     check = case.check()
     memories = {name: operand.memory for name, operand in check.inputs.items()}
@@ -171,8 +172,8 @@ def run(case: KernelCase, device: Device, *, times: int = 1) -> Array:
 
 
 def _hold(memory: Array, check: Check) -> None:
-    """Fail unless `memory` contains the answer, NaN where NaN is expected, and untouched poison
-    around it."""
+    """Fail if `memory` does not contain the answer, or if the poison around the answer has changed.
+    Where NaN is expected, the answer must be NaN."""
     y = view(memory, check.layout)
     unknown = np.isnan(check.expected)
     assert np.all(np.isnan(y[unknown])), "NaN was lost"
@@ -185,7 +186,7 @@ def _hold(memory: Array, check: Check) -> None:
 
 
 def _copy(wanted: Mapping[int, Buffer], device: Device, stream: Stream) -> None:
-    """Launch a kernel that copies up to three whole buffers to addresses."""
+    """Launch the kernel that copies up to three buffers, each to its address."""
     arguments: list[Argument] = []
     for target, source in wanted.items():
         arguments += [source.address, target, np.int32(source.nbytes)]
@@ -195,8 +196,8 @@ def _copy(wanted: Mapping[int, Buffer], device: Device, stream: Stream) -> None:
 
 
 def storage_error(sizes: Array, stored: Storage) -> Array | float:
-    """Return the rounding error of storing numbers. It is half a unit in the last place for
-    float16, and 0 for floats."""
+    """Return the rounding error of storing numbers. For float16 it is half a unit in the last
+    place. For float it is 0."""
     return np.maximum(2.0**-11 * sizes, 2.0**-25) if stored == HALF else 0.0
 
 

@@ -1,11 +1,11 @@
-"""Creates artificial machine code."""
+"""Creates artificial machine code for tests."""
 
 from kernels.device.machine_code import Instruction
 
 
 def listed(*lines: str) -> list[Instruction]:
-    """Return instructions from lines such as "@P0 BRA 3". A line has an optional predicate, the
-    opcode, and an optional target or operands."""
+    """Parse lines such as "@P0 BRA 3", and return their instructions. A line has an optional
+    predicate, the opcode, and an optional target or operands."""
     code = []
     for line in lines:
         words = line.split()

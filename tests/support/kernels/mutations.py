@@ -1,7 +1,7 @@
-"""Plants one defect in kernels, to check whether the tests notice it.
+"""Plants a defect (a mutation) in a kernel, to check whether the tests notice the defect.
 
-The mutations in the table were chosen at random. The table is not chosen again when kernels change.
-To choose again:
+The table lists mutations that were chosen at random. It stays the same when kernels change. To
+choose new mutations:
 
     python -m tests.support.kernels.mutations    # writes the table
 """
@@ -74,8 +74,8 @@ class Mutation:
 
     @property
     def description(self) -> str:
-        """Return the file, the line's text and the change. There is no line number, because every
-        edit would change it."""
+        """Return the file, the text of the line and the change. Line numbers are left out, because
+        every edit of the file would change them."""
         text = _text(self.file)
         first, last = text.rfind("\n", 0, self.begin) + 1, text.index("\n", self.end)
         line, old = text[first:last].strip(), text[self.begin : self.end].strip()
@@ -87,13 +87,13 @@ class Mutation:
         return _text(self.file)[self.begin : self.end] in _BARRIERS
 
     def planted(self, folder: Path) -> Path:
-        """Copy all sources into `folder`, with the mutation, and return the path."""
+        """Copy all sources into `folder`, apply the mutation to the copy, and return its path."""
         return mutant(folder, self.file, self.begin, self.end, self.new)
 
 
 def by_name() -> dict[str, Mutation]:
-    """Return all mutations of all files. If several places have the same name, a number is added to
-    each."""
+    """Return all mutations of all files by name. If several places have the same name, a number is
+    appended to each name."""
     alike: dict[str, list[Mutation]] = {}
     for pattern, new in EDITS:
         for mutation in _places(pattern, new):
@@ -106,8 +106,8 @@ def by_name() -> dict[str, Mutation]:
 
 
 def choose(count: int, seed: int) -> list[str]:
-    """Return the names of `count` random mutations: first an edit is drawn, then one of its
-    places."""
+    """Return the names of `count` random mutations. For each, first the kind of edit is drawn, and
+    then one of its places."""
     random = Random(seed)
     names = {mutation: name for name, mutation in by_name().items()}
     places = [list(_places(pattern, new)) for pattern, new in EDITS]
@@ -118,7 +118,7 @@ def choose(count: int, seed: int) -> list[str]:
 
 
 def tried() -> list[str]:
-    """Return the names in the table."""
+    """Return the names of the mutations in the table."""
     return TABLE.read_text(encoding="utf-8").splitlines()
 
 
@@ -140,11 +140,11 @@ def _text(file: str) -> str:
 
 
 def concerned(mutation: Mutation, cases: Iterable[KernelCase], each: int) -> list[KernelCase]:
-    """Return the cases of the kernels that include the mutated file.
+    """Return cases that test the mutated file.
 
-    Only about `each` instantiations of every kernel are included, spread evenly. In addition, one
-    instantiation with a case with 3-D padding is included, because only there a depth can be out of
-    bounds.
+    For every kernel that includes the file, about `each` instantiations are selected, spread
+    evenly. One instantiation that has a case with 3-D padding is added, because only with this
+    padding can a depth be out of bounds.
     """
     affected = [case for case in cases if _includes(case, mutation.file)]
     by_kernel: dict[tuple[str, ...], dict[tuple[str, ...], list[KernelCase]]] = {}
@@ -159,8 +159,8 @@ def concerned(mutation: Mutation, cases: Iterable[KernelCase], each: int) -> lis
 
 
 def _pads_in_3d(case: KernelCase) -> bool:
-    """Return whether the case's problem, according to its name, pads before and after three
-    axes."""
+    """Return whether the case's problem pads before and after three axes. The name of the case
+    states the padding."""
     return re.search(r" p\d+(,\d+){5}\b", case.name) is not None
 
 
@@ -197,7 +197,8 @@ def mutant(folder: Path, file: str, begin: int, end: int, new: str) -> Path:
 
 
 def replaced(folder: Path, file: str, old: str, new: str, which: int = 0) -> Path:
-    """Copy all sources into `folder`, and replace occurrence number `which` of `old`."""
+    """Copy all sources into `folder`. In the copy, replace only occurrence number `which` of
+    `old`."""
     text = (SOURCE_ROOT / file).read_text(encoding="utf-8")
     begin = -1
     for _ in range(which + 1):

@@ -1,4 +1,5 @@
-"""Implements a Device that takes no time, so that a call takes only the engine's own time.
+"""Implements a Device that does nothing and takes no time. So the time of a call is the engine's
+own time.
 
 A replay only sets the flags for which the engine waits.
 """
@@ -52,7 +53,7 @@ class NullStream:
 
 
 class NullEvent:
-    """Replaces an event, which has always occurred."""
+    """Replaces an event. The event has always occurred."""
 
     def record(self, stream: Stream) -> None:
         pass
@@ -156,8 +157,8 @@ class NullDevice:
 def flags_of(
     kernel: Kernel, grid: Dim3, arguments: Sequence[Argument]
 ) -> NDArray[np.float32] | None:
-    """Return the last float of each image's results, which marks the results as complete
-    (top_k.py). Return None if a launch writes no results."""
+    """Return the last float of each image's results. Its value marks the results as complete
+    (top_k.py). Return None if no launch writes results."""
     if kernel.instantiation.kernel != "top_k":
         return None
     plain = cast("Sequence[PlainArgument]", arguments)  # it takes no tensor maps

@@ -1,15 +1,16 @@
-"""Finds instructions in PTX that access registers of an unfinished wgmma, along every path.
+"""Finds instructions in PTX that access registers of an unfinished wgmma. All paths through a
+kernel are followed.
 
     python -m tests.support.kernels.ptx    # the compiler's version, and the accesses by kernel
 
-PTX ISA, 9.7.15: until a wgmma has been waited for, no other instruction may access its sums or the
-registers of A. Only another wgmma may add to the same sums. The compiler does not know this rule.
-An addition that follows a wait in the source depends only on the sums, so the compiler could move
-it before the wait.
+PTX ISA, 9.7.15: until a program has waited for a wgmma, no other instruction may access the wgmma's
+sums or the registers of A. Only another wgmma may add to the same sums. The compiler does not know
+this rule. An addition that follows a wait in the source depends only on the sums, so the compiler
+could move it before the wait.
 
 The age of a wgmma is 0 until it is committed. Then its age is the number of groups committed since,
 including its own group. A wait for all but N groups ends each wgmma that is older than N. Each
-register has the smallest age that it may have on any path to an instruction; where paths meet, the
+register has the smallest age that it may have on any path to an instruction. Where paths meet, the
 smaller age counts. Ages do not grow beyond the largest N, so the analysis of loops ends.
 """
 
@@ -70,8 +71,8 @@ def compiled(instantiation: Instantiation, root: Path = SOURCE_ROOT) -> str:
 
 
 def touches(ptx: str) -> list[Touch]:
-    """Return the instructions that access the sums or A's registers of an unfinished wgmma, or that
-    return before it has ended."""
+    """Return the instructions that access the sums or the A registers of an unfinished wgmma. Also
+    return instructions that end the kernel before the wgmma has ended."""
     code = instructions(ptx)
     oldest = 1 + max((_pending(each) for each in code if _is(each, "wait_group")), default=0)
     before: dict[int, Ages] = {0: {}}
@@ -134,7 +135,7 @@ def _sums(instruction: Instruction) -> tuple[str, ...]:
 
 
 def _factors(instruction: Instruction) -> tuple[str, ...]:
-    """Return the registers that contain A. There are none if A is in shared memory."""
+    """Return the registers that contain A. If A is in shared memory, there are none."""
     behind = instruction.operands.partition("}")[2].lstrip(", ")
     return tuple(_registers(behind.partition("}")[0])) if behind.startswith("{") else ()
 
@@ -149,10 +150,9 @@ class _Scope:
 
 
 def instructions(ptx: str) -> list[Instruction]:
-    """Return the instructions of the only function, with the possible successors of each.
-
-    Raises ValueError for unsupported instructions: calls, branch tables, guarded wgmma.
-    """
+    """Return the instructions of the only function. Each has the indices of its possible
+    successors. Raises ValueError for unsupported instructions: calls, branch tables, guarded
+    wgmma."""
     statements: list[tuple[str, _Scope]] = []
     labels: dict[tuple[int, str], int] = {}
     scope, scopes = _Scope(0, None), 1

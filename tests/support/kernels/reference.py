@@ -3,9 +3,10 @@
 The reference for convolutions is in kernels/reference.py, because the tuner also checks candidates
 with it.
 
-Arrays have ONNX's logical order with the batch axis first: N×C×H×W, in 3-D N×C×D×H×W. A function
-computes in the type of its input and refuses to mix types. float64 is used to check a kernel, and
-float32 to see only the effect of rounding. Axes are counted without the batch axis: axis 0 is C.
+Arrays have ONNX's logical order with the batch axis first: N×C×H×W, or N×C×D×H×W in 3-D. A function
+computes in the type of its input, and refuses inputs of different types. Kernels are checked with
+float64. float32 shows the effect of rounding alone. Axes are counted without the batch axis: axis 0
+is C.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,13 +55,13 @@ def gemm(
 
 
 def product(a: Array, b: Array) -> Array:
-    """Return y = a · b, matrices along the last two axes; the other axes broadcast."""
+    """Return y = a · b, a product of matrices along the last two axes. The other axes broadcast."""
     require_one_type(a, b)
     return a @ b
 
 
 def attention(q: Array, k: Array, v: Array, bias: Array, scale: float) -> Array:
-    """Return softmax(scale · q · kᵀ + bias) · v, matrices along the last two axes."""
+    """Return softmax(scale · q · kᵀ + bias) · v. The matrices lie along the last two axes."""
     scores = product(q, k.swapaxes(-1, -2)) * q.dtype.type(scale) + bias
     return product(softmax(scores, scores.ndim - 2), v)
 
@@ -68,9 +69,9 @@ def attention(q: Array, k: Array, v: Array, bias: Array, scale: float) -> Array:
 def pool(x: Array, problem: PoolProblem) -> Array:
     """Return the maximum or average of each window, N×C×H×W → N×C×P×Q.
 
-    Padding never wins a maximum. An average divides by the number of the window's positions inside
-    the image, or inside the explicitly padded image (AVERAGE_PADDED). Positions outside it, which
-    the last windows of `ceil_mode` cover, never count.
+    A maximum ignores padding. An average divides by the number of positions of the window that are
+    inside the image or, for AVERAGE_PADDED, inside the explicitly padded image. The last windows of
+    `ceil_mode` may extend beyond the padding. Positions there never count.
     """
     window = problem.window
     require_shape("x", x, (len(x), problem.c, *window.input))
@@ -90,7 +91,7 @@ def _window_sum(x: Array, window: Window) -> Array:
 
 
 def _divisor(problem: PoolProblem, dtype: np.dtype[Any]) -> Array:
-    """Return the number of positions over which each window averages, P×Q."""
+    """Return the number of positions that count in the average of each window, P×Q."""
     counted = np.ones(problem.window.input, dtype)
     if problem.kind is PoolKind.AVERAGE:
         return _window_sum(counted, problem.window)
@@ -102,7 +103,8 @@ def _divisor(problem: PoolProblem, dtype: np.dtype[Any]) -> Array:
 
 
 def global_pool(x: Array, kind: PoolKind) -> Array:
-    """Return the maximum or average over each whole channel, H×W or D×H×W: N×C×H×W → N×C×1×1."""
+    """Return the maximum or average over each whole channel, N×C×H×W → N×C×1×1. In 3-D, a channel
+    is D×H×W."""
     spatial = tuple(range(2, x.ndim))
     if kind is PoolKind.MAX:
         return np.asarray(x.max(axis=spatial, keepdims=True))
@@ -112,7 +114,8 @@ def global_pool(x: Array, kind: PoolKind) -> Array:
 def scale_shift(
     x: Array, scale: Array, shift: Array, activation: Activation | None = None
 ) -> Array:
-    """Return y = activation(x · scale + shift), N×C×..., where scale and shift hold C numbers."""
+    """Return y = activation(x · scale + shift), N×C×.... scale and shift have one number per
+    channel."""
     require_one_type(x, scale, shift)
     return activate(x * per_channel(scale, x.ndim) + per_channel(shift, x.ndim), activation)
 
@@ -120,8 +123,8 @@ def scale_shift(
 def lrn(x: Array, size: int, alpha: float, beta: float, bias: float) -> Array:
     """Return x, N×C×..., after local response normalisation across channels (ONNX LRN).
 
-    y[c] = x[c] / (bias + alpha / size · Σ x[i]²)^beta, the sum over those channels i from
-    c - floor((size - 1) / 2) to c + ceil((size - 1) / 2) that exist.
+    y[c] = x[c] / (bias + alpha / size · Σ x[i]²)^beta. The sum has the channels i from c -
+    floor((size - 1) / 2) to c + ceil((size - 1) / 2), as far as they exist.
     """
     before, after = (size - 1) // 2, size // 2
     squares = np.square(x)
@@ -144,9 +147,9 @@ def normalise(
 ) -> Array:
     """Return y = activation((x - mean) / sqrt(variance + epsilon) · scale + shift), N×C×....
 
-    Mean and variance are over `axes`, of which axis 0 is divided into `groups` ranges. Scale and
-    shift broadcast to one image (ONNX LayerNormalization, GroupNormalization,
-    InstanceNormalization).
+    Mean and variance are computed over `axes`. If axis 0 is one of them, it is divided into
+    `groups` ranges. Scale and shift broadcast to one image (ONNX LayerNormalization,
+    GroupNormalization, InstanceNormalization).
     """
     require_one_type(x, scale, shift)
     n, c, *rest = x.shape
@@ -159,7 +162,8 @@ def normalise(
 
 
 def prologue(x: Array, scale: Array, shift: Array, problem: Prologue) -> Array:
-    """Apply a prologue to a convolution's input, N×C×...; scale and shift hold C numbers."""
+    """Apply a prologue to a convolution's input, N×C×.... scale and shift have one number per
+    channel."""
     if problem.epsilon is None:
         return scale_shift(x, scale, shift, problem.activation)
     scale, shift = (per_channel(vector, x.ndim) for vector in (scale, shift))
@@ -176,7 +180,7 @@ _REDUCTIONS: Mapping[ReduceKind, Callable[..., Array]] = {
 
 
 def reduce(x: Array, kind: ReduceKind, axes: Sequence[int]) -> Array:
-    """Return x reduced along `axes`, which remain with size 1."""
+    """Return x reduced along `axes`. These axes remain, with size 1."""
     along = tuple(axis + 1 for axis in axes)
     return np.asarray(_REDUCTIONS[kind](x, axis=along, keepdims=True))
 
@@ -184,7 +188,8 @@ def reduce(x: Array, kind: ReduceKind, axes: Sequence[int]) -> Array:
 def resample(x: Array, taps: Sequence[Array]) -> Array:
     """Return y[c, p, q] = Σ_i,j h[p, i] · w[q, j] · x[c, h'[p, i], w'[q, j]], N×C×H×W → N×C×P×Q.
 
-    For each spatial axis, `taps` has the positions that are read and their factors, P×T×2.
+    For each spatial axis, `taps` has an array P×T×2, which contains T pairs of a position and its
+    factor for each output position.
     """
     for axis, table in enumerate(taps, start=2):
         positions, factors = table[..., 0].astype(np.int64), table[..., 1]
@@ -199,21 +204,22 @@ def resample(x: Array, taps: Sequence[Array]) -> Array:
 
 
 def prelu(a: Array, b: Array) -> Array:
-    """Return a where a >= 0, and a · b elsewhere (ONNX PRelu); b broadcasts."""
+    """Return a where a >= 0, and a · b elsewhere (ONNX PRelu). b broadcasts."""
     return np.where(a >= 0.0, a, a * b)
 
 
 def binary(
     a: Array, b: Array, op: Callable[[Array, Array], Array], activation: Activation | None = None
 ) -> Array:
-    """Return y = activation(op(a, b)), broadcast like NumPy; op is np.add, np.maximum, prelu,
+    """Return y = activation(op(a, b)), broadcast like NumPy. op is np.add, np.maximum, prelu,
     ...."""
     require_one_type(a, b)
     return activate(op(a, b), activation)
 
 
 def activate(x: Array, activation: Activation | None) -> Array:
-    """Return activation(x), with the formula of `ActivationKind`; None returns x."""
+    """Return activation(x), with the formula of `ActivationKind`. If there is no activation, return
+    x."""
     if activation is None:
         return x
     a, b = activation.a, activation.b
@@ -270,19 +276,20 @@ def _each(function: Callable[[float], float], x: Array) -> Array:
 
 
 def softmax(x: Array, axis: int, log: bool = False) -> Array:
-    """Return exp(x) / Σ exp(x) along `axis`, or its logarithm, shifted so that exp cannot
-    overflow."""
+    """Return exp(x) / Σ exp(x) along `axis`, or the logarithm of this. x is shifted so that exp
+    cannot overflow."""
     shifted = x - x.max(axis=axis + 1, keepdims=True)
     total = np.exp(shifted).sum(axis=axis + 1, keepdims=True)
     return np.asarray(shifted - np.log(total) if log else np.exp(shifted) / total)
 
 
 def top_k(scores: Array, k: int, *, logits: bool) -> Array:
-    """Return a row for each image: all scores, the indices of the k largest scores, their
-    probabilities, and a 1. `scores` is N×classes.
+    """Return a row for each image. It has all scores, the indices of the k largest scores, the
+    probabilities of these, and a 1. `scores` is N×classes.
 
     The largest score comes first, and among equal scores the lowest index. Probabilities are the
-    softmax of `logits`, or the scores; all are NaN if one of the row's scores is NaN or infinite.
+    softmax of `logits`, or the scores themselves. If a score of the row is NaN or infinite, all
+    probabilities of the row are NaN.
     """
     indices = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     probabilities = softmax(scores, 0) if logits else scores
@@ -303,25 +310,24 @@ def slice_axis(x: Array, axis: int, start: int, stop: int, step: int = 1) -> Arr
 
 
 def reshape(x: Array, shape: Sequence[int], channels_last: bool = False) -> Array:
-    """Return N×(any shape) → N×shape, with elements in the order C, H, W, or with `channels_last`
+    """Convert N×(any shape) to N×shape. Elements keep the order C, H, W or, with `channels_last`,
     H, W, C."""
     return (np.moveaxis(x, 1, -1) if channels_last else x).reshape(len(x), *shape)
 
 
 def transpose(x: Array, axes: Sequence[int]) -> Array:
-    """Return x with its axis `axes[i]` as axis i."""
+    """Return x with its axes in another order. Axis i of the result is axis `axes[i]` of x."""
     return x.transpose(0, *(axis + 1 for axis in axes))
 
 
 def channel_shuffle(x: Array, groups: int) -> Array:
-    """Return x with channel g · (C/groups) + i moved to i · groups + g (ShuffleNet, section
-    3.1)."""
+    """Move channel g · (C/groups) + i to channel i · groups + g (ShuffleNet, section 3.1)."""
     n, c, *rest = x.shape
     return x.reshape(n, groups, c // groups, *rest).swapaxes(1, 2).reshape(x.shape)
 
 
 def pad(x: Array, begin: Sequence[int], end: Sequence[int], value: float) -> Array:
-    """Return x surrounded by `value`; `begin` and `end` have one entry per axis, C first."""
+    """Return x surrounded by `value`. `begin` and `end` have one entry per axis, C first."""
     widths = ((0, 0), *zip(begin, end, strict=True))
     return np.pad(x, widths, constant_values=value)
 

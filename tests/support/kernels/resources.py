@@ -1,5 +1,4 @@
-"""Maintains the committed tables of each kernel's resources by architecture, with one file per
-compiler.
+"""Maintains the committed tables of kernels' resources by architecture. Each compiler has a file.
 
     tests/kernels/resources/NVRTC-13.4.tsv   of the pinned compiler: the resources of all kernels
     tests/kernels/resources/NVRTC-13.0.tsv   of another: one kernel of each source, or more (WHOLE)
@@ -75,18 +74,18 @@ Table = dict[str, dict[str, str]]
 
 
 def instantiations(arch: str) -> tuple[Instantiation, ...]:
-    """Return the kernels for an architecture. For example, architectures without tensor cores for
-    TF32 lack some kernels.
+    """Return the kernels that exist for an architecture. For example, kernels for TF32 exist only
+    for architectures with tensor cores for TF32.
 
-    Kernels for rare activations are compiled only for data-centre GPUs, to save a minute.
+    To save a minute, kernels for rare activations are compiled only for data-centre GPUs.
     """
     able = [each for each in INSTANTIATIONS if each.architectures.includes(arch)]
     return tuple(each for each in able if arch in WITHOUT_SPILLS or each == commonest(each))
 
 
 def sample(arch: str) -> tuple[Instantiation, ...]:
-    """Return a few kernels per source for an architecture: one for each range of architectures that
-    the source distinguishes."""
+    """Return a few kernels for an architecture. For each source, there is one kernel for each range
+    of architectures that the source distinguishes."""
     firsts: dict[object, Instantiation] = {}
     for each in INSTANTIATIONS:
         if each.architectures.includes(arch):
@@ -95,7 +94,7 @@ def sample(arch: str) -> tuple[Instantiation, ...]:
 
 
 def compared(made_by: str, arch: str) -> tuple[Instantiation, ...]:
-    """Return the kernels in a compiler's table for an architecture."""
+    """Return the kernels that a compiler's table lists for an architecture."""
     return instantiations(arch) if arch in WHOLE.get(made_by, ()) else sample(arch)
 
 
@@ -105,8 +104,8 @@ def columns() -> tuple[str, ...]:
 
 
 def changed_sources(made_by: str) -> set[str]:
-    """Return the sources that have changed, including their headers, since a compiler's rows were
-    written."""
+    """Return the sources that have changed since a compiler's rows were written. A change of an
+    included header counts."""
     committed = _read(SOURCES)[1]
     return {
         name for name in _sources() if committed.get(name, {}).get(made_by) != source_digest([name])
@@ -131,8 +130,8 @@ def table_of(cubins: Mapping[tuple[Instantiation, str], Cubin]) -> Table:
 
 
 def _cell(cubin: Cubin) -> str:
-    """Return the text of a cell, such as "32 shared 1024": the registers and all nonzero sizes in
-    bytes."""
+    """Return the text of a cell, such as "32 shared 1024". It has the number of registers, and each
+    size in bytes that is not 0."""
     bytes_of = {
         "shared": cubin.resources.static_shared,
         "stack": cubin.resources.stack,
@@ -151,8 +150,8 @@ def column(arch: str, sources: Collection[str]) -> dict[str, str]:
 
 
 def column_by(made_by: Compiler, arch: str) -> dict[str, str]:
-    """Return the result of `column` for all sources with another compiler, in a separate
-    process."""
+    """Run `column` with another compiler, in a separate process, for all sources. Return its
+    result."""
     if made_by.name == compiler():
         return column(arch, _sources())
     program = (
@@ -164,7 +163,7 @@ def column_by(made_by: Compiler, arch: str) -> dict[str, str]:
 
 
 def columns_by(made_by: Compiler) -> tuple[str, ...]:
-    """Return the result of `columns` with another compiler."""
+    """Run `columns` with another compiler, in a separate process. Return its result."""
     if made_by.name == compiler():
         return columns()
     program = "from tests.support.kernels import resources; print(*resources.columns())"
@@ -196,7 +195,8 @@ def read(made_by: str = PINNED) -> Table:
 
 
 def committed_columns(made_by: str) -> tuple[str, ...]:
-    """Return the architectures in a compiler's committed table, or none if there is no table."""
+    """Return the architectures in a compiler's committed table. If there is no table, return
+    none."""
     file = file_of(made_by)
     return tuple(next(iter(_read(file)[1].values()))) if file.exists() else ()
 

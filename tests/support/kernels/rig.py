@@ -1,5 +1,5 @@
-"""Parts that the tests of all kernel families share: tests of drawn cases, and the check that a
-planted defect is noticed."""
+"""Contains code that the tests of all kernel families share: tests of drawn cases, and the check
+that a planted defect is noticed."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -22,10 +22,10 @@ Test = Callable[..., None]
 def of_drawn(
     make: Callable[..., KernelCase], drawn: st.SearchStrategy[tuple[Any, ...]], few: int, many: int
 ) -> tuple[Test, Test]:
-    """Return two tests that compare drawn cases with their reference. The first tests `few` cases.
-    The second tests `many` cases, in the long suite.
+    """Return two tests that compare drawn cases with their reference. The first test draws `few`
+    cases. The second test draws `many` cases, and belongs to the long suite.
 
-    The tests have the fixture `device`; `make` receives the drawn values.
+    The tests have the fixture `device`. `make` creates a case from the drawn values.
     """
 
     def of(examples: int) -> Test:
@@ -40,7 +40,8 @@ def of_drawn(
 
 
 def notices(root: Path, cases: Iterable[KernelCase], builds: Sequence[Build] = (PLAIN,)) -> bool:
-    """Return whether one of the cases fails with the sources under `root` in one of the builds."""
+    """Run the cases with the sources under `root`, in each of the builds. Return whether a case
+    fails."""
     every = list(cases)
     for build in builds:
         device = CusimDevice(build, Order.RANDOM, source_root=root, timeout_s=60)

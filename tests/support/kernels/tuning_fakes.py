@@ -1,4 +1,5 @@
-"""Contains fakes for tests of tuning: a clock with prescribed times, and wrong algorithms."""
+"""Contains fakes for tests of tuning: a clock that returns prescribed times, and wrong
+algorithms."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,12 +48,13 @@ inputs are float32."""
 
 @dataclass
 class Clock:
-    """A Timer that returns `us(name, cold)` for each candidate of the problems, and runs nothing.
+    """A Timer that runs nothing. It returns `us(name, cold)` as the time of each candidate of the
+    problems.
 
-    `asked` records the problem and the candidate of every measurement, and whether it was cold.
-    `runs` records the sets of operands, the copies and the replays. Operands are checked: inputs
-    must be ordinary floats, and counters must be zero. Overlapping launches take the time that
-    `trigger_us` has for their trigger, and are recorded in `triggers`.
+    `asked` records the problem and the candidate of every measurement, and whether the cache was
+    cold. `runs` records the numbers of operand sets, copies and replays. The operands are checked:
+    inputs must be ordinary floats, and counters must be zero. For overlapping launches, the time is
+    the entry of `trigger_us` for their trigger, and `triggers` records the measurement.
     """
 
     candidates: Mapping[tuple[Launch, ...], tuple[str, str]]
@@ -118,7 +120,7 @@ def _plain(launches: Iterable[Launch]) -> tuple[Launch, ...]:
 
 
 def by_length(name: str, cold: bool) -> float:
-    """Return a different time for each candidate, which depends on its name."""
+    """Return a time that depends on the candidate's name, and so differs between candidates."""
     return 10.0 + len(name) + hash_of(name) / 1000 + 5 * cold
 
 
@@ -141,7 +143,7 @@ def silent(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class BrokenConv(DirectConv):
-    """Computes direct convolution, except for the mistake of each subclass."""
+    """Computes a direct convolution. Each subclass adds a mistake."""
 
     name: str = "broken"
 
@@ -206,7 +208,7 @@ class TooLarge(BrokenConv):
 
 
 class WritesElsewhere(_Launches):
-    """Writes outside its operands, so the device fails."""
+    """Writes outside its operands, so that the device fails."""
 
     def change(self, launch: Launch, *arguments: Any, **named: Any) -> tuple[Launch, ...]:
         fill = fill_launch(StridedTensor.contiguous((1 << 20,)), 1.0)

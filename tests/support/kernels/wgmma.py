@@ -1,5 +1,5 @@
-"""Parts that the tests of wgmma kernels share: the kernels' machine code, and defects that each
-kernel could have."""
+"""Contains code that the tests of wgmma kernels share: their machine code, and the defects that
+each of these kernels could have."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -31,11 +31,12 @@ OF_CLUSTERS = {
 def machine_code(
     kernel: Instantiation, waiting: Sequence[bool]
 ) -> tuple[Cubin, tuple[Instruction, ...], Counter[str]]:
-    """Return a kernel compiled for Hopper, its instructions, and the count of each opcode.
+    """Compile a kernel for Hopper. Return the cubin, its instructions, and the count of each
+    opcode.
 
-    `waiting` states for each product whether it waits for earlier products. Fails if a product does
-    otherwise, or if another instruction multiplies. If ptxas lets every product wait, it reports
-    C7510 to C7515.
+    `waiting` has an entry for each product, which is true if the product waits for earlier
+    products. Fails if the machine code differs, or if an instruction other than wgmma multiplies.
+    Also fails if ptxas warned that it lets every product wait (C7510 to C7515).
     """
     ((_, cubin),) = compile_all([kernel], [ptx.ARCHITECTURE], CACHE).items()
     assert cubin.resources.spill_stores == cubin.resources.spill_loads == 0

@@ -1,4 +1,4 @@
-"""Creates windows for the tests, with ONNX's defaults or drawn by hypothesis."""
+"""Creates windows for the tests. They have ONNX's defaults, or are drawn by hypothesis."""
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -19,8 +19,8 @@ an algorithm supports few layers, most drawn layers are filtered out."""
 def floor_output(
     size: int, kernel: int, stride: int, dilation: int, pad_begin: int, pad_end: int
 ) -> int:
-    """Return the number of windows that fit entirely inside one padded axis. It is 0 or less if
-    none fits."""
+    """Return the number of windows that fit entirely inside one padded axis. It is at most 0 if no
+    window fits."""
     return (size + pad_begin + pad_end - (dilation * (kernel - 1) + 1)) // stride + 1
 
 
@@ -33,8 +33,8 @@ def window(
     pads: Axes | None = None,
     output: Axes | None = None,
 ) -> Window:
-    """Return a window. As in ONNX, `pads` has the begin of every axis and then the end of every
-    axis."""
+    """Return a window. As in ONNX, `pads` lists the padding at the begin of every axis and then the
+    padding at the end of every axis."""
     axes = len(size)
     strides = strides or (1,) * axes
     dilations = dilations or (1,) * axes
@@ -45,7 +45,8 @@ def window(
 
 
 def conv_problem(n: int, c: int, k: int, seen: Window, groups: int = 1) -> ConvProblem:
-    """Return a problem. The window is a late argument, so that rows of cases are easy to read."""
+    """Return a problem. The window is the last required argument, so that lists of cases are easy
+    to read."""
     return ConvProblem(n=n, c=c, k=k, window=seen, groups=groups)
 
 

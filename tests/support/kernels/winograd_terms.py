@@ -22,8 +22,8 @@ def winograd_terms(
         |Aᵀ| [Σ_c (|G| |g| |Gᵀ|) ⊙ (|Bᵀ| |d| |B|)] |A|
 
     Here |Aᵀ| and |Bᵀ| include the terms that cancel in the generated transforms (`magnitudes`). No
-    intermediate sum is larger than this result. So, to first order, the error of y is at most
-    `winograd_roundings` · eps / 2 times this result (Higham, Accuracy and Stability of Numerical
+    intermediate sum is larger than this product. So, to first order, the error of y is at most
+    `winograd_roundings` · eps / 2 times this product (Higham, Accuracy and Stability of Numerical
     Algorithms, section 3.1).
     """
     bt, at = (as_array(magnitudes(program(matrix))) for matrix in (matrices.bt, matrices.at))
@@ -39,11 +39,11 @@ def matrix_of(computed: Program) -> Matrix:
 
 
 def magnitudes(computed: Program) -> Matrix:
-    """Return the matrix of the terms' sizes. An entry is the absolute value of the program's
-    matrix, or more if shared values partly cancel.
+    """Return the matrix of the terms' sizes. Each entry bounds how much an input contributes to the
+    sums of an output, and so bounds the rounding error of these sums.
 
-    It bounds how much each input contributes to the sums of an output. The rounding of these sums
-    depends on it.
+    The entry is the absolute value of the entry in the program's matrix. It is larger if shared
+    values partly cancel.
     """
     return _expanded(computed, absolute=True)
 
