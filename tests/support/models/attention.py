@@ -17,9 +17,8 @@ def attention(
     unknown: bool = False,
     side: int = SIZE,
 ) -> onnx.ModelProto:
-    """Return a ViT with one layer, in the form in which timm's ViT is exported: patches, q, k and v
-    from one product, attention, and the mean of the tokens. Each 4 × 4 pixels of an image are a
-    token.
+    """Return a ViT with one layer, as timm's ViT is exported. One product computes q, k and v, and
+    the scores are computed from the mean of the tokens. Each 4 × 4 pixels of an image are a token.
 
     With `unknown`, the model contains an operator that typed nodes cannot express.
     """

@@ -51,7 +51,8 @@ MIXERS = tuple(_ENDS)
 
 
 def mixer(name: str) -> onnx.ModelProto:
-    """Return a linear classifier of grey images, for any N, whose last nodes mix the images."""
+    """Return a linear classifier of grey images, for any N. Its last nodes mix the images of the
+    batch."""
     end, weights = _ENDS[name]
     constants = weights | {"w": noise(SIZE * SIZE, CLASSES)}
     graph = helper.make_graph(

@@ -16,7 +16,8 @@ COARSE = replace(BYTE, scale=0.05, zero_point=3)
 
 
 class ByteBuilder:
-    """Builds nodes between bytes; it keeps a Quantize's storage until the graph is built."""
+    """Builds graphs of nodes that read and write bytes. Keeps the storage of each Quantize until
+    the graph is built."""
 
     def __init__(self) -> None:
         self.b = GraphBuilder(0, x=(8, 6, 6))
@@ -54,7 +55,8 @@ class ByteBuilder:
 
 
 def rewritten_bytes(graph: Graph) -> RewriteResult:
-    """Rewrite, and compare the result with the reference: equal except for rounding at a border."""
+    """Rewrite the graph, and check with the reference that the result computes the same bytes.
+    Bytes at a rounding border may differ."""
     result = rewrite(graph, RULES_OF_INTEGERS)
     x = np.random.default_rng(3).normal(size=(2, 8, 6, 6))
     before, after = (
@@ -71,5 +73,5 @@ def of_bytes(result: RewriteResult) -> list[Node]:
 
 
 def reasons(result: RewriteResult) -> str:
-    """Return the reasons of all refusals."""
+    """Return the reasons of all refusals of rules, as one text."""
     return "; ".join(refusal.reason for refusal in result.refused)

@@ -36,8 +36,8 @@ H200_CHOICE = heuristic(H200)
 
 
 def preprocessing_of(shape: tuple[int, ...], layout: Layout = Layout.NCHW) -> Preprocessing:
-    """Return preprocessing for C×H×W or C×D×H×W. It differs between channels, so that swapped
-    channels are noticed."""
+    """Return preprocessing for C×H×W or C×D×H×W. Its numbers differ between channels, so that
+    swapped channels are noticed."""
     channels, *depth, height, width = shape
     return Preprocessing(
         height=height,
@@ -90,14 +90,15 @@ def branching() -> Classifier:
 
 
 def opened(classifier: Classifier, device: Device, max_batch: int = 1) -> CudaEngine:
-    """Return the warm engine with Convoy's kernels. The caller closes the engine."""
+    """Open an engine with Convoy's kernels, warm it up, and return it. The caller closes the
+    engine."""
     engine = CudaEngine(classifier, device, max_batch=max_batch, choose=heuristic(device))
     engine.warm_up()
     return engine
 
 
 class _Steps:
-    """Runs a plan step by step in place of its captured graph."""
+    """Runs a plan step by step instead of replaying its captured graph."""
 
     def __init__(self, engine: CudaEngine, plan: Plan) -> None:
         self._engine, self._plan = engine, plan
@@ -124,7 +125,8 @@ def with_one_output(graph: Graph) -> Graph:
 
 
 def pixels(classifier: Classifier, n: int, seed: int = 0) -> NDArray[np.uint8]:
-    """Return n images that differ in colour and coarse pattern. So do the frames of a clip."""
+    """Return n images or clips that differ in colour and coarse pattern. The frames of a clip also
+    differ."""
     *spatial, channels = classifier.preprocessing.image_shape
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (n, *[4] * len(spatial), channels))
@@ -135,7 +137,8 @@ def pixels(classifier: Classifier, n: int, seed: int = 0) -> NDArray[np.uint8]:
 
 
 def reference_scores(classifier: Classifier, images: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Return the scores of the network as loaded, in float64, with one row per image."""
+    """Return the scores that the loaded network, before rewriting, has in float64. There is one row
+    per image."""
     multiplier, offset = normalisation(classifier.preprocessing)
     x = images * multiplier.astype(np.float64) + offset
     if classifier.preprocessing.layout is Layout.NCHW:

@@ -42,8 +42,8 @@ from tests.support.tolerance import EPS32, EPS64, assert_within
 class GraphBuilder:
     """Collects nodes. Every method that adds a value returns the value's name.
 
-    Filters are seeded noise. The absolute values of the weights of each output sum to at most 1. So
-    no layer enlarges an error, and rounding errors are known.
+    Filters are seeded noise. For each output, the absolute values of its weights sum to at most 1.
+    So no layer enlarges an error, and rounding errors are known.
     """
 
     def __init__(self, seed: int = 0, **inputs: Shape) -> None:
@@ -153,7 +153,8 @@ class GraphBuilder:
         return self.add(Slice, output, shape, x=x, axis=axis, start=start, stop=stop)
 
     def roll(self, output: str, x: str, by: int, *axes: int) -> str:
-        """Add slices and concatenations that roll an image back by `by`."""
+        """Add slices and concatenations that roll an image back by `by` positions along each of
+        `axes`."""
         for axis in axes:
             y = output if axis == axes[-1] else f"{output}.{axis}"
             last = self.part(f"{y}.last", x, axis, by, self.shapes[x][axis])
@@ -161,8 +162,8 @@ class GraphBuilder:
         return x
 
     def windows(self, output: str, x: str, size: int) -> str:
-        """Add the nodes that turn each window of an image into size² tokens: windows × tokens ×
-        C."""
+        """Add the nodes that divide an image into windows of size × size. The result has the shape
+        windows × size² tokens × C."""
         c, side, _ = self.shapes[x]
         many = side // size
         last = self.transpose(f"{output}.last", x, 1, 2, 0)
@@ -171,7 +172,7 @@ class GraphBuilder:
         return self.reshape(output, turned, (many**2, size**2, c))
 
     def joined(self, output: str, x: str, side: int) -> str:
-        """Add the nodes that turn `windows` back into an image."""
+        """Add the nodes that reverse `windows`: they join the windows to an image."""
         many, tokens, c = self.shapes[x]
         rows, size = int(many**0.5), int(tokens**0.5)
         apart = self.reshape(f"{output}.apart", x, (rows, rows, size, size, c))
@@ -218,11 +219,12 @@ def rewritten(
     n: int = 2,
     seed: int = 0,
 ) -> RewriteResult:
-    """Return the rewritten graph, after checking in float64 that it computes the same.
+    """Rewrite the graph, check in float64 that the rewritten graph computes the same, and return
+    it.
 
-    Without `rounds`, rewriting must not have computed new weights: both graphs compute the same
-    sums, possibly in another order. With `rounds`, rewriting may have rounded new weights to
-    float32 once for each node of the original.
+    Without `rounds`, rewriting must not have computed new weights. Then both graphs compute the
+    same sums, possibly in another order. With `rounds`, rewriting may have rounded new weights to
+    float32, once for each node of the original graph.
     """
     result = rewrite(graph, rules)
     rng = np.random.default_rng(seed)
@@ -241,17 +243,18 @@ def rewritten(
 
 
 def kinds(result: RewriteResult) -> list[str]:
-    """Return the types of the rewritten graph's nodes, in order: ["Conv", "Gemm"]."""
+    """Return the types of the rewritten graph's nodes in order, such as ["Conv", "Gemm"]."""
     return [type(node).__name__ for node in result.graph.nodes]
 
 
 def refusals(result: RewriteResult, rule: str) -> dict[str, str]:
-    """Return a rule's refusals: node → reason."""
+    """Return the nodes that a rule refuses, each with the reason."""
     return {entry.node: entry.reason for entry in result.refused if entry.rule == rule}
 
 
 def only_scale_shift(result: RewriteResult) -> tuple[ScaleShift, NDArray[Any], NDArray[Any]]:
-    """Return the rewritten graph's only node, which is a ScaleShift, with its scales and shifts."""
+    """Return the only node of the rewritten graph, which must be a ScaleShift. Also return its
+    scales and shifts."""
     (node,) = result.graph.nodes
     assert isinstance(node, ScaleShift)
     return node, result.graph.weights[node.scale], result.graph.weights[node.shift]

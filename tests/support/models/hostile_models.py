@@ -1,6 +1,7 @@
 """Creates models that need too many resources. Their files are small or cheap to write.
 
-Models that onnx's helpers would refuse to write are assembled from protobuf's wire format.
+onnx's helpers refuse to write some of these models. Those models are assembled in protobuf's wire
+format.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ FUNCTIONS = "f"  # the domain of model-local functions
 
 
 def node(op: str, inputs: str, outputs: str, **rest: Any) -> NodeProto:
-    """Return a node. Names are separated by spaces."""
+    """Return a node. `inputs` and `outputs` are names that are separated by spaces."""
     return helper.make_node(op, inputs.split(), outputs.split(), **rest)
 
 
@@ -58,7 +59,8 @@ def model(
 
 
 def chain(op: str, n: int, more: str = "", **rest: Any) -> list[NodeProto]:
-    """Return n nodes from x to y. Each node reads the output of the previous node and `more`."""
+    """Return n nodes that form a chain from x to y. Each node reads the output of the previous
+    node, and `more`."""
     names = ["x", *(f"v{i}" for i in range(1, n)), "y"]
     return [node(op, f"{names[i]} {more}", names[i + 1], **rest) for i in range(n)]
 
@@ -96,7 +98,7 @@ def call(name: str, inputs: str, outputs: str, **rest: Any) -> NodeProto:
 
 
 def doubling(n: int, used: bool = True) -> ModelProto:
-    """Return a model with n functions, each of which calls the previous one twice."""
+    """Return a model with n functions. Each function calls the previous function twice."""
     functions = [function("f0", [node("Relu", "a", "b")])]
     for i in range(1, n):
         calls = [call(f"f{i - 1}", "a", "t"), call(f"f{i - 1}", "t", "b")]
@@ -120,9 +122,10 @@ def recursion(*names: str) -> ModelProto:
 
 
 def circle_through_call() -> ModelProto:
-    """Return a model with a function that computes y from y. Only its caller defines y.
+    """Return a model with a function that computes y from y. y is defined only in the function's
+    caller.
 
-    onnx.checker does not check functions in models from before functions existed.
+    onnx.checker does not check the functions of a model whose IR version is older than functions.
     """
     functions = [
         function("f0", [node("Relu", "a", "b")]),
@@ -141,7 +144,7 @@ def large_function(n: int) -> ModelProto:
 
 
 def nested_ifs(depth: int) -> ModelProto:
-    """Return a model of an If in an If, with conditions that are all true."""
+    """Return a model of nested Ifs, `depth` levels deep. All conditions are true."""
 
     def branch(nodes: Sequence[NodeProto]) -> GraphProto:
         return helper.make_graph(nodes, "branch", [], [value("o", None)])
@@ -196,7 +199,8 @@ def with_model_fields(content: bytes) -> bytes:
 
 
 def nested_messages(depth: int) -> bytes:
-    """Return a graph with a node whose attribute is another such graph, nested `depth` deep."""
+    """Return the bytes of a graph. Its node has an attribute that is another graph, and so on,
+    `depth` levels deep."""
     content = b""
     for _ in range(depth):
         content = message(1, message(5, message(6, content)))
@@ -215,7 +219,7 @@ def with_weight(dims: Sequence[int], raw: bytes = b"", kind: int = TensorProto.F
 
 
 def with_sparse_weight(size: int) -> ModelProto:
-    """Return a model of x + w, in which only one of w's `size` numbers is stored."""
+    """Return a model of x + w. w has `size` numbers, but only one of them is stored."""
     result = model([node("Add", "x w", "y")])
     sparse = result.graph.sparse_initializer.add(dims=[size])
     sparse.values.CopyFrom(numpy_helper.from_array(np.ones(1, np.float32), "w"))
@@ -224,7 +228,7 @@ def with_sparse_weight(size: int) -> ModelProto:
 
 
 def with_outputs(n: int) -> ModelProto:
-    """Return a model with n outputs, each the Relu of the previous one."""
+    """Return a model with n outputs. Each output is the Relu of the previous output."""
     result = model(chain("Relu", n))
     result.graph.output.extend(value(f"v{i}", [None] * 4) for i in range(1, n))
     return result
@@ -236,13 +240,13 @@ def named(name: str) -> ModelProto:
 
 
 def with_bytes_for(text: str, replacement: bytes, original: ModelProto) -> bytes:
-    """Return the file with a text replaced by another text of the same length."""
+    """Return the model's file, in which a text is replaced by bytes of the same length."""
     assert len(text) == len(replacement)
     return written(original).replace(text.encode(), replacement)
 
 
 def constant_plus(nodes: Sequence[NodeProto], weights: Weights) -> ModelProto:
-    """Return a model of x + c, where `nodes` compute c."""
+    """Return a model of x + c. `nodes` compute c."""
     return model([*nodes, node("Add", "x c", "y")], weights)
 
 
@@ -254,7 +258,8 @@ def concat_doubling(n: int, first: str, weights: Weights | None = None) -> Model
 
 
 def gathers(n: int, index: NDArray[np.int64] | None) -> ModelProto:
-    """Return a model whose Gathers add axes. The index has many numbers, or is the value itself."""
+    """Return a model with n Gathers, each of which adds axes. A Gather reads its own input as its
+    index, or an index with many numbers."""
     names = ["x", *(f"v{i}" for i in range(1, n)), "y"]
     nodes = [
         node("Gather", f"{names[i]} {names[i] if index is None else 'i'}", names[i + 1])
@@ -264,7 +269,7 @@ def gathers(n: int, index: NDArray[np.int64] | None) -> ModelProto:
 
 
 def pools(n: int) -> ModelProto:
-    """Return a model of n poolings in a row, then a Relu."""
+    """Return a model with n poolings, one after another, and then a Relu."""
     names = ["x", *(f"v{i}" for i in range(n))]
     window = {"kernel_shape": [2, 2], "pads": [0, 0, 1, 1]}
     nodes = [node("MaxPool", names[i], names[i + 1], **window) for i in range(n)]
@@ -279,7 +284,7 @@ def read_by(n: int) -> ModelProto:
 
 
 def doubled_pieces(n: int) -> ModelProto:
-    """Return a model that joins n copies of a value by doubling."""
+    """Return a model that concatenates n copies of x, as two concatenations of half of them."""
     nodes = [
         node("Concat", "x " * (n // 2), "half", axis=1),
         node("Concat", "half half " + "x" * (n % 2), "y", axis=1),
@@ -288,13 +293,13 @@ def doubled_pieces(n: int) -> ModelProto:
 
 
 def through_pooling(kernel: int) -> ModelProto:
-    """Return a model of one pooling with a window of this side."""
+    """Return a model with one pooling. The side of its window is `kernel`."""
     pads = [kernel // 2] * 4
     return model([node("MaxPool", "x", "y", kernel_shape=[kernel] * 2, pads=pads)])
 
 
 def flat(n: int) -> ModelProto:
-    """Return a model of x + the sum of n zeros, which a node creates."""
+    """Return a model that creates a vector of n zeros, and adds its sum to x."""
     nodes = [node("ConstantOfShape", "n", "z"), node("ReduceSum", "z", "c", keepdims=0)]
     return constant_plus(nodes, {"n": ints(n)})
 
@@ -307,7 +312,8 @@ def reshaped(axes: int) -> ModelProto:
 
 
 def random_branch(size: int) -> ModelProto:
-    """Return a model with a branch that declares one number and produces `size`."""
+    """Return a model with branches that declare an output of one number, but return `size` numbers.
+    The image decides which branch runs."""
     branch = helper.make_graph([node("ConstantOfShape", "n", "o")], "branch", [], [value("o", [1])])
     nodes = [
         node("ReduceMax", "x", "most", keepdims=0),

@@ -1,4 +1,4 @@
-"""Loads a model in a separate process and prints the time and memory: python -m ... FILE.
+"""Loads a model in a separate process, and prints the time and memory (python -m ... FILE).
 
 `convoy inspect` loads a file in the same way. The memory is the peak minus the memory of the
 imports. The process may use at most 4 GiB of addresses and two minutes of CPU time, so a failing

@@ -1,4 +1,5 @@
-"""Creates chains of ONNX nodes as exporters write them, and checks the results of loaded chains."""
+"""Creates chains of ONNX nodes in the form in which exporters write them. Checks the results of
+loaded chains."""
 
 from typing import Any
 
@@ -46,8 +47,8 @@ def node(op: str, inputs: str, output: str = "y", **attributes: Any) -> onnx.Nod
 def assert_same_at_every_n(
     original: onnx.ModelProto, loaded: LoadedModel, image: tuple[int, ...] = (4, 6, 6)
 ) -> None:
-    """Check that the loaded graph and the loaded ONNX model compute for each image of a batch the
-    same result as the original for this image alone."""
+    """Check that a batch has the same results as its images alone. The original model computes each
+    image alone. The loaded graph and the loaded ONNX model compute all images in one batch."""
     images = noise(5, *image)
     alone = [run_onnxruntime(original, {"x": images[i : i + 1]})["y"] for i in range(5)]
     expected = np.concatenate(alone)

@@ -4,8 +4,8 @@ and their order.
     python -m tests.support.models.planned    # writes the table again
 
 A digest distinguishes launches by their machine code (the instantiation), geometry and numbers, and
-by the positions of their operands. It does not include names of nodes and weights, which libraries
-choose.
+by the positions of their operands. It does not depend on the names of nodes and weights, because
+libraries choose these names.
 """
 
 import csv

@@ -7,8 +7,8 @@ from models.plan import Plan, Region, Step
 
 
 def check_operands(plan: Plan) -> None:
-    """Check that offsets are in their regions, and that buffers in use at the same time do not
-    overlap."""
+    """Check that all offsets lie within their regions. Also check that two buffers do not overlap
+    if they are in use at the same time."""
     sizes = {
         Region.ARENA: plan.arena_bytes,
         Region.INPUT: plan.input_bytes,
@@ -30,11 +30,12 @@ def check_operands(plan: Plan) -> None:
 
 
 def in_turn(plan: Plan) -> Callable[[Collection[int], Collection[int]], bool]:
-    """Return a function of the steps of two buffers. It returns whether all steps of one buffer end
-    before any step of the other buffer begins.
+    """Return a function that receives the steps of two buffers. It returns whether one buffer is
+    always used before the other, because all its steps end before any step of the other buffer
+    begins.
 
-    Either buffer may come first. If the function returns False, the buffers may be in use at the
-    same time.
+    Either buffer may be first. If the function returns False, the buffers may be in use at the same
+    time.
     """
     before: list[set[int]] = []
     for after in plan.after:
@@ -47,8 +48,8 @@ def in_turn(plan: Plan) -> Callable[[Collection[int], Collection[int]], bool]:
 
 
 def least_arena(plan: Plan) -> int:
-    """Return the largest total size of buffers that may all be in use at the same time, in
-    bytes."""
+    """Return a lower bound on the size of the arena, in bytes: the largest total size of buffers
+    that may all be in use at the same time."""
     users, apart = _users(plan), in_turn(plan)
     sizes = {life.name: aligned(life.nbytes) for life in plan.buffers}
     beside = {
@@ -72,8 +73,8 @@ def least_arena(plan: Plan) -> int:
 def _users(plan: Plan) -> dict[str, list[int]]:
     """Return the steps that read or write each buffer of the arena.
 
-    If steps run concurrently, the steps that use a buffer do not form one range, so the plan lists
-    them. A test of random graphs compares these lists with the tape.
+    If steps run concurrently, the steps that use a buffer may not form one range. Then the plan
+    lists them. A test of random graphs compares these lists with the tape.
     """
     return {
         life.name: [
@@ -93,8 +94,7 @@ def _touches(plan: Plan, life: Lifetime, index: int, step: Step) -> bool:
 
 
 def lower_bound(lifetimes: Iterable[Lifetime]) -> int:
-    """Return a lower bound on the bytes of any layout, which is the most bytes in use at one
-    step."""
+    """Return the most bytes that are in use at one step. No layout can use fewer bytes."""
     changes: dict[int, int] = {}
     for life in lifetimes:
         changes[life.first] = changes.get(life.first, 0) + aligned(life.nbytes)

@@ -23,7 +23,7 @@ from models.engines.unsigned import on_integers
 
 
 class Images(CalibrationDataReader):  # type: ignore[misc]  # the library is untyped
-    """Provides images one by one for the calibration."""
+    """Gives the calibration one image after another."""
 
     def __init__(self, name: str, images: NDArray[Any]) -> None:
         self._rows = iter([{name: images[i : i + 1]} for i in range(len(images))])
@@ -35,7 +35,7 @@ class Images(CalibrationDataReader):  # type: ignore[misc]  # the library is unt
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Suppress the library's advice to prepare a model first."""
+    """Suppress the library's advice, within this block, to prepare a model first."""
     logging.disable(logging.WARNING)
     try:
         yield
@@ -69,11 +69,12 @@ def quantized(
 
 
 def run_on_integers(model: ModelProto | Path, images: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the scores of each image alone, with ONNX Runtime's integer kernels.
+    """Return the scores of each image alone, computed with ONNX Runtime's integer kernels.
 
-    The kernels' sums are exact on every CPU. On CPUs on which pairs of products would saturate,
-    filters are converted to uint8: in a file, by an option of ONNX Runtime; in a model in memory,
-    by Convoy. The option cannot create a session for models with shared zero points.
+    The kernels' sums are exact on every CPU. On some CPUs, sums of pairs of products would
+    saturate, and so filters are converted to uint8. An option of ONNX Runtime does this for a file,
+    and Convoy does it for a model in memory. With this option, models with shared zero points
+    cannot be opened.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -95,7 +96,7 @@ def run_on_integers(model: ModelProto | Path, images: NDArray[Any]) -> NDArray[n
 
 
 def run_node_by_node(model: ModelProto, images: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the first output for a batch from ONNX Runtime without fusions."""
+    """Return the first output for a batch. ONNX Runtime runs the model without fusions."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3

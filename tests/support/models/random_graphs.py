@@ -1,5 +1,5 @@
-"""Draws random graphs of small nodes with hypothesis, in which the patterns of rules are
-frequent."""
+"""Draws random graphs of small nodes with hypothesis. The patterns that rules rewrite are frequent
+in them."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -22,8 +22,8 @@ ACTIVATIONS = (RELU, RELU6, SIGMOID, LEAKY_RELU, HARD_SIGMOID)
 
 
 class Draw:
-    """Draws one graph: values with the shape of an image, all of the same height and width, and
-    then a head."""
+    """Draws one graph. Its first values have the shape of an image, all with the same height and
+    width. A head follows."""
 
     def __init__(self, data: st.DataObject) -> None:
         self.data = data
@@ -35,12 +35,12 @@ class Draw:
         return self.data.draw(st.sampled_from(entries))
 
     def image(self) -> str:
-        """Return an existing value, preferably a late one, so that chains are drawn."""
+        """Draw one of the values so far. The last values are drawn more often, so that chains
+        arise."""
         return self.one_of((*self.images, *self.images[-2:]))
 
     def graph(self) -> Graph:
-        """Draw a few steps, then one of the usual heads of classifiers, and optionally more
-        outputs."""
+        """Draw a few steps, then a usual head of a classifier, and sometimes more outputs."""
         for index in range(self.one_of(range(1, 12))):
             y, x = f"v{index}", self.image()
             self.one_of(STEPS)(self, y, x)

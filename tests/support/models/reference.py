@@ -63,10 +63,10 @@ def run_reference(
     *,
     all_values: bool = False,
 ) -> dict[str, Array]:
-    """Return the graph's outputs by name. Inputs and outputs have n images of their shape.
+    """Return the graph's outputs by name. Each input has n images, and so has each output.
 
     Weights and inputs are converted to `dtype`, in which every node computes. With `all_values`,
-    every value is returned, including inputs; otherwise each value is freed after its last reader.
+    every value is returned, including inputs. Otherwise each value is freed after its last reader.
     Values are rounded to their stored type, and factors are rounded as in tensor cores.
 
     Raises ValueError for inputs that are missing, unknown or of a wrong shape. Raises GraphError if
@@ -98,8 +98,8 @@ def _batch_size(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> int:
 
 
 def _home(graph: Graph, name: str) -> tuple[str, int]:
-    """Return the outermost value that contains `name` (possibly itself), and its channel offset
-    there."""
+    """Return the outermost value that contains `name`, and the channel offset of `name` in it. If
+    no other value contains `name`, it is its own outermost value."""
     offset = 0
     while (inside := graph.values[name].inside) is not None:
         name, offset = inside.parent, offset + inside.offset
@@ -107,8 +107,7 @@ def _home(graph: Graph, name: str) -> tuple[str, int]:
 
 
 def _last_uses(graph: Graph, kept: Iterable[str]) -> dict[int, list[str]]:
-    """Return, for the index of each node, the outermost values that are not needed after this
-    node."""
+    """Return the outermost values that are not needed after a node, by the node's index."""
     last: dict[str, int] = {}
     for index, node in enumerate(graph.nodes):
         for name in (node.output, *node.operands()):
@@ -133,7 +132,7 @@ class _Memory:
         self._arrays: dict[str, Array] = {}
 
     def read(self, name: str) -> Array:
-        """Return a value, n×(its shape), or a weight, in the type of the run."""
+        """Return a value or a weight in the type of the run. A value has n images."""
         if name in self.graph.weights:
             return self.graph.weights[name].astype(self.dtype)
         root, offset = _home(self.graph, name)
@@ -143,7 +142,8 @@ class _Memory:
         return array[:, offset : offset + self.graph.shape(name)[0]]
 
     def write(self, name: str, array: Array) -> None:
-        """Store `array` as the value `name`, inside another value if `name` is part of it."""
+        """Store `array` as the value `name`. If another value contains `name`, write into the array
+        of that value."""
         expected = (self.n, *self.graph.shape(name))
         if array.shape != expected or array.dtype != self.dtype:
             raise GraphError(
@@ -162,33 +162,32 @@ class _Memory:
         self._arrays[root][:, offset : offset + expected[1]] = array
 
     def free(self, root: str) -> None:
-        """Delete an outermost value."""
+        """Delete the array of an outermost value."""
         del self._arrays[root]
 
     def read_optional(self, name: str | None) -> Array | None:
-        """Return the result of `read`, or None for an absent operand."""
+        """Return the result of `read`, or None if the operand is absent."""
         return None if name is None else self.read(name)
 
     def read_aligned(self, name: str, rank: int) -> Array:
-        """Return a value with axes of size 1 inserted after the batch axis, so that an image has
-        `rank` axes.
-
-        So operands of different rank broadcast within an image, but never across the batch.
-        """
+        """Return a value in which each image has `rank` axes. The missing axes have size 1 and
+        follow the batch axis. So operands of different rank broadcast within an image, but never
+        across the batch."""
         shape = self.graph.shape(name)
         batch = 1 if name in self.graph.weights else self.n
         return self.read(name).reshape(batch, *(1,) * (rank - len(shape)), *shape)
 
 
 def _rounded_to(stored: Storage, array: Array) -> Array:
-    """Return the nearest numbers of the type `stored`, in the array's own type."""
+    """Return the numbers, rounded to the type `stored`, in the array's own type."""
     if is_quantized(stored):
         return ops.quantized(array, stored)
     return array.astype(HALF).astype(array.dtype) if stored == HALF else array
 
 
 def _factor(precision: Precision, array: Array) -> Array:
-    """Return the numbers that tensor cores multiply in place of `array`; TF32X3 keeps all bits."""
+    """Return the numbers that tensor cores multiply in place of `array`. For TF32X3, they are the
+    numbers of `array` itself."""
     if precision is Precision.TF32:
         return to_tf32(array.astype(np.float32)).astype(array.dtype)
     if precision is Precision.INT8:  # values are already quantized

@@ -3,10 +3,11 @@ in this folder.
 
     python -m tests.support.models.small_timm NAME ...    # exports again
 
-The files come from torch 2.11 and timm 1.0.31. The networks from mobilevit on come from torch 2.15.
+The files come from timm 1.0.31 and torch 2.11 or, for mobilevit and the networks after it, torch
+2.15.
 
-Widths and depths are the smallest that keep each network's structure. Weights and normalisations
-are random, as if the networks were trained.
+Widths and depths are the smallest with which each network keeps its structure. Weights are random.
+So are the statistics of normalisations, as if the networks were trained.
 """
 
 import io
@@ -24,8 +25,8 @@ CLASSES = 5
 
 @dataclass(frozen=True)
 class Small:
-    """Holds the recipe of a network: the function that creates it, the side of its images, the
-    exporter, and whether N is variable or 1."""
+    """Describes how a network is exported: the function that creates it, the side of its images,
+    the exporter, and whether the batch size is variable or 1."""
 
     make: Callable[[Any], Any]
     side: int
