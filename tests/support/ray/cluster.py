@@ -1,6 +1,6 @@
-"""Runs Convoy with deploy/ray/serve.yaml on a Ray cluster whose nodes are all on this machine.
+"""Runs Convoy with deploy/ray/serve.yaml on a Ray cluster. Needs the extra `ray`.
 
-Needs the extra `ray`. Each node has its own loopback address.
+All nodes of the cluster are on this machine. Each node has its own loopback address.
 """
 
 import os
@@ -35,7 +35,7 @@ _LOOK_S = 0.2
 
 
 class Proxy(StrEnum):
-    """Names the process that receives the requests on a node."""
+    """Names the kind of process that receives the requests on a node."""
 
     PYTHON = "python"
     """Ray's default."""
@@ -76,7 +76,7 @@ class Replica:
 
 @dataclass
 class RayConvoy:
-    """Runs a cluster that serves. Each node and each replica has one CPU."""
+    """A running cluster that serves Convoy. Each node has one CPU, and each replica needs one."""
 
     url: str
     cluster: Cluster
@@ -115,8 +115,8 @@ class RayConvoy:
         return [Replica(each["pid"], each["node_ip"]) for each in running]
 
     def wait_for(self, replicas: int) -> None:
-        """Wait for this many replicas. Raises RuntimeError if the deployment fails, or takes too
-        long."""
+        """Wait until this many replicas run. Raises RuntimeError if the deployment fails, or takes
+        too long."""
         deadline = time.monotonic() + _READY_S
         while len(self.replicas()) != replicas:
             told = self._application()
@@ -133,8 +133,8 @@ class RayConvoy:
 def configuration(
     port: int, arguments: Mapping[str, Any], replicas: tuple[int, int] = (1, 1)
 ) -> dict[str, Any]:
-    """Return the content of deploy/ray/serve.yaml, changed to this port, to one core of the CPU per
-    replica, and to `replicas` (the least and the most)."""
+    """Return the content of deploy/ray/serve.yaml with three changes: the port, one core of the CPU
+    per replica, and `replicas`, the minimum and the maximum number of replicas."""
     config: dict[str, Any] = yaml.safe_load(
         (DEPLOY / "serve.yaml").read_text().replace("convoy_inference.", "")  # as in a checkout
     )
@@ -158,8 +158,8 @@ def ray_convoy(
     proxy: Proxy = Proxy.PYTHON,
     autoscaling: Mapping[str, Any] | None = None,
 ) -> Iterator[RayConvoy]:
-    """Yield a cluster with a proxy on its head node, as soon as the least number of replicas is
-    ready."""
+    """Start a cluster with a proxy on its head node. Yield the cluster as soon as the least number
+    of replicas is ready."""
     with bind("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
     config = configuration(port, arguments or {}, replicas)

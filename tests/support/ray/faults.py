@@ -27,7 +27,7 @@ Load = dict[str, Any]
 
 @contextmanager
 def load(url: str, seconds: float) -> Iterator[list[Load]]:
-    """Run clients for `seconds`. At the end of the block, the list contains their results."""
+    """Run clients for `seconds`. Yield a list, which contains their results after the block."""
     results: list[Load] = []
     with TemporaryDirectory() as folder:
         file = Path(folder) / "loadtest.json"
@@ -44,7 +44,8 @@ def load(url: str, seconds: float) -> Iterator[list[Load]]:
 
 
 def faults(running: RayConvoy, seconds: float) -> Load:
-    """Return the results of clients while a replica dies, a node is lost and another joins.
+    """Put load on the cluster. Meanwhile, kill a replica, remove a node and add another node.
+    Return the results of the clients.
 
     At the begin, there are two nodes with one replica each. At the end, there are two replicas
     again.
@@ -64,5 +65,6 @@ def faults(running: RayConvoy, seconds: float) -> Load:
 
 
 def unexpected(found: Load, proxy: Proxy) -> dict[str, int]:
-    """Return the errors of requests that were neither answered nor refused as retryable."""
+    """Return the errors of requests that got neither an answer nor a refusal that allows a
+    retry."""
     return {name: n for name, n in found["errors"].items() if name not in RETRYABLE[proxy]}
