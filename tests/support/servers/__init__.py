@@ -1,1 +1,2 @@
-"""Contains servers that tests run, in this process or in a separate process."""
+"""Contains servers that tests run. Some run in the test's process, and some in a separate
+process."""

@@ -27,8 +27,8 @@ def answering(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]
 
 
 def send_part(handler: BaseHTTPRequestHandler, whole: bytes, begin: int, end: int) -> None:
-    """Send `whole[begin:end]`, but declare that it is everything from `begin` to the end of
-    `whole`."""
+    """Send only `whole[begin:end]`, although the headers declare everything from `begin` to the end
+    of `whole`."""
     handler.send_response(206 if begin else 200)
     handler.send_header("content-length", str(len(whole) - begin))
     if begin:

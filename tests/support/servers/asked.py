@@ -1,5 +1,5 @@
-"""Sends blocking requests to a server in another process. Tests in the server's own process use
-asyncio instead."""
+"""Sends blocking requests to a server in another process. If the server runs in the test's own
+process, tests use asyncio instead."""
 
 import http.client
 import json
@@ -25,7 +25,8 @@ class Answer(NamedTuple):
     body: bytes
 
     def content(self) -> Any:
-        """Return the content of the body: the decoded JSON, or else the text."""
+        """Return the content of the body. It is the decoded JSON or, if the body is not JSON, the
+        text."""
         is_json = self.headers.get("content-type") == "application/json"
         return json.loads(self.body) if is_json else self.body.decode()
 

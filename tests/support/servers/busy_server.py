@@ -1,5 +1,5 @@
-"""Runs `convoy` as on a machine without an idle core. So no test of a model waits up to 3 s for an
-idle core.
+"""Runs `convoy` with a short wait for idle cores. A process that reads or tests a model may first
+use only idle cores. If there are none, it is replaced after 0.2 s here, instead of 3 s.
 
 Otherwise, the time of a test would depend on other programs on the machine.
 """

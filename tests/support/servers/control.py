@@ -1,7 +1,7 @@
 """Lets the engine of a server in another process hold its batches, or fail.
 
-Files in a folder are the commands. So a test knows the number of images in the server, however busy
-the machine is.
+A test gives commands by creating files in a folder. So the test knows the number of images in the
+server, even on a busy machine.
 """
 
 import os
@@ -15,7 +15,8 @@ from tests.support import PATIENCE_S
 
 
 class Control:
-    """Holds the folder into which a test writes commands. The engine obeys them at each batch."""
+    """Holds the folder into which a test writes commands. The engine reads the commands at each
+    batch."""
 
     def __init__(self, folder: Path) -> None:
         self._hold, self._held, self._fail = (folder / name for name in ("hold", "held", "fail"))

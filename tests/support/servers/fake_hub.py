@@ -1,5 +1,5 @@
-"""Imitates a hub of models on a loopback port. It has one repository with its list of files and its
-files."""
+"""Imitates a hub of models on a loopback port. The hub has one repository with files, and lists
+these files."""
 
 import hashlib
 import json
@@ -27,7 +27,8 @@ def send(handler: BaseHTTPRequestHandler, data: bytes, begin: int) -> None:
 
 @dataclass
 class FakeHub:
-    """Holds the repository, the received requests, and the answers to the next requests."""
+    """Holds the repository, the requests so far, and the answers that the next requests will
+    get."""
 
     files: dict[str, bytes]
     url: str = ""
@@ -40,13 +41,14 @@ class FakeHub:
 
     @property
     def paths(self) -> list[str]:
-        """Return the requested paths. For files, these are the paths in the repository."""
+        """Return the paths of the requests so far. The path of a file is its path in the
+        repository."""
         paths = [unquote(path.partition("?")[0]) for path, _ in self.asked]
         return [path.rpartition(f"/resolve/{self.commit}/")[2] for path in paths]
 
     def listing(self) -> dict[str, Any]:
-        """Return the hub's description of the repository. Models are large files, for which git
-        stores pointers."""
+        """Return the hub's description of the repository. Models are stored as large files, for
+        which git has pointers."""
         return {
             "id": REPOSITORY,
             "sha": self.commit,

@@ -113,7 +113,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def spoil_log(how: str) -> None:
-    """Make standard error a full pipe without a reader, or a closed pipe."""
+    """Replace standard error by a pipe that cannot be written. The pipe is full and not read, or it
+    is closed."""
     if how == "read":
         return
     reading, writing = os.pipe()

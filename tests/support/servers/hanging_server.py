@@ -1,6 +1,7 @@
-"""Runs a real server whose engine hangs on a 9: python -m tests.support.servers.hanging_server.
+"""Runs a real server whose engine hangs if an image is a 9. Prints its port when it accepts
+requests.
 
-Prints its port when it accepts requests.
+    python -m tests.support.servers.hanging_server
 """
 
 import sys
@@ -21,7 +22,7 @@ BOUND_S = 2.5  # longer than a busy machine takes to run a batch
 
 
 class HangingEngine(FakeEngine):
-    """An engine that hangs on a 9."""
+    """An engine that hangs if an image is a 9."""
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         """Return the scores, or never return."""
@@ -40,7 +41,7 @@ def main() -> int:
         return HangingEngine()
 
     def allow() -> None:
-        """Let one more engine be opened for each line on standard input."""
+        """Let one more engine be opened whenever a line arrives on standard input."""
         for _ in sys.stdin:
             allowed.release()
 

@@ -1,6 +1,7 @@
-"""Runs `convoy` as on an idle machine, where one thread computes a small model as fast as several
-threads. So its batches run in processes, although measurements on a busy machine may differ. The
-processes obey the `Control` whose folder the environment names.
+"""Runs `convoy` as if it had found that one thread computes a model as fast as several threads. So
+its batches run in processes. Measurements on a busy machine might find otherwise.
+
+The processes obey the `Control` whose folder an environment variable names.
 """
 
 import os

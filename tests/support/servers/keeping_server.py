@@ -1,8 +1,5 @@
-"""Runs `convoy` with one process for all tests of models. This process imports the libraries only
-once.
-
-As in busy_server.py, no test of a model waits for an idle core.
-"""
+"""Runs `convoy`, and keeps the process that reads and tests models. So this process imports the
+libraries only once. As in busy_server.py, the wait for idle cores is short."""
 
 from unittest.mock import patch
 

@@ -1,4 +1,5 @@
-"""Runs an application behind the edge, on a loopback port, in the event loop of a test."""
+"""Runs an application behind the edge (access control) on a loopback port, in the event loop of a
+test."""
 
 import asyncio
 import json
@@ -32,7 +33,8 @@ PATIENT = Limits(
 
 
 class OpenPort:
-    """Holds a port, its edge with the records of its requests, and clients that send bytes."""
+    """Holds a port, its edge, the records of the port's requests, and the clients that send bytes
+    to the port."""
 
     def __init__(
         self, port: int, edge: Edge, entries: list[RequestRecord], state: ServerState
@@ -78,7 +80,7 @@ class Client:
         self.writer.write(data)
 
     async def reply(self, *, to_head: bool = False) -> "Reply":
-        """Return the next answer. If it is `to_head`, it has no body."""
+        """Return the next answer. The answer to a HEAD request (`to_head`) has no body."""
         async with asyncio.timeout(PATIENCE_S):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             first, *lines = head.strip().split("\r\n")
@@ -124,8 +126,8 @@ async def listening(
     endpoints: Mapping[str, AnyEndpoint] | None = None,
     room: ByteRoom | None = None,
 ) -> AsyncIterator[OpenPort]:
-    """Serve `app` with the limits `limits` (by default PATIENT). `room` bounds unread answers. At
-    the end of the block, no request may be in progress."""
+    """Serve `app` with `limits`, by default PATIENT. `room` bounds the bytes of unread answers.
+    Fails if a request is still in progress at the end of the block."""
     entries: list[RequestRecord] = []
     edge = Edge(limits or PATIENT, keys, [entries.append, ended])
     config = ConvoyConfig(

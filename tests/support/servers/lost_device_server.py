@@ -1,4 +1,5 @@
-"""Runs `convoy` on a simulated GPU that is lost as soon as a file, its first argument, exists."""
+"""Runs `convoy` on a simulated GPU. The GPU is lost as soon as a file exists. The first argument
+names this file."""
 
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ from service.cli import main as convoy
 
 
 def lose_once_there(file: Path) -> None:
-    """Once the file exists, let every call that waits fail, as after an illegal access."""
+    """Make every call fail that waits for the device while the file exists, as after an illegal
+    access."""
     for kind in (CusimStream, CusimDevice):
         synchronize = kind.synchronize
 

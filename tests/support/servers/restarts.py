@@ -1,8 +1,8 @@
-"""Restarts two servers in turn, under the load of clients that follow HTTP.
+"""Restarts two servers alternately while clients that follow HTTP send requests.
 
-A client may send a POST again only if the server certainly did not compute it: the connection was
-refused, or the answer is 503. The client obeys `connection: close`, and sends its next request to
-the other server.
+A client may repeat a POST only if the server certainly did not compute it. This is so if the
+connection was refused or the answer is 503. After `connection: close`, the client sends its next
+request to the other server.
 """
 
 import http.client
@@ -78,10 +78,8 @@ def pair(*options: str) -> Iterator[list[RestartableServer]]:
 
 
 def _ports_to_keep(count: int) -> list[int]:
-    """Return free ports below the range from which the system assigns ports.
-
-    Otherwise, the system might assign a server's port to another test while the server is stopped.
-    """
+    """Return free ports below the range from which the system assigns ports. A port in that range
+    might be assigned to another test while the server is stopped."""
     free: list[int] = []
     for port in random.sample(range(10_000, 30_000), 100):
         with suppress(ListenError), bind("127.0.0.1", port):
@@ -95,8 +93,8 @@ class Client:
     """Sends requests until it is stopped, and counts their outcomes: "right", or an error."""
 
     def __init__(self, ports: Sequence[int], pause_s: float, *, keep: bool) -> None:
-        """If `keep`, use the connection as long as the server keeps it. Otherwise, open one
-        connection per request."""
+        """Prepare the client. If `keep`, it uses a connection as long as the server keeps it.
+        Otherwise, it opens one connection per request."""
         self._ports = itertools.cycle(ports)
         self._pause_s = pause_s
         self._keep = keep
@@ -148,7 +146,7 @@ class Client:
         return answer.status, body
 
     def _connect(self) -> http.client.HTTPConnection:
-        """Return the open connection, or a new one if the server has closed it."""
+        """Return the open connection. If the server has closed it, return a new one."""
         if self._connection is not None:
             ended = select.poll()  # select would need file numbers below 1024
             ended.register(self._connection.sock, select.POLLIN)

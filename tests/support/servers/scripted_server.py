@@ -1,4 +1,4 @@
-"""Runs a server on a loopback port, in a thread, with answers that the test chooses."""
+"""Runs a server on a loopback port, in a thread. The test chooses the answers."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Runs a server in the event loop of a test, with a client that sends bytes."""
+"""Runs a server in the event loop of a test. A client sends bytes to the server."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ PATH = "/v1/classify"
 
 
 class Http(Client):
-    """A connection to the server, whose answers are JSON."""
+    """A connection to the server. It decodes the JSON of answers."""
 
     async def head(self) -> bytes:
         """Return the headers of the next answer."""
@@ -70,8 +70,8 @@ class LiveServer:
 async def served(
     engine: FakeEngine | None = None, *, stock: bool = False, direct: bool = True, **options: Any
 ) -> AsyncIterator[LiveServer]:
-    """Serve fakes on Convoy's own connections, with or without the direct path, or (`stock`) with
-    unchanged uvicorn."""
+    """Serve a repository with fakes. Convoy's own connections receive the requests, with or without
+    the direct path. If `stock`, an unchanged uvicorn receives them instead."""
     repository = make_repository(engine, **options)
     app = create_app(repository)
     await repository.warm_up()

@@ -27,8 +27,8 @@ labels = "names.txt"
 
 
 def make_models(folder: Path) -> Path:
-    """Create two models in the folder: `digits`, unchanged, and CHANNELS, whose scores are the
-    means of an image's channels.
+    """Create two models in the folder: `digits`, unchanged, and CHANNELS. The scores of CHANNELS
+    are the means of an image's channels.
 
     CHANNELS has the layout of a Triton model with versions 1 and 3. Version 1 is broken.
     """
@@ -52,7 +52,7 @@ def make_models(folder: Path) -> Path:
 
 
 def save_channels(path: Path, height: int = 4, width: int = 6) -> None:
-    """Save a network that returns the mean of each channel of an image of N×3×height×width."""
+    """Save a network that returns the mean of each channel. It takes images of N×3×height×width."""
     weights = numpy_helper.from_array(np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1), "w")
     graph = helper.make_graph(
         [
@@ -71,8 +71,7 @@ def save_channels(path: Path, height: int = 4, width: int = 6) -> None:
 
 @contextmanager
 def convoy_serve(*arguments: str | Path) -> Iterator[int]:
-    """Yield the port of a running `convoy serve`, which is killed if it still runs after the
-    block."""
+    """Run `convoy serve`, and yield its port. If the server still runs after the block, kill it."""
     with announced(*arguments) as line:
         port = re.search(r" at http://127\.0\.0\.1:(\d+) ", line)
         assert port, line
@@ -81,7 +80,8 @@ def convoy_serve(*arguments: str | Path) -> Iterator[int]:
 
 @contextmanager
 def announced(*arguments: str | Path, program: str = CONVOY) -> Iterator[str]:
-    """Yield the first line of `convoy serve`, which is killed if it still runs after the block."""
+    """Run `convoy serve`, and yield the first line that it prints. If the server still runs after
+    the block, kill it."""
     process = Forked(program, "serve", *arguments, "--port", "0", "--threads", "1")
     try:
         assert process.stdout is not None
