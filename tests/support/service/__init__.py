@@ -1,1 +1,1 @@
-"""Contains fakes for the tests of the service, in process."""
+"""Contains fakes for the tests of the service. The fakes run in the test's process."""

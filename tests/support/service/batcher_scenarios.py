@@ -1,4 +1,4 @@
-"""Lists the events of a batcher, for Hypothesis to combine."""
+"""Lists the events of a batcher. Hypothesis combines them to scenarios."""
 
 import asyncio
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 
 class Ending(Enum):
-    """The end of a call of `run`."""
+    """Names how a call of `run` ends."""
 
     RESULTS = auto()
     TOO_FEW = auto()
@@ -21,7 +21,8 @@ class Ending(Enum):
 
 
 class Panic(BaseException):
-    """Replaces an exception of a native library that is not an `Exception`."""
+    """An exception that is not an `Exception`. Native libraries can raise such exceptions, for
+    example when they panic."""
 
 
 RAISES = {
@@ -33,8 +34,8 @@ RAISES = {
 
 @dataclass(frozen=True)
 class Moment:
-    """A second, and a number of iterations of the event loop within this second. Schedulers often
-    fail at simultaneous events."""
+    """A time: a second, and a number of iterations of the event loop after this second. Many events
+    have the same second, because schedulers often fail at simultaneous events."""
 
     second: int
     turns: int
@@ -54,7 +55,8 @@ class Visit:
 
 @dataclass(frozen=True)
 class Pace:
-    """Describes one call of `run`. With 0 seconds and 0 turns, the call never yields control."""
+    """Describes one call of `run`. If the call takes 0 seconds and 0 iterations of the event loop,
+    it never yields control."""
 
     takes: Moment
     ending: Ending

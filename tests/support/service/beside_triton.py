@@ -1,4 +1,5 @@
-"""Lists requests that are sent to both Triton and Convoy. As a program, records Triton's answers.
+"""Lists requests that tests send to Convoy. Run as a program, this module sends them to Triton and
+records Triton's answers.
 
     python -m tests.support.service.beside_triton    # writes triton_2_51.json beside the test
 
@@ -62,8 +63,8 @@ _LABELS = {MODEL: "red\ngreen\nblue\n", SHORT: "red\ngreen\n"}
 
 
 def make_repository(folder: Path, *, for_triton: bool = False) -> Path:
-    """Create a repository with two models, for Triton or for Convoy. One model's label file is too
-    short."""
+    """Create a repository that both Triton and Convoy can serve. It has two models. The label file
+    of one model is too short."""
     for name, labels in _LABELS.items():
         place = folder / name
         (place / "1").mkdir(parents=True)
@@ -80,7 +81,7 @@ def make_repository(folder: Path, *, for_triton: bool = False) -> Path:
 
 
 def _save(path: Path) -> None:
-    """Save a network that returns the mean of each channel and keeps images independent."""
+    """Save a network that returns the mean of each channel of each image."""
     pooled = helper.make_node("GlobalAveragePool", ["x"], ["m"])
     graph = helper.make_graph(
         [pooled, helper.make_node("Flatten", ["m"], ["amount"])],
@@ -114,23 +115,25 @@ _NUMBERS = _ONE.tolist()
 
 
 def _input(**changed: Any) -> dict[str, Any]:
-    """Return the input of one image in JSON, with some fields changed. None removes a field."""
+    """Return the JSON of an input of one image, with some fields changed. A field that is set to
+    None is removed."""
     usual = {"name": "x", "datatype": "FP32", "shape": [1, 3, 4, 6], "data": _NUMBERS}
     return {key: value for key, value in (usual | changed).items() if value is not None}
 
 
 def _json(*inputs: dict[str, Any], path: str = _INFER, **fields: Any) -> Sent:
-    """Return a request entirely in JSON. Without `inputs`, it has the usual input of one image."""
+    """Return a request that is entirely JSON. If no `inputs` are given, it has the usual input of
+    one image."""
     return Sent("POST", path, json.dumps({"inputs": inputs or [_input()], **fields}).encode())
 
 
 def _wants(path: str = _INFER, given: Sequence[dict[str, Any]] = (), **output: Any) -> Sent:
-    """Return a request that names its output and gives the output these parameters."""
+    """Return a request that names its output. The output has these parameters."""
     return _json(*given, path=path, outputs=[{"name": "amount", "parameters": output}])
 
 
 def _binary(data: bytes = _ONE.tobytes(), n: int = 1, claimed: int | None = None) -> Sent:
-    """Return a request with its tensor after the JSON."""
+    """Return a request in which the tensor follows the JSON as bytes."""
     parameters = {"binary_data_size": len(data) if claimed is None else claimed}
     given = _input(shape=[n, 3, 4, 6], data=None, parameters=parameters)
     return _headed(json.dumps({"inputs": [given]}).encode(), data)
@@ -269,7 +272,7 @@ REQUESTS: dict[str, Sent] = {
 
 
 def seen(answer: httpx.Response, path: str) -> dict[str, Any]:
-    """Return the status of an answer. If the answer is not an error, also return the parts that
+    """Return the status of an answer. If the answer is not an error, also return its parts that
     clients read."""
     found: dict[str, Any] = {"status": answer.status_code}
     if answer.status_code != 200 or path.endswith(("/ready", "/live")):
@@ -302,7 +305,7 @@ def _of_others(value: Any, path: str) -> Any:
 
 
 def ask(address: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Send every request to a server. Yield the request's name and the relevant parts of the
+    """Send every request to a server. Yield the name of each request, and the relevant parts of its
     answer."""
     with httpx.Client(base_url=f"http://{address}", timeout=PATIENCE_S) as client:
         for name, (method, path, body, headers) in REQUESTS.items():
@@ -315,7 +318,7 @@ def ask(address: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @contextmanager
 def _triton() -> Iterator[str]:
-    """Yield the address of a tritonserver with the models."""
+    """Run a tritonserver with the models, and yield its address."""
     installed = environment("nvidia-pytriton", TRITON, ROOT / ".cache" / "clients", print)
     (packages,) = installed.folder.glob("lib/*/site-packages")
     triton = packages / "pytriton" / "tritonserver"
@@ -348,7 +351,8 @@ def _triton() -> Iterator[str]:
 
 
 def _give_numpy(models: Path, packages: Path) -> None:
-    """Let the backend's Python find NumPy, because it does not use the environment."""
+    """Let the Python of Triton's backend find NumPy. This Python does not use the virtual
+    environment."""
     for file in models.glob("*/1/model.py"):
         found = f"import sys\nsys.path.insert(0, {str(packages)!r})\n"
         file.write_text(found + file.read_text())

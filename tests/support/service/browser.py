@@ -1,4 +1,4 @@
-"""Opens a page of a real server in Chromium, with fixtures to import into a conftest."""
+"""Opens a page of a real server in Chromium. A conftest can import the fixtures."""
 
 import importlib
 import re
@@ -76,7 +76,7 @@ def browser() -> Iterator["Browser"]:
 
 
 class View(NamedTuple):
-    """A window: its size in pixels, and its user's preferred colour scheme."""
+    """Describes a window: its size in pixels, and the colour scheme that its user prefers."""
 
     width: int = 1024
     height: int = 768
@@ -114,8 +114,8 @@ def opened(
 
 
 def said_by(page: "Page", script: str, files: Any) -> Any:
-    """Run a script on a page whose first file field has these files, and return the value that the
-    script logs."""
+    """Put these files into the first file field of a page, run a script, and return the value that
+    the script logs."""
     page.evaluate(
         "() => document.body.prepend(Object.assign(document.createElement('input'),"
         " { type: 'file', multiple: true, ariaLabel: 'Own' }))"

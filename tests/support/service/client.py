@@ -1,4 +1,4 @@
-"""Sends HTTP requests to an application with fakes, in process, and checks its answers."""
+"""Sends HTTP requests to an application with fakes in the same process. Checks the answers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -31,8 +31,8 @@ class AppClient(httpx.AsyncClient):
 async def serving(
     engine: FakeEngine | None = None, *, warm: bool = True, **options: Any
 ) -> AsyncIterator[tuple[AppClient, Pipeline]]:
-    """Yield a client of an application with fakes, and the application's pipeline. At the end of
-    the block, no request may remain in the pipeline."""
+    """Yield a client of an application with fakes, and the application's pipeline. Fails if a
+    request remains in the pipeline at the end of the block."""
     repository = make_repository(engine, **options)
     (pipeline,) = repository.models.values()
     if warm:
@@ -46,7 +46,7 @@ async def serving(
 
 
 def digits(answer: httpx.Response) -> list[int]:
-    """Return the likeliest class of each image of an answer."""
+    """Return the likeliest class of each image in an answer."""
     assert answer.status_code == 200, answer.text
     return [result["predictions"][0]["index"] for result in answer.json()["results"]]
 
@@ -72,13 +72,13 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def metric(client: httpx.AsyncClient, sample: str) -> float:
-    """Return the value of a sample of /metrics, summed over all values of the labels that are not
-    given."""
+    """Return the value of a sample of /metrics. Labels that are not given are summed over all their
+    values."""
     return metric_in((await client.get("/metrics")).text, sample)
 
 
 def metric_in(text: str, sample: str) -> float:
-    """Return the value of `metric`, from the text of /metrics."""
+    """Return the same value as `metric`, but from the given text of /metrics."""
     (wanted,) = samples_in(f"{sample} 0\n")
     values = [
         value
@@ -110,8 +110,8 @@ async def stream(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
 
 
 def one_chunk_then(leaving: asyncio.Event) -> Callable[[], Any]:
-    """Return an ASGI receive function. It returns a whole body first, and then waits until the
-    client leaves."""
+    """Return an ASGI receive function. Its first call returns a whole body. Later calls wait until
+    the client leaves."""
     bodies = [{"type": "http.request", "body": b"1", "more_body": False}]
 
     async def receive() -> Any:

@@ -1,11 +1,11 @@
-"""Creates a connection without a client, which discards everything that is written."""
+"""Creates a connection that has no client. Everything that is written to it is discarded."""
 
 import asyncio
 from typing import Any
 
 
 class ServerState:
-    """Holds the shared state of the connections of a uvicorn server."""
+    """Holds the state that all connections of a uvicorn server share."""
 
     def __init__(self) -> None:
         self.connections: set[Any] = set()

@@ -1,4 +1,4 @@
-"""Provides a batcher of letters for tests, in virtual time."""
+"""Provides a batcher in virtual time, for tests. Its items are letters."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -22,7 +22,8 @@ R = TypeVar("R")
 
 
 class Desk:
-    """Batches letters. The results are capital letters, and each batch takes one second."""
+    """A batcher of letters. The result of a letter is its capital letter, and each batch takes one
+    second."""
 
     def __init__(self, run: Run | None = None, max_batch: int = 4) -> None:
         self.batches: list[str] = []
@@ -45,8 +46,8 @@ class Desk:
         return [item.upper() for item in items]
 
     async def submit(self, letters: str) -> asyncio.Task[BatchResult[str]]:
-        """Submit letters, and return the task after a few iterations of the event loop, so that the
-        letters are queued."""
+        """Submit letters, and wait a few iterations of the event loop, so that the letters are
+        queued. Return the task that waits for the result."""
         task = asyncio.create_task(self.ask(letters))
         await turns(3)
         return task
@@ -57,7 +58,7 @@ class Desk:
 
 
 class Poster(Protocol[T_contra, R]):
-    """A batcher or a runner."""
+    """An object to which items can be posted, such as a batcher or a runner."""
 
     def post(
         self, items: Sequence[T_contra], then: OnOutcome[R], urgency: Urgency, client: Client, /

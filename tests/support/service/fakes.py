@@ -41,8 +41,8 @@ LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 
 class FakeEngine:
-    """Gives each image's own digit the highest score. A batch takes `delay_s`, and waits until
-    `gate` opens."""
+    """An engine whose likeliest class is the image's own digit. A batch takes `delay_s`, and waits
+    until `gate` opens."""
 
     ranked = None
 
@@ -74,7 +74,7 @@ class FakeEngine:
         self._scores = scores or one_hot
 
     def warm_up(self) -> Engine:
-        """Run the test's function."""
+        """Run the function that the test gave."""
         self._warm_up()
         return self
 
@@ -98,15 +98,15 @@ class FakeEngine:
 
 
 class FakeFile(DeferredImage):
-    """A digit as a file that a device decodes, such as `b"7"`. The device flags a file with an
-    f."""
+    """A file that contains a digit, such as `b"7"`, and that a device decodes. The device flags a
+    file that contains an f."""
 
     kind = Kind.JPEG
     shape = (1, 1, 1)
 
     def __init__(self, data: bytes) -> None:
-        """Take a file. Raises NotForDeviceError for a file with an h, which means that a device
-        does not support its header."""
+        """Take a file. If the file contains an h, raise NotForDeviceError, as for a file whose
+        header a device does not support."""
         if b"h" in data:
             raise NotForDeviceError(Reason.PROGRESSIVE.value)
         self.data = data
@@ -118,7 +118,7 @@ class FakeFile(DeferredImage):
 
 
 class FakeDecoder(FakeEngine):
-    """An engine that decodes files, and flags some."""
+    """An engine that decodes files, and flags some of them."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -142,13 +142,14 @@ def prepare_file(data: bytes) -> Decoding:
 
 
 def one_hot(images: Images) -> Scores:
-    """Return scores: 9 for the last digit of the image's pixel, and 0 for the other digits."""
+    """Return the scores of each image. The score is 9 for the last digit of the image's pixel, and
+    0 for all other digits."""
     return 9 * np.eye(CLASSES, dtype=np.float32)[images[:, 0, 0, 0] % CLASSES]
 
 
 def decode_digit(data: bytes) -> Pixels:
-    """Decode `b"7"` as an image of a 7, ignoring further bytes. Raises ImageError for other
-    images."""
+    """Decode a file such as `b"7"` to an image of this digit. Further bytes are ignored. Raises
+    ImageError if the first byte is not a digit."""
     if not data[:1].isdigit():
         raise ImageError("the picture is no digit; send a digit")
     return np.full((1, 1, 1), int(data[:1]), np.uint8)
@@ -195,11 +196,11 @@ def make_repository(
     swaps: bool = False,
     decodes: bool = False,
 ) -> Repository:
-    """Return a repository of one model with fakes, not yet warm.
+    """Return a repository of one model with fakes. The model is not warm yet.
 
-    Unless `prepare` is given, images are decoded with `decode`, at no estimated cost. `others` are
-    additional engines. With `decodes`, the jobs that run images also decode them. There are no
-    effective time limits unless `bounds` or `decode_s` set them.
+    By default, images are decoded with `decode`, at no estimated cost. `prepare` replaces this.
+    `others` are additional engines. With `decodes`, the jobs that run images also decode them. Time
+    limits are too long to have an effect, except the limits that `bounds` and `decode_s` set.
     """
     engine = engine or FakeEngine()
     repository = Repository(

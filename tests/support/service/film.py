@@ -2,8 +2,8 @@
 
     python -m tests.support.service.film FOLDER MODEL [FLAG...]
 
-One PNG per task is written to FOLDER; docs/page.png is the last of them. The task with two presets
-needs the flag `--beside preset=raw` of the server.
+FOLDER gets one PNG per task. docs/page.png is the PNG of the last task. The task with two presets
+works only if the server has the flag `--beside preset=raw`.
 """
 
 import sys
@@ -28,7 +28,7 @@ _COUNT = """() => {
 
 
 def first_answer(page: "Page") -> None:
-    """The first example is answered without a click."""
+    """Without a click, the page classifies the first example."""
     expect(page.locator("#latest")).not_to_be_empty(timeout=30_000)
     expect(page.locator(".answer .time").first).to_contain_text("ms: decode")
 
@@ -46,7 +46,7 @@ def camera(page: "Page") -> None:
 
 
 def two_presets(page: "Page") -> None:
-    """One choice shows the answer with a second preset next to the first answer."""
+    """One choice makes the page show, next to the first answer, the answer with a second preset."""
     page.get_by_label("Beside").select_option(index=page.locator("#beside option").count() - 1)
     expect(page.locator("#agreement")).to_contain_text("gree", timeout=30_000)
     names = page.locator(".answer .name").all_inner_texts()
@@ -64,7 +64,7 @@ def batches_grow(page: "Page") -> None:
 
 
 def where_it_looked(page: "Page") -> None:
-    """One click draws the basis of the label."""
+    """One click makes the page draw the basis of the label."""
     page.get_by_role("button", name="Map by covering").click()
     expect(page.locator("#looked")).to_contain_text("rests on it", timeout=60_000)
     expect(page.locator("#batches-run .done")).to_have_count(7)

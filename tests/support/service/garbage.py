@@ -1,4 +1,4 @@
-"""Measures the memory that calls leave until the garbage collector runs."""
+"""Measures the memory that calls do not free until the garbage collector runs."""
 
 import gc
 import tracemalloc
@@ -8,8 +8,8 @@ CALLS = 10
 
 
 async def bytes_left(call: Callable[[], Awaitable[None]]) -> int:
-    """Return the bytes that CALLS calls leave. One call comes before, because it may leave data
-    that later calls use."""
+    """Return how many bytes CALLS calls leave. One call is made before, because the first call may
+    create data that later calls use."""
     await call()
     gc.collect()
     gc.disable()

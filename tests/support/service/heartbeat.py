@@ -1,6 +1,6 @@
 """Measures for how long one call blocks every other thread of the interpreter.
 
-Such a time is called a hold of the GIL. Any thread may make the call. Two cases are not measured: a
+This time is called a hold of the GIL. Any thread may make the call. Two cases are not measured: a
 call that sleeps while it holds the GIL, because it uses no CPU, and holds that are shorter than the
 pause between two beats.
 """
@@ -33,7 +33,7 @@ _pread = ctypes.PyDLL(None).pread
 
 
 class _CoreClock:
-    """Measures for how long the thread that creates it was ready to run but had no core."""
+    """Measures for how long the creating thread was ready to run but had no core."""
 
     def __init__(self) -> None:
         self._text = ctypes.create_string_buffer(64)
@@ -43,7 +43,7 @@ class _CoreClock:
             self._file = -1
 
     def waited_s(self) -> float:
-        """Return the seconds so far."""
+        """Return how many seconds the thread has waited for a core so far."""
         if self._file < 0 or _pread(self._file, self._text, 64, 0) <= 0:
             return 0.0
         return int(self._text.value.split()[1]) / 1e9
@@ -55,13 +55,12 @@ class _CoreClock:
 
 
 class Heartbeat(threading.Thread):
-    """Takes the GIL repeatedly, and measures the process's computing time in between.
+    """Takes the GIL again and again. Between two beats, it measures the CPU time of the process.
 
-    The CPU time of all threads is measured, not the time of day. It does not advance while other
-    programs use the core, nor while a thread that had to release the GIL waits for this thread. If
-    two threads compute without the GIL, this is not a hold, because they do not delay this thread's
-    next beat. If this thread waits for a core while other threads of the process compute, this is
-    not a hold either.
+    CPU time of all threads is measured, because it does not advance while other programs use the
+    core. It also does not advance while a thread waits for the GIL. Two cases do not count as a
+    hold. If two threads compute without the GIL, they do not delay the next beat. The beat may also
+    be late because this thread waits for a core while other threads of the process compute.
     """
 
     def __init__(self) -> None:
@@ -117,12 +116,13 @@ def heartbeat() -> Iterator[Heartbeat]:
 
 
 def longest_hold_s(call: Callable[[], object], tries: int, enough_s: float) -> float:
-    """Return the longest time for which `call` held the GIL, in the best of several tries.
+    """Return the longest time for which `call` held the GIL. The call is tried several times, and
+    the best try counts.
 
-    The result is in seconds of an idle core, whatever else the machine does. Noise only increases
-    the time, so a try within `enough_s` is the last. The garbage collector does not visit existing
-    objects of other tests, because a collection would hold the GIL for a time that grows with their
-    number.
+    The result is in seconds of an idle core, even on a busy machine. Noise only increases the time,
+    so no further try follows a try within `enough_s`. A garbage collection also holds the GIL, and
+    its time grows with the number of objects. So the garbage collector does not visit objects of
+    other tests.
     """
     found = float("inf")
     gc.collect()

@@ -1,4 +1,5 @@
-"""Makes the same calls of KServe's client over HTTP and gRPC, and prints their answers as JSON.
+"""Makes the same calls with KServe's client over HTTP and over gRPC, and prints the answers as
+JSON.
 
     PYTHON kserve_calls.py HTTP_ADDRESS GRPC_ADDRESS JPEG
 
@@ -33,7 +34,7 @@ def file(path: Path) -> InferInput:
 
 
 class Grpc:
-    """Makes calls over gRPC."""
+    """Makes calls of KServe's client over gRPC."""
 
     def __init__(self, address: str) -> None:
         self._client = InferenceGRPCClient(url=address)
@@ -54,7 +55,7 @@ class Grpc:
 
 
 class Http:
-    """Makes the same calls over HTTP."""
+    """Makes calls of KServe's client over HTTP."""
 
     def __init__(self, address: str) -> None:
         self._url = f"http://{address}"

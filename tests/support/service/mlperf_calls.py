@@ -1,4 +1,4 @@
-"""Lets MLPerf's load generator request the digits' samples over V2, and counts wrong answers.
+"""Lets MLPerf's load generator send images of digits over V2, and counts wrong answers.
 
     PYTHON mlperf_calls.py ADDRESS SCENARIO LOGS IMAGE...
 
@@ -22,7 +22,7 @@ def _flushed() -> None:
 
 
 def scores_of(address: str, file: Path) -> tuple[float, ...]:
-    """Return the scores of one file, or no scores if the server refuses the file."""
+    """Return the scores of one file. If the server refuses the file, return no scores."""
     connection = http.client.HTTPConnection(address, timeout=120)
     headers = {"Inference-Header-Content-Length": "0"}
     connection.request("POST", "/v2/models/digits/infer", file.read_bytes(), headers)

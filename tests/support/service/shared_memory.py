@@ -11,7 +11,7 @@ FOLDER = Path("/dev/shm")
 
 @contextmanager
 def shared_memory(content: bytes) -> Iterator[Path]:
-    """Yield a file with this content. The test may remove the file."""
+    """Yield a file of shared memory with this content. The test may remove the file."""
     number, name = tempfile.mkstemp(prefix="convoy-test-", dir=FOLDER)
     os.close(number)
     file = Path(name)

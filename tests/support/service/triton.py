@@ -1,4 +1,4 @@
-"""Makes the same calls of NVIDIA's client, tritonclient, over HTTP and gRPC."""
+"""Makes the same calls over HTTP and over gRPC, with NVIDIA's client tritonclient."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -28,7 +28,7 @@ _STATUSES = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """Holds an input, without elements if there is no array."""
+    """Holds an input. If there is no array, the input has no elements."""
 
     name: str
     datatype: str
@@ -64,8 +64,8 @@ class Wanted:
 
 
 class TritonClient:
-    """Makes every call of NVIDIA's client for a protocol. All answers have the form of answers over
-    HTTP."""
+    """Makes every call of NVIDIA's client for one protocol. Answers over gRPC are converted to the
+    form of answers over HTTP."""
 
     def __init__(self, protocol: str, address: str) -> None:
         self.protocol = protocol
@@ -106,7 +106,8 @@ class TritonClient:
         return [each.by(self.protocol) for each in inputs]
 
     def __getattr__(self, name: str) -> Any:
-        """Return any other call of the client. Its answer is converted to the form of HTTP."""
+        """Return any other method of the client. The method's answer is converted to the form that
+        it has over HTTP."""
         method = getattr(self.own, name)
 
         def call(*arguments: Any, **options: Any) -> Any:
@@ -119,7 +120,7 @@ class TritonClient:
 
 @contextmanager
 def triton_client(protocol: str, address: str) -> Iterator[TritonClient]:
-    """Yield a client, which is closed at the end."""
+    """Yield a client. It is closed at the end of the block."""
     client = TritonClient(protocol, address)
     try:
         yield client
@@ -128,7 +129,8 @@ def triton_client(protocol: str, address: str) -> Iterator[TritonClient]:
 
 
 def plain(message: Any) -> dict[str, Any]:
-    """Return a message in the form that JSON would have, including fields that are not set."""
+    """Return a message in the form that it would have in JSON. Fields that are not set are
+    included."""
     return {
         field.name: _value(field, getattr(message, field.name))
         for field in message.DESCRIPTOR.fields
@@ -174,7 +176,7 @@ def response_of(answer: Any) -> Any:
 
 
 def has_status(error: InferenceServerException, status: str) -> bool:
-    """Return whether a refusal has this HTTP status, or the corresponding gRPC status."""
+    """Return whether a refusal has this HTTP status or, over gRPC, the corresponding status."""
     return error.status() in (status, f"StatusCode.{_STATUSES[status]}")
 
 
@@ -185,7 +187,7 @@ def files_input(*files: bytes, shape: list[int] | None = None) -> Tensor:
 
 
 def pixels_input(pixels: Any, *, binary: bool = True) -> Tensor:
-    """Return an input of pixels in the engine's form."""
+    """Return an input of pixels, in the form that the engine takes."""
     return Tensor("image", "UINT8", pixels.shape, pixels, binary)
 
 
@@ -200,7 +202,7 @@ def files(*digits: int) -> list[Tensor]:
 
 
 def shows(digit: int) -> Callable[[Any], None]:
-    """Return a check that the answer names this digit."""
+    """Return a function that checks that an answer names this digit."""
 
     def check(answer: Any) -> None:
         assert answer.as_numpy("logits").argmax(axis=1).tolist() == [digit]

@@ -1,5 +1,5 @@
-"""Runs an asyncio event loop with a virtual clock. Sleeping takes no time, and a hang is an
-error."""
+"""Runs an asyncio event loop with a virtual clock. Sleeping takes no real time, and a hang is
+reported as an error."""
 
 import asyncio
 import selectors
@@ -14,7 +14,7 @@ class HangError(Exception):
 
 
 class _Jump(selectors.SelectSelector):
-    """Advances the clock to the next timer whenever the loop would wait for this timer."""
+    """Advances the clock to the next timer whenever the loop would have to wait for this timer."""
 
     def __init__(self, jump: Callable[[float], None]) -> None:
         super().__init__()
@@ -45,18 +45,18 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def now() -> float:
-    """Return the virtual time in seconds, inside `run`."""
+    """Return the virtual time in seconds. Works only within `run`."""
     return asyncio.get_running_loop().time()
 
 
 async def turns(count: int) -> None:
-    """Let `count` iterations of the loop pass."""
+    """Wait for `count` iterations of the event loop."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 async def until(moment: float, then_turns: int = 0) -> None:
-    """Sleep until an absolute time, and then for some further iterations of the loop."""
+    """Sleep until an absolute time, and then wait for `then_turns` iterations of the loop."""
     if moment > now():
         await asyncio.sleep(moment - now())
     await turns(then_turns)
