@@ -1,4 +1,4 @@
-"""Contains the shared parts of tests: fakes, servers, files, cases; no tests."""
+"""Contains code that several tests share: fakes, servers, files and cases. It contains no tests."""
 
 from pathlib import Path
 

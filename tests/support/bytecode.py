@@ -1,4 +1,5 @@
-"""Lets Python use the libraries' bytecode although it looks for bytecode in another folder."""
+"""Lets Python use the installed libraries' bytecode even if sys.pycache_prefix names another
+folder."""
 
 import os
 import sys
@@ -8,9 +9,10 @@ from pathlib import Path
 
 
 def link_libraries(prefix: Path) -> None:
-    """Link the bytecode with which the libraries were installed into an empty `prefix`.
+    """Link the bytecode of the installed libraries into `prefix`, unless this folder exists.
 
-    With sys.pycache_prefix, Python searches only there, and would compile 3,000 files again.
+    If sys.pycache_prefix is set, Python searches only that folder for bytecode. Without the links,
+    it would compile 3,000 files again.
     """
     if prefix.exists():
         return

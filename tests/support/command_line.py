@@ -1,4 +1,4 @@
-"""Runs `convoy` in this process, with a fixture to import into a conftest."""
+"""Runs `convoy` in this process. A conftest can import the fixture."""
 
 import os
 import sys
@@ -15,9 +15,8 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def convoy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return a function that runs the command line here: exit status, standard output, standard
-    error.
-    """
+    """Return a function that runs the command line in this process. The function returns the exit
+    status, standard output and standard error."""
     # Wide, so that no table breaks a path.
     monkeypatch.setenv("COLUMNS", "400")
     # The command sets both for the processes that it starts, and later tests run in this one.

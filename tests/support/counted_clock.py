@@ -8,7 +8,8 @@ from loadtest.clock import Clock
 
 
 class CountedClock(Clock):
-    """Advances by a millisecond whenever it is read, so no request is late on a busy machine."""
+    """A clock that advances by a millisecond whenever it is read. So no request is late, even on a
+    busy machine."""
 
     def __init__(self) -> None:
         self._now = 0.0

@@ -1,5 +1,5 @@
-"""Loads real networks for the tests: nine networks from the onnx package, and a trained network if
-it is available."""
+"""Loads real networks for the tests. Nine networks come from the onnx package. A trained network is
+loaded if it is available."""
 
 import csv
 from pathlib import Path
@@ -27,16 +27,16 @@ EACH_NETWORK = pytest.mark.parametrize(
 
 
 def light_network(name: str) -> onnx.ModelProto:
-    """Return one of the nine networks, with narrower fully connected layers, because these have
-    most of the weights."""
+    """Return one of the nine networks. Its fully connected layers are narrower, because these
+    layers have most of the weights."""
     return light.light_network(name, head=256)
 
 
 def random_images(n: int, shape: tuple[int, int, int], seed: int = 0) -> np.ndarray:
-    """Return n float32 images of `shape`. Like real images, they differ in colour and coarse
-    pattern.
+    """Return n float32 images of `shape`. Like real images, these images differ in colour and
+    coarse pattern.
 
-    White noise would not be suitable, because all such images look the same to a network.
+    White noise would not be suitable, because all images of white noise look the same to a network.
     """
     rng = np.random.default_rng(seed)
     channels, height, width = shape
@@ -60,9 +60,10 @@ needs_shared = pytest.mark.skipif(
 
 
 def photographs(every: int) -> list[Path]:
-    """Return every `every`-th of the 200 photographs with labels, if the file is available.
+    """Return one in `every` of the 200 photographs that have labels. Photographs whose files are
+    missing are left out.
 
-    On a machine with carried photographs, only every tenth is available.
+    A machine with carried photographs has only one in ten.
     """
     folder = DATA / "images"
     with (folder / "labels.csv").open() as table:

@@ -2,9 +2,9 @@
 
     python -m tests.support.newest [PYTEST'S ARGUMENTS]
 
-The upper bounds in pyproject.toml are ignored: they state the versions that are known to work, and
-this program tests whether they can be raised. It also names packages whose newest release another
-package does not allow.
+The upper bounds in pyproject.toml are ignored, because this program tests whether they can be
+raised. They state the versions that are known to work. The program also names packages whose newest
+release another package forbids.
 """
 
 import json
@@ -28,7 +28,7 @@ SUITE = ("-m", "not slow", "--spare-proved", "-n", "auto", f"--deselect={PINS}")
 
 
 def unbounded(requirements: Sequence[str]) -> list[str]:
-    """Return the requirements that have an upper bound, but without this bound."""
+    """Return the requirements that have an upper bound. The bound is removed from each."""
     found = []
     for requirement in map(Requirement, requirements):
         lower = [str(each) for each in requirement.specifier if each.operator in {">=", ">"}]
@@ -39,13 +39,13 @@ def unbounded(requirements: Sequence[str]) -> list[str]:
 
 
 def pinned(constraints: str) -> dict[str, str]:
-    """Return the version of each package that a file of constraints pins."""
+    """Return the versions that a file of constraints pins, by package."""
     lines = (line.partition("==") for line in constraints.splitlines() if "==" in line)
     return {canonicalize_name(name): version.strip() for name, _, version in lines}
 
 
 def newer(pins: Mapping[str, str], installed: Mapping[str, str]) -> list[str]:
-    """Return a line for each package whose version differs from the pinned one."""
+    """Return a line for each package whose installed version differs from the pinned version."""
     return [
         f"{name} {pins[name]} -> {version}"
         for name, version in sorted(installed.items())
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _uv(*arguments: str) -> str:
-    """Return uv's output. The error messages of uv go to standard error."""
+    """Run uv, and return its standard output. Error messages of uv go to standard error."""
     command = [UV, *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 

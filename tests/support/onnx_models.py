@@ -20,8 +20,8 @@ def single_node(
     weights: Tensors | None = None,
     outputs: tuple[str, ...] = ("y",),
 ) -> onnx.ModelProto:
-    """Return a model with one node `op`. It reads the `inputs` and then the `weights`
-    (initialisers), in order."""
+    """Return a model with one node `op`. The node reads the `inputs` in order, and then the
+    `weights` (initialisers)."""
     weights = weights or {}
     node = helper.make_node(op, [*inputs, *weights], list(outputs), name=op, **(attributes or {}))
     graph = helper.make_graph(
@@ -42,14 +42,15 @@ def single_node(
 
 
 def run_onnxruntime(model: onnx.ModelProto, inputs: Tensors) -> dict[str, NDArray[Any]]:
-    """Return every output by name, computed node by node on the CPU, on one thread."""
+    """Return every output by name. ONNX Runtime computes node by node on the CPU, with one
+    thread."""
     session = onnxruntime_session(model)
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
 
 def onnxruntime_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """Return a session that runs the model unchanged, node by node, on one thread."""
+    """Return a session that runs the model unchanged, node by node, with one thread."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
@@ -62,6 +63,6 @@ def onnxruntime_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 def onnxruntime_answer(
     op: str, inputs: Tensors, opset: int = 22, *, weights: Tensors | None = None, **attributes: Any
 ) -> NDArray[Any]:
-    """Return ONNX Runtime's result for one node with one output."""
+    """Return the result that ONNX Runtime computes for a model with one node and one output."""
     model = single_node(op, inputs, attributes, opset, weights=weights)
     return run_onnxruntime(model, inputs)["y"]

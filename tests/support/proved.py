@@ -1,18 +1,19 @@
-"""Chooses the tests that `make test` skips: most of the tests that have passed with the same
-sources.
+"""Chooses the tests that `make test` skips. These are most of the tests that have already passed
+with the same sources.
 
-Three kinds of tests take most of the suite's time: simulating and compiling every kernel and
-network, computing figures from them, and sending hours of requests in virtual time to the batching
-policy. Their results are the same until a source, a case, a library or a compiler changes. `make
-prove` runs all of them, and then writes a digest of everything on which each proof depends to
-tests/proved.txt. While a proof's digest matches, `make test` runs only one in 64 of its tests. It
-runs different tests each time, because a digest does not cover the machine. If the digest does not
-match, and in `make test-all`, all tests run.
+Three kinds of tests take most of the suite's time. Some simulate and compile every kernel and
+network, some compute figures from these, and some send hours of requests in virtual time to the
+batching policy. Their results stay the same until a source, a case, a library or a compiler
+changes. A proof is a set of these tests. `make prove` runs all proofs. Then it writes to
+tests/proved.txt, for each proof, a digest of everything on which the proof depends. While the
+digest of a proof matches, `make test` runs only one in 64 of its tests. Every run includes
+different tests, because a digest does not cover the machine. If the digest does not match, all
+tests run. `make test-all` always runs all tests.
 
     python -m tests.support.proved [PROOF ...]            # writes digests: `make prove`, at its end
     python -m tests.support.proved --tests [PROOF ...]    # prints the tests that `make prove` runs
 
-Both commands apply to all proofs if none is named (`make prove PROOFS=server`).
+Without a name, both commands apply to all proofs. `make prove PROOFS=server` names one.
 """
 
 import argparse
@@ -52,7 +53,7 @@ _IMPORT = re.compile(
 
 @dataclass(frozen=True)
 class Proof:
-    """Holds tests whose results depend only on sources, libraries, and the compilers."""
+    """Describes a set of tests whose results depend only on sources, libraries and compilers."""
 
     name: str
     tests: tuple[str, ...]
@@ -83,18 +84,20 @@ class Proof:
         return f"{self.name} {self.digest()}" in lines
 
     def reads_more(self, file: Path) -> bool:
-        """Return whether a module imports a module of the project that is not among the sources."""
+        """Return whether a file imports a module of the project that is not among the proof's
+        sources."""
         names = (source.removesuffix(".py").replace("/", ".") for source in self.sources)
         places = tuple(f"{name}." for name in names)
         return any(not f"{name}.".startswith(places) for name in _imports(file))
 
     def proves(self, file: Path) -> bool:
-        """Return whether the results of a file's tests depend only on the digest's inputs."""
+        """Return whether this proof covers a test file, and the file's results depend only on the
+        inputs of the digest."""
         where = file.relative_to(ROOT).as_posix()
         return where.startswith(self.tests) and not self.reads_more(file)
 
     def kept(self, file: Path, run: str) -> range:
-        """Return the tests of a proved file that a run includes, by their positions in the file.
+        """Return the positions, in a proved file, of the tests that a run includes.
 
         The choice depends only on the file and the run's name, so all workers of the run choose the
         same tests.
@@ -106,9 +109,10 @@ class Proof:
         return range(turn // files % step, sys.maxsize, step) if turn % files == 0 else range(0)
 
     def spared(self, items: Iterable[pytest.Item], run: str) -> list[pytest.Item]:
-        """Return the tests that are skipped while the digest matches: 63 in 64.
+        """Return the tests that are skipped while the digest matches, which are 63 in 64.
 
-        Large files are left out, because they create only the tests that run (`Choice.of_cases`).
+        Tests of large files are not returned, because a large file creates only the tests that run
+        (`Choice.of_cases`).
         """
         by_file: dict[Path, list[pytest.Item]] = {}
         for item in items:
@@ -129,8 +133,8 @@ def _gpp() -> str:
 
 @cache
 def _imports(file: Path) -> tuple[str, ...]:
-    """Return the modules that a file imports. Names imported from a package are its modules or are
-    defined in its `__init__`."""
+    """Return the modules that a file imports. A name that is imported from a package is a module of
+    the package, or is defined in its `__init__`."""
     lines = file.read_text(encoding="utf-8").splitlines()
     return tuple(
         _with_name(found[1], name.split()[0]) if name else found[1]
@@ -384,11 +388,11 @@ PROOFS = (
 
 
 class Choice:
-    """Chooses the tests of a run, and counts the tests that it leaves out, by folder."""
+    """Chooses the tests of a run. Counts the tests that it leaves out, by folder."""
 
     def __init__(self, holding: Iterable[str], run: str) -> None:
-        """Skip most tests of the proofs with these names. Runs with different names include
-        different tests."""
+        """Choose for the run `run`, which skips most tests of the proofs with these names. Runs
+        with different names include different tests."""
         self.holding = list(holding)
         self._proofs = [proof for proof in PROOFS if proof.name in self.holding]
         self._run = run
@@ -405,8 +409,8 @@ class Choice:
     def of_cases(self, file: Path, cases: Sequence[_Case]) -> Sequence[_Case]:
         """Return the cases of a large file for which the run creates tests.
 
-        If each worker created tests for all cases, and then skipped 63 in 64, this would take more
-        than a second.
+        To create tests for all cases, and then to skip 63 in 64, would cost each worker more than a
+        second.
         """
         for proof in self._proofs:
             if proof.proves(file):
@@ -431,7 +435,7 @@ def holding() -> list[str]:
 
 
 def write(names: Iterable[str]) -> None:
-    """Write the digests of these proofs, and keep the digests of all other proofs."""
+    """Write the digests of these proofs. Keep the recorded digests of all other proofs."""
     lines = PROVED.read_text(encoding="utf-8").splitlines() if PROVED.exists() else []
     digests = dict(line.split() for line in lines)
     digests |= {proof.name: proof.digest() for proof in PROOFS if proof.name in names}
@@ -441,7 +445,7 @@ def write(names: Iterable[str]) -> None:
 
 
 def main() -> None:
-    """Write the digests of the proofs on the command line, or print their tests."""
+    """Write the digests of the proofs that the command line names, or print their tests."""
     every = [proof.name for proof in PROOFS]
     parser = argparse.ArgumentParser(prog="python -m tests.support.proved")
     parser.add_argument("--tests", action="store_true", help="print the tests, write nothing")
