@@ -1,7 +1,4 @@
-"""Writes the page's examples for models of clips.
-
-    python -m tests.support.clips.examples
-"""
+"""Writes the page's examples for models of clips (python -m tests.support.clips.examples)."""
 
 from pathlib import Path
 

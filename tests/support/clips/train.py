@@ -1,7 +1,4 @@
-"""Trains the model of clips in the same way as models/digits/train.py.
-
-    python -m tests.support.clips.train
-"""
+"""Trains the model of clips like models/digits/train.py (python -m tests.support.clips.train)."""
 
 import numpy as np
 import onnx
