@@ -48,7 +48,7 @@ class Measurer:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def hello(self) -> Row:
-        """Return the properties of the measurer's machine on which measurements depend. Raises
+        """Return the facts about the measurer's machine that influence measurements. Raises
         LostError."""
         machine: Row = self._reply(10 * START_S)["machine"]
         return machine

@@ -47,8 +47,8 @@ class Runtime(Protocol):
 
 
 class CudaRuntime:
-    """Runs PyTorch on the GPU, without TF32 unless `tf32` is set. Raises BaselineError without
-    PyTorch or a GPU."""
+    """Runs PyTorch on the GPU, without TF32 unless `tf32` is set. Raises BaselineError if PyTorch
+    is not installed or there is no GPU."""
 
     where = "cuda"
 

@@ -70,7 +70,8 @@ def occupancy(problem: ConvProblem, choice: ConvChoice) -> float:
 
 
 def second_stage(problem: ConvProblem) -> float:
-    """Return the second stage's share of the estimated time of both stages."""
+    """Return the time of the second stage divided by the time of both stages. Both times are
+    estimates."""
     first, second = launch_cycles(problem, best(problem, "coalesced", stages=2), H200)
     return second / (first + second)
 

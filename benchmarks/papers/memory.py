@@ -186,7 +186,8 @@ def table_layouts(layers: Mapping[str, ConvProblem]) -> Cells:
 
 
 def table_shares(problem: ConvProblem) -> Cells:
-    """Return each kernel's share of a layer's sectors by layout, like the profile in figure 4."""
+    """Return the share of a layer's sectors that each kernel accesses, for each layout, as in
+    figure 4."""
     found = [stages(problem.with_batch(N), layout) for layout in LAYOUTS]
     names = [stage.name for stage in found[0]]
     rows: list[Sequence[str]] = [("kernel", *LAYOUTS)]

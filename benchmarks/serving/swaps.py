@@ -176,7 +176,7 @@ class Clients:
         await self._channel.close()
 
     async def send(self, number: int) -> Outcome:
-        """Send the next image in turn, over HTTP or over gRPC."""
+        """Send the next image, over HTTP or over gRPC. Images and protocols rotate."""
         again, turn = divmod(number // 2, len(self._bodies))
         embeds = bool(self._vectors and number % 2 and again % 2)
         try:

@@ -31,8 +31,8 @@ class Item:
 
 
 class Choice(NamedTuple):
-    """Holds a scheduler's decision: the items to refuse, the number of other items to dispatch from
-    the queue's front, and the time of the next decision."""
+    """Holds a scheduler's decision: the items to refuse, how many of the other items to dispatch
+    from the front of the queue, and the time of the next decision."""
 
     dispatch: int = 0
     look_again: float = inf
@@ -40,7 +40,8 @@ class Choice(NamedTuple):
 
 
 class Scheduler(Protocol):
-    """Decides what engines do, and the order of `queue`. Only the server changes the queue."""
+    """Decides which batches the engines run, and at which position an arrival joins `queue`. Only
+    the server changes the queue."""
 
     def position(self, now: float, item: Item, queue: Sequence[Item], /) -> int | None:
         """Return the index at which an arrival joins the queue, or None to refuse it."""

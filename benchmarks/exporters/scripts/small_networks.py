@@ -1,5 +1,5 @@
-"""Exports small networks with both exporters of PyTorch, with the inputs and outputs that are
-common in practice."""
+"""Exports small networks with both exporters of PyTorch. Their inputs and outputs have the forms
+that are common in practice."""
 
 from collections.abc import Callable
 from pathlib import Path

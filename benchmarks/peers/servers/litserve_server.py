@@ -27,7 +27,7 @@ class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types 
         return self._work.decode(request)
 
     def batch(self, inputs: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
-        """Return the images unchanged, because the work stacks them itself."""
+        """Return the images unchanged, because `Work.scores` stacks them."""
         return inputs
 
     def predict(self, x: Any) -> Any:

@@ -97,8 +97,8 @@ class Model:
             self.scores([np.zeros(shape, np.uint8)] * n)
 
     def decode(self, image: Image.Image | bytes) -> NDArray[np.uint8]:
-        """Return the image's central square after resampling its shorter side to `resize`
-        pixels."""
+        """Resample the image so that its shorter side has `resize` pixels. Return its central
+        square."""
         opened = Image.open(io.BytesIO(image)) if isinstance(image, bytes) else image
         shorter, side, full = self._given.resize, self._given.side, opened.size
         resized = (shorter * full[0] // min(full), shorter * full[1] // min(full))

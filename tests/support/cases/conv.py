@@ -192,9 +192,9 @@ def size(numbers: Array) -> Array:
 
 
 def activated_bound(sum_: Array, error: Array, activation: Activation | None) -> Array:
-    """Return a bound on the error of activation(sum), if the error of the sum is at most `error`.
+    """Return a bound on the error of activation(sum). The error of the sum is at most `error`.
 
-    No activation is steeper than 1.5 or than its parameter a, whichever is larger.
+    The slope of an activation is at most 1.5 or its parameter a, whichever is larger.
     """
     steepest = max(1.5, abs(activation.a)) if activation else 1.0
     y = reference.activate(sum_, activation)

@@ -117,7 +117,8 @@ def _projected(by: TensorConv, precision: Precision) -> Iterator[KernelCase]:
 
 
 def _split(by: TensorConv, precision: Precision) -> Iterator[KernelCase]:
-    """Yield one layer with each tile, and another layer with the last tile."""
+    """Yield one layer with each tile, each with another split of the sums. Then yield another layer
+    with the last tile and unsplit sums."""
     at = at_precision(SPLIT_LAYER, precision)
     for split, tile in enumerate(by.blocks_of(at.problem), start=1):
         yield conv_case(at, ConvChoice(by, TileConfig(tile, split)))

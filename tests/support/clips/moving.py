@@ -79,9 +79,8 @@ def _placed(digit: Image.Image, x: float, y: float, side: float) -> NDArray[np.f
 def network(
     weights: Mapping[str, NDArray[np.float32]], about: Mapping[str, str]
 ) -> onnx.ModelProto:
-    """Return the network from `clip`, N×1×D×H×W, to `scores`, with weights as PyTorch names
-    them.
-    """
+    """Return the network from `clip`, N×1×D×H×W, to `scores`. `weights` have the names that PyTorch
+    gives them."""
     nodes, x = [], "clip"
     for number, _ in enumerate(FILTERS, 1):
         name = f"conv{number}"

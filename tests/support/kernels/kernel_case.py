@@ -58,10 +58,10 @@ class PlacedArray:
 
 @dataclass(frozen=True)
 class Check:
-    """Holds the inputs by operand, and the answer: `expected`, in float64, with an error of at most
-    `bound`.
+    """Holds the inputs by operand, and the answer. The answer is `expected`, in float64, with an
+    error of at most `bound`.
 
-    The answer is written at the places of `layout`. `in_place` names the operand whose memory y
+    `layout` states where the answer is in memory. `in_place` names the operand whose memory y
     replaces. The contents of `scratch` operands after the launch are not checked. `bound` does not
     include the rounding of y to its stored type.
     """
