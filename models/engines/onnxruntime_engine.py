@@ -36,7 +36,9 @@ from models.session import PIXELS, TENSORS, open_session, session_options
 if TYPE_CHECKING:
     from models.classifier import Classifier
 
-# Parallel images must take at most this fraction of the time, in the best of several tries.
+# A way to run images is clearly faster if it takes less than this fraction of another way's time,
+# in the best of several tries. Threads that wait for each other after every layer must be clearly
+# faster to be chosen, because they lose most when a server gives a core other work.
 _CLEARLY = 0.97
 _TRIES = 3
 
@@ -119,11 +121,12 @@ class OnnxRuntimeEngine:
     ONNX Runtime splits each layer across all threads, which synchronise after every layer. If
     another task, such as decoding, occupies a core, all threads wait for the delayed thread.
     Therefore the warm-up measures two alternatives. The first runs one image per thread in
-    parallel, which needs a second copy of the weights. The second runs every batch on one thread;
-    it is used if an image is quick, and one thread takes no longer than several.
+    parallel, which needs a second copy of the weights; it is used unless it is clearly slower. The
+    second runs every batch on one thread; it is used if an image is quick, and one thread takes no
+    longer than several.
 
-    A model that runs with its original nodes computes one image per run. If parallel threads are
-    faster, they run the images of a batch in parallel. Otherwise, `max_batch` becomes 1.
+    A model that runs with its original nodes computes one image per run. If the first alternative
+    is used, the images of a batch run in parallel. Otherwise, `max_batch` becomes 1.
 
     Engines of the same classifier share their single-threaded sessions, including the weights. A
     multi-threaded session and its threads belong to one engine.
@@ -146,10 +149,10 @@ class OnnxRuntimeEngine:
         """Open the engine. If `beside` is given, share its single-threaded sessions.
 
         `beside` is an engine of the same model before its warm-up. `warm_up` ends with `prove`.
-        `side_by_side` tells whether parallel images are faster, and `one_thread` whether one thread
-        is as fast as several. If either is None, `warm_up` measures it. `layers` lists the layers
-        of a quantized model that run on integers; if it is None, the first session counts them.
-        `exact` is passed to `open_session`.
+        `side_by_side` tells whether each thread runs its own images, and `one_thread` whether one
+        thread is as fast as several. If either is None, `warm_up` measures it. `layers` lists the
+        layers of a quantized model that run on integers; if it is None, the first session counts
+        them. `exact` is passed to `open_session`.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
@@ -191,7 +194,7 @@ class OnnxRuntimeEngine:
         computes = layers is None or layers.on_integers
         self.precision = model.precision if computes else Precision.FP32
         self._beside = ThreadPoolExecutor(max(1, threads - 1), "beside")  # no thread starts yet
-        self._side_by_side: ort.InferenceSession | None = None  # None if this is not faster
+        self._side_by_side: ort.InferenceSession | None = None  # None if this is not used
 
     @property
     def device(self) -> str:
@@ -250,10 +253,10 @@ class OnnxRuntimeEngine:
                 self._one_thread = self._is_as_fast_alone(single)
             if self._one_thread:
                 self._session = single
-            faster = self._settled
-            if faster is None:
-                faster = self._threads <= self.max_batch and self._is_faster_apart(single)
-            self._side_by_side = single if faster else None
+            apart = self._settled
+            if apart is None:
+                apart = self._threads <= self.max_batch and self._is_better_apart(single)
+            self._side_by_side = single if apart else None
         if self._side_by_side is None:
             self._beside.shutdown()
             if self._one_by_one:
@@ -273,16 +276,21 @@ class OnnxRuntimeEngine:
             alone.append(_seconds(run_alone))
         return min(alone) < _QUICK_S and min(alone) * _CLEARLY <= min(together)
 
-    def _is_faster_apart(self, single: ort.InferenceSession) -> bool:
-        """Return whether a batch runs faster with one thread per image. The batch has one image for
-        each thread."""
+    def _is_better_apart(self, single: ort.InferenceSession) -> bool:
+        """Return whether each thread should run images of its own.
+
+        If a layer uses all threads otherwise, that way has to be clearly faster to be kept. If a
+        batch uses one thread otherwise, own images have to be clearly faster. The measured batch
+        has one image for each thread.
+        """
         images = np.zeros((self._threads, *self._image_shape), np.uint8)
         side_by_side = partial(self._run_side_by_side, single, images, self._outputs())
         together, apart = [], []
         for _ in range(_TRIES):
             together.append(_seconds(partial(self.run, images)))
             apart.append(_seconds(side_by_side))
-        return min(apart) < _CLEARLY * min(together)
+        enough = _CLEARLY if self._one_thread else 1 / _CLEARLY
+        return min(apart) < enough * min(together)
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         """Return the scores of N pixels or tensors. Raises EngineError if their shape is wrong.
