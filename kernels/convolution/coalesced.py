@@ -125,10 +125,11 @@ class CoalescedConfig:
     """Sets the tile, the part of a filter that one block sums, and the way in which partial sums
     are added.
 
-    A block sums `taps` of a filter's taps over one of `strips` parts of the channels, and so
-    computes one plane of partial sums. With one tap per block and one strip, there are R·S planes,
-    as in the paper. A second launch adds the planes; it is the paper's second stage. If `fused`,
-    there is no second launch, and the last block of each tile adds the planes.
+    The channels are divided into `strips` parts, and the taps of a filter into parts of `taps`
+    (rows × columns). A block sums one part of the taps over one part of the channels, which gives
+    one plane of partial sums. With one tap per block and one strip, there are R·S planes, as in the
+    paper. A second launch adds the planes; it is the paper's second stage. If `fused`, there is no
+    second launch, and the last block of each tile adds the planes.
     """
 
     tile: CoalescedTile
@@ -158,8 +159,8 @@ class CoalescedConv:
     name: str = "coalesced"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all problems except 2-D kernels of 1×1, 3×3 or 5×5 at stride 1 and dilation 1 in
-        one group."""
+        """Refuse all problems except 2-D problems with a kernel of 1×1, 3×3 or 5×5, stride 1,
+        dilation 1 and one group."""
         return (
             not_float(problem)
             or after_prologue(problem)
@@ -172,7 +173,7 @@ class CoalescedConv:
         )
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N K P Q C R S, where taps that read padding count too."""
+        """Return N K P Q C R S. Taps that read padding count, too."""
         return problem.macs
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
@@ -348,8 +349,8 @@ def tiles(problem: ConvProblem, tile: CoalescedTile) -> int:
 
 
 def _strips(problem: ConvProblem, tile: CoalescedTile) -> tuple[int, ...]:
-    """Return the numbers of parts into which the channels may be split, in ascending order. With
-    each further number, a block has fewer chunks."""
+    """Return the numbers of parts into which the channels may be split, in ascending order. Leave
+    out numbers that do not reduce the chunks of a block."""
     chunks = ceil(problem.c / tile.chunk)
     by_chunks = {ceil(chunks / strips): strips for strips in reversed(_STRIPS) if strips <= chunks}
     return tuple(reversed(by_chunks.values()))

@@ -76,7 +76,7 @@ class DepthwiseConv:
         return wrong_axes(problem, 2) or not_floating(problem) or after_prologue(problem)
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N K P Q R S, where taps that read padding count too."""
+        """Return N K P Q R S. Taps that read padding count, too."""
         return problem.macs
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
@@ -133,7 +133,7 @@ class DepthwiseConv:
         return 0
 
     def filter_form(self, problem: ConvProblem, config: DepthwiseConfig) -> str:  # noqa: ARG002  (one layout serves all)
-        """Return the name of the only layout, which serves all configurations and any N."""
+        """Return the name of the layout, which is the same for all configurations and any N."""
         return f"taps x filters, {problem.precision.stored}"
 
     def prepare_filter(
@@ -224,6 +224,7 @@ class DepthwiseConv:
 
 
 def _steps(problem: ConvProblem, config: DepthwiseConfig) -> int:
-    """Return how many threads have work: one per run of outputs and vector of channels."""
+    """Return how many threads have work. Each of them computes one run of outputs, for one vector
+    of channels."""
     p, q = problem.window.output
     return problem.n * p * -(-q // config.run) * -(-problem.k // VECTOR)

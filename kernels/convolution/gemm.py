@@ -45,8 +45,7 @@ class GemmConv(FloatGemm):
 
 
 def _prologue_not_in_float(problem: ConvProblem) -> str | None:
-    """Refuse a prologue at precisions of tensor cores, because their kernel supports no
-    prologue."""
+    """Refuse a prologue at TF32 and 3×TF32, because their kernel does not support it."""
     if problem.prologue is None or problem.precision is Precision.FP32:
         return None
     return f"the prologue {problem.prologue} in {problem.precision.value}; supported: fp32"

@@ -123,8 +123,8 @@ TILES = (
 
 
 def unit(problem: ConvProblem) -> int:
-    """Return how many channels are copied at once. These are 16 bytes, or 8 bytes for float16
-    pixels whose channels do not fill whole vectors of 16 bytes."""
+    """Return how many channels are copied at once: 16 bytes of channels, or 8 bytes if float16
+    pixels do not consist of whole vectors of 16 bytes."""
     wide = 16 // problem.precision.stored.itemsize
     if problem.precision is Precision.INT8:
         return wide
@@ -151,7 +151,7 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
     """Channels that a thread writes at once."""
 
     def blocks_of(self, problem: ConvProblem) -> tuple[T, ...]:
-        """Return the tiles to choose from for the problem."""
+        """Return the tiles that can be chosen for the problem."""
         raise NotImplementedError
 
     def multiplications(self, problem: ConvProblem) -> int:
@@ -282,7 +282,7 @@ class FloatGemm(ImplicitGemm[Tile]):
         )
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[Tile]) -> str:  # noqa: ARG002  (one layout serves all)
-        """Return the name of the only layout, which serves all configurations and any N."""
+        """Return the name of the layout, which is the same for all configurations and any N."""
         return FILTER_FORM.format(groups=problem.groups)
 
     def prepare_filter(

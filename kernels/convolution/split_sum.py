@@ -47,8 +47,8 @@ class TileConfig(Generic[Tile]):
     """Sets the tile of outputs, and the number of blocks (`split`) that compute parts of its sums.
 
     If `cluster`, these blocks form a cluster, which adds the parts in its shared memory. If
-    `together` is 2 or 4, blocks of that many tiles form a cluster, and copy the data that they
-    share only once.
+    `together` is 2 or 4, blocks of that many tiles form a cluster, and shared data is copied only
+    once.
     """
 
     tile: Tile

@@ -123,8 +123,8 @@ class TensorConv(ImplicitGemm[TensorTile]):
 
     @override
     def blocks_of(self, problem: ConvProblem) -> tuple[TensorTile, ...]:
-        """Return the tiles to choose from. A tile's chunks have the same number of bytes at every
-        precision."""
+        """Return the tiles that can be chosen. A tile's chunks have the same number of bytes at
+        every precision."""
         bk = ROW_BYTES // problem.precision.stored.itemsize
         splits = problem.precision is Precision.TF32X3
         return tuple(replace(tile, bk=bk) for tile in (SPLITTING_TILES if splits else TENSOR_TILES))
@@ -219,12 +219,12 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return config.tile.bm + config.tile.bn
 
     def bytes_of_row(self, problem: ConvProblem, chunks: int) -> int:  # noqa: ARG002  (whole chunks)
-        """Return the bytes that a block copies of one row (a pixel or a filter) for `chunks`
-        chunks."""
+        """Return the number of bytes of one row (a pixel or a filter) in `chunks` chunks, which a
+        block copies."""
         return ROW_BYTES * chunks
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> str:  # noqa: ARG002  (one layout serves all tiles)
-        """Return the name of the only layout, which serves all configurations and any N."""
+        """Return the name of the layout, which is the same for all configurations and any N."""
         return f"{problem.groups} x filters x taps x channels, {problem.precision.value}"
 
     def prepare_filter(

@@ -122,7 +122,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         )
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N K P Q C R S, where taps that read padding count too."""
+        """Return N K P Q C R S. Taps that read padding count, too."""
         return problem.macs
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
@@ -215,7 +215,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         return self._tables(problem, config) + tables + 8 * config.tile.bm
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> str:  # noqa: ARG002  (one layout serves all tiles)
-        """Return the name of the only layout, which serves all configurations and any N."""
+        """Return the name of the layout, which is the same for all configurations and any N."""
         taps = "pairs of taps" if paired(problem) else "taps"
         return f"filters x slices x {taps} x channels, {problem.precision.value}"
 

@@ -85,8 +85,8 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
     Like WinogradConv, it implements algorithm 1 of Lavin & Gray 2015. The transformed data and
     filter are rounded to float16; transforms, products and sums are float32. The numbers of the
     transformed data may be 4 times as large as the numbers of x. Therefore the transformed data is
-    divided by 4 and the filter is multiplied by 4; otherwise a finite x might become infinite. The
-    division costs bits of numbers below 2^-12, which adds an error of at most 2^-23. A NaN or an
+    divided by 4 and the filter is multiplied by 4; otherwise a finite x might become infinite.
+    Numbers below 2^-12 lose bits in the division, which adds an error of at most 2^-23. A NaN or an
     infinity in x may turn all outputs of the tiles that read it into NaN.
     """
 
@@ -100,7 +100,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         return f"tensor {self._winograd.name}"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all problems except r×r kernels in fp16 at stride 1 and dilation 1 in one
+        """Refuse all problems except fp16 problems with an r×r kernel, stride 1, dilation 1 and one
         group."""
         return not_half(problem) or self._winograd.misfit(problem)
 

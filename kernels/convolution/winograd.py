@@ -101,8 +101,8 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
 
     For each tile, Y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A, where the products are summed over C before the
     inverse transform. Sources: Lavin & Gray 2015, section 4.1, equation 8 and algorithm 1, and
-    section 4.3 for F(4×4, 3×3); Lan et al. 2017, section 3.2, for 3-D. WinogradConv runs stride 1,
-    dilation 1, one group and any padding. One launch computes all three stages. A NaN or an
+    section 4.3 for F(4×4, 3×3); Lan et al. 2017, section 3.2, for 3-D. WinogradConv supports stride
+    1, dilation 1, one group and any padding. One launch computes all three stages. A NaN or an
     infinity in x turns all outputs of the tiles that read it into NaN.
     """
 
@@ -147,8 +147,8 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         return (1,) * (3 - len(along)) + along
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all problems except float32 kernels of size r along every axis at stride 1 and
-        dilation 1 in one group."""
+        """Refuse all problems except float32 problems with a kernel of size r along every axis,
+        stride 1, dilation 1 and one group."""
         return not_float(problem) or self.misfit(problem)
 
     def misfit(self, problem: ConvProblem) -> str | None:

@@ -112,8 +112,8 @@ class NonfusedWinogradConv:
         return f"{self._winograd.name} non-fused"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all problems except kernels of size r along every axis at stride 1 and dilation 1
-        in one group."""
+        """Refuse all problems except problems with a kernel of size r along every axis, stride 1,
+        dilation 1 and one group."""
         return not_floating(problem) or self._winograd.misfit(problem)
 
     def arithmetic(self, problem: ConvProblem) -> Precision:

@@ -60,8 +60,7 @@ which each device makes its own 128 bytes."""
 class Trigger(Enum):
     """Names the point at which a kernel lets the next launch begin (kernels/src/dependent.cuh).
 
-    The value is the value of the macro TRIGGER. A block that has ended also lets the next launch
-    begin.
+    The macro TRIGGER has the same value. A block that has ended also lets the next launch begin.
     """
 
     START = 0

@@ -54,7 +54,7 @@ class Launch:
 
     @property
     def elements(self) -> dict[str, str]:
-        """Return the C++ type of each operand as the kernel declares it: name → "float", "Half"."""
+        """Return the C++ type of each operand, such as "float" or "Half", by the operand's name."""
         named = {name.upper(): value for name, value in self.instantiation.arguments}
         return {
             operand: str(named.get(declared.element, declared.element))
@@ -64,7 +64,7 @@ class Launch:
 
     @property
     def writes(self) -> frozenset[str]:
-        """Return the operands that the kernel may write: those with a pointer that is not const."""
+        """Return the operands that the kernel may write. Their pointers are not const."""
         return frozenset(operand for operand, declared in self._named() if declared.written)
 
     @property
@@ -122,7 +122,8 @@ def instantiate(
     /,
     **arguments: TemplateArgument,
 ) -> Instantiation:
-    """Return a kernel template with its arguments, which must be in the order of its parameters."""
+    """Return a kernel template with its arguments, which must have the order of the template's
+    parameters."""
     return Instantiation(source, kernel, tuple(arguments.items()), architectures=architectures)
 
 

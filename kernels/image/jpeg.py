@@ -95,7 +95,7 @@ class UnsuitableError(ValueError):
 @unique
 class Flag(IntFlag):
     """Lists the reasons why a device stops decoding an image and leaves it to the host. The numbers
-    are those of `Flag` in jpeg.cuh."""
+    are the same as in jpeg.cuh."""
 
     BAD_CODE = 1
     BITS_MISSING = 2

@@ -36,7 +36,7 @@ Bytes = NDArray[np.uint8]
 
 @unique
 class Kind(IntEnum):
-    """Lists the kinds of images. The numbers are those of `Kind` in place.cuh.
+    """Lists the kinds of images. The numbers are the same as in place.cuh.
 
     A batch has a kind too. Its launches support images of this kind, and of all kinds that are
     listed before this kind.

@@ -73,9 +73,9 @@ def taps_by_channels_by_filters(weight: Filter, problem: ConvProblem) -> Filter:
 
 
 def vectors_in(*tensors: Pixels, width: int = VECTOR) -> bool:
-    """Return whether channels can be loaded as vectors of `width` numbers: every pixel of every
-    tensor begins at a multiple of `width`. The number of channels need not be a multiple, because
-    the rest of the last vector belongs to the same pixel."""
+    """Return whether channels can be loaded as vectors of `width` numbers. For this, every pixel of
+    every tensor must begin at a multiple of `width`. The number of channels need not be a multiple
+    of `width`, because the rest of the last vector belongs to the same pixel."""
     return all(tensor.pitch % width == tensor.offset % width == 0 for tensor in tensors)
 
 

@@ -142,9 +142,10 @@ def in_vector(problem: ConvProblem) -> int:
 def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
     """Return the offset of each vector of a slice, in the order of the kernel's table.
 
-    An offset is the number of bytes from the start of a window to the vector, or to the vector of
-    zeros. An mma reads two vectors, so a chunk has 4 pairs of vectors. In both offsets of a pair,
-    the lowest two bits say which of the two vectors have a second pixel outside the window.
+    An offset is the number of bytes from the start of a window to the vector. If the vector is
+    padding, it is the offset of the vector of zeros. An mma reads two vectors, so a chunk has 4
+    pairs of vectors. In both offsets of a pair, the lowest two bits say which of the two vectors
+    have a second pixel outside the window.
     """
 
     def offset(vector: int) -> int:
@@ -182,8 +183,8 @@ def slices_of(problem: ConvProblem) -> Slices:
 def patch_of(problem: ConvProblem, outputs: int) -> Patch:
     """Return the patch that a block reads.
 
-    Its region has at most `outputs` outputs. The returned patch covers the images with the fewest
-    regions. If several patches do so, the returned patch has the fewest pixels.
+    The region of a patch has at most `outputs` outputs. The returned patch covers the images with
+    the fewest regions. If several patches do so, the returned patch has the fewest pixels.
     """
     place_bytes = slices_of(problem).place_bytes
     return _smallest(problem.window, problem.n, _pair(problem), place_bytes, outputs)

@@ -21,7 +21,7 @@ def prologue_arguments(prologue: Prologue | None) -> dict[str, Value]:
     """Return the kernel's arguments for a prologue: the operands scale and shift, epsilon, and the
     activation's parameters.
 
-    Without a prologue scale and shift are 0.
+    Without a prologue, scale and shift are 0.
     """
     activation = activation_arguments(prologue.activation if prologue else None)
     return {

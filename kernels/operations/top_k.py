@@ -1,4 +1,5 @@
-"""Launches kernels/src/top_k.cu, which computes the results of each image that the host reads."""
+"""Launches kernels/src/top_k.cu, which ranks each image's scores and writes the results for the
+host."""
 
 from dataclasses import dataclass
 from enum import Enum, unique

@@ -61,7 +61,7 @@ def after_prologue(problem: ConvProblem) -> str | None:
 
 
 def projecting(problem: ConvProblem) -> str | None:
-    """Refuse a problem that adds a projection."""
+    """Refuse a problem with a projection."""
     return "a projection; supported: none" if problem.projection else None
 
 

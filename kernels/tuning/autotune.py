@@ -67,8 +67,9 @@ class Search:
     """Sets which candidates are measured: the `top` candidates with the lowest estimated cost, or
     all candidates if `top` is None.
 
-    Many runs are timed only of the `finalists` fastest candidates, and of the fastest candidate of
-    each algorithm. If `anew`, measurements in the store are repeated.
+    All of them are timed in a few runs. The `finalists` fastest candidates, and the fastest
+    candidate of each algorithm, are then timed in many runs. If `anew`, measurements in the store
+    are repeated.
     """
 
     top: int | None = TOP_CANDIDATES
@@ -160,8 +161,8 @@ def _untimed(candidates: Candidates, known: Outcomes, search: Search) -> list[st
 
 
 def _untriggered(candidates: Candidates, known: Outcomes) -> list[str]:
-    """Return a list. It contains the name of the winner if the winner's best trigger is not known
-    yet, and otherwise nothing."""
+    """Return a list with the winner's name if the winner's best trigger is still unknown. Otherwise
+    return an empty list."""
     winners = [name for name, _ in ranking(known)[:1] if name in candidates]
     return [name for name in winners if known[name].trigger is None]
 

@@ -230,8 +230,8 @@ def _y_shape(problem: ConvProblem) -> tuple[int, ...]:
 
 
 class _Room:
-    """Holds one block of device memory. If a larger block is needed, it replaces the block and is
-    filled again."""
+    """Holds one block of device memory. If more memory is needed, the block is replaced by a larger
+    block, which is then filled."""
 
     def __init__(
         self,

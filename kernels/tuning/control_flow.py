@@ -73,8 +73,8 @@ def path(
     *,
     leaving: bool = False,
 ) -> list[int]:
-    """Return the path of the largest weight from a loop's first to its last instruction. It passes
-    once through each inner loop on its way.
+    """Return the path of the largest weight from a loop's first to its last instruction. Each inner
+    loop on the path is taken once.
 
     The weight of a path is the sum of the weights of its instructions; `weight` gets the index of
     an instruction. If `leaving`, a path may also end at any EXIT.

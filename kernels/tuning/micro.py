@@ -97,8 +97,8 @@ class Laboratory:
         return lambda stream: run(stream, 0)
 
     def us(self, *runs: Callable[[Stream], None]) -> float:
-        """Time `runs`, of which each copy in a graph takes the next. Return the median time of one
-        run in µs. Raises DeviceError."""
+        """Time the functions `runs`, which the copies in a graph call in turn. Return the median
+        time of one call in µs. Raises DeviceError."""
 
         def run(stream: Stream, index: int) -> None:
             runs[index](stream)
@@ -124,8 +124,8 @@ def laboratory(device: Device, effort: Effort) -> Iterator[Laboratory]:
 
 
 def measure_cache(at: Laboratory) -> list[Reading]:
-    """Time launches in which each block reads CACHE_BYTES: launches of one block, and of as many
-    blocks as 1/4, 1/2 and all of the multiprocessors."""
+    """Time launches in which each block reads CACHE_BYTES. The launches have 1 block, and then 1/4,
+    1/2 and 1 times as many blocks as there are multiprocessors."""
     every = at.multiprocessors
     return [
         Reading(

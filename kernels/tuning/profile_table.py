@@ -79,7 +79,7 @@ def _profiles() -> Mapping[tuple[str, str], StaticProfile]:
 
 
 def read() -> tuple[str, Table]:
-    """Return the name of the compiler whose code the table profiles, and the table."""
+    """Return the name of the compiler of the profiled kernels, and the table."""
     header, *lines = TABLE.read_text(encoding="utf-8").splitlines()
     made_with, _, *columns = header.split("\t")
     rows = (line.split("\t") for line in lines)
@@ -97,7 +97,7 @@ def write(compiler: str, table: Table) -> None:
 
 
 def row_of(profile: StaticProfile) -> Row:
-    """Return a profile as the table's cells by column."""
+    """Return the cells of a profile's row, by column."""
     stretches = {name: getattr(profile, name) for name in _STRETCHES}
     return {
         "registers": str(profile.registers),

@@ -4,7 +4,7 @@ limits a kernel's speed.
 A change of the kernels or of the compiler changes the table. Check the difference and commit it:
 
     python -m kernels.tuning.profiles                    # all rows
-    python -m kernels.tuning.profiles linear.cu          # rows of some sources
+    python -m kernels.tuning.profiles linear.cu          # rows of given sources
 """
 
 import sys

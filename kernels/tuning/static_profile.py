@@ -160,7 +160,7 @@ class StaticProfile:
 
     @property
     def tensor_cycles(self) -> float:
-        """Return the cycles for which one iteration of a warp occupies a tensor core."""
+        """Return the number of cycles in which one iteration of a warp occupies a tensor core."""
         return sum(
             _MULTIPLIES[name] * count * (MMA if name == "tensor" else 1)
             for name, count in self.loop.items()

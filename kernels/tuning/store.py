@@ -61,8 +61,8 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Holds times in µs. For `warm`, all operands are in the second-level cache. For `cold`, none
-    are."""
+    """Holds times in µs. For `warm`, all operands are in the second-level cache. For `cold`, no
+    operand is in this cache."""
 
     warm: Timing
     cold: Timing
@@ -201,7 +201,7 @@ def _text(measurements: Measurements) -> str:
 
 
 def _fields(outcome: Outcome) -> dict[str, Any]:
-    """Return those fields of an outcome that are set. Times are rounded to the nanosecond."""
+    """Return the fields of an outcome that are not None. Times are rounded to the nanosecond."""
     fields: dict[str, Any] = {}
     if outcome.screened_us is not None:
         fields["screened_us"] = round(outcome.screened_us, 3)

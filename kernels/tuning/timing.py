@@ -63,8 +63,8 @@ class Copies:
     """Holds captured copies of some work, which can be timed any number of times.
 
     `run(stream, i)` enqueues the work on operand set i of `sets`. The addresses of the sets must
-    not change. The work first runs once on set 0, so that errors occur before the capture. By
-    default, `capture` is the method of the device. Raises DeviceError.
+    not change. The work first runs once on set 0, so that errors occur before the capture.
+    `capture` replaces the device's own method of capturing. Raises DeviceError.
     """
 
     def __init__(
@@ -205,11 +205,11 @@ def graph_sizes(sets: int, copies: int) -> list[int]:
 def sets_needed(
     nbytes: int, reuse_bytes: int = REUSE_BYTES, *, copies: int = COPIES, replays: int = REPLAYS
 ) -> int:
-    """Return the number of operand sets of `nbytes` each that must be used in turn, so that at
-    least `reuse_bytes` of other data are used between two uses of a set.
+    """Return the number of operand sets of `nbytes` each for a cold cache. At least `reuse_bytes`
+    of other data are used between two uses of a set.
 
-    There are at most as many sets as runs (including one warm-up graph), because then no set is
-    used twice.
+    The number is at most the number of runs (including one warm-up graph). With one set per run, no
+    set is used twice.
     """
     return min(reuse_bytes // nbytes + 2, copies * (replays + 1))
 

@@ -13,7 +13,7 @@ product becomes filtering:
 
     Aᵀ[j][i] = aᵢʲ                                the last column is (0, ..., 0, 1)
     G[i][k]  = aᵢᵏ / fᵢ, fᵢ = Π_{j≠i} (aᵢ - aⱼ)   the last row is (0, ..., 0, 1)
-    Bᵀ[i]    = coefficients of M(x) / (x - aᵢ)    the last row is those of M(x) = Π_i (x - aᵢ)
+    Bᵀ[i]    = coefficients of M(x) / (x - aᵢ)    the last row has M(x) = Π_i (x - aᵢ)
 
 A row of G may be multiplied by a number if the same row of Bᵀ, or the same column of Aᵀ, is divided
 by that number. As in the papers, all factors 1 / fᵢ are in G, which is applied only once per

@@ -188,8 +188,8 @@ def _is_binary(c: Fraction) -> bool:
 
 
 def _without_copies(steps: Steps) -> Steps:
-    """Return the steps without those shared values that are 0 or a multiple of only one other
-    value."""
+    """Remove shared values that are 0, or a multiple of only one other value. Return the remaining
+    steps."""
     result = dict(steps)
     while True:
         copies = [v for v, terms in result.items() if v.kind is Kind.SHARED and len(terms) < 2]

@@ -66,8 +66,8 @@ def tiles(x: Array, problem: ConvProblem, matrices: WinogradMatrices) -> Array:
 
 
 def products(u: Array, v: Array) -> Array:
-    """Return M, N×K×⌈P/m⌉×⌈Q/m⌉×alpha×alpha, from U, K×C×alpha×alpha, and V,
-    N×C×⌈P/m⌉×⌈Q/m⌉×alpha×alpha.
+    """Multiply U (K×C×alpha×alpha) by V (N×C×⌈P/m⌉×⌈Q/m⌉×alpha×alpha). Return M
+    (N×K×⌈P/m⌉×⌈Q/m⌉×alpha×alpha).
 
     For each xi and nu, M is a matrix product, summed over C (equations 12 and 13).
     """
