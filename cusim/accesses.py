@@ -7,8 +7,8 @@ Rules of shared memory, which has 32 banks of 4 bytes:
 
 - At most 4 bytes per lane: the number of wavefronts is the largest number of different words in one
   bank (CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x and later).
-- 8 bytes per lane: half a warp at a time. 16 bytes per lane: a quarter of a warp. A wavefront
-  returns 128 bytes.
+- 8 bytes per lane: half a warp is served at a time. 16 bytes per lane: a quarter of a warp is
+  served at a time. A wavefront returns 128 bytes.
 - Loads of 8 and 16 bytes serve twice as many lanes at once if lanes l and l ^ 1, or l and l ^ 2,
   have the same address, for all active l. The source is an engineer of NVIDIA, for compute
   capability 7.x: forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228. Later
@@ -33,7 +33,7 @@ SECTOR = 32
 
 
 class Access(IntEnum):
-    """Lists the kinds of access. The numbers are those of runtime/accesses.h."""
+    """Lists the kinds of access. The numbers are the same as in runtime/accesses.h."""
 
     LOAD = 0
     STORE = 1
@@ -77,8 +77,8 @@ class Instruction:
 
     @property
     def least(self) -> float:
-        """Return the average number of wavefronts or sectors that the instruction would need at
-        least, to access the same number of distinct bytes."""
+        """Return the least number of wavefronts or sectors in which the accessed bytes fit, on
+        average."""
         return self._mean(least_wavefronts) if self.shared else self._mean(least_sectors)
 
     @property
@@ -108,8 +108,8 @@ def wavefronts(addresses: Addresses, size: int, access: Access) -> int:
 
 
 def least_wavefronts(addresses: Addresses, size: int, access: Access) -> int:
-    """Return the number of wavefronts that an instruction needs at least, to access the same number
-    of distinct bytes. A load of 16 bytes per lane needs at least 2."""
+    """Return the least number of wavefronts in which the distinct bytes at `addresses` fit. A load
+    of 16 bytes per lane needs at least 2."""
     least = -(-_distinct(addresses) * size // ROW)
     return max(least, size // 8, 1) if access is Access.LOAD else max(least, 1)
 
@@ -121,8 +121,7 @@ def sectors(addresses: Addresses, size: int, _access: Access) -> int:
 
 
 def least_sectors(addresses: Addresses, size: int, _access: Access) -> int:
-    """Return the number of sectors that an instruction needs at least, to access the same number of
-    distinct bytes."""
+    """Return the least number of sectors in which the distinct bytes at `addresses` fit."""
     return -(-_distinct(addresses) * size // SECTOR)
 
 

@@ -3,9 +3,9 @@
     CusimDevice ─ build ─ g++ ─ a kernel's library ──┐
           └────── process ─ socket, shared memory ───┴─ the simulator's process (runtime/)
 
-If a kernel does what is undefined on a GPU, the simulator raises an error, or the result is NaN.
-Examples are reads of memory that was never written, addresses outside a buffer, a missing wait for
-a copy, and a barrier that not all threads reach.
+If the behaviour of a kernel is undefined on a GPU, the simulator raises an error, or the result is
+NaN. Examples are reads of memory that was never written, addresses outside a buffer, a missing wait
+for a copy, and a barrier that not all threads reach.
 """
 
 import struct
@@ -292,9 +292,9 @@ class CusimDevice:
         copies: list[CusimBuffer],
         ahead: bool,
     ) -> None:
-        """Begin a launch. `ahead` says whether it begins before earlier launches have run. In this
-        case, copy each buffer that it reads through `const T* __restrict__`, so that it reads the
-        present data."""
+        """Begin a launch. If `ahead`, earlier launches have not run yet. The launch's loads through
+        `const T* __restrict__` do not wait for them. So copy the buffers behind these pointers, and
+        let the launch read the copies, which earlier launches do not change."""
         if ahead:
             unordered = self._unordered[kernel.function]
             arguments = [

@@ -1,5 +1,5 @@
-"""Runs the simulator's process, and exchanges the messages with it that runtime/protocol.h
-defines."""
+"""Runs the simulator's process and exchanges messages with it. The messages are defined in
+runtime/protocol.h."""
 
 import mmap
 import os
@@ -19,7 +19,7 @@ from cusim.build import Build
 
 
 class Request(IntEnum):
-    """Lists the requests to the simulator. The numbers are those of runtime/protocol.h."""
+    """Lists the requests to the simulator. The numbers are the same as in runtime/protocol.h."""
 
     LOAD = 1
     ALLOCATE = 2
@@ -29,7 +29,7 @@ class Request(IntEnum):
 
 
 class Status(IntEnum):
-    """Lists the simulator's answers. The numbers are those of runtime/protocol.h."""
+    """Lists the simulator's answers. The numbers are the same as in runtime/protocol.h."""
 
     DONE = 0
     REFUSED = 1

@@ -1,4 +1,4 @@
-"""Counts by source line, in the simulator, what a kernel's memory accesses would cost on a GPU.
+"""Counts the cost of a kernel's memory accesses on a GPU, by source line, in the simulator.
 
 python -m cusim.profile                          lists the choices
 python -m cusim.profile "direct 64x64x16"        prints a table of a choice's lines
