@@ -5,10 +5,10 @@
     python -m benchmarks.exporters record [FOLDER]
 
 `export` installs a pinned version of each exporter in a separate environment. Each exporter writes
-its models. Its own pipeline classifies the demo page's photographs, and these answers are written
-too. `check` lets Convoy classify the same photographs, without any flag, and writes
-docs/exporters.md. Its exit status is 1 if an answer is wrong and Convoy did not warn. `record`
-copies the small models to the tests.
+models. The exporter's own pipeline classifies the demo page's photographs, and the answers are
+written next to the models. `check` lets Convoy classify the same photographs, without any flag, and
+writes docs/exporters.md. Its exit status is 1 if an answer is wrong and Convoy did not warn.
+`record` copies the small models to the tests.
 """
 
 import argparse

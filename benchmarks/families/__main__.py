@@ -5,14 +5,14 @@ counts their launches.
     python -m benchmarks.families check [FOLDER] [--family NAME]... [--no-plans] [--simulate]
     python -m benchmarks.families table
 
-Exports 65 small networks from families of timm and Ultralytics with both exporters of PyTorch, for
-batch size 1 and for any batch size, and checks these files with Convoy. `export` needs torch, timm
-and onnxscript, and ultralytics for YOLO. Rows are added to benchmarks/results/families.jsonl; the
-models stay in FOLDER, outside the repository. Plans and their estimates take most of the time, and
---no-plans omits both. Then a file's row has only the error of its scores, and says whether Convoy's
-kernels can run the file. If they cannot, the row names the node that prevents this. --simulate runs
-the newest export of each named family on Convoy's kernels, simulated on the CPU. Each export takes
-minutes.
+`export` exports 65 small networks from families of timm and Ultralytics. It uses both exporters of
+PyTorch, for batch size 1 and for any batch size. It needs torch, timm and onnxscript, and
+ultralytics for YOLO. The models stay in FOLDER, outside the repository. `check` checks these files
+with Convoy, and adds rows to benchmarks/results/families.jsonl. Plans and their estimates take most
+of the time, and --no-plans omits both. Then a file's row has only the error of its scores, and says
+whether Convoy's kernels can run the file. If they cannot, the row names the node that prevents
+this. --simulate runs the newest export of each named family on Convoy's kernels, simulated on the
+CPU. Each export takes minutes.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Checks whether Convoy loads each exported network. Counts the network's launches, and measures
 its errors.
 
-An error is the largest difference from PyTorch's scores, relative to the image's largest score. The
-error of a network is measured three times. ONNX Runtime runs the model file, then ONNX Runtime runs
-the loader's normal form, and then Convoy's engine runs on the simulator.
+An error is the largest difference from PyTorch's scores, relative to the image's largest score. It
+is measured for three computations: the model file in ONNX Runtime, the loader's normal form in ONNX
+Runtime, and Convoy's engine on the simulator.
 """
 
 from collections.abc import Iterator, Sequence

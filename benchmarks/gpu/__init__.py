@@ -1,2 +1,2 @@
-"""Proves and measures Convoy on a GPU, for "Compared with other servers" in README and for
-docs/gpu-day.md."""
+"""Proves that Convoy computes correctly on a GPU, and measures it there. The results are for
+"Compared with other servers" in README and for docs/gpu-day.md."""

@@ -53,8 +53,8 @@ def python(
 
 
 def enter(arguments: Sequence[str], carried: Path = CARRIED) -> None:
-    """If packages were carried and this process does not import from them yet, replace this process
-    by a Python that does."""
+    """If packages were carried and this process does not import from them yet, replace it by a
+    Python process that does."""
     command = python(carried)
     added = f"PYTHONPATH={carried / SITE}"
     if added in command and str(carried / SITE) not in sys.path:

@@ -186,7 +186,7 @@ def errors(
     sampled: bool = False,
     seed: int = 0,
 ) -> dict[str, tuple[ConvChoice, Error]]:
-    """Run every variant for a layer, and return its choice and its errors.
+    """Run every variant for a layer. Return the choice and the errors of each variant.
 
     The variants are chosen for a device with the properties `facts`. If `sampled`, the errors are
     measured on a sample instead of the whole layer. If `only` is given, only these variants are

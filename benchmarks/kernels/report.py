@@ -67,7 +67,8 @@ def compare(rows: Iterable[Row], layers: Sequence[Layer], n: int, cache: str) ->
 
 
 def summarise(comparisons: Sequence[Comparison], layers: int) -> Summary:
-    """Sum up the comparisons, at least one, of a suite that has `layers` layers."""
+    """Sum up the comparisons of a suite that has `layers` layers. There must be at least one
+    comparison."""
     speedups = [comparison.speedup for comparison in comparisons]
     won = [speedup for speedup in speedups if speedup > 1]
     us, best_us = (

@@ -1,4 +1,4 @@
-"""Lists the layers to measure, in whole sets of convolutions from the papers.
+"""Lists the layers to measure. They are complete sets of convolutions from the papers.
 
     vgg-e   Lavin & Gray 2015, table 3: the 3×3 layers of VGG network E
     cuconv  Jordà et al. 2021 (cuConv), section 4: every 1×1, 3×3 and 5×5 layer at stride 1 of

@@ -349,7 +349,7 @@ def _warm_up(
 ) -> None:
     """Check the answers, and send requests until the server stops closing connections.
 
-    Ray restarts HAProxy shortly after its first answer. This restart closes open connections.
+    Ray restarts HAProxy shortly after the first answer. This restart closes open connections.
     """
     for last in (*[False] * (_WARM_UPS - 1), True):
         try:

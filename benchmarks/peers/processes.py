@@ -137,9 +137,10 @@ def running(
     ready: Callable[[Address], bool],
     start_s: float = START_S,
 ) -> Iterator[Running]:
-    """Yield a server once `ready` says that it answers. End the server and its children afterwards.
+    """Start a server, and yield it once `ready` says that it answers. End the server and its
+    children after the block.
 
-    Its output and its home directory are below `folder`.
+    The server's output and its home directory are below `folder`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log"

@@ -12,11 +12,11 @@ megapixels. The exit status is 0 only if no answer was lost, belonged to another
 status 5xx, and if the server's own counters agree. Also, memory, threads and open files must not
 have grown, and SIGTERM must end the server with status 0.
 
-With `--swaps S` the model changes every S seconds. Half of the requests are V2 requests, over HTTP
-and gRPC in turn. Each of their answers must have the scores, or the embedding, of the version that
-it names. Every third version has wrong scores, and the server must refuse it. The load is two
-fifths of the capacity, because reading, converting and comparing a version occupies a core for
-seconds.
+With `--swaps S` the model changes every S seconds. Half of the requests are V2 requests,
+alternately over HTTP and gRPC. Each of their answers must have the scores, or the embedding, of the
+version that it names. Every third version has wrong scores, and the server must refuse it. The load
+is two fifths of the capacity, because reading, converting and comparing a version occupies a core
+for seconds.
 
 With `--attackers` a hostile client sends all kinds of the most expensive requests at once, and the
 load is a fifth of the capacity. Before the attack, the p50 is measured for a tenth of the time. The

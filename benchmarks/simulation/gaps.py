@@ -45,7 +45,7 @@ class Gap:
 
     @property
     def excess(self) -> float:
-        """Return by which share of the bound the policy is worse than the bound."""
+        """Return how much worse the policy is than the bound, as a share of the bound."""
         return self.ratio - 1
 
 

@@ -60,7 +60,7 @@ _CHART = 16  # characters
 def live_line(load: Load, journal: Journal, p99s_ms: list[float]) -> str:
     """Return a line about the load while it runs: counts, p50, p99, and a chart of p99.
 
-    `p99s_ms` has the p99 of earlier lines. The p99 of this line is appended to it.
+    `p99s_ms` is a list with the p99 of earlier lines. The p99 of this line is appended to the list.
     """
     recent_ms = journal.recent_ms(_RECENT)
     now = percentiles(recent_ms, "p50", "p99")

@@ -91,8 +91,8 @@ class Proof:
         return any(not f"{name}.".startswith(places) for name in _imports(file))
 
     def proves(self, file: Path) -> bool:
-        """Return whether this proof covers a test file, and the file's results depend only on the
-        inputs of the digest."""
+        """Return whether this proof covers a test file. The file must be one of `tests`, and its
+        results must depend only on the inputs of the digest."""
         where = file.relative_to(ROOT).as_posix()
         return where.startswith(self.tests) and not self.reads_more(file)
 
@@ -391,8 +391,8 @@ class Choice:
     """Chooses the tests of a run. Counts the tests that it leaves out, by folder."""
 
     def __init__(self, holding: Iterable[str], run: str) -> None:
-        """Choose for the run `run`, which skips most tests of the proofs with these names. Runs
-        with different names include different tests."""
+        """Prepare the choice for the run `run`. It skips most tests of the proofs with these names.
+        Runs with different names include different tests."""
         self.holding = list(holding)
         self._proofs = [proof for proof in PROOFS if proof.name in self.holding]
         self._run = run

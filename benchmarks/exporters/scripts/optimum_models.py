@@ -1,4 +1,4 @@
-"""Exports networks of transformers with optimum. Its input is the folder that save_pretrained
+"""Exports networks of transformers with optimum, which reads the folder that save_pretrained
 writes."""
 
 from pathlib import Path

@@ -11,7 +11,8 @@ SETTINGS = settings_given()
 
 
 class Classifier(Worker):  # type: ignore[misc]  # not installed where types are checked
-    """Does the work on batches that mosec forms. The body of a request arrives unchanged."""
+    """Classifies the images of batches that mosec forms. The body of a request arrives
+    unchanged."""
 
     resp_mime_type = "application/json"
 

@@ -23,7 +23,7 @@ _replicas = _choices.pop("num_replicas", 1)
     logging_config={"enable_access_log": False, "log_level": "WARNING"},
 )
 class Classifier:
-    """Does the work on batches that Ray Serve forms."""
+    """Classifies the images of batches that Ray Serve forms."""
 
     def __init__(self) -> None:
         self._work = work_of(SETTINGS)

@@ -9,7 +9,7 @@ from benchmarks.peers.servers.work import settings_given, work_of
 
 
 class TritonPythonModel:
-    """Does the work for the requests that Triton has batched, and ranks the scores."""
+    """Computes and ranks the scores for the requests that Triton has batched."""
 
     def initialize(self, _: Any) -> None:
         """Open the model."""

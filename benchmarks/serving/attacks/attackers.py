@@ -51,7 +51,7 @@ class Attack:
 
 @dataclass
 class Attackers:
-    """Holds the counted outcomes of the attackers' requests after the attackers have ended."""
+    """Holds the number of requests by outcome. The attackers report their numbers when they end."""
 
     statuses: Counter[str] = field(default_factory=Counter)
 

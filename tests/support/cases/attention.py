@@ -1,4 +1,4 @@
-"""Lists cases of attention.cu: every layout at every precision."""
+"""Lists cases of attention.cu. Every layout has a case at every precision."""
 
 from collections.abc import Iterator
 from dataclasses import replace

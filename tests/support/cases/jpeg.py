@@ -86,8 +86,8 @@ DECODING = decode_launches(1, PLACE_BYTES, SCRATCH_BYTES, blocks=2)
 
 @cache
 def _states(file: File) -> tuple[Bytes, Sequence[Bytes]]:
-    """Return a place, and the expected memory before the first launch and after each launch. This
-    is the scratch memory, except after the last launch, where it is the place."""
+    """Return a place, and a list of the expected memory before the first launch and after each
+    launch. The last entry is the memory of the place. All other entries are the scratch memory."""
     place = np.full(PLACE_BYTES, BYTE_POISON)
     jpeg(file).write(place)
     stages = Stages(place)

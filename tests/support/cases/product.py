@@ -1,4 +1,4 @@
-"""Lists cases of product.cu: every layout at every precision."""
+"""Lists cases of product.cu. Every layout has a case at every precision."""
 
 from collections.abc import Iterator
 from dataclasses import replace

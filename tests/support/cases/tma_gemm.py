@@ -45,7 +45,7 @@ SEVERAL_TILES = (
 
 
 def at_16_bytes(layer: Layer) -> Layer:
-    """Return the layer with its factors aligned for tensor copies."""
+    """Align the layer's factors to 16 bytes, as tensor copies need, and return the layer."""
     projected = layer.residual if layer.problem.projection else None
     return replace(
         layer, x=_moved(layer.x), residual=(projected and _moved(projected)) or layer.residual

@@ -1,9 +1,9 @@
 """Replaces CuPy, so that CudaDevice runs without a GPU.
 
-Its device memory is the host's. A stream's work is done at once, or recorded if the stream is being
-captured. The only kernel adds two vectors. tests/kernels/device/test_cuda_device_cupy.py checks
-that CuPy has the same names and signatures as the fake. Only a GPU can show whether CuPy itself
-behaves like the fake.
+Device memory is ordinary host memory. A stream's work is done at once, or recorded if the stream is
+being captured. The only kernel adds two vectors. tests/kernels/device/test_cuda_device_cupy.py
+checks that CuPy has the same names and signatures as the fake. Only a GPU can show whether CuPy
+itself behaves like the fake.
 """
 
 import ctypes

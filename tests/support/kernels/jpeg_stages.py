@@ -1,8 +1,8 @@
 """Computes the memory of an image's place after each kernel of huffman.cu and jpeg.cu. It decodes
 symbol by symbol, without regard to speed.
 
-A stage corresponds to a kernel. It receives the scratch memory before the kernel, and returns a
-copy as it is after the kernel (the state). The positions of all numbers are in the entry of the
+A stage corresponds to a kernel. It receives the scratch memory before the kernel, and returns the
+scratch memory after the kernel (the state). The positions of all numbers are in the entry of the
 place (kernels/image/jpeg.py).
 """
 

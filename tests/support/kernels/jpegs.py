@@ -202,7 +202,8 @@ def parts_of(data: bytes) -> list[memoryview]:
 
 
 def whole(data: bytes, eighths: int = 8) -> JpegImage:
-    """Return an image for the device that uses all pixels of the file. Raises UnsuitableError."""
+    """Return the file as an image for the device. All pixels of the file are used. Raises
+    UnsuitableError."""
     file = read_jpeg(parts_of(data))
     width, height = size = file.scaled(eighths)
     resize = Resize(

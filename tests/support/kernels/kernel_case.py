@@ -112,7 +112,7 @@ def poisoned(layout: StridedTensor) -> Array:
 
 
 def view(memory: Array, layout: StridedTensor) -> Array:
-    """Return a view of the tensor in `memory`, which begins at a 16-byte boundary."""
+    """Return a view of the tensor in `memory`. `memory` begins at a 16-byte boundary."""
     strides = [stride * memory.itemsize for stride in layout.strides]
     return np.lib.stride_tricks.as_strided(memory[layout.offset :], layout.shape, strides)
 

@@ -188,8 +188,8 @@ def reduce(x: Array, kind: ReduceKind, axes: Sequence[int]) -> Array:
 def resample(x: Array, taps: Sequence[Array]) -> Array:
     """Return y[c, p, q] = Σ_i,j h[p, i] · w[q, j] · x[c, h'[p, i], w'[q, j]], N×C×H×W → N×C×P×Q.
 
-    For each spatial axis, `taps` has an array P×T×2, which contains T pairs of a position and its
-    factor for each output position.
+    `taps` has an array P×T×2 for each spatial axis. For each output position, the array has T pairs
+    of an input position and its factor.
     """
     for axis, table in enumerate(taps, start=2):
         positions, factors = table[..., 0].astype(np.int64), table[..., 1]

@@ -17,7 +17,7 @@ def winograd_terms(
     x: Array, weight: Array, problem: ConvProblem, matrices: WinogradMatrices
 ) -> Array:
     """Return the result of winograd_conv computed from absolute values, N×K×P×Q. A kernel's
-    rounding errors are relative to it.
+    rounding errors are relative to this result.
 
         |Aᵀ| [Σ_c (|G| |g| |Gᵀ|) ⊙ (|Bᵀ| |d| |B|)] |A|
 

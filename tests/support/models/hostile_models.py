@@ -44,7 +44,7 @@ def model(
     opset: int = 21,
     functions: Sequence[FunctionProto] = (),
 ) -> ModelProto:
-    """Return a model from x of `shape` to y with `axes` axes."""
+    """Return a model. Its input x has the given shape, and its output y has `axes` axes."""
     graph = helper.make_graph(
         nodes,
         "hostile",
@@ -60,7 +60,7 @@ def model(
 
 def chain(op: str, n: int, more: str = "", **rest: Any) -> list[NodeProto]:
     """Return n nodes that form a chain from x to y. Each node reads the output of the previous
-    node, and `more`."""
+    node, and the inputs that `more` names."""
     names = ["x", *(f"v{i}" for i in range(1, n)), "y"]
     return [node(op, f"{names[i]} {more}", names[i + 1], **rest) for i in range(n)]
 

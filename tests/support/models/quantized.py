@@ -72,9 +72,9 @@ def run_on_integers(model: ModelProto | Path, images: NDArray[Any]) -> NDArray[n
     """Return the scores of each image alone, computed with ONNX Runtime's integer kernels.
 
     The kernels' sums are exact on every CPU. On some CPUs, sums of pairs of products would
-    saturate, and so filters are converted to uint8. An option of ONNX Runtime does this for a file,
-    and Convoy does it for a model in memory. With this option, models with shared zero points
-    cannot be opened.
+    saturate, and so filters are converted to uint8. For a model in memory, Convoy converts the
+    filters. For a file, an option of ONNX Runtime converts them. ONNX Runtime cannot open models
+    with shared zero points with this option.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

@@ -1,5 +1,5 @@
-"""Exports small networks with attention from timm with PyTorch's exporters. The files are committed
-in this folder.
+"""Uses PyTorch's exporters to export small networks with attention from timm. The files are
+committed in this folder.
 
     python -m tests.support.models.small_timm NAME ...    # exports again
 

@@ -13,7 +13,7 @@ from service.cli import main as convoy
 
 
 def lose_once_there(file: Path) -> None:
-    """Make every call fail that waits for the device while the file exists, as after an illegal
+    """Make calls that wait for the device fail as soon as the file exists, as after an illegal
     access."""
     for kind in (CusimStream, CusimDevice):
         synchronize = kind.synchronize

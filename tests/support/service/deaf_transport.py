@@ -36,7 +36,7 @@ class DeafTransport(asyncio.Transport):
     abort = close
 
     def is_closing(self) -> bool:
-        """Return whether it was closed."""
+        """Return whether the transport was closed."""
         return self._closing
 
     def get_write_buffer_size(self) -> int:

@@ -120,9 +120,9 @@ def longest_hold_s(call: Callable[[], object], tries: int, enough_s: float) -> f
     the best try counts.
 
     The result is in seconds of an idle core, even on a busy machine. Noise only increases the time,
-    so no further try follows a try within `enough_s`. A garbage collection also holds the GIL, and
-    its time grows with the number of objects. So the garbage collector does not visit objects of
-    other tests.
+    so the first try within `enough_s` is also the last. A garbage collection also holds the GIL,
+    and its time grows with the number of objects. So the garbage collector does not visit objects
+    of other tests.
     """
     found = float("inf")
     gc.collect()
