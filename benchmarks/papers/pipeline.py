@@ -28,8 +28,8 @@ LAYER = same_padded((2, 7, 7), 3, 32, 32).with_batch(2)
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Holds a launch's bytes of global memory and its wavefronts of shared memory. Both are also
-    given as the least possible number."""
+    """Holds how many bytes of global memory and how many wavefronts of shared memory a launch
+    needs. Also holds the least possible number of each."""
 
     kernel: str
     bytes: int

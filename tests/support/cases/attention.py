@@ -43,9 +43,9 @@ def attention_case(
     """Return a case of attention. `shift` is added to all scores, which does not change the result.
 
     A share is an element of the softmax. The error of a score is eps · (depth + 4) · the sizes of
-    the score's terms. exp converts it into a relative error of the share, which is larger than the
-    rounding of exp's argument. The sum of the shares has one rounding per key. In 3×TF32, a part of
-    each product is omitted.
+    the score's terms. exp converts it into a relative error of the share. The rounding of exp's
+    argument is smaller than this error. The sum of the shares has one rounding per key. In 3×TF32,
+    a part of each product is omitted.
     """
     q, k, v, y = (replace(each, stored=precision.stored) for each in (q, k, v, y))
     launched = attention_launch(q, k, v, y, bias, scale, precision=precision)

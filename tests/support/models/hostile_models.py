@@ -125,7 +125,8 @@ def circle_through_call() -> ModelProto:
     """Return a model with a function that computes y from y. y is defined only in the function's
     caller.
 
-    onnx.checker does not check the functions of a model whose IR version is older than functions.
+    onnx.checker does not check these functions, because the model's IR version is from before
+    functions existed.
     """
     functions = [
         function("f0", [node("Relu", "a", "b")]),

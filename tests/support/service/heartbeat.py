@@ -55,12 +55,13 @@ class _CoreClock:
 
 
 class Heartbeat(threading.Thread):
-    """Takes the GIL again and again. Between two beats, it measures the CPU time of the process.
+    """Takes the GIL again and again. Each time is a beat. Measures the CPU time of the process
+    between two beats.
 
-    CPU time of all threads is measured, because it does not advance while other programs use the
-    core. It also does not advance while a thread waits for the GIL. Two cases do not count as a
-    hold. If two threads compute without the GIL, they do not delay the next beat. The beat may also
-    be late because this thread waits for a core while other threads of the process compute.
+    The CPU time of all threads is measured, because it stands still while other programs use the
+    core, and while a thread waits for the GIL. Two threads that compute without the GIL cause no
+    hold, because they do not delay the next beat. There is also no hold if this thread waits for a
+    core while other threads of the process compute.
     """
 
     def __init__(self) -> None:
