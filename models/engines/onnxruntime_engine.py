@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 # in the best of several tries. Threads that wait for each other after every layer must be clearly
 # faster to be chosen, because they lose most when a server gives a core other work.
 _CLEARLY = 0.97
-_TRIES = 3
+
+# Each way is tried at least this often, and all ways together for at least these seconds: the first
+# runs of a quick model take three times as long as later ones.
+_TRIES, _TRY_S = 3, 0.01
 
 # If one thread computes an image in less time, several threads save little, and every layer wakes
 # them.
@@ -122,8 +125,8 @@ class OnnxRuntimeEngine:
     another task, such as decoding, occupies a core, all threads wait for the delayed thread.
     Therefore the warm-up measures two alternatives. The first runs one image per thread in
     parallel, which needs a second copy of the weights; it is used unless it is clearly slower. The
-    second runs every batch on one thread; it is used if an image is quick, and one thread takes no
-    longer than several.
+    second runs every batch on one thread; it is used instead if an image is quick, and one thread
+    takes no longer than several.
 
     A model that runs with its original nodes computes one image per run. If the first alternative
     is used, the images of a batch run in parallel. Otherwise, `max_batch` becomes 1.
@@ -255,7 +258,9 @@ class OnnxRuntimeEngine:
                 self._session = single
             apart = self._settled
             if apart is None:
-                apart = self._threads <= self.max_batch and self._is_better_apart(single)
+                useful = self._one_by_one or not self._one_thread
+                enough = self._threads <= self.max_batch
+                apart = useful and enough and self._is_as_fast_apart(single)
             self._side_by_side = single if apart else None
         if self._side_by_side is None:
             self._beside.shutdown()
@@ -270,27 +275,16 @@ class OnnxRuntimeEngine:
         """Return whether one thread computes an image quickly, and as fast as all threads do."""
         image = np.zeros((1, *self._image_shape), np.uint8)
         run_alone = partial(self._arrays, single, image, self._outputs())
-        together, alone = [], []
-        for _ in range(_TRIES):
-            together.append(_seconds(partial(self.run, image)))
-            alone.append(_seconds(run_alone))
-        return min(alone) < _QUICK_S and min(alone) * _CLEARLY <= min(together)
+        together_s, alone_s = _fastest(partial(self.run, image), run_alone)
+        return alone_s < _QUICK_S and alone_s * _CLEARLY <= together_s
 
-    def _is_better_apart(self, single: ort.InferenceSession) -> bool:
-        """Return whether each thread should run images of its own.
-
-        If a layer uses all threads otherwise, that way has to be clearly faster to be kept. If a
-        batch uses one thread otherwise, own images have to be clearly faster. The measured batch
-        has one image for each thread.
-        """
+    def _is_as_fast_apart(self, single: ort.InferenceSession) -> bool:
+        """Return whether a batch with one image for each thread is as fast with one thread per
+        image as otherwise."""
         images = np.zeros((self._threads, *self._image_shape), np.uint8)
         side_by_side = partial(self._run_side_by_side, single, images, self._outputs())
-        together, apart = [], []
-        for _ in range(_TRIES):
-            together.append(_seconds(partial(self.run, images)))
-            apart.append(_seconds(side_by_side))
-        enough = _CLEARLY if self._one_thread else 1 / _CLEARLY
-        return min(apart) < enough * min(together)
+        together_s, apart_s = _fastest(partial(self.run, images), side_by_side)
+        return apart_s * _CLEARLY <= together_s
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         """Return the scores of N pixels or tensors. Raises EngineError if their shape is wrong.
@@ -429,6 +423,14 @@ def _precision(classifier: "Classifier") -> Precision:
     # The loader converts float16 to float32, except in a model that runs with its original nodes.
     halves = any(isinstance(n, Opaque) and n.halves for n in classifier.network.graph.nodes)
     return Precision.FP16 if halves else Precision.FP32
+
+
+def _fastest(*ways: Callable[[], object]) -> Sequence[float]:
+    """Call the functions in turns, and return the shortest time of each, in seconds."""
+    tries: list[list[float]] = []
+    while len(tries) < _TRIES or sum(map(sum, tries)) < _TRY_S:
+        tries.append([_seconds(run) for run in ways])
+    return [min(each) for each in zip(*tries, strict=True)]
 
 
 def _seconds(run: Callable[[], object]) -> float:

@@ -99,10 +99,35 @@ def test_the_engine_says_where_it_runs_and_what_it_gives(tmp_path: Path) -> None
     assert (engine.max_batch, engine.classes) == (4, 5)
 
 
+def _fake_times(monkeypatch: pytest.MonkeyPatch, *times: tuple[float, float]) -> None:
+    """Let each comparison run both ways, and find these times instead of real ones."""
+    found = iter(times)
+
+    def fastest(*ways: Callable[[], object]) -> tuple[float, float]:
+        for run in ways:
+            run()
+        return next(found)
+
+    monkeypatch.setattr(onnxruntime_engine, "_fastest", fastest)
+
+
+def test_quick_ways_are_compared_when_they_are_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are tried in turns, and each way's shortest time counts."""
+    called: list[str] = []
+    seconds = iter([0.004, 0.002, 0.001, 0.0015, 0.0005, 0.002, 1.0])
+    monkeypatch.setattr(onnxruntime_engine, "_seconds", lambda run: (run(), next(seconds))[1])
+    ways = [lambda name=name: called.append(name) for name in "ab"]
+    assert onnxruntime_engine._fastest(*ways) == [0.0005, 0.0015]
+    assert called == [*"ababab"]
+    quick = iter([0.001, 0.001] * 4 + [0.0009, 0.0008, 0.002, 0.002])
+    monkeypatch.setattr(onnxruntime_engine, "_seconds", lambda _: next(quick))
+    assert onnxruntime_engine._fastest(*ways) == [0.0009, 0.0008]
+
+
 @pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize(
     ("alone_s", "apart_s", "apart"),
-    [(1.0, 0.5, True), (1.0, 1.03, True), (1.0, 1.04, False), (1e-4, 0.96, True), (1e-4, 1, False)],
+    [(1.0, 0.5, True), (1.0, 1.03, True), (1.0, 1.04, False), (1e-4, 0.5, False)],
 )
 def test_images_go_side_by_side_unless_that_is_clearly_slower(
     tmp_path: Path,
@@ -112,15 +137,9 @@ def test_images_go_side_by_side_unless_that_is_clearly_slower(
     apart_s: float,
     apart: bool,
 ) -> None:
-    """The measurement decides, and with either choice every image gets its own scores. Where one
-    thread computes an image quickly, parallel images have to be clearly faster."""
-    seconds = iter([alone_s, alone_s] * 3 + [1.0, apart_s] * 3)
-
-    def timed(run: Callable[[], object]) -> float:
-        run()
-        return next(seconds)
-
-    monkeypatch.setattr(onnxruntime_engine, "_seconds", timed)
+    """The measurement decides, and with either choice every image gets its own scores. One
+    thread runs the batches of a quick model."""
+    _fake_times(monkeypatch, (alone_s, alone_s), (1.0, apart_s))
     classifier = load_classifier(save(tmp_path, small()))
     others = set(threading.enumerate())
     engine = OnnxRuntimeEngine(SessionModel.of(classifier), max_batch=8, threads=threads)
@@ -169,12 +188,7 @@ def test_one_thread_computes_a_quick_model_where_that_is_as_fast(
         opened.append(threads)
         return real(data, threads, exact=exact)
 
-    def timed(run: Callable[[], object]) -> float:
-        run()
-        return next(seconds)
-
-    seconds = iter([together, alone] * 3 + [1.0, 1.1] * 3)
-    monkeypatch.setattr(onnxruntime_engine, "_seconds", timed)
+    _fake_times(monkeypatch, (together, alone), (1.0, 1.1))
     monkeypatch.setattr(onnxruntime_engine, "open_session", opening)
     model = SessionModel.of(load_classifier(save(tmp_path, small())))
     engine = OnnxRuntimeEngine(model, max_batch=4, threads=2)
@@ -196,10 +210,8 @@ def test_one_thread_computes_a_quick_model_where_that_is_as_fast(
 def test_what_goes_wrong_beside_is_an_error_of_the_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OnnxRuntimeEngine, "_is_better_apart", lambda *_: True)
-    engine = OnnxRuntimeEngine(
-        SessionModel.of(load_classifier(save(tmp_path, small()))), max_batch=4, threads=2
-    )
+    model = SessionModel.of(load_classifier(save(tmp_path, small())))
+    engine = OnnxRuntimeEngine(model, max_batch=4, threads=2, side_by_side=True, one_thread=False)
     engine.warm_up()
     here, both = threading.get_ident(), threading.Barrier(2, timeout=30)
 

@@ -60,7 +60,7 @@ def test_a_model_whose_nodes_mix_a_batch_runs_one_image_at_a_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Images run in parallel if there are threads for it, and otherwise in batches of one."""
-    monkeypatch.setattr(OnnxRuntimeEngine, "_is_better_apart", lambda *_: True)
+    monkeypatch.setattr(OnnxRuntimeEngine, "_is_as_fast_apart", lambda *_: True)
     engine = open_engine(mixing, device=DeviceKind.CPU, max_batch=MAX_BATCH, threads=threads)
     assert "one image at a time" in caplog.text
     engine.warm_up()
