@@ -14,8 +14,8 @@ cp.async."""
 class Lifetime:
     """Describes a buffer of `nbytes` that is alive from step `first` to step `last`, both included.
 
-    If steps run in parallel, `users` is a bit set of the steps that touch the buffer, and `before`
-    is a bit set of the steps that always end before any step in `users` begins.
+    The bit sets are used if steps run in parallel. `users` has the steps that touch the buffer.
+    `before` has the steps that always end before any step in `users` begins.
     """
 
     name: str
@@ -55,8 +55,8 @@ def lay_out(lifetimes: Sequence[Lifetime]) -> Arena:
     """Return an arena in which buffers that are alive together do not overlap.
 
     The algorithm is greedy by size (Pisarchyk and Lee 2020, "Efficient memory management for deep
-    neural net inference"): it gives each buffer the lowest offset that is still free. The best
-    order of buffers differs from network to network, so the function tries several orders and
+    neural net inference"): it takes the buffers in some order and gives each of them the lowest
+    free offset. The best order depends on the network, so the function tries several orders and
     returns the smallest arena. Finding the smallest possible arena is NP-hard.
     """
     return min((_place(sorted(lifetimes, key=key)) for key in _ORDERS), key=lambda a: a.nbytes)

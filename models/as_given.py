@@ -4,10 +4,10 @@
           └─ ONNX Runtime ──────────── AsGiven.scores ─────────┴─ equal, or the model is refused
 
 The file is changed only in ways that do not affect scores: the IR version is lowered, unused nodes
-are removed, and float16 is converted to float32, as in the normal form. `in_floats` replaces
-integer operators by the float operators that define them in the ONNX specification. ONNX Runtime's
-integer kernels round differently, by up to half a quantization step, and may overflow. In a deep
-network the difference grows to 12% of the largest score.
+are removed, and float16 is converted to float32, as in the normal form. `in_floats` replaces each
+integer operator by the float operators with which the ONNX specification defines it. This avoids
+ONNX Runtime's integer kernels, which may overflow and whose rounding differs by up to half a
+quantization step. In a deep network, such differences reach 12% of the largest score.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -36,16 +36,13 @@ _IR_VERSION = 12
 
 
 class AsGiven:
-    """Runs the original file on test images when their scores are first requested.
+    """Runs the original file on test images, but only when their scores are first requested.
 
-    The delay saves time: `inspect` only reads a model and never needs a session.
+    Commands that only read a model, such as `convoy inspect`, therefore open no session.
     """
 
     def __init__(self, tensors: Tensors, run: Callable[[Tensors], Tensors]) -> None:
-        """Store the images, one per row, and the function that computes their scores.
-
-        `run` may raise EngineError.
-        """
+        """Store the images, one per row. `run` computes their scores, and may raise EngineError."""
         self.tensors = tensors
         self.is_compared = False  # with a CPU engine; all CPU engines compute alike
         # The difference between ONNX Runtime's scores with and without its optimisations, relative
@@ -68,7 +65,7 @@ class AsGiven:
 
 @dataclass(frozen=True)
 class GivenFile:
-    """Computes the scores of each image with the original file, one image at a time."""
+    """Computes the scores of several images with the original file, one image at a time."""
 
     proto: ModelProto
     output: str  # the name of the scores
@@ -143,8 +140,8 @@ class GivenModel:
 def in_floats(proto: ModelProto) -> ModelProto:
     """Return the model with integer operators replaced by float operators of the same opset.
 
-    Before opset 13, DequantizeLinear takes only one scale. Constants with several scales are
-    therefore dequantized to float constants.
+    DequantizeLinear takes only a single scale before opset 13. In such a model, a constant with
+    several scales is replaced by float numbers.
     """
     if not any(node.op_type.startswith("Q") for node in proto.graph.node):
         return proto
@@ -184,7 +181,7 @@ def _without_axes(model: Any) -> None:
 
 
 def _prepared(proto: ModelProto, outputs: Collection[str], keep_halves: bool) -> bytes:
-    """Return the file as bytes, reduced to these outputs and the nodes that they need.
+    """Return the model as bytes, with only the named outputs and the nodes that they need.
 
     This edits `proto`.
     """
@@ -215,7 +212,7 @@ def _keep(graph: GraphProto, outputs: Collection[str]) -> None:
 
 
 def _read(node: NodeProto) -> set[str]:
-    """Return the names of all values that a node reads, including those read in its subgraphs."""
+    """Return the names of all values that a node and its subgraphs read."""
     names, pending = set(node.input), [node]
     while pending:
         for attribute in pending.pop().attribute:

@@ -85,14 +85,15 @@ class Classifier:
 
     @property
     def scores(self) -> str:
-        """Return a phrase that names the output with the scores, and the kind of scores."""
+        """Return a phrase for users: the name of the output with the scores, and the kind of
+        scores."""
         (output,) = self.network.graph.outputs
         said = meaning_of(self.preprocessing.output, self.classes)
         return f'its scores, "{output}", are {said}{f" ({self.why})" if self.why else ""}'
 
     @property
     def input(self) -> Inner:
-        """Return the network's input, which engines compute from images."""
+        """Return the network's input, the value that engines compute from images."""
         (name,) = self.network.graph.inputs
         return Inner(name, self.network.graph.shape(name))
 
@@ -105,8 +106,7 @@ class Classifier:
 
     @property
     def origins(self) -> Mapping[str, str]:
-        """Return, for each name in `inner`, the value of the rewritten network with the same
-        elements."""
+        """Return, for each name in `inner`, the name of this value in the rewritten network."""
         return {name: origin(self.network.graph, name) for name in self.inner}
 
     @cached_property
@@ -114,9 +114,9 @@ class Classifier:
         """Return the rewritten network that Convoy's kernels run. The ONNX Runtime engine does not
         use it.
 
-        Its outputs are the scores, followed by the values in `origins`. The result's `refused`
-        includes the layers that must stay in float32 at this precision. Raises NoKernelsError if
-        Convoy has no kernels for the network.
+        The outputs of the rewritten network are the scores, followed by the values in `origins`.
+        `refused` includes the layers that must stay in float32 at this precision. Raises
+        NoKernelsError if Convoy has no kernels for the network.
         """
         if self.network.no_kernels:
             raise NoKernelsError(self.network.no_kernels)
@@ -147,11 +147,11 @@ def load_classifier(
 ) -> Classifier:
     """Return the classifier in the file `path`, with the settings of its `model.toml`.
 
-    `overrides` are command-line flags, with the same keys as `model.toml`. If neither sets a
-    precision, the precision is int8 for a quantized model, and otherwise the type of the weights,
-    float16 or float32. To check engines, ONNX Runtime also runs the original file on `threads`
-    threads, with a noise image and the `photographs`. `keep` is passed to `load_proto`. Raises
-    ModelFileError, UnsupportedModelError or PreprocessingError.
+    `overrides` are command-line flags, with the same keys as `model.toml`. If neither the flags nor
+    `model.toml` set a precision, it is int8 for a quantized model, and otherwise the type of the
+    weights, float16 or float32. ONNX Runtime runs the original file on a noise image and the
+    `photographs`, with `threads` threads. Engines are compared with these scores. `keep` is passed
+    to `load_proto`. Raises ModelFileError, UnsupportedModelError or PreprocessingError.
     """
     proto = read_model(path, limits or FileLimits())
     image, metadata = image_input(proto), metadata_of(proto)
@@ -295,9 +295,9 @@ def _kind_of_scores(
 ) -> tuple[OutputKind | None, str]:
     """Return the kind of scores and the reason for it. The kind is None if no source names one.
 
-    The graph may show that scores are bounded. This overrules a file that asks for a softmax or
-    sigmoid of the scores. Otherwise the classes would be ranked correctly, but every probability
-    would be wrong.
+    If the graph shows that the scores are bounded, a file that asks for a softmax or sigmoid of the
+    scores is overruled. Such a function would keep the order of the classes, but make every
+    probability wrong.
     """
     if shown.refusal:
         raise UnsupportedModelError(f"{path}: {shown.refusal}")
@@ -323,8 +323,10 @@ def _kind_of_scores(
 
 
 def _features(network: LoadedModel, outputs: Outputs, classes: int) -> str | None:
-    """Return the name of the output that can be the embedding. If there are several or none, return
-    None."""
+    """Return the name of the only output that can be the embedding.
+
+    The result is None if no output or more than one output can be the embedding.
+    """
     graph = network.graph
     if why_shut(network):
         return None

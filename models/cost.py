@@ -78,7 +78,7 @@ def flops_per_image(graph: Graph, node: Node) -> int:
 
 
 def exponentials_per_image(graph: Graph, node: Node) -> int:
-    """Return how many of the node's operations are exponentials of a softmax: one per score."""
+    """Return the number of exponentials in the node's softmax, one per score, for one image."""
     match node:
         case Attention():
             return prod(graph.shape(node.output)[:-1]) * graph.shape(node.k)[-2]
@@ -97,9 +97,10 @@ def _prologue_flops(graph: Graph, conv: Conv) -> int:
 
 
 def bytes_moved(graph: Graph, node: Node, n: int) -> int:
-    """Return the bytes of all operands and the output, each read or written once.
+    """Return the bytes of all operands and of the output. Each is read or written once.
 
-    Each number of a weight counts as many bytes as a number of the output.
+    The elements of weights are assumed to have the same size in bytes as the elements of the
+    output.
     """
     values = [name for name in node.operands() if name in graph.values]
     weights = [name for name in node.operands() if name in graph.weights]

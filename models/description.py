@@ -114,8 +114,9 @@ def files_of(model_path: Path) -> Iterator[Path]:
 def descriptions_of(model_path: _Path) -> list[_Path]:
     """Return the paths of TOML files that may describe a model, in order of precedence.
 
-    The first file that exists is used. The candidates are the model's own file, `model.toml` in its
-    folder and, if that may be the folder of a version, `model.toml` in the parent folder.
+    The first file that exists is used. The candidates are the TOML file with the model's name,
+    `model.toml` in the model's folder and, if that folder may hold one version of the model,
+    `model.toml` in the parent folder.
     """
     folders = folders_beside(model_path)
     return [model_path.with_suffix(".toml"), *(folder / "model.toml" for folder in folders)]
@@ -132,15 +133,16 @@ def load_description(
 ) -> Description:
     """Return the description of the model at `model_path`.
 
-    It is read from `overrides`, from files beside the model, and from `metadata`, which comes from
-    the model file.
+    The sources are `overrides`, the files beside the model, and `metadata`, which comes from the
+    model file.
 
     `input_shape` is the shape of one image in the model's layout, such as (3, 224, 224), or of a
-    clip of 16 frames, such as (3, 16, 112, 112). None, or a number below 1, stands for an open
-    size. `overrides` are flags with the keys of model.toml; a flag that is not given is None. If
-    the flags include a preset, it replaces the preset of the file. Each guess is logged as a
-    warning. A model that `takes_bytes` gets pixels unchanged; its scale, mean and std are ignored.
-    `own` describes how the network itself normalises pixels, or is None if this is unknown.
+    clip of 16 frames, such as (3, 16, 112, 112). None or a number below 1 stands for a size that
+    the model does not fix. `overrides` are flags with the keys of model.toml. The value of an
+    absent flag is None. If the flags include a preset, it replaces the preset of the file. Each
+    guess is logged as a warning. If `takes_bytes`, the model gets pixels unchanged, and scale, mean
+    and std are ignored. `own` describes how the network itself normalises pixels, or is None if
+    this is unknown.
 
     Raises PreprocessingError if a file or a flag is invalid or does not fit `input_shape`.
     """
@@ -224,8 +226,9 @@ def _of_own(
 ) -> str:
     """Return the name of the preset for a network that normalises pixels itself, or "".
 
-    The result is "" if the network does not normalise pixels, or if a source sets their scale, mean
-    or std. If the network shows the order of its channels, the order is added to `given`.
+    The result is "" if the network does not normalise pixels, or if `given` has a preset, scale,
+    mean or std. If the network's first operations show whether channels are RGB or BGR, this order
+    is added to `given`.
     """
     if own is None or {"preset", *_NORMALISING} & given.keys():
         return ""
@@ -242,8 +245,7 @@ def _add(
     given: dict[str, Any],
     sources: dict[str, list[str]],
 ) -> None:
-    """Add to `given` the values that are missing in it, and record their keys under
-    `sources[name]`.
+    """Add to `given` the values that it lacks, and record their keys under `sources[name]`.
 
     If `given` has `resize`, `crop_pct` is not added, and vice versa.
     """
@@ -271,7 +273,7 @@ def _origin(
     readings: Sequence[tuple[str, Reading]],
     own: str,
 ) -> Iterator[str]:
-    """Yield lines about the keys that each source set, the keys that were overruled, and unused
+    """Yield lines for users: the keys that each source set, the overruled keys, and the unused
     keys."""
     for name, keys in sources.items():
         yield f"{name}: {', '.join(keys)}"
@@ -322,8 +324,7 @@ def _settle(
     *,
     as_bytes: bool,
 ) -> Preprocessing:
-    """Return the preprocessing that follows from the given keys, a preset and the shape of the
-    input."""
+    """Return the preprocessing that results from the given keys, a preset and the input's shape."""
     _refuse_two_meanings(shape, given)
     layout = _layout(shape, given)
     channels, *spatial = shape if layout is Layout.NCHW else (shape[-1], *shape[:-1])
@@ -389,7 +390,8 @@ def _settle(
 
 
 def _missing(height: int, width: int) -> str:
-    """Return the key that would set the open size."""
+    """Return the key of `model.toml` that sets the unknown sizes of the input. 0 is an unknown
+    size."""
     if height:
         return "width"
     return "height" if width else "size"
@@ -414,7 +416,7 @@ def _pad(
 
 
 def _as_bytes(preprocessing: Preprocessing) -> Preprocessing:
-    """Return the preprocessing changed to leave pixels unnormalised."""
+    """Return a copy of the preprocessing that leaves pixels unnormalised."""
     count = _channel_count(preprocessing.channels)
     return replace(
         preprocessing, scale=1.0, mean=(0.0,) * count, std=(1.0,) * count, guess="", as_bytes=True
@@ -422,7 +424,7 @@ def _as_bytes(preprocessing: Preprocessing) -> Preprocessing:
 
 
 def _sides(shape: Sequence[int], given: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the height and width of a model's input; an open size is 0."""
+    """Return the height and width of a model's input, with 0 for an unknown size."""
     spatial = shape[:-1] if _layout(shape, given) is Layout.NHWC else shape[1:]
     return spatial[-2], spatial[-1]
 
@@ -432,7 +434,8 @@ def _layout(shape: Sequence[int], given: Mapping[str, Any]) -> Layout:
 
 
 def _resized(height: int, width: int, crop_pct: float) -> int:
-    """Return the side to which images are resized before the crop, rounded down as in timm."""
+    """Return the size to which the shorter side is resized before the crop, rounded down as in
+    timm."""
     return math.floor(max(height, width) / crop_pct)
 
 
@@ -448,7 +451,7 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _known(input_shape: Sequence[int | None]) -> tuple[int, ...]:
-    """Return the shape, in which unknown sizes are 0."""
+    """Return the shape, with 0 for each unknown size."""
     if len(input_shape) not in (3, 4):
         raise PreprocessingError(
             f"the model's input has the shape {_shown(input_shape)}; besides the batch, it must"
@@ -465,7 +468,7 @@ def _guess_layout(shape: Sequence[int]) -> Layout:
 
 
 def _refuse_two_meanings(shape: Sequence[int], given: Mapping[str, Any]) -> None:
-    """Raise PreprocessingError if the shape fits both grey clips and images with a superfluous
+    """Raise PreprocessingError if the shape may mean grey clips or images with a superfluous
     axis."""
     if len(shape) == 4 and shape[0] == 1 and 3 in (shape[1], shape[-1]) and "frames" not in given:
         raise PreprocessingError(
@@ -496,7 +499,7 @@ def _frames(
 
 
 def _sampling(source: str, depth: Sequence[int], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the given keys that choose which frames of a clip the model gets."""
+    """Return the given keys that select the frames of a clip."""
     found = {key: given[key] for key in ("sampling", "stride") if key in given}
     if found and not depth:
         raise PreprocessingError(
@@ -526,8 +529,7 @@ def _say_guess(model_path: Path, name: str, given: Mapping[str, object]) -> None
 
 
 def _say_unlabelled(model_path: Path, unread: list[str]) -> None:
-    """Log the files beside an unlabelled model that may contain labels, and add them to
-    `unread`."""
+    """Log which files beside an unlabelled model may contain labels, and add them to `unread`."""
     names = unread_beside(model_path)
     if names:
         are, one = ("is", "it") if len(names) == 1 else ("are", "one of them")

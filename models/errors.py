@@ -22,7 +22,7 @@ class ModelFileError(ModelError):
 
 
 class UnsupportedModelError(ModelError):
-    """Raised if the model is valid but uses something that Convoy does not support."""
+    """Raised if the model is valid but has a property that Convoy does not support."""
 
 
 class NoKernelsError(UnsupportedModelError):
@@ -35,8 +35,8 @@ class NotScoresError(UnsupportedModelError):
 
 
 class QuantizationError(ModelError):
-    """Raised if quantization would change too many labels, or if there are too few images to
-    tell."""
+    """Raised if quantization would change too many labels, or if too few images exist for this
+    test."""
 
 
 class PreprocessingError(ModelError):

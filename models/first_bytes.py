@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Signature(NamedTuple):
-    """Describes a kind of file by the bytes that its files have at some offsets."""
+    """Describes a kind of file by bytes that its files contain at fixed offsets."""
 
     name: str
     marks: Mapping[int, bytes]
@@ -16,6 +16,5 @@ class Signature(NamedTuple):
 
 
 def name_of(data: bytes, kinds: Iterable[Signature]) -> str:
-    """Return the name of the first signature that matches a file's first bytes, or "" if none
-    does."""
+    """Return the name of the first signature that matches `first`, or "" if none matches."""
     return next((kind.name for kind in kinds if kind.begins(data)), "")

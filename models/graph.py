@@ -37,7 +37,8 @@ def operand(**options: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ChannelSlice:
-    """Locates a value that is a range of channels of a larger value (created by a fused Concat)."""
+    """Locates a value as a range of channels inside a larger value, the output of a fused
+    Concat."""
 
     parent: str
     offset: int  # the first channel
@@ -92,7 +93,7 @@ class Node:
 class Conv(Node):
     """Computes y = activation(conv(x, weight) + bias + residual), weight K×(C/groups)×R×S, bias K.
 
-    scale and shift have C numbers each and belong to the prologue, if the problem has one. If the
+    If the problem has a prologue, scale and shift are its operands, with C numbers each. If the
     problem has a projection, the residual is the projection's input with C' channels, and the
     weight is K×(C + C')×1×1.
     """
@@ -221,11 +222,10 @@ class Reduce(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Resample(Node):
-    """Computes y[c, p, q] = Σ_i,j h[p, i] · w[q, j] · x[c, h'[p, i], w'[q, j]] over 2 or 3 spatial
-    axes.
+    """Computes each element of y as a weighted sum of elements of x, for resizing and for padding.
 
-    This covers resizing, and padding with pixels of the image. `taps` names one weight (P×T×2) per
-    spatial axis: for each output position, it has the T input positions and their factors.
+    y[c, p, q] = Σ_i,j h[p, i] · w[q, j] · x[c, h'[p, i], w'[q, j]] for 2 spatial axes, and likewise
+    for 3. `taps` has one weight (P×T×2) per axis: T input positions h' and factors h for each p.
     """
 
     x: str = operand()
@@ -360,7 +360,7 @@ class Expand(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(Node):
-    """Repeats a weight for every image, for a node whose operand must be a value."""
+    """Gives each image a copy of a weight, for a node whose operand must be a value."""
 
     weight: str = operand()
 
@@ -418,8 +418,10 @@ class Graph:
 
 
 def last_nodes(graph: Graph) -> list[Node]:
-    """Return the nodes from the output back to the first node that is neither a Reshape nor an
-    Identity, inclusive."""
+    """Return the nodes from the output back to a node that is neither a Reshape nor an Identity.
+
+    That node is the last in the result.
+    """
     writers = {node.output: node for node in graph.nodes}
     value, found = graph.outputs[0], list[Node]()
     while (node := writers.get(value)) is not None:
@@ -431,7 +433,7 @@ def last_nodes(graph: Graph) -> list[Node]:
 
 
 class GraphError(ValueError):
-    """Raised if a graph breaks its own rules, which is a defect in the loader or in a rewrite
+    """Raised if a graph breaks its own rules. The cause is a defect in the loader or in a rewrite
     rule."""
 
 

@@ -1,7 +1,7 @@
 """Finds values inside a network that clients may request in addition to its scores.
 
-One of them is the embedding, which is the input of the last linear layer. It is searched from the
-scores backwards:
+One of these values is the embedding, the input of the last linear layer. The search for this layer
+begins at the scores and goes backwards:
 
     ... ─ pool ─ flatten ─ [embedding] ─ Gemm ─ softmax ─ scores          ResNet and most others
     ... ─ [embedding per position] ─ Conv 1×1 ─ pool ─ softmax ─ scores   SqueezeNet
@@ -39,7 +39,8 @@ _AS_IT_IS = "ONNX Runtime runs its original nodes, which Convoy does not read"
 
 
 def find_embedding(network: LoadedModel, named: str | None = None) -> Inner | Absent:
-    """Return the embedding: the input of the last linear layer, or the output of the node `named`.
+    """Return the embedding, which is the output of the node `named` or, if that is None, the input
+    of the last linear layer.
 
     If `named` is NONE, the network has no embedding. Raises UnsupportedModelError if no node has
     that name.
@@ -88,13 +89,13 @@ def last_linear(graph: Graph) -> Gemm | Conv | None:
 
 
 def is_of_one_position(node: Conv) -> bool:
-    """Return whether a Conv is a linear layer that is applied at each position."""
+    """Return whether a Conv computes each position from the same position of its input alone."""
     problem = node.problem
     return problem.groups == 1 and problem.window.kernel_volume == 1
 
 
 def from_scores(graph: Graph) -> Iterator[Node]:
-    """Yield nodes from the scores backwards, as long as each reads a single value."""
+    """Yield nodes backwards from the scores, until a node reads more than one value."""
     writers = {node.output: node for node in graph.nodes}
     value: str | None = graph.outputs[0]
     while value is not None and (node := writers.get(value)) is not None:
@@ -118,7 +119,7 @@ def _only_value(graph: Graph, node: Node) -> str | None:
 
 
 def origin(graph: Graph, name: str) -> str:
-    """Return the earliest value with the same elements as `name` in the same order."""
+    """Return the first value from which Reshapes and Identities compute `name`."""
     writers = {node.output: node for node in graph.nodes}
     while isinstance(node := writers.get(name), Reshape | Identity) and node.x in graph.values:
         name = node.x
@@ -139,7 +140,8 @@ def _named(graph: Graph, named: str) -> str:
 
 
 def in_onnx(network: LoadedModel, name: str) -> Inner | Absent:
-    """Return the value `name` as it exists in the ONNX model, possibly with another shape."""
+    """Return the value of the ONNX model with the same elements as `name`. Its shape may be
+    different."""
     graph = network.graph
     if origin(graph, name) == origin(graph, graph.outputs[0]):
         return Absent("this value is the scores; name an earlier node")

@@ -1,11 +1,11 @@
 """Computes class activation maps of networks whose scores are averages over an image's positions.
 
-A map gives the contribution of each position to the score of a class (Zhou et al. 2016):
+A map shows how much each position contributes to the score of a class (Zhou et al. 2016):
 
     features C×H×W ─ mean over H×W ─ Gemm ─ scores       map = weight · features, without bias
     features C×H×W ─ Conv 1×1 ─ mean over H×W ─ scores   map = weight · features + bias, or its ReLU
 
-In both cases the score, before any softmax, is the mean of the map plus a constant per class.
+In both cases, the mean of a class's map plus a constant is the class's score before any softmax.
 """
 
 from dataclasses import replace
@@ -51,8 +51,8 @@ _NEEDS = (
 def find_maps(network: LoadedModel) -> Maps | Absent:
     """Return the `Maps` of a network, or the reason why it has none.
 
-    If a network has a single score, it is the score of the class "yes". The map of the class "no"
-    is the negative of that class's map.
+    A network with a single score has the classes "yes" and "no". The score belongs to "yes", and
+    the map of "no" is the negative of the map of "yes".
     """
     found = _found(network)
     if isinstance(found, Absent) or len(found.weight) > 1:
@@ -94,7 +94,8 @@ def _found(network: LoadedModel) -> Maps | Absent:
 def _of_positions(
     network: LoadedModel, graph: Graph, pool: GlobalPool, linear: Conv, *, rectified: bool
 ) -> Maps | Absent:
-    """Return the maps of a network that computes scores per position and then averages them."""
+    """Return the maps of a network that first computes scores per position, and then their
+    average."""
     weight, bias = _linear(graph, linear)
     if weight is None or pool.kind is not PoolKind.AVERAGE:
         return Absent(_NEEDS)
@@ -105,17 +106,16 @@ def _of_positions(
 
 
 def _last_computing(graph: Graph) -> list[Node]:
-    """Return the last nodes that compute something, from the scores backwards.
+    """Return the last nodes of the network, beginning with the last one.
 
-    Nodes that only move elements are skipped.
+    Nodes that only move elements are left out.
     """
     passed = (node for node in from_scores(graph) if not isinstance(node, _SKIPPED))
     return list(islice(passed, _LENGTH))
 
 
 def _linear(graph: Graph, node: Gemm | Conv) -> tuple[_Array | None, _Array]:
-    """Return the weight (classes×C) and the bias of a linear layer. The weight of other nodes is
-    None."""
+    """Return a node's weight (classes×C) and bias. The weight is None if the node is not linear."""
     weight = graph.weights[node.weight]
     bias = np.zeros(len(weight), np.float32) if node.bias is None else graph.weights[node.bias]
     is_linear = isinstance(node, Gemm) or (
@@ -125,7 +125,10 @@ def _linear(graph: Graph, node: Gemm | Conv) -> tuple[_Array | None, _Array]:
 
 
 def _added(graph: Graph, add: Binary, linear: Gemm | Conv) -> _Array | None:
-    """Return the weight that is added to the scores, with one number per class, or None."""
+    """Return the weight that `add` adds to the scores: one number, or one number per class.
+
+    The result is None if it adds anything else.
+    """
     weight = graph.weights.get(add.a, graph.weights.get(add.b))
     if add.op is not BinaryOp.ADD or weight is None:
         return None

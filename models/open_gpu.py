@@ -7,7 +7,7 @@ from models.errors import NoGpuError
 def open_gpu(advice: str, number: int = 0) -> Device:
     """Return the GPU with CUDA's index `number`.
 
-    Raises NoGpuError if there is no such GPU. `advice` becomes the end of the message.
+    Raises NoGpuError if this GPU does not exist. `advice` becomes the end of the message.
     """
     from kernels.device.cuda_device import CudaDevice  # noqa: PLC0415  only where a GPU is asked for
 

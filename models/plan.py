@@ -53,7 +53,7 @@ class Region(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Locates the first byte of an operand, as an `offset` into a region or a named weight."""
+    """Locates the first byte of an operand, `offset` bytes into a region or a named weight."""
 
     region: Region
     offset: int
@@ -77,7 +77,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class KeptValue:
-    """Locates a value that the host may read after the last step, `offset` bytes into the arena."""
+    """Locates a value, `offset` bytes into the arena, that the host may read after the last
+    step."""
 
     offset: int
     nbytes: int  # the size of the buffer that contains the value
@@ -96,8 +97,8 @@ class Plan:
     """Holds a network's launches for n images. Weights are created on demand and shared between
     plans.
 
-    Only the first step reads INPUT, and only the last step writes OUTPUT. Both can therefore be
-    host memory.
+    Only the first step reads INPUT, and only the last step writes OUTPUT. Therefore INPUT and
+    OUTPUT can be host memory.
     """
 
     n: int

@@ -71,7 +71,7 @@ def _at(node: Node, precision: Precision) -> Node:
 
 
 class _Halves:
-    """Converts one graph to fp16. It records the new nodes, and the types in which each value
+    """Converts one graph to fp16. Collects the new nodes, and the types in which each value
     exists."""
 
     def __init__(self, graph: Graph) -> None:
@@ -150,7 +150,7 @@ class _Halves:
 def beyond_half(graph: Graph) -> dict[str, str]:
     """Return the nodes whose weights do not fit float16, each with the reason.
 
-    Such a weight would become infinite, or it is a constant that would become 0.
+    As float16, some of these weights would become infinite, and some constants would become 0.
     """
     reasons = {node.name: _obstacle(graph, node) for node in graph.nodes}
     return {name: reason for name, reason in reasons.items() if reason is not None}
@@ -193,11 +193,11 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
 
 
 def _scores(graph: Graph) -> set[str]:
-    """Return the nodes that compute the scores in float32.
+    """Return the names of the last values before the scores, which stay in float32.
 
-    These are the nodes from the last Gemm or Dequantize to the output. If there is no such node,
-    they are the last nodes of the chain that leads to the output, in which each value has one
-    reader. They begin with the first Softmax or activation of the chain.
+    The search goes backwards from the scores through Softmaxes, activations, Reshapes and
+    Identities, to a Gemm or Dequantize. It ends earlier at any other node, and at a value with
+    several readers. In that case, Reshapes and Identities at the far end of this path are left out.
     """
     writers = {node.output: node for node in graph.nodes}
     readers = Counter(name for node in graph.nodes for name in node.operands())
@@ -216,11 +216,11 @@ def _scores(graph: Graph) -> set[str]:
 
 
 def _between_bytes(graph: Graph) -> dict[str, str]:
-    """Return the nodes whose results only Quantize nodes read, each with the reason to keep it in
-    float32.
+    """Return the nodes that stay in float32 because their results are quantized, each with this
+    reason.
 
-    Other nodes of this kind may lie between a node and the Quantize. In float16, the results would
-    be rounded twice. Products are excluded, because they use tensor cores.
+    In float16, such a result would be rounded twice. Nodes that only these nodes read are included,
+    too. Products are excluded, because they use tensor cores.
     """
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
@@ -238,7 +238,7 @@ def _between_bytes(graph: Graph) -> dict[str, str]:
 
 
 def _within(graph: Graph, name: str) -> Iterator[str]:
-    """Yield the name of a value, and the names of all values that contain it."""
+    """Yield the name of a value, and the names of all larger values that contain it."""
     yield name
     while (inside := graph.values[name].inside) is not None:
         name = inside.parent
@@ -246,8 +246,10 @@ def _within(graph: Graph, name: str) -> Iterator[str]:
 
 
 def _inputs_to_quantize(graph: Graph) -> set[str]:
-    """Return the inputs of the network that only Quantize reads. In float16 they would be rounded
-    twice."""
+    """Return the inputs of the network that only Quantize nodes read.
+
+    In float16, these inputs would be rounded twice.
+    """
     others = {
         name for node in graph.nodes if not isinstance(node, Quantize) for name in node.operands()
     }

@@ -38,7 +38,8 @@ class Layout(Enum):
 
 @unique
 class CropMode(Enum):
-    """Names how an image gets the size height × width: by resizing, cropping or padding."""
+    """Names the method that gives an image the size height × width: resizing, cropping or
+    padding."""
 
     CROP = "crop"  # the shorter side becomes `resize`
     SQUASH = "squash"  # both sides become `resize`, so the aspect ratio changes
@@ -47,7 +48,7 @@ class CropMode(Enum):
 
 @unique
 class Rounding(Enum):
-    """Names how fractions of a pixel are rounded. Halves are rounded to even numbers."""
+    """Names how fractions of a pixel are rounded. NEAREST rounds halves to even numbers."""
 
     NEAREST = "nearest"
     DOWN = "down"
@@ -55,7 +56,7 @@ class Rounding(Enum):
 
 @unique
 class Sampling(Enum):
-    """Names how frames are selected from a longer clip. Frames of a shorter clip are repeated."""
+    """Names how frames are selected from a longer clip. In a shorter clip, frames are repeated."""
 
     UNIFORM = "uniform"  # the middles of `frames` equal parts of the clip
     FIRST = "first"
@@ -95,8 +96,8 @@ class Preprocessing:
     pad: tuple[int, ...] = ()  # PAD's colour, RGB or one grey value; empty: the mean's colour
 
     def chosen(self, frames: int) -> list[int]:
-        """Return the indices of the frames that the model gets, in order, from a clip of `frames`
-        frames."""
+        """Return the indices of the frames that the model gets from a clip of `frames` frames, in
+        order."""
         wanted = range(self.frames or 1)
         if self.sampling is Sampling.UNIFORM:
             return [(2 * index + 1) * frames // (2 * len(wanted)) for index in wanted]
@@ -105,8 +106,7 @@ class Preprocessing:
 
     @property
     def resized(self) -> tuple[int, int]:
-        """Return the width and height of a resized image in the mode SQUASH, or of its frame in
-        PAD."""
+        """Return the width and height to which an image is resized (SQUASH) or padded (PAD)."""
         longer = max(self.height, self.width)
         return self.width * self.resize // longer, self.height * self.resize // longer
 
@@ -136,12 +136,12 @@ class Preprocessing:
 
     @property
     def resizable(self) -> bool:
-        """Return whether a device can resize decoded images for this model. Clips cannot be resized
-        there."""
+        """Return whether a device can resize decoded images for this model. It cannot resize
+        clips."""
         return self.frames is None and prod(self.image_shape) <= MIDDLE_BYTES
 
     def batch_kinds(self, takes: Kind) -> tuple[Kind, ...]:
-        """Return the kinds of batches for which a device has separate plans.
+        """Return the kinds of batches that have plans of their own on a device.
 
         The device takes images of all kinds up to `takes`.
         """
@@ -151,7 +151,7 @@ class Preprocessing:
         return Kind.PIXELS, Kind.DECODED, *files
 
     def place_bytes(self, kind: Kind) -> int:
-        """Return the number of bytes of an image's place in a batch of this kind."""
+        """Return the number of bytes that a batch of this kind reserves for each image."""
         if kind is Kind.PIXELS:
             return prod(self.image_shape)
         tensor = array_bytes(4 * prod(self.input_shape))
@@ -179,7 +179,7 @@ class Preset:
     interpolation: Interpolation = Interpolation.BILINEAR
 
     def resized(self, height: int, width: int) -> int:
-        """Return the value of `resize` for a model with this height and width."""
+        """Return the value of `resize`, scaled to a model with this height and width."""
         return round(max(height, width) * self.resize / self.size)
 
     def at(self, height: int, width: int) -> Preprocessing:
@@ -265,7 +265,7 @@ GREY_OF_OWN: Mapping[float, str] = {255: "grey-raw", 1: "digits"}
 
 
 def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:
-    """Return variants of this preprocessing, one per preset, by the preset's name.
+    """Return one variant of this preprocessing per preset, with the preset's name as the key.
 
     Presets with another number of channels are left out. If the model takes pixels unnormalised,
     there are no variants.

@@ -16,7 +16,7 @@ def is_quantized(stored: Storage) -> bool:
 def operands_of(
     grid: Grid, bias: Weight | None, bias_grid: Grid | None, x: Storage, y: Storage
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Return the result of `requantization` for a filter and its bias.
+    """Return the operands that `requantization` computes for a filter and its bias.
 
     The bias is rounded to multiples of x's scale times the filter's scale. Raises ValueError if a
     sum may exceed 32 bits.

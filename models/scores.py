@@ -35,10 +35,10 @@ _BY_SOFTMAX, _INDEPENDENT, _UNBOUNDED = "by softmax", "independent", "unbounded"
 
 @unique
 class OutputKind(Enum):
-    """Names the kind of a model's scores, with the values of the key `output`.
+    """Names the kinds of a model's scores. The values are the values of the key `output`.
 
-    This table is the only definition of the kinds. It has the name of each, a phrase that describes
-    it, and its properties.
+    This table is the only definition of the kinds, with the name, description and properties of
+    each.
     """
 
     _value_: str
@@ -100,7 +100,7 @@ class OutputKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Holds the facts about scores that the graph of a model shows."""
+    """Holds the facts about a model's scores that its graph shows."""
 
     kind: OutputKind | None  # None: the graph does not show the kind
     reason: str  # a phrase
@@ -137,7 +137,7 @@ def meaning_of(kind: OutputKind, scores: int) -> str:
 
 
 def each_probability(values: Floats, kind: OutputKind) -> Floats:
-    """Return each score as a probability, without regard to the other scores of its image.
+    """Return each score as a probability. The other scores of an image have no effect on it.
 
     The scores may have any shape. A softmax, which needs all scores of an image, is not supported.
     """
@@ -151,7 +151,7 @@ def each_probability(values: Floats, kind: OutputKind) -> Floats:
 
 
 def positive(sums: Floats) -> Floats:
-    """Return the sums as divisors: sums that are not positive become 1."""
+    """Return divisors: a copy of the sums, in which 1 replaces sums that are not positive."""
     return np.where(sums > 0, sums, 1)
 
 

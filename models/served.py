@@ -1,6 +1,7 @@
-"""Defines the facts about a model that a server needs if another process has read the model.
+"""Defines the facts about a model that a server needs. Another process may have read the model.
 
-This module imports neither graphs nor readers of files, because such a server does not need them.
+This module imports neither graphs nor readers of files, because the server does not need them in
+that case.
 """
 
 from collections.abc import Sequence
@@ -18,8 +19,8 @@ _SHOWN = 8  # the most names in a message
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Holds the serving options that a model's own files set. They limit or replace the server's
-    settings for this model."""
+    """Holds the serving options in a model's own files, which limit or replace the server's
+    settings."""
 
     max_batch: int | None = None  # a limit in addition to --max-batch
     timeout_ms: float | None = None  # deadline of requests that set none or a later one
@@ -53,7 +54,8 @@ UNSOUGHT = Absent("none was looked for")
 
 
 def as_vectors(value: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return n vectors from a value of n images. A value with positions is averaged over them.
+    """Return n vectors from a value of n images. A value with positions is averaged over the
+    positions.
 
     The positions are H and W of C×H×W, or the T tokens of T×C.
     """

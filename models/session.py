@@ -1,6 +1,7 @@
 """Opens ONNX Runtime sessions on the CPU, and names the inputs of served models.
 
-This module does not import ONNX: a server does not need it if another process has read the models.
+This module does not import ONNX. A server does not need ONNX if another process has read the
+models.
 """
 
 import os

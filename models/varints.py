@@ -10,8 +10,8 @@ def varint(
 ) -> tuple[int, int]:
     """Return the integer that starts at `position`, and the position after it.
 
-    If the integer does not end before `end` or within ten bytes, this raises the error that
-    `endless` returns.
+    An integer must end before `end` and have at most ten bytes. Otherwise, this raises the error
+    that `endless` returns.
     """
     value = shift = 0
     while position < end and shift < _MOST_BITS:

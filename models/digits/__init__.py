@@ -1,7 +1,7 @@
-"""Contains the built-in model: handwritten, drawn and printed digits, in images of any size.
+"""Contains the built-in model, which recognises handwritten, drawn and printed digits.
 
-The server uses `digits.onnx`, `digits.toml` and `labels.txt`; the Python files create them (`make
-train`) and are not imported at run time.
+The server uses only `digits.onnx`, `digits.toml` and `labels.txt`. The Python files create these
+files (`make train`) and are not imported at run time.
 """
 
 from pathlib import Path

@@ -1,9 +1,9 @@
 """Makes the training and test data of the digits model.
 
 The handwriting is scikit-learn's digits dataset (8×8 pixels, 16 levels; the test set of the UCI
-"Optical Recognition of Handwritten Digits"). That dataset is small and always light on dark.
-Therefore most training images are synthetic: enlarged and moved handwriting, and digits drawn by
-`drawing`, with paper and ink of any brightness.
+"Optical Recognition of Handwritten Digits"). That dataset is small, and its digits are always light
+on dark. Most training images are therefore synthetic. They contain enlarged and moved handwriting,
+or digits that `drawing` draws, with paper and ink of any brightness.
 """
 
 from dataclasses import dataclass
@@ -95,8 +95,8 @@ def coverage_maps(
 
 
 def _as_is(image: NDArray[np.uint8], rng: np.random.Generator) -> Coverage:
-    """Return the 8×8 pixels, scaled to the whole image as the server scales them, and slightly
-    shifted."""
+    """Return the 8×8 pixels enlarged to the whole image, as the server enlarges them, and shifted
+    slightly."""
     placement = Placement(
         height=rng.uniform(0.85, 1.1),
         aspect=1.0,
@@ -118,7 +118,7 @@ def _small(coverage: Coverage) -> Coverage:
 def photograph(maps: Coverage, rng: np.random.Generator) -> NDArray[np.float32]:
     """Return n images with pixels from 0 to 1, rendered from n coverage maps.
 
-    They show ink on paper that is unevenly lit, blurred and noisy.
+    The images show ink on unevenly lit paper, with blur and noise.
     """
     n = len(maps)
 

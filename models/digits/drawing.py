@@ -79,7 +79,7 @@ class Placement:
     def random(cls, rng: np.random.Generator) -> Self:
         """Return a random placement near the centre, slightly tilted.
 
-        The height of the digit is a third to nearly all of the image's height.
+        The digit's height is between 0.33 and 0.92 of the image's height.
         """
         height = rng.uniform(0.33, 0.92)
         aspect = rng.uniform(0.45, 0.85)
@@ -179,8 +179,8 @@ def on_paper(
 ) -> Image.Image:
     """Return an RGB image of `size` (width, height) with a square coverage map at its centre.
 
-    The image is unevenly lit and has the noise of a camera. Both sides of `size` must be at least
-    the side of the map.
+    The light is uneven, and the noise is that of a camera. Both sides of `size` must be at least as
+    long as the sides of the map.
     """
     width, height = size
     side = len(coverage)
@@ -213,7 +213,8 @@ def _move(
 
 
 def _spline(points: NDArray[np.float64], steps: int = 8) -> NDArray[np.float64]:
-    """Return points on a Catmull-Rom spline, `steps` between each two neighbours in `points`."""
+    """Return points on a Catmull-Rom spline, with `steps` points between neighbouring points of
+    `points`."""
     p = np.vstack([points[:1], points, points[-1:]])
     t = np.linspace(0, 1, steps, endpoint=False)[:, None]
     pieces = [

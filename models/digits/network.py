@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ConvLayer:
-    """Describes a convolution with BatchNormalization or a bias, padded to keep the size of its
+    """Describes a convolution with a bias or BatchNormalization. Padding keeps the size of the
     input."""
 
     inputs: int
@@ -54,7 +54,7 @@ class Operations(Protocol[T]):
     values."""
 
     def conv(self, name: str, x: T) -> T:
-        """Return the output of layer CONVS[name], its BatchNormalization included."""
+        """Return the output of layer CONVS[name], including its BatchNormalization."""
 
     def relu(self, x: T) -> T:
         """Return max(x, 0)."""

@@ -1,6 +1,6 @@
 """Writes the sample images. Run it as `python -m models.digits.samples`.
 
-The images show each digit once, in ten styles. The handwriting is not in the training set.
+Ten images show the digits 0 to 9 in ten styles. Their handwriting is not in the training set.
 """
 
 from dataclasses import dataclass
