@@ -1,6 +1,7 @@
 """Compares a newly opened engine with ONNX Runtime's results for the original model file.
 
-No other check finds a conversion that changes scores, because all engines run the converted model.
+All engines run the converted model. Only this comparison can therefore find a conversion that
+changes scores.
 """
 
 import logging
@@ -43,8 +44,9 @@ def compare(engine: Engine, classifier: Classifier) -> None:
     """Raise UnsupportedModelError unless the engine's scores agree with those of the original file.
 
     Scores that are NaN or infinite are always refused. If ONNX Runtime cannot run the original
-    file, this is logged and the comparison is skipped. One comparison covers all presets, because
-    presets only change pixels, and the comparison starts from normalised tensors.
+    file, this is logged and the comparison is skipped. The comparison starts from normalised
+    tensors. It therefore covers all presets, because presets only affect the steps before these
+    tensors.
     """
     given = classifier.given
     if given is None or given.is_compared:
@@ -96,7 +98,7 @@ def tolerance(
     """Return the allowed difference from the scores of the original file, relative to the largest
     score.
 
-    With `on_kernels`, the bound is for scores that Convoy's kernels compute with the algorithms
+    With `on_kernels`, the scores to compare come from Convoy's kernels, which use the algorithms
     that `choose` returns.
     """
     least = _ALLOWED_IN_8_BITS if classifier.network.quantized else _ALLOWED
@@ -112,8 +114,8 @@ def _own_difference(classifier: Classifier, given: AsGiven) -> float:
     """Return how much ONNX Runtime's optimisations change the file's scores, relative to the
     largest score.
 
-    The result is 0 for an 8-bit model. Its integer kernels may overflow, so that the difference
-    would not measure rounding.
+    For an 8-bit model, the result is 0. Integer kernels may overflow, and the difference would then
+    measure more than rounding.
     """
     if classifier.path is None or classifier.network.quantized:
         return 0.0
@@ -158,8 +160,10 @@ def _check_finite(classifier: Classifier, scores: Scores) -> None:
 
 
 def _cause(classifier: Classifier, given: AsGiven, index: int, allowed: float) -> str:
-    """Return a sentence that names the first node whose result differs, or "" if none can be
-    named."""
+    """Return a sentence that names the first node whose result differs from the file's result.
+
+    The sentence is "" if no node can be named.
+    """
     if classifier.path is None or classifier.network.no_kernels:
         return ""
     try:
@@ -196,9 +200,10 @@ def _first_difference(
 def _converted(
     name: str, made: Mapping[str, NodeProto], kept: Collection[str]
 ) -> Sequence[NodeProto]:
-    """Return the file's nodes between the result `name` and the nearest earlier results in `kept`.
+    """Return the file's nodes on which the result `name` depends, back to the nearest results in
+    `kept`.
 
-    The node that computes the result itself is not included.
+    The node that computes `name` itself is not included.
     """
     found: list[NodeProto] = []
     pending = [*made[name].input]

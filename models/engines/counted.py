@@ -34,9 +34,10 @@ _IN_BLOCKS = "_nchwc"
 
 
 def layers_in(optimised: ModelProto, model: Callable[[], ModelProto]) -> Layers:
-    """Return the layers of the graph into which ONNX Runtime optimised a model.
+    """Return the layers in `graph`, which ONNX Runtime made when it optimised a model.
 
-    `model` loads the original model. It is called only if its nodes are needed to name a layer.
+    `model` loads the original model. It is called only if a layer's name must be found in its
+    nodes.
     """
     nodes = optimised.graph.node
     floats = [
@@ -51,7 +52,7 @@ def layers_in(optimised: ModelProto, model: Callable[[], ModelProto]) -> Layers:
 def _layer(makers: Mapping[str, NodeProto], name: str) -> str:
     """Return the name of the convolution that computes the value `name`, or "" if there is none.
 
-    Nodes that ONNX Runtime may have fused with the convolution can lie between it and the value.
+    The search skips nodes that ONNX Runtime may have fused with the convolution.
     """
     waiting, seen = [name], {name}
     while waiting:

@@ -88,10 +88,10 @@ class CudaEngine:
 
     Methods raise DeviceLostError if the device is lost.
 
-    Engines on the same device share plans, loaded kernels and weights. The weights are one
-    allocation for all plans. A second allocation holds the images, the counters and the arena, each
-    with the size of the largest plan. For every N there is one plan for pixels only, and one plan
-    for batches of all kinds that the engine takes.
+    Engines on the same device share plans, loaded kernels and weights. One allocation holds the
+    weights of all plans. A second allocation holds the images, the counters and the arena, each as
+    large as the largest plan needs. Every N has one plan per kind of batch
+    (`Preprocessing.batch_kinds`).
     """
 
     fallback_reason = ""
@@ -113,11 +113,11 @@ class CudaEngine:
     ) -> None:
         """Open the engine. If `beside` is given, share its plans, kernels and weights.
 
-        `beside` is an open engine of the same classifier. `warm_up` ends with `prove`. If a step of
-        it fails and `fallback` is given, the engine that `fallback` opens replaces this one. The
-        branches of a plan run in parallel if `pays` returns True; by default, the cost model
-        decides. The device takes images of all kinds up to `takes` that are in the model's
-        `batch_kinds`. Kernels are compiled by `threads` threads; 0 means one thread per core.
+        `beside` is an open engine of the same classifier. `warm_up` calls `prove` at its end. If
+        the warm-up fails, the engine that `fallback` opens replaces this one. The branches of a
+        plan run in parallel if `pays` returns True; by default, the cost model decides. The device
+        takes images of the model's `batch_kinds`, up to the kind `takes`. Kernels are compiled by
+        `threads` threads; 0 means one thread per core.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
@@ -182,11 +182,10 @@ class CudaEngine:
         return {n: plan for (kind, n), plan in self._plans.items() if kind is Kind.PIXELS}
 
     def warm_up(self) -> Engine:
-        """Run every N, the largest first, step by step and then captured as a graph; then prove the
-        engine.
+        """Run the plan of every N, step by step and then as a captured graph, and prove the engine.
 
-        Returns the engine that will serve. This is the fallback if one of these steps failed, and
-        this engine otherwise.
+        The largest N runs first. Returns the engine that will serve: this engine, or the fallback
+        if this engine failed.
         """
         try:
             self._capture()
@@ -248,21 +247,20 @@ class CudaEngine:
         )
 
     def early_launches(self, n: int) -> tuple[int, int]:
-        """Return how many launches may begin before the previous launch ends, for n images of
-        pixels.
+        """Return the numbers of launches that may begin before the previous launch ends.
 
-        The first number is the plan's, and the second is the captured graph's. The capture may add
-        dependencies that prevent an early launch. Raises DeviceError.
+        The first number is for the plan of n images of pixels, and the second for its captured
+        graph. The capture may add dependencies that prevent an early launch. Raises DeviceError.
         """
         key = Kind.PIXELS, n
         planned = sum(dependents(self._plans[key].after)) if self._device.overlaps else 0
         return planned, self._device.early_launches(self._replays[key].graph)
 
     def timeline(self, n: int, runs: int = 20) -> Timeline:
-        """Return the times at which each launch runs for n images of pixels, as medians of `runs`
-        runs.
+        """Return the times at which each launch of a batch of n images of pixels runs.
 
-        The measured input is the images of the last batch. Raises EngineError.
+        The times are medians of `runs` runs. The input is the images of the last batch. Raises
+        EngineError.
         """
         key = Kind.PIXELS, n
         plan, graph = self._plans[key], self._replays[key].graph
@@ -279,8 +277,10 @@ class CudaEngine:
         return Timeline(self._name, n, self._device.name, bars, replay_us)
 
     def _times_ms(self, plan: Plan, graph: Graph) -> list[float]:
-        """Return, in ms, the time of a replay, and when each step begins and ends, counted from the
-        first begin."""
+        """Return the time of a replay, and then the begin and end of each step, in ms.
+
+        Begins and ends are counted from the begin of the first step.
+        """
         begin, end = self._device.event(), self._device.event()
         for _ in range(_AHEAD):
             graph.replay(self._stream)
@@ -305,7 +305,7 @@ class CudaEngine:
             raise _failure(error, f"{self._name} failed on a batch of size {key[1]}") from error
 
     def _read(self, key: _PlanKey, name: str) -> NDArray[np.float32]:
-        """Return a value inside the network as computed for the last batch."""
+        """Return a value inside the network, as the last batch computed it."""
         kept, shape = self._plans[key].kept[self._origins[name]], self._inner[name].shape
         try:
             data = self._kept[: kept.nbytes]
@@ -337,7 +337,7 @@ class CudaEngine:
             weights.release()
 
     def _run_step_by_step(self, plan: Plan) -> None:
-        """Run a plan and wait after every step, so that an error message can name the step that
+        """Run a plan and wait after every step. An error message can then name the step that
         failed."""
         self._upload(plan)
         for step in plan.steps:
@@ -395,9 +395,9 @@ class CudaEngine:
     ) -> tuple[list[Event], list[Event]]:
         """Launch every step on its stream, after the steps on which it depends.
 
-        An event is recorded only after a step on which another stream depends, because other events
-        could keep launches from overlapping. If `timed`, launches do not overlap, and the result is
-        the events before and after each launch.
+        An event is recorded only after a step on which another stream depends, because more events
+        could prevent launches from overlapping. If `timed`, events are recorded before and after
+        each launch, and returned. Launches then do not overlap.
         """
         chosen = streams(plan.after)
         on = [(self._stream, *self._side_streams)[number] for number in chosen]
@@ -453,7 +453,7 @@ class CudaEngine:
 def _reads_host(plan: Plan) -> bool:
     """Return whether the first kernel reads images directly from pinned memory.
 
-    This is the case if the images are few bytes, or not plain pixels.
+    It does so if the images are only few bytes, or if they are not plain pixels.
     """
     return plan.kind is not Kind.PIXELS or kernel_reads_host(plan.input_bytes)
 

@@ -74,7 +74,7 @@ class Engine(Protocol):
 
     @property
     def fallback_reason(self) -> str:
-        """Return the reason why the device choice `auto` led to the CPU.
+        """Return the reason why the engine runs on the CPU although the device choice was `auto`.
 
         The result is "" if the engine runs on a GPU, or if the CPU was requested.
         """
@@ -88,22 +88,22 @@ class Engine(Protocol):
 
     @property
     def takes(self) -> Kind:
-        """Return the highest kind of image that the device itself converts to pixels.
+        """Return the last kind of image, in the order of `Kind`, that the device itself accepts.
 
-        Images of higher kinds are converted by this machine's CPU.
+        Images of later kinds are converted to pixels by this machine's CPU.
         """
 
     @property
     def on_cpu(self) -> bool:
-        """Return whether the engine computes on this machine's CPU, where it competes with
+        """Return whether the engine computes on this machine's CPU, and so competes with image
         decoding."""
 
     def warm_up(self) -> "Engine":
         """Prepare the engine for its first request, and return the engine that will serve.
 
-        An engine that `open_engine` returned runs every N here and proves its scores (prove.py).
-        The result is this engine. If this engine failed, it is closed, and the result is a warm
-        replacement.
+        An engine from `open_engine` runs every N and proves its scores (prove.py). If this
+        succeeds, the result is this engine. Otherwise, this engine is closed, and the result is a
+        warm replacement.
         """
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
@@ -128,7 +128,7 @@ Fallback = Callable[[EngineError], Engine]
 
 
 def unproved(engine: Engine) -> int:
-    """Return the engine's largest batch without running anything. This `Proof` checks nothing."""
+    """Return the engine's largest batch. This is a `Proof` that runs and checks nothing."""
     return engine.max_batch
 
 

@@ -21,7 +21,7 @@ def with_either_input(
     """Return a copy of `model` with two inputs: N images as PIXELS and M images as TENSORS.
 
     N or M may be 0. The output has the scores of the pixels, followed by the scores of the tensors.
-    Only a batch with tensors is concatenated, which takes a copy. The `inner` values are additional
+    The pixels are copied (by a Concat) only if M is not 0. The `inner` values are additional
     outputs.
     """
     joined = _tensor(preprocessing, "convoy/joined")
@@ -60,7 +60,7 @@ def _tensor(preprocessing: Preprocessing, name: str) -> ValueInfoProto:
 
 
 def _normalise(preprocessing: Preprocessing, output: str) -> list[NodeProto]:
-    """Return nodes that compute the model's input, called `output`, from PIXELS."""
+    """Return nodes that compute the model's input, called `output`, from the pixels in PIXELS."""
     pixels, transpose = PIXELS, []
     if preprocessing.layout is Layout.NCHW:
         # The bytes are transposed first, so that neighbouring numbers share a factor. With channels

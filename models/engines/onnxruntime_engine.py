@@ -1,7 +1,7 @@
 """Implements the CPU engine, which runs the loader's normal form in ONNX Runtime.
 
-Modules that read ONNX are imported only where they are used: a server that receives a SessionModel
-from another process needs none of them.
+Modules that read ONNX are imported only where they are used. A server that receives a SessionModel
+from another process does not need them.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ _QUICK_S = 0.001
 
 @dataclass(frozen=True)
 class SessionModel:
-    """Holds a classifier as bytes that ONNX Runtime can load, without its network. Picklable."""
+    """Holds a classifier whose network is stored as bytes that ONNX Runtime can load. Picklable."""
 
     name: str
     data: bytes  # ONNX; inputs PIXELS and TENSORS
@@ -89,7 +89,7 @@ class SessionModel:
 class WarmUpResult:
     """Holds the results of an engine's warm-up. Picklable.
 
-    The results are valid for all engines of the same model with the same number of threads.
+    All engines of the same model with the same number of threads can use these results.
     """
 
     model: SessionModel
@@ -101,7 +101,7 @@ class WarmUpResult:
     layers: Layers | None
 
     def open(self, beside: "OnnxRuntimeEngine | None" = None) -> "OnnxRuntimeEngine":
-        """Return an engine that reuses these results, so that its warm-up proves nothing. Raises
+        """Return an engine whose warm-up uses these results and skips the proof. Raises
         EngineError."""
         return OnnxRuntimeEngine(
             self.model,
@@ -123,13 +123,12 @@ class OnnxRuntimeEngine:
 
     ONNX Runtime splits each layer across all threads, which synchronise after every layer. If
     another task, such as decoding, occupies a core, all threads wait for the delayed thread.
-    Therefore the warm-up measures two alternatives. The first runs one image per thread in
-    parallel, which needs a second copy of the weights; it is used unless it is clearly slower. The
-    second runs every batch on one thread; it is used instead if an image is quick, and one thread
-    takes no longer than several.
+    Therefore the warm-up measures two alternatives. If an image takes little time and one thread is
+    as fast as several, one thread runs every batch. Otherwise, each thread runs images of its own,
+    unless that is clearly slower. This needs a second copy of the weights.
 
-    A model that runs with its original nodes computes one image per run. If the first alternative
-    is used, the images of a batch run in parallel. Otherwise, `max_batch` becomes 1.
+    A model that runs with its original nodes computes one image per run. Threads run the images of
+    a batch in parallel if that is not clearly slower. Otherwise, `max_batch` becomes 1.
 
     Engines of the same classifier share their single-threaded sessions, including the weights. A
     multi-threaded session and its threads belong to one engine.
@@ -151,11 +150,11 @@ class OnnxRuntimeEngine:
     ) -> None:
         """Open the engine. If `beside` is given, share its single-threaded sessions.
 
-        `beside` is an engine of the same model before its warm-up. `warm_up` ends with `prove`.
-        `side_by_side` tells whether each thread runs its own images, and `one_thread` whether one
-        thread is as fast as several. If either is None, `warm_up` measures it. `layers` lists the
-        layers of a quantized model that run on integers; if it is None, the first session counts
-        them. `exact` is passed to `open_session`.
+        `beside` is an engine of the same model before its warm-up. `warm_up` calls `prove` at its
+        end. `side_by_side` tells whether each thread runs images of its own. `one_thread` tells
+        whether one thread is as fast as several. If one of these is None, `warm_up` measures it.
+        `layers` lists the layers of a quantized model that run on integers; if it is None, the
+        first session counts them. `exact` is passed to `open_session`.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
@@ -212,8 +211,8 @@ class OnnxRuntimeEngine:
 
     @property
     def takes(self) -> Kind:
-        """Return Kind.TENSOR, because images of higher kinds are converted to pixels before this
-        engine gets them."""
+        """Return Kind.TENSOR. Images of later kinds are converted to pixels before they reach this
+        engine."""
         return Kind.TENSOR
 
     @property
@@ -244,11 +243,10 @@ class OnnxRuntimeEngine:
         return found.open
 
     def warm_up(self) -> Engine:
-        """Measure the alternatives that are not yet known, choose the fastest, and prove the
-        engine.
+        """Choose the fastest way to run images, and prove the engine.
 
-        All threads can share each image, or one thread can run each batch, or each thread can run
-        images of its own.
+        All threads can share each image, one thread can run each batch, or each thread can run
+        images of its own. Alternatives with unknown times are measured.
         """
         single, self._single = self._single, None
         if single is not None:
@@ -272,15 +270,18 @@ class OnnxRuntimeEngine:
         return self
 
     def _is_as_fast_alone(self, single: ort.InferenceSession) -> bool:
-        """Return whether one thread computes an image quickly, and as fast as all threads do."""
+        """Return whether one thread runs an image in little time, and as fast as all threads
+        together."""
         image = np.zeros((1, *self._image_shape), np.uint8)
         run_alone = partial(self._arrays, single, image, self._outputs())
         together_s, alone_s = _fastest(partial(self.run, image), run_alone)
         return alone_s < _QUICK_S and alone_s * _CLEARLY <= together_s
 
     def _is_as_fast_apart(self, single: ort.InferenceSession) -> bool:
-        """Return whether a batch with one image for each thread is as fast with one thread per
-        image as otherwise."""
+        """Return whether one thread per image runs a batch as fast as `run` does.
+
+        The batch has one image per thread.
+        """
         images = np.zeros((self._threads, *self._image_shape), np.uint8)
         side_by_side = partial(self._run_side_by_side, single, images, self._outputs())
         together_s, apart_s = _fastest(partial(self.run, images), side_by_side)
@@ -326,7 +327,8 @@ class OnnxRuntimeEngine:
     def _run_side_by_side(
         self, session: ort.InferenceSession, images: Batch, outputs: Sequence[str]
     ) -> "_Arrays":
-        """Return the outputs of images that parallel threads run, each thread one image at a time.
+        """Return the outputs of the images. Threads run in parallel, and each runs one image at a
+        time.
 
         Each thread takes the next image until none is left, so a delayed thread takes fewer images.
         """
@@ -407,15 +409,17 @@ _Arrays = list[NDArray[np.float32]]  # scores, then inner values: n rows each
 
 
 def _joined(parts: Sequence[_Arrays]) -> _Arrays:
-    """Return the arrays of all parts, concatenated along the rows."""
+    """Return one array per output, which concatenates the rows of all parts."""
     if len(parts) == 1:
         return parts[0]
     return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
 
 def _precision(classifier: "Classifier") -> Precision:
-    """Return the precision of the file's own nodes. The precision set for GPUs does not affect
-    it."""
+    """Return the precision in which the file's own nodes compute.
+
+    The precision that is set for GPUs does not affect them.
+    """
     if classifier.network.quantized:
         return Precision.INT8
     from models.onnx_loader import Opaque  # noqa: PLC0415
@@ -442,7 +446,7 @@ def _seconds(run: Callable[[], object]) -> float:
 def elsewhere(engine: Engine) -> Callable[[], Engine] | None:
     """Return a picklable function that opens a warm copy of the engine in another process.
 
-    The copy computes the same scores with one thread. The result is None if the engine does not
-    allow this.
+    The copy computes the same scores with one thread. The result is None if the engine is on a GPU
+    or uses several threads.
     """
     return engine.elsewhere() if isinstance(engine, OnnxRuntimeEngine) else None

@@ -60,18 +60,19 @@ def open_engine(
     """Return an engine for batches of 1 to `max_batch` images. The engine is not warm yet.
 
     `threads` is the number of threads that compute on the CPU or compile for a GPU. If `threads` is
-    0, ONNX Runtime chooses the number, and one thread per core compiles. A GPU engine chooses its
-    convolutions by the measurements in `tuning`, or in the default file if that exists. `progress`
-    wraps the sequence of kernels that are compiled. The engine takes images of all kinds up to
-    `takes`.
+    0, ONNX Runtime chooses the number, and one thread per core compiles. A GPU engine chooses
+    algorithms for convolutions by the measurements in the file `tuning`, or in the default file if
+    it exists. `progress` wraps the sequence of kernels to compile. The engine takes images of all
+    kinds up to `takes`.
 
-    The warm-up proves that batching does not change an image's scores, and otherwise lowers the
-    largest batch to 1. On a GPU it also compares the scores with ONNX Runtime's.
+    The warm-up checks that batching does not change an image's scores. If batching changes them,
+    the largest batch becomes 1. On a GPU, the warm-up also compares the scores with ONNX Runtime's
+    scores.
 
     If the device is unavailable or this comparison fails, AUTO falls back to the CPU and logs the
-    reason; other choices raise EngineError. A model without kernels runs on the CPU with AUTO, with
-    a warning, and raises NoKernelsError with CUDA. Raises UnsupportedModelError if ONNX Runtime
-    computes other scores for the original file.
+    reason; other choices raise EngineError. If Convoy has no kernels for the model, AUTO runs it on
+    the CPU and logs a warning, and CUDA raises NoKernelsError. Raises UnsupportedModelError if ONNX
+    Runtime computes other scores for the original file.
     """
     return _open(classifier, DeviceChoice(device), max_batch, threads, tuning, progress, takes)
 
@@ -154,10 +155,10 @@ def _open(
 def try_on_cpu(
     classifier: Classifier, choices: Sequence[DeviceChoice], *, max_batch: int, threads: int
 ) -> tuple[Engine, WarmUpResult] | None:
-    """Return a warm CPU engine and the results of its warm-up if every device choice leads to the
-    CPU.
+    """Return a warm CPU engine and the results of its warm-up, or None if a GPU may serve the
+    model.
 
-    The result is None if a GPU may serve the model. Raises EngineError.
+    The result is None unless every device choice leads to the CPU. Raises EngineError.
     """
     reasons = [_why_on_cpu(classifier, choice) for choice in choices]
     if not has_driver():
@@ -186,10 +187,10 @@ def try_on_cpu(
 def _compare(engine: OnnxRuntimeEngine | None, classifier: Classifier, threads: int) -> None:
     """Compare the CPU engine with the original file. Raises UnsupportedModelError.
 
-    On processors without an instruction for sums of 8-bit products, these sums overflow. The errors
-    differ between the original file and the form that the engine runs. A quantized model is
-    therefore compared in a separate session that avoids the overflow. That session is also used if
-    `engine` is None.
+    On processors without an instruction for sums of 8-bit products, such sums overflow, and the
+    engine's form of the model overflows differently from the original file. A quantized model is
+    therefore compared in a separate session that avoids overflow. If `engine` is None, that session
+    is used, too.
     """
     if classifier.given is None or classifier.given.is_compared:
         return
@@ -205,9 +206,9 @@ def _compare(engine: OnnxRuntimeEngine | None, classifier: Classifier, threads: 
 
 
 def _why_on_cpu(classifier: Classifier, choice: DeviceChoice) -> str | None:
-    """Return the reason why the model runs on the CPU regardless of the hardware.
+    """Return the reason why the model runs on the CPU whichever GPU the machine has.
 
-    The result is "" if the CPU was requested, and None if the device decides. Raises
+    The result is "" if the CPU was requested, and None if the presence of a GPU decides. Raises
     NoKernelsError.
     """
     if not classifier.network.no_kernels:

@@ -19,8 +19,8 @@ class Original:
     image.
 
     The only change is the conversion of float16 to float32, which represents every float16 number
-    exactly. ONNX Runtime would otherwise round to float16 after every node, which exceeds the error
-    that Convoy's float32 engines are allowed.
+    exactly. Otherwise, ONNX Runtime would round to float16 after every node. The resulting error
+    would be larger than the tolerance for Convoy's float32 engines.
     """
 
     def __init__(self, path: Path, classifier: Classifier) -> None:

@@ -30,8 +30,7 @@ class QuantizedWeights:
 
 @dataclass(frozen=True)
 class ProtoGraph:
-    """Holds a graph with an index of its constants, and of the nodes that write and read each
-    value."""
+    """Holds a graph, its constants by name, and the nodes that write and read each value."""
 
     proto: GraphProto
     constants: dict[str, TensorProto]
@@ -41,7 +40,7 @@ class ProtoGraph:
 
     @staticmethod
     def of(proto: GraphProto, kept: Collection[str] = ()) -> "ProtoGraph":
-        """Return an index of the graph's current edges. The values in `kept` count as outputs."""
+        """Return the indexed graph. The values in `kept` count as outputs."""
         readers: dict[str, list[NodeProto]] = defaultdict(list)
         for node in proto.node:
             for name in node.input:
@@ -60,8 +59,10 @@ class ProtoGraph:
         return None if tensor is None else numpy_helper.to_array(tensor)
 
     def weights(self, name: str) -> QuantizedWeights | None:
-        """Return the quantized constants from which a value is dequantized, or None for any other
-        value."""
+        """Return the integers and scales from which `name` is dequantized.
+
+        The result is None if the value is not a dequantized constant.
+        """
         node = self.makers.get(name)
         if node is None or node.op_type != "DequantizeLinear" or node.domain:
             return None
@@ -80,7 +81,7 @@ class ProtoGraph:
         return QuantizedWeights(integers, scale.astype(np.float32).reshape(-1), zero.reshape(-1))
 
     def add(self, name: str, array: NDArray[np.generic]) -> str:
-        """Add a constant unless one of that name exists, and return the name."""
+        """Add a constant unless a constant has this name already, and return the name."""
         if name not in self.constants:
             self.proto.initializer.append(numpy_helper.from_array(array, name))
             self.constants[name] = self.proto.initializer[-1]

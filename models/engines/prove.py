@@ -32,8 +32,10 @@ _log = logging.getLogger("convoy")
 
 
 def check_images(n: int, image_shape: tuple[int, ...], seed: int = 0) -> Images:
-    """Return n images or clips of coarse squares. Their scores differ, whereas the scores of
-    different noise images are nearly equal."""
+    """Return n images or clips of coarse squares, whose scores differ from image to image.
+
+    Images of noise would all get nearly the same scores.
+    """
     *spatial, channels = image_shape
     images = np.random.default_rng(seed).integers(0, 256, (n, *[4] * len(spatial), channels))
     for axis, size in enumerate(spatial, 1):
@@ -46,12 +48,12 @@ def prove(
 ) -> int:
     """Run a warm engine on every N, and return the largest batch for which its scores are proved.
 
-    The scores of an image must not depend on the rest of its batch, nor on its index in the batch,
-    except for rounding. The same holds for images that the engine resizes or decodes. The result is
-    `max_batch` if this holds, and otherwise 1, with a line in the log.
+    An image must get the same scores, except for rounding, in every batch and at every index in a
+    batch. This is also checked for images that the engine resizes or decodes. If a score differs,
+    the result is 1, and a warning is logged. Otherwise, the result is `max_batch`.
 
-    For a GPU engine, `choose` is given. Then the scores of single images must also agree with ONNX
-    Runtime's on the CPU. Raises EngineError if they do not.
+    `choose` is given for a GPU engine. The scores of single images must then agree with the scores
+    that ONNX Runtime computes on the CPU. Raises EngineError if they do not agree.
     """
     images = check_images(engine.max_batch, classifier.preprocessing.image_shape)
     files: list[JpegImage] = []
@@ -112,7 +114,8 @@ def _prove_as_given(engine: Engine, classifier: Classifier, choose: "Choose") ->
 
 
 def _twice_as_large(pixels: Pixels) -> DecodedImage:
-    """Return a decoded image, twice as large, that the device resizes to exactly these pixels."""
+    """Return a decoded image of twice the width and height, which the device resizes to
+    `pixels`."""
     larger = pixels.repeat(2, axis=0).repeat(2, axis=1)
     return DecodedImage(larger, _to(pixels.shape, 2.0))
 
@@ -135,7 +138,8 @@ def _as_file(pixels: Pixels) -> tuple[JpegImage, Pixels]:
 
 
 def _to(shape: tuple[int, ...], times: float) -> Resize:
-    """Return a resize to the shape H×W×C from an image that is `times` larger."""
+    """Return the resize to the shape H×W×C of an image that is `times` as wide and `times` as
+    high."""
     height, width, channels = shape
     return Resize(
         size=(width, height),

@@ -1,9 +1,9 @@
 """Runs a captured graph on batches of one form: copies images in, replays, and returns results.
 
 The graph's last kernel writes each image's results to pinned memory and then sets the image's flag.
-If the last batch ended within SPIN_S, the engine's thread polls these flags. Polling notices the
-end at once, but occupies a core. Otherwise, or after SPIN_S, the thread calls the driver's blocking
-wait, which releases the GIL.
+If the last batch took less than SPIN_S, the engine's thread polls these flags. Polling notices the
+end of the batch at once, but occupies a core. If the last batch took longer, or after SPIN_S of
+polling, the thread calls the driver's blocking wait, which releases the GIL.
 """
 
 from collections.abc import Callable
@@ -34,9 +34,10 @@ COPY_NODE_US = 1.8
 
 
 def kernel_reads_host(nbytes: int) -> bool:
-    """Return whether the first kernel should read pinned memory directly, instead of a copy.
+    """Return whether the first kernel should read pinned memory directly, without a copy before it.
 
-    The answer is an estimate from the rates above: True up to 60 kB. A kernel reads each byte once.
+    The estimate compares the time of the copy with the kernel's slower reads, by the constants
+    above. The result is True up to 60 kB. A kernel reads each byte once.
     """
     copied_us = COPY_NODE_US + nbytes / (1e3 * HOST_GB_PER_S)
     return nbytes / (1e3 * KERNEL_GB_PER_S) <= copied_us
@@ -76,7 +77,10 @@ class Replay:
         return self._results.copy()
 
     def _spin(self, until: float) -> bool:
-        """Poll the flags of all images, and return whether all were set before the time `until`."""
+        """Poll until the flags of all images are set, or until the time `until`.
+
+        Returns whether all flags were set.
+        """
         for index in range(len(self._seen)):
             while not self._seen[index]:
                 if perf_counter() > until:

@@ -1,4 +1,4 @@
-"""Detects whether ONNX Runtime's sums of 8-bit products saturate on this machine."""
+"""Tests whether ONNX Runtime's sums of 8-bit products saturate on this machine."""
 
 from functools import cache
 
@@ -13,10 +13,10 @@ _EXPECTED = 200
 
 @cache
 def pairs_saturate() -> bool:
-    """Return whether a sum of the largest products of uint8 and int8 is computed too small here.
+    """Return whether this processor saturates a sum of two products of uint8 and int8.
 
-    Without VNNI, x86 adds the products in pairs of 16 bits (vpmaddubsw). The function does not
-    query the processor; it runs a convolution of one pixel.
+    An x86 processor without VNNI adds two products in 16 bits (vpmaddubsw). The function runs a
+    convolution of one pixel with the largest products; it does not query the processor.
     """
     operands = {
         "one": np.float32(1),

@@ -1,10 +1,10 @@
 """Prepares each convolution of a quantized model for ONNX Runtime's fast kernels.
 
-ONNX Runtime fuses a convolution with the QuantizeLinear nodes before and after it if the bias is
-quantized, too. It cannot fuse a convolution whose result is added to a shortcut before it is
-quantized, as in models made for TensorRT. Such a convolution would run in float, would dequantize
-its filter again in every run, and has no fast kernel. Each convolution is therefore rewritten in
-one of these forms:
+ONNX Runtime fuses a convolution with the QuantizeLinear nodes before and after it, if the bias is
+quantized, too. In models made for TensorRT, a convolution's result may be added to a shortcut and
+quantized only then. ONNX Runtime cannot fuse such a convolution. It would run the convolution in
+float, without a fast kernel, and dequantize the filter again in every run. Each convolution is
+therefore rewritten in one of these forms:
 
     conv(s (x - z), t (w - v)) + b = s t (p - z)·(w - v) + b   p: the bytes of each window; used if
                                                                there are enough filters per window
@@ -34,7 +34,7 @@ _FILTERS_A_COPY = 7
 
 
 def settle_products(model: ModelProto, kept: AbstractSet[str] = frozenset()) -> None:
-    """Rewrite the convolutions of `model` in place. The values in `kept` remain.
+    """Rewrite the convolutions of `model` in place. The values in `kept` are not removed.
 
     Activations in `model` must already be uint8 where possible.
     """
@@ -63,7 +63,7 @@ def _import_contrib(model: ModelProto) -> None:
 
 
 def _is_quantized(graph: ProtoGraph, name: str) -> bool:
-    """Return whether all readers quantize the value, directly or after a Clip or Relu."""
+    """Return whether all readers of a value quantize it, directly or after a Clip or Relu."""
     readers = graph.readers[name] if name not in graph.outputs else []
     return bool(readers) and all(
         reader.op_type == "QuantizeLinear"
@@ -88,7 +88,7 @@ def _reads_bytes(graph: ProtoGraph, x: NodeProto) -> bool:
 
 
 def _is_product(conv: NodeProto, weights: QuantizedWeights) -> bool:
-    """Return whether a 2-D convolution is faster as a matrix product of 8-bit integers.
+    """Return whether a convolution is 2-D and faster as a matrix product of 8-bit integers.
 
     The product needs a copy of the bytes of each window.
     """
@@ -101,8 +101,8 @@ def _is_product(conv: NodeProto, weights: QuantizedWeights) -> bool:
 def _windows(
     graph: ProtoGraph, conv: NodeProto, x: NodeProto, window: Sequence[int], stem: str
 ) -> tuple[list[NodeProto], str]:
-    """Return nodes that copy the bytes of each window to the channel axis, and the result's
-    name."""
+    """Return nodes that copy the bytes of each window to the channel axis, and the name of their
+    result."""
     nodes = [helper.make_node("Transpose", [x.input[0]], [f"{stem}/pixels"], perm=[0, 2, 3, 1])]
     pads, steps = _part(conv, "pads", [0] * 4), _part(conv, "strides", [1, 1])
     apart = _part(conv, "dilations", [1, 1])
@@ -139,7 +139,8 @@ def _windows(
 def _as_product(
     graph: ProtoGraph, conv: NodeProto, x: NodeProto, weights: QuantizedWeights
 ) -> bool:
-    """Replace a convolution by a matrix product of bytes, and return whether that is possible."""
+    """Replace a convolution by a matrix product of bytes. Returns False if the bias is not
+    constant."""
     (y,), stem = conv.output, f"convoy/{conv.output[0]}/product"
     filters, _, *window = weights.integers.shape
     bias = _bias(graph, conv, filters)
@@ -171,7 +172,10 @@ def _as_product(
 
 
 def _bias(graph: ProtoGraph, conv: NodeProto, filters: int) -> NDArray[np.float32] | None:
-    """Return a convolution's bias: zeros if it has none, None if it is not constant."""
+    """Return the bias of a convolution, or None if the bias is computed.
+
+    The result is zeros if the convolution has no bias.
+    """
     if len(conv.input) < 3 or not conv.input[2]:
         return np.zeros(filters, np.float32)
     if (weights := graph.weights(conv.input[2])) is not None:
@@ -187,8 +191,10 @@ def _as_floats(graph: ProtoGraph, conv: NodeProto, weights: QuantizedWeights) ->
 
 
 def _quantize_bias(graph: ProtoGraph, node: NodeProto, x: NodeProto) -> None:
-    """Quantize a float bias to multiples of the product of both scales, if 32 bits can hold
-    them."""
+    """Quantize a float bias. Its scale is the input's scale times the filter's scale.
+
+    The bias stays unchanged if an integer would exceed 32 bits.
+    """
     bias = graph.array(node.input[2]) if len(node.input) > 2 else None
     filter_ = graph.makers.get(node.input[1])
     if bias is None or filter_ is None or filter_.op_type != "DequantizeLinear":
@@ -215,8 +221,7 @@ def _quantize_bias(graph: ProtoGraph, node: NodeProto, x: NodeProto) -> None:
 
 
 def _drop(graph: ProtoGraph, unread: set[str]) -> None:
-    """Remove the DequantizeLinear nodes of these values, and their constants, if nothing reads
-    them."""
+    """Remove the DequantizeLinear nodes and the constants in `unread` that no node reads."""
     nodes = graph.proto.node
     made = [graph.makers[name] for name in unread if name in graph.makers]
     read = {name for node in nodes for name in node.input} | graph.outputs

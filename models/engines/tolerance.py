@@ -46,14 +46,14 @@ def network_tolerance(graph: Graph, choose: "Choose | None" = None) -> float:
 
     Let u = eps / 2. A sum of L products with independent rounding errors has a relative error of
     about √L·u (Higham and Mary 2019, "A new approach to probabilistic rounding error analysis",
-    theorem 3.1); any other node has an error of a few u. Activations have about the same size in
-    all layers, so the errors of the layers add up, at most linearly. A value stored as float16 is
-    rounded to 11 bits, with an error of 2^13 u. Without `choose`, every convolution is assumed to
-    sum its products directly. An opaque node has the errors of all nodes inside it.
+    theorem 3.1). Any other node has an error of a few u. The errors of the layers are added,
+    because activations have about the same size in all layers. A value stored as float16 is rounded
+    to 11 bits, which is an error of 2^13 u. An opaque node has the errors of all nodes inside it.
+    `choose` gives the algorithms of convolutions; without it, they sum their products directly.
 
-    Quantization hides most errors and enlarges the others. If numbers have an error e, a fraction e
-    / s of them is rounded to a neighbouring step of size s, and then has an error of s. The
-    quadratic mean of the error is √(e·s).
+    Quantization with the scale s removes most errors and enlarges the others. If numbers have an
+    error e, the fraction e / s of them is rounded to a neighbouring integer, which is an error of
+    s. The quadratic mean of the errors is then √(e·s).
     """
     u = float(np.finfo(np.float32).eps) / 2
     total = 0.0  # in units of u
@@ -84,7 +84,7 @@ def network_tolerance(graph: Graph, choose: "Choose | None" = None) -> float:
 
 
 def _terms(graph: Graph, node: Node) -> int:
-    """Return how many numbers the node adds for each element of its result, at least 1."""
+    """Return the number of terms that the node adds for each element of its result, at least 1."""
     match node:
         case Attention():  # terms of a score, and of a sum of values
             return sum(graph.shape(node.k)[-2:])
@@ -115,12 +115,11 @@ def _terms(graph: Graph, node: Node) -> int:
 def score_tolerance(
     classifier: Classifier, smallest: float, choose: "Choose | None" = None, n: int = 1
 ) -> float:
-    """Return the allowed difference of n images' scores from ONNX Runtime's, relative to the
-    largest score.
+    """Return the largest allowed difference between the scores of an engine and of ONNX Runtime.
 
-    Both engines round. An error δ of the logits z changes a probability p by at most 2δ·p. δ is
-    relative to the largest |z|, which is estimated by |ln p| of the smallest probability,
-    `smallest`.
+    The difference is relative to the largest score. It covers the rounding errors of both engines.
+    A relative error δ of logits z changes a probability p by at most 2δ·p·max |z|. The estimate of
+    max |z| is |ln p| of the smallest probability, `smallest`. n is the batch size of the engine.
     """
     if classifier.network.no_kernels:  # ONNX Runtime computes both scores
         return repeat_tolerance(classifier, smallest)
@@ -133,7 +132,7 @@ def repeat_tolerance(classifier: Classifier, smallest: float) -> float:
     """Return the allowed difference between two runs of ONNX Runtime, relative to the largest
     score.
 
-    ONNX Runtime may add numbers in another order in a batch than for a single image.
+    ONNX Runtime may add the same numbers in another order if the batch size is different.
     """
     return _of_scores(classifier, smallest, 2 * network_tolerance(classifier.network.graph))
 

@@ -1,26 +1,27 @@
 """Changes the types and zero points of quantized activations so that ONNX Runtime uses integers.
 
-On x86, ONNX Runtime fuses a convolution with the QuantizeLinear nodes around it only if its input
-is uint8. It fuses a Relu or Clip before the QuantizeLinear only if the lowest code represents 0. It
-computes all other convolutions in float, which takes longer than the float model. Therefore codes q
-and their zero point z are both shifted by d, which keeps their meaning:
+A code is an integer that represents a number. On x86, ONNX Runtime fuses a convolution with the
+QuantizeLinear nodes around it only if the convolution's input is uint8. It fuses a Relu or Clip
+before a QuantizeLinear only if the lowest code represents 0. Other convolutions run in float, which
+is slower than the float model. Therefore this module adds d to the codes and to their zero point z.
+The codes then represent the same numbers:
 
     d = -z, uint8    if all codes come from a Relu or Clip, whose numbers are 0 or more
     d = 128, uint8   for other int8 values
 
-A QuantizeLinear with the zero point 0 replaces numbers below 0 by the code 0. The Relu or Clip
-before it is therefore removed. Only the upper bound of a Clip remains, as a code:
+A uint8 QuantizeLinear with the zero point 0 replaces numbers below 0 by the code 0. A Relu or Clip
+before it is therefore removed, except for the upper bound of a Clip, which becomes a code:
 
     quantize(clip(x, 0, c)) = min(quantize(x), quantize(c), highest code),   zero point 0
 
-The highest code is the largest value of the type minus z, for example 127 - z for int8. Values stay
-unchanged if other nodes read the codes, or if they are joined with values of another zero point.
+The highest code is the largest value of the type minus z, for example 127 - z for int8. Codes stay
+unchanged if other nodes read them, or if a node joins them with codes of another zero point.
 
-A CPU without VNNI adds two neighbouring products of uint8 and int8 in 16 bits. The sum saturates at
-32,767. With codes up to 255, it saturates if both weights add up to 129 (255 · 129 = 32,895). With
-codes up to 127, which an int8 Relu has, it never does: int8 weights add up to at most 256 (127 ·
-256 = 32,512). On such a CPU, a filter is converted to uint8 if the sum may saturate. ONNX Runtime
-then adds in 32 bits, which is slower.
+A CPU without VNNI adds two neighbouring products of uint8 and int8 in 16 bits, and the sum
+saturates at 32,767. For codes up to 255, two weights with the sum 129 are enough (255 · 129 =
+32,895). For codes up to 127, as after an int8 Relu, no weights are large enough: two int8 weights
+have at most the sum ±256 (127 · 256 = 32,512). If sums may saturate on such a CPU, the filter is
+converted to uint8. ONNX Runtime then adds in 32 bits, which is slower.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -54,10 +55,9 @@ def on_integers(
     """Return a copy of the model in which the results of QuantizeLinear are uint8 where possible.
 
     The represented numbers stay exactly the same. A value is not changed if a node other than
-    DequantizeLinear computes with its codes, or if a node such as Concat joins it with a value that
-    is not changed. The values in `kept` are read from outside and are not changed. If
-    `pairs_saturate`, filters whose sums may saturate are converted to uint8, too, because ONNX
-    Runtime then adds in 32 bits.
+    DequantizeLinear computes with its codes, or if a node such as Concat joins it with an unchanged
+    value. The values in `kept` are read from outside and are not changed. If `pairs_saturate`,
+    filters whose sums may saturate also become uint8.
     """
     result = ModelProto()
     result.CopyFrom(model)
@@ -77,8 +77,10 @@ def on_integers(
 
 @dataclass(frozen=True)
 class _Joined:
-    """Holds 8-bit values that are connected by nodes that only move elements, and the nodes that
-    quantize and dequantize the values."""
+    """Holds a group of 8-bit values, which are connected by nodes that only move elements.
+
+    It also holds the nodes that quantize and dequantize these values.
+    """
 
     names: set[str]
     quantize: list[NodeProto]
@@ -86,8 +88,11 @@ class _Joined:
 
 
 def _joined(graph: ProtoGraph) -> Iterator[_Joined]:
-    """Yield groups of 8-bit values. A group is left out if a node reads or writes one of its values
-    and is neither a QuantizeLinear, a DequantizeLinear nor a node that only moves elements."""
+    """Yield groups of 8-bit values that are connected by nodes that only move elements.
+
+    A group is left out if one of its values is an output of the graph. It is also left out if a
+    node other than a QuantizeLinear, a DequantizeLinear or a move reads or writes a value.
+    """
     seen: set[str] = set()
     for first in graph.proto.node:
         if first.op_type != "QuantizeLinear" or first.output[0] in seen:
@@ -120,7 +125,8 @@ def _joined(graph: ProtoGraph) -> Iterator[_Joined]:
 
 
 def _moved(node: NodeProto) -> Sequence[str]:
-    """Return the inputs whose elements a node moves, without inputs for a shape or axes."""
+    """Return the inputs whose elements a node moves. Inputs that give a shape or axes are left
+    out."""
     return list(node.input) if node.op_type == "Concat" else [node.input[0]]
 
 
@@ -139,8 +145,10 @@ class _Change:
 
 
 def _change(graph: ProtoGraph, joined: _Joined) -> _Change | None:
-    """Return by how much the codes of a group of values are shifted, or None if the group must stay
-    unchanged."""
+    """Return the change of a group of values, with the number to add to its codes.
+
+    The result is None if the group must stay unchanged.
+    """
     ends = [*joined.quantize, *joined.dequantize]
     tensors = [graph.constants.get(end.input[2]) if len(end.input) > 2 else None for end in ends]
     zeros = [numpy_helper.to_array(tensor) for tensor in tensors if tensor is not None]
@@ -168,10 +176,11 @@ def _change(graph: ProtoGraph, joined: _Joined) -> _Change | None:
 
 
 def _bound(graph: ProtoGraph, quantize: NodeProto, highest: int) -> tuple[str, int] | None:
-    """Return the input of the activation before a QuantizeLinear, and the highest resulting code.
+    """Return the input of the Relu or Clip before a QuantizeLinear, and the highest code of its
+    result.
 
-    The code is relative to the zero point. If the activation is not clip(x, 0, c), the result is
-    None.
+    The code is counted from the zero point. The result is None if there is no Relu, and no Clip
+    with the lower bound 0.
     """
     activation = graph.makers.get(quantize.input[0])
     scale = graph.array(quantize.input[1])
@@ -229,8 +238,10 @@ def _drop_unread(graph: ProtoGraph) -> None:
 
 
 def _shifted(graph: ProtoGraph, name: str, shift: int) -> str:
-    """Return the name of a uint8 constant that equals the constant `name` plus `shift`. The new
-    constant is added to the graph if it is missing."""
+    """Return the name of a uint8 constant that equals the constant `name` plus `shift`.
+
+    The new constant is added to the graph if it does not exist yet.
+    """
     shifted = numpy_helper.to_array(graph.constants[name]).astype(np.int16) + shift
     return graph.add(f"{name}/{shift:+}", shifted.astype(np.uint8))
 
@@ -257,11 +268,11 @@ def _widen_filters(graph: ProtoGraph, highest: Mapping[str, int]) -> None:
 
 
 def _may_saturate(product: NodeProto, filter_: NDArray[np.generic], most: int) -> bool:
-    """Return whether the sum of two neighbouring products may exceed 16 bits. A product is a weight
-    times a code of at most `most`.
+    """Return whether a sum of two neighbouring products may exceed 16 bits.
 
-    ONNX Runtime adds products in pairs in the order of the sum: input channels first, then the
-    pixels of a window. For depthwise convolutions, ONNX Runtime adds in 32 bits.
+    A product is a weight times a code of at most `most`. ONNX Runtime pairs the products in the
+    order of the sum: input channels first, then the pixels of a window. It adds depthwise
+    convolutions in 32 bits.
     """
     attributes = {part.name: helper.get_attribute_value(part) for part in product.attribute}
     if product.op_type == "Conv":
