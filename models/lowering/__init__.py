@@ -3,11 +3,11 @@
     graph ─ nodes (one function per node) ─ tape: launches, buffers, weights
             context: where each value lies (placement)
 
-Each node becomes as few launches as possible. There is no launch if the output is a view of an
-existing buffer, such as a Reshape that moves nothing or a range of channels. A node overwrites its
-input if no later node reads the input. If a value is a part of a larger value (a fused Concat), its
-node writes it there directly. The kernel that ranks scores also computes the last softmax
-(last_softmax).
+Each node becomes as few launches as possible. A node needs no launch if its output can be a view of
+an existing buffer. Examples are a Reshape that moves nothing, and a Slice of channels. A node
+overwrites its input if no later node reads the input. If a value is a part of a larger value (a
+fused Concat), the node writes the value there directly. The kernel that ranks scores also computes
+the last softmax (last_softmax).
 """
 
 from kernels.image.place import Kind
@@ -48,8 +48,8 @@ def lower(
 ) -> Tape:
     """Return the launches, from INPUT to OUTPUT, for n images of all kinds up to `kind`.
 
-    The graph's first output holds the scores. Its other outputs remain in the buffers where they
-    are computed.
+    The graph's first output holds the scores. All other outputs remain in the buffers to which
+    their nodes write them.
     """
     output = preprocessing.output
     # If no softmax computes probabilities, the host converts the few ranked scores.

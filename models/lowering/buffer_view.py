@@ -2,8 +2,8 @@
 
 A value of shape C×H×W (or C×D×H×W) is stored as pixels in the order N·H·W·C. The channels of a
 pixel are contiguous and padded to whole vectors. A vector of C elements is stored as N pixels. All
-other values are stored in row-major order. A value may be a view of another value's buffer, such as
-a range of channels or a flattened image.
+other values are stored in row-major order. A value may be a view of another value's buffer, for
+example a range of channels or a flattened image.
 """
 
 from collections.abc import Iterable, Sequence
@@ -59,7 +59,8 @@ def aligned_elements(stored: Storage) -> int:
 def view_of_pixels(
     root: str, offset: int, n: int, spatial: Sequence[int], pixels: Pixels
 ) -> BufferView:
-    """Return the view of n images of pixels, which begin `offset` elements into a buffer."""
+    """Return the view of n images of pixels. The first image begins `offset` elements into the
+    buffer."""
     pixels = replace(pixels, offset=offset % aligned_elements(pixels.stored))
     return BufferView(root, offset, pixels.strided(n, spatial), pixels)
 
@@ -80,10 +81,10 @@ def cut(view: BufferView, axis: int, start: int, stop: int, step: int = 1) -> Bu
 
 
 def flattened(view: BufferView, n: int) -> BufferView | None:
-    """Return the view of each image as one vector, in the order of its elements in memory.
+    """Return the view of each image as a vector, with its elements in the order of memory.
 
-    The result is None if the elements are not contiguous, because channels are padded or belong to
-    a wider pixel.
+    The result is None if an image has gaps between elements. This is the case if channels are
+    padded or are a part of a wider pixel.
     """
     if view.pixels is None:
         return None
@@ -96,9 +97,9 @@ def flattened(view: BufferView, n: int) -> BufferView | None:
 
 
 def with_single_axes(view: BufferView, shape: Shape) -> BufferView | None:
-    """Return the view with another `shape` (of one image) that differs only in axes of size 1.
+    """Return the view with another `shape` (of one image), which has other axes of size 1.
 
-    The result is None if the shapes differ otherwise.
+    The result is None if the shapes differ in any other axis.
     """
     old = [
         (size, stride)
@@ -135,7 +136,8 @@ def pixels_in_order(view: BufferView, shape: Shape) -> BufferView | None:
 
 
 def is_in_vectors(view: BufferView) -> bool:
-    """Return whether a value is stored as pixels that begin and end at a multiple of 16 bytes."""
+    """Return whether a value is stored as pixels that all begin and end at multiples of 16
+    bytes."""
     pixels = view.pixels
     width = aligned_elements(view.strided.stored)
     return pixels is not None and not (pixels.pitch % width or pixels.offset % width)
@@ -174,7 +176,8 @@ def reshaped(view: BufferView, shape: Shape) -> BufferView | None:
 
 
 def _as_it_lies(view: BufferView) -> BufferView:
-    """Return the view with its `pixels` set if it has the strides of pixels, and otherwise None."""
+    """Return the view with the right `pixels`, which are None if its strides are not those of
+    pixels."""
     n, *shape = view.strided.shape
     if len(shape) not in PIXEL_RANKS:
         return replace(view, pixels=None)
@@ -193,7 +196,7 @@ def _as_it_lies(view: BufferView) -> BufferView:
 
 
 def common_refinement(a: Iterable[int], b: Iterable[int]) -> tuple[int, ...] | None:
-    """Return axes from which both shapes can be made by merging neighbours, or None.
+    """Return axes from which both shapes result if neighbouring axes are merged, or None.
 
     Examples: (6, 4) and (2, 12) → (2, 3, 4); (4, 9) and (6, 6) → None.
     """

@@ -28,10 +28,9 @@ _PIXEL = Window(
 def integer_operands(
     to: Context, node: Conv | Gemm, problem: ConvProblem, choice: ConvChoice
 ) -> dict[str, Operand]:
-    """Return the operands of an 8-bit product: its integer weights, and an offset and scale per
-    output.
+    """Return the operands of an 8-bit product: integer weights, and an offset and scale per output.
 
-    The kernel uses offset and scale to convert sums to bytes.
+    The kernel uses the offsets and scales to convert sums to bytes.
     """
     graph, grid = to.graph, to.graph.grids[node.weight]
     algorithm, config = choice.algorithm, choice.config
@@ -57,7 +56,8 @@ def integer_operands(
 
 
 def added_to(residual: Pixels, rounded: Storage) -> Addend:
-    """Return the layout of a residual that is added after the sums have been rounded."""
+    """Return the layout of a residual. The kernel adds the residual to sums that are already
+    rounded."""
     r = residual
     return Addend(r.channels, r.pitch, r.offset, r.stored, rounded)
 

@@ -1,4 +1,5 @@
-"""Holds the state of a lowering: the location of each value, its last reader, and the launches."""
+"""Holds the state while a graph is lowered: where each value is stored and last read, and the
+launches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -79,7 +80,8 @@ class Context:
         """Return the view to which a value is written.
 
         If the value is a part of a larger value, the result is a part of the larger value's view.
-        Otherwise, it is the view of `over` if that may be overwritten, or else a new buffer.
+        If the value `over` may be overwritten, the result is the view of `over`. In all other
+        cases, the result is a new buffer.
 
         Each thread may read an element of `reads` just before it writes the same element of the
         output. Therefore, if `over` and a view in `reads` share a buffer, they must be the same
@@ -96,11 +98,10 @@ class Context:
         return self.settle(value, self.fresh(value, self.graph.shape(value), stored))
 
     def output_by_tokens(self, value: str) -> BufferView:
-        """Return the view to which a product is written, with the heads of each token next to each
-        other.
+        """Return the view to which a product is written, with the heads of each token side by side.
 
-        The heads are the last axis before the two axes of the matrices. In this order, all channels
-        of a token are contiguous for the layer that reads them, and so are all tokens of a window.
+        The heads are the last axis before the two axes of the matrices. In this order, the next
+        layer finds all channels of a token, and all tokens of a window, in contiguous memory.
         """
         settled = self.graph.values[value]
         if settled.inside is not None or len(settled.shape) < 3:
@@ -117,8 +118,8 @@ class Context:
     def output_as_read(self, node: Reshape) -> BufferView:
         """Return the view to which a copy is written.
 
-        If only one Transpose reads the copy, the elements are stored so that the transposed view
-        consists of pixels.
+        If a Transpose is the only reader of the copy, the copy is stored such that the transposed
+        view consists of pixels.
         """
         settled, readers = self.graph.values[node.output], self._readers.get(node.output, [])
         turn = readers[0] if len(readers) == 1 and node.output not in self.graph.outputs else None
@@ -155,8 +156,10 @@ class Context:
         )
 
     def alias(self, value: str, view: BufferView) -> None:
-        """Make `value` a view of existing elements, or a copy if its location or type must be
-        different."""
+        """Make `value` a view of existing elements.
+
+        The elements are copied if the value must be stored elsewhere or with another type.
+        """
         settled = self.graph.values[value]
         if settled.inside is None and settled.stored == view.strided.stored:
             self.settle(value, view)
@@ -179,7 +182,7 @@ class Context:
         return view, pixels_of(view)
 
     def tensor(self, name: str, stored: Storage) -> tuple[StridedTensor, Operand]:
-        """Return the layout and the address of an operand. A weight is converted to the type
+        """Return the layout and address of an operand. If it is a weight, it is converted to
         `stored`."""
         if name in self.graph.weights:
             return StridedTensor.contiguous(self.graph.shape(name), stored), self.weight(
@@ -202,8 +205,10 @@ class Context:
         return replace(self.tape.weight(name, lambda: filled, "in vectors"), stored=FLOAT)
 
     def dense(self, value: str) -> BufferView:
-        """Return a view in which the elements of each image are contiguous. The value is copied if
-        needed."""
+        """Return a view in which the elements of each image are contiguous.
+
+        If the value is not stored in this way, it is copied.
+        """
         lies, classes = self.views[value], (prod(self.graph.shape(value)),)
         view = buffer_view.with_single_axes(lies, classes)
         if view is None or view.strided.strides[1] != 1:
@@ -229,8 +234,8 @@ class Context:
     def preprocess(self, p: Preprocessing, kind: Kind = Kind.PIXELS) -> None:
         """Emit the launches that compute the network's input from images of all kinds up to `kind`.
 
-        For pixels, x = pixel · multiplier + offset. A tensor is used as it is. If the only reader
-        is a Quantize, the launches write its result directly.
+        For pixels, x = pixel · multiplier + offset. A tensor stays unchanged. If the only reader of
+        x is a Quantize, the launches write the quantized values directly.
         """
         (value,) = self.graph.inputs
         places, images = self._images(p, kind)
@@ -262,7 +267,7 @@ class Context:
         )
 
     def _quantize_of_pixels(self, p: Preprocessing) -> Quantize | None:
-        """Return the Quantize that is the only reader of the images, or None.
+        """Return the Quantize that is the only reader of the network's input, or None.
 
         The result is also None if an image has too many channels.
         """
@@ -277,10 +282,10 @@ class Context:
         return readers[0]
 
     def _images(self, p: Preprocessing, kind: Kind) -> tuple[Places | None, dict[str, Operand]]:
-        """Return the layout of the images in the batch, and the operands that hold the images.
+        """Return the layout of the images in the batch, and the operands for the images' addresses.
 
-        For plain pixels, which are contiguous, the layout is None. For decoded images, this emits
-        the launches that compute their pixels.
+        The layout is None for plain pixels, which are contiguous. For other kinds of images, this
+        emits the launches that fetch, decode and resize them.
         """
         place_bytes, nbytes = p.place_bytes(kind), self.n * prod(p.image_shape)
         images = self.tape.buffer(INPUT, self.n * place_bytes)
@@ -378,8 +383,9 @@ def _readers(graph: Graph) -> Mapping[str, Sequence[Node]]:
 def _values_of_tokens(graph: Graph, readers: Mapping[str, Sequence[Node]]) -> frozenset[str]:
     """Return the values that are connected to a product only by nodes that move elements.
 
-    The moves lead either from the output of a product to the value, or from the value to the inputs
-    of products. A move that is a view costs nothing; a move that cannot be a view is a copy.
+    A product computes such a value, directly or followed by moves. Results of moves are also
+    included if only products and moves read them. A move costs nothing if its result can be a view;
+    otherwise, it is a copy.
     """
     read, written = set[str](), set[str]()
     for node in graph.nodes:

@@ -13,9 +13,10 @@ from models.graph import Dequantize, Graph, Softmax, last_nodes
 
 
 def without_last_dequantize(graph: Graph) -> Graph:
-    """Return the graph without its last node if that node dequantizes the scores.
+    """If the last node dequantizes the scores, return the graph without it. Otherwise, return the
+    graph.
 
-    Otherwise, return the graph unchanged. The ranking kernel reads quantized scores directly.
+    The ranking kernel reads quantized scores directly.
     """
     last = graph.nodes[-1]
     read = [name for node in graph.nodes for name in node.operands()]
@@ -30,11 +31,10 @@ def without_last_dequantize(graph: Graph) -> Graph:
 
 
 def without_last_softmax(graph: Graph) -> Graph | None:
-    """Return the graph that ends with the logits if its output is their softmax, and otherwise
-    None.
+    """If the graph ends with a softmax, return the graph without it. Otherwise, return None.
 
-    The softmax must be over all classes; Reshapes may follow it. The result is also None if another
-    node reads the softmax.
+    The softmax must be over all classes, and only Reshapes may follow. The result is also None if
+    another node reads the softmax.
     """
     last = last_nodes(graph)
     softmax = last[-1] if last else None

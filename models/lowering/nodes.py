@@ -80,7 +80,7 @@ def lower_node(to: Context, node: Node) -> None:
 
 
 def _reading(to: Context, reads: BlockReads, precision: Precision = Precision.FP32) -> None:
-    """Set the precision of the next launch's products, and the bytes that each of its blocks
+    """Set two facts about the next launch: the precision of its products, and the bytes each block
     reads."""
     to.tape.cost = replace(to.tape.cost, precision=precision, reads=reads)
 

@@ -53,7 +53,7 @@ def lower_resample(to: Context, node: Resample) -> None:
 
 
 def lower_expand(to: Context, node: Expand) -> None:
-    """Lower an Expand to a copy that reads elements repeatedly."""
+    """Lower an Expand to a copy that reads the same element for several elements of the output."""
     x, y = to.views[node.x], to.output(node.output)
     missing = (1,) * (len(y.strided.shape) - len(x.strided.shape))
     n, *rest = x.strided.shape

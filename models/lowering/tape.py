@@ -75,8 +75,7 @@ class TapeStep:
 
 @dataclass
 class Tape:
-    """Collects steps in order, the sizes of their buffers, and the functions that create their
-    weights."""
+    """Collects the steps in order, the sizes of buffers, and functions that create the weights."""
 
     steps: list[TapeStep] = field(default_factory=list)
     buffers: dict[str, int] = field(default_factory=dict)  # the bytes of each root
@@ -89,15 +88,15 @@ class Tape:
     chosen: PlannedConv | None = None  # that node's convolution and algorithm
 
     def begin(self, node: str, cost: Cost) -> None:
-        """Attribute the following steps to this node."""
+        """Begin the steps of this node. All following steps belong to it, until the next call."""
         self.node, self.cost, self.chosen = node, cost, None
 
     def emit(self, launch: Launch, **operands: Operand) -> None:
-        """Add a step. Operands that the launch does not use are ignored.
+        """Add a step. An operand that the launch does not use is ignored.
 
-        Raises KeyError if an operand of the launch is missing. Raises TypeError if the kernel
-        expects another type than an operand has, or if it might read a stale copy of a buffer
-        because of `__restrict__`.
+        Raises KeyError if an operand of the launch is missing. Raises TypeError if an operand has
+        another type than the kernel expects, or if the kernel declares an operand `__restrict__`
+        that is not a weight.
         """
         if missing := set(launch.operands) - operands.keys():
             raise KeyError(
@@ -150,9 +149,9 @@ class Tape:
         return operands
 
     def weight(self, name: str, make: MakeWeight, form: str = "") -> WeightOperand:
-        """Add a weight unless it exists, and return its operand.
+        """Add a weight unless it exists already, and return its operand.
 
-        The key combines the weight's name in the graph and the `form` that the kernel needs.
+        The key consists of the weight's name in the graph and the `form` that the kernel needs.
         """
         key = f"{name}@{form}" if form else name
         self.weights.setdefault(key, make)
