@@ -3,9 +3,9 @@
 path ─ file ─ ModelProto ─ normalise ─ one plain form ─┬─ operators ─ Graph (typed)
        limits, checker     float32, opset, folding     └─ batch ─ ModelProto for any N
 
-A file may be hostile. `limits` counts its fields before it is parsed, counts its nodes before
-functions are inlined, bounds axes and sizes before anything is computed, and bounds the graph
-structure that rewrite rules will search.
+A file may be hostile. Before it is parsed, `limits` counts its fields. Before functions are
+inlined, it counts the nodes. Before anything is computed, it bounds axes and sizes. At last, it
+bounds the structure of the graph, because rewrite rules search it.
 """
 
 from collections import Counter
@@ -58,8 +58,8 @@ class LoadedModel:
     def no_kernels(self) -> str:
         """Return the reason why Convoy's kernels cannot run the model, or "" if they can.
 
-        If they cannot, `graph` is a single Opaque node, and images of a batch may influence each
-        other.
+        If they cannot, `graph` is a single Opaque node, and the images of a batch may affect each
+        other's scores.
         """
         return "".join(node.reason for node in self.graph.nodes if isinstance(node, Opaque))
 
@@ -84,8 +84,9 @@ def load_model(
 ) -> LoadedModel:
     """Read, check and normalise the model file `path`.
 
-    `input_shape` is the shape of one image, for a model whose input has open sizes. Raises
-    ModelFileError if the file is broken, and UnsupportedModelError if Convoy cannot run the model.
+    If the model's input does not fix all sizes, `input_shape` must be the shape of one image.
+    Raises ModelFileError if the file is broken, and UnsupportedModelError if Convoy cannot run the
+    model.
     """
     return load_proto(path.stem, read_model(path, limits or FileLimits()), input_shape)
 
@@ -101,14 +102,14 @@ def load_proto(
     beside: str | None = None,
     keep: Path | None = None,
 ) -> LoadedModel:
-    """Return a LoadedModel, which holds the checked ModelProto in both forms.
+    """Convert a checked ModelProto to both forms, and return them as a LoadedModel.
 
-    With `opaque`, a model that typed nodes cannot express is loaded unchanged, for ONNX Runtime.
-    `outputs` is the result of `take_outputs`. Only one of these outputs is kept, the classifier's
-    scores; `labels` is the number of its classes, or 0 if that is unknown. If `outputs` is None,
-    all outputs are kept. The nodes that compute the output `beside` are kept, too. If `keep` is
-    given, the result is stored in that folder and reused the next time. Raises NoKernelsError,
-    which lists all unsupported nodes.
+    `opaque` allows models that typed nodes cannot express; these are loaded unchanged, for ONNX
+    Runtime. `outputs` is the result of `take_outputs`. Of these outputs, only the classifier's
+    scores are kept; if `outputs` is None, all are kept. `labels` is the number of classes, or 0 if
+    it is unknown. The nodes that compute the value `beside` are kept, too. If `keep` is a folder,
+    the result is stored in it and reused the next time. Raises NoKernelsError, whose message lists
+    all unsupported nodes.
     """
 
     def translate() -> tuple[Graph, ModelProto, bool, Meaning]:

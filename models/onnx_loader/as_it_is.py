@@ -1,8 +1,8 @@
-"""Loads a model that typed nodes cannot express with its original nodes, opset and types.
+"""Loads a model that typed nodes cannot express. It keeps its original nodes, opset and types.
 
-ONNX Runtime runs the result. The model is only changed so that engines can use it: its input image
-and its scores become float32, and its sizes become known. Its nodes may work along the batch axis,
-so engines run it with one image at a time.
+ONNX Runtime runs the result. Only three changes are made, for the engines. The input image and the
+scores become float32, and all sizes become known. Nodes may work along the batch axis, so engines
+run the model with one image at a time.
 """
 
 from math import prod
@@ -27,12 +27,11 @@ _OTHER_FLOATS = (TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 def as_it_is(
     name: str, proto: ModelProto, model: ir.Model, reason: str
 ) -> tuple[Graph, ModelProto]:
-    """Return a graph with a single node for the whole model, and the ONNX model that this node
-    runs.
+    """Return a graph with a single node for the whole model, and the ONNX model for this node.
 
-    `model` is the normal form, in which shapes are known. Raises UnsupportedModelError, whose
-    message begins with `reason`, if ONNX Runtime could not run the model image by image in bounded
-    time.
+    `model` is the normal form, in which shapes are known. Raises UnsupportedModelError if ONNX
+    Runtime cannot run the model with one image at a time in bounded time. The message begins with
+    `reason`.
     """
     (image,), (scores,) = model.graph.inputs, model.graph.outputs
     try:
@@ -72,7 +71,8 @@ def as_it_is(
 
 
 def _runnable(proto: ModelProto, model: ir.Model, scores: str) -> ModelProto:
-    """Return the original nodes, or the normal form if ONNX Runtime may not support their opset."""
+    """Return the original nodes. If ONNX Runtime may not support their opset, return the normal
+    form."""
     if any(
         opset.domain in ("", "ai.onnx") and opset.version > OPSET for opset in proto.opset_import
     ):
@@ -88,11 +88,11 @@ def _runnable(proto: ModelProto, model: ir.Model, scores: str) -> ModelProto:
 
 
 def _terms(node: ir.Node) -> int:
-    """Return an upper bound on the number of terms that the node sums for one number of its result.
+    """Return an upper bound on the number of terms in the sum for one element of the node's result.
 
     The bound holds for most operators. It is the size of a filter (Conv), the size of the last axis
-    (MatMul, Gemm, Softmax, LayerNormalization), or the count of numbers read divided by the count
-    of numbers written (reductions, pooling).
+    (MatMul, Gemm, Softmax, LayerNormalization), or the number of elements read per element written
+    (reductions, pooling).
     """
     shapes = [known_shape(value) or () for value in (*node.inputs[:2], node.outputs[0])]
     read, *filters, written = shapes

@@ -1,9 +1,9 @@
 """Makes the batch axis symbolic in a model that was exported for one batch size.
 
-Axis 0 of every computed tensor is the batch. Only constants bind a model to its exported batch size
-b: the target of a Reshape or Expand, or a constant whose first size is b. Each of these is replaced
-by a constant that is equal for b and valid for every n. Typed nodes have no batch axis and need no
-change.
+Axis 0 of every computed tensor is the batch. Only two kinds of constants fix the exported batch
+size b: targets of a Reshape, Expand or Resize, and constants whose first size is b. Each of these
+is replaced by a constant that has the same effect and is valid for every batch size. Typed nodes
+have no batch axis and need no change.
 """
 
 from collections.abc import Iterable
@@ -73,7 +73,8 @@ def _expand_without_batch(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _resize_without_batch(graph: ir.Graph, node: ir.Node) -> None:
-    """Restrict a Resize with given sizes to the axes that change, which are never the first two."""
+    """Restrict a Resize with given sizes to the spatial axes. It never changes the first two
+    axes."""
     sizes = node.inputs[3] if len(node.inputs) > 3 else None
     if sizes is None:
         return

@@ -1,4 +1,4 @@
-"""Finds a model's scores among its outputs. The model is in its normal form, with known shapes.
+"""Finds the output that is a model's scores. The model is in its normal form, with known shapes.
 
 features ─ Gemm ─ logits ─ Softmax ─ probabilities     of these outputs, the last is the scores
          └ ... ─ TopK, ArgMax, ReduceMax               never scores: they select some scores
@@ -20,10 +20,10 @@ _MORE_OWN = 2  # by which a main head's convolutions exceed twice another head's
 
 
 def choose_scores(model: ir.Model, outputs: Outputs, labels: int, beside: str | None) -> None:
-    """Keep only the output that is the scores, followed by the output `beside`, if that exists.
+    """Keep only the output with the scores and, after it, the output `beside` if it exists.
 
-    `labels` is the number of known labels, or 0. Raises NotScoresError if several outputs can be
-    the scores, or none.
+    `labels` is the number of known labels, or 0. Raises NotScoresError if no output or more than
+    one output can be the scores.
     """
     found = list(model.graph.outputs)
     if outputs.wanted is not None:
@@ -93,7 +93,7 @@ def _unfit(value: ir.Value) -> str:
 
 
 def _distinct(values: Iterable[ir.Value]) -> list[ir.Value]:
-    """Return the values, except each value that only rearranges the numbers of an earlier value."""
+    """Return the values. A value with the same elements as an earlier one is left out."""
     roots: dict[ir.Value, ir.Value] = {}
     for value in values:
         roots.setdefault(_moved_from(value), value)
@@ -117,7 +117,7 @@ def _fits_labels(value: ir.Value, labels: int) -> bool:
 
 
 def _leads_to(value: ir.Value, other: ir.Value) -> bool:
-    """Return whether every path from the image to `other` passes through `value`."""
+    """Return whether all paths from the image to `other` pass through `value`."""
     without = _ancestors(other, _moved_from(value))
     return without is not None and not any(each.is_graph_input() for each in without)
 
@@ -142,8 +142,8 @@ def _ancestors(value: ir.Value, without: ir.Value | None = None) -> set[ir.Value
 def _without_auxiliary(fitting: list[ir.Value]) -> list[ir.Value]:
     """Remove auxiliary heads, which serve training only and branch off early in the network.
 
-    An auxiliary head has as many scores as the main head, but the main head has clearly more
-    convolutions of its own.
+    All heads must have the same number of scores, and the main head must have clearly more
+    convolutions of its own than each auxiliary head.
     """
     sizes = {prod(static_shape_or_none(value) or ()) for value in fitting}
     if len(sizes) != 1:

@@ -2,10 +2,10 @@
 
     y[B, L, R] = Σ_K a[B, L, K] · b[B, K, R]      per image; B, L, R and K may be several letters
 
-B denotes the letters in both operands and the output, K the letters in both operands only, and L
-and R the letters in one operand and the output. An equation therefore becomes Transposes and
-Reshapes around a Product. The Product becomes a Gemm if b is a constant without B, and an
-elementwise product if K is empty. The first letter of the output is the batch.
+B are the letters in both operands and in the output. K are the letters in both operands but not in
+the output. L and R are the letters in one operand and in the output. Thus every equation becomes a
+Product between Transposes and Reshapes. The Product becomes a Gemm if b is a constant without B,
+and an elementwise product if K is empty. The first letter of the output is the batch.
 """
 
 from collections.abc import Iterable
@@ -61,8 +61,7 @@ def _import(to: Importer, node: OnnxNode, equation: str) -> None:
 
 
 def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str]:
-    """Return the letters of each operand and of the output. An ellipsis is replaced by unused
-    letters."""
+    """Return the letters of each operand and of the output, with unused letters for an ellipsis."""
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):
@@ -154,8 +153,7 @@ class _Products:
         self.into_output(self.transposed(_Term(shaped, apart), y))
 
     def elements(self, a: _Term, b: _Term, y: str) -> None:
-        """Write an elementwise product, in which each operand is repeated along its missing
-        axes."""
+        """Write an elementwise product. Each operand is repeated along the axes that it lacks."""
         names = []
         for term in (a, b):
             order = [letter for letter in y if letter in term.letters]
@@ -186,7 +184,7 @@ class _Products:
         return made
 
     def into_output(self, name: str) -> None:
-        """Write a tensor as the output, which has the same elements."""
+        """Write nodes that give the elements of a tensor to the output."""
         output = str(self.node.output.name)
         self.to.nodes.append(Identity(name=f"{self.node.name}/output", output=output, x=name))
 

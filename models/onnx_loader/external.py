@@ -56,7 +56,7 @@ def _external(model: ModelProto) -> list[TensorProto]:
 
 
 def _check(path: Path, folder: Path, tensor: TensorProto, *, inner: bool) -> int:
-    """Return how many bytes of `tensor` are in another file. Raises ModelFileError if reading is
+    """Return the number of bytes of `tensor` in its file. Raises ModelFileError if reading is
     unsafe."""
     info = ExternalDataInfo(tensor)
     offset, length = info.offset or 0, info.length

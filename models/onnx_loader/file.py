@@ -61,9 +61,9 @@ def read_model(path: Path, limits: FileLimits) -> ModelProto:
 
 
 def remedy(model: ModelProto) -> str:
-    """Return advice for the end of a message about a file that its exporter did not finish.
+    """Return advice for models from tf2onnx, for the end of a message about an invalid file.
 
-    The result is "" for most exporters.
+    The result is "" for other exporters.
     """
     if model.producer_name != "tf2onnx":
         return ""
@@ -75,9 +75,9 @@ def remedy(model: ModelProto) -> str:
 
 
 def check_valid(model: ModelProto) -> None:
-    """Run onnx's checker. Old operators that Convoy replaces are hidden from it.
+    """Run onnx's checker on the model without the old operators that Convoy replaces.
 
-    The checker does not know these operators, although ONNX Runtime runs them. Raises the checker's
+    ONNX Runtime runs these operators, but the checker does not know them. Raises the checker's
     errors.
     """
     opsets = {opset.domain: opset.version for opset in model.opset_import}
@@ -119,7 +119,7 @@ def _is_dropped(op: str, opset: int) -> bool:
 
 
 def external_files(path: Path) -> set[str]:
-    """Return the names of the files in which the model in `path` stores weights.
+    """Return the names of the other files that contain weights of the model in `path`.
 
     Raises ModelFileError if the file is not a model.
     """
@@ -192,7 +192,8 @@ def _no_model(path: Path, data: bytes, how: str) -> ModelFileError:
 
 
 def _refuse(path: Path, check: Callable[[_Checked], None], what: _Checked) -> None:
-    """Run a check of a file's content, and prefix the message of its error with the file's path."""
+    """Run a check of a file's content. If it raises an error, prefix the message with the file's
+    path."""
     try:
         check(what)
     except ModelError as error:

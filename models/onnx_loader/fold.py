@@ -1,7 +1,7 @@
 """Folds constants and removes nodes without effect, using passes of onnxscript and onnx-ir.
 
-The passes are those of onnxscript.optimizer.optimize_ir, except for three parts that a small file
-can make slow or large: rules that compare every pair of nodes, the recorded history of folded
+The passes are the same as in onnxscript.optimizer.optimize_ir, without three parts that a small
+file can make slow or large: rules that compare every pair of nodes, the recorded history of folded
 constants, and constants of unbounded size.
 """
 
@@ -35,7 +35,7 @@ _ITERATIONS = 4
 
 
 class _OfInference(_FuseBatchNormBase):
-    """Applies the library's rule to all nodes that are not in training mode."""
+    """Applies the library's rule only if the BatchNormalization is not in training mode."""
 
     @override
     def check(
@@ -55,7 +55,8 @@ class _IntoGemm(_OfInference, FuseBatchNormIntoGemm):
 
 
 def _trains(node: ir.Node | None) -> bool:
-    """Return whether a BatchNormalization uses the mean and variance of its own input."""
+    """Return whether a BatchNormalization uses the mean and variance of its own input, as in
+    training."""
     training = None if node is None else node.attributes.get("training_mode")
     return training is not None and training.as_int() == 1
 
@@ -157,9 +158,9 @@ def fold(model: ir.Model, room: int) -> None:
 
 
 def _keep_batch(node: ir.Node) -> None:
-    """Give a Squeeze without axes the axes that it currently removes, except the batch axis.
+    """Give a Squeeze without axes explicit axes: those of size 1 except the batch axis.
 
-    Without axes, it removes every axis of size 1, which would include the batch axis at N = 1.
+    Without axes, it would also remove the batch axis if the batch has one image.
     """
     x = node.inputs[0] if node.inputs else None
     named = len(node.inputs) > 1 and node.inputs[1] is not None
@@ -274,8 +275,7 @@ def _integers(graph: ir.Graph | ir.Function, name: str, numbers: Sequence[int]) 
 
 
 def _is_linear(conv: ir.Node) -> bool:
-    """Return whether the window of a convolution is a single position, so that it is a matrix
-    product."""
+    """Return whether a convolution's window is one position, so that it is a matrix product."""
     weight = conv.inputs[1] if len(conv.inputs) > 1 else None
     shape = known_shape(weight) if weight is not None else None
     return shape is not None and len(shape) > 2 and set(shape[2:]) == {1}
@@ -296,7 +296,7 @@ class _Folding(FoldConstantsPass):
 
     @override
     def process_node(self, node: ir.Node, is_function: bool) -> Replacement | None:
-        """Check the node's inferred shapes before another node uses them."""
+        """Fold a node, and check the inferred shapes before another node uses them."""
         _keep_batch(node)
         _undo_strides(node)
         _check_divisor(node)
@@ -314,8 +314,10 @@ class _Folding(FoldConstantsPass):
     def replace_node(
         self, node: ir.Node, replacement: Replacement, root: ir.Graph | ir.Function
     ) -> None:
-        """Delete the history of a folded constant, because a chain of n nodes would record n²/2
-        names."""
+        """Replace a folded node, and delete the constant's history.
+
+        In a chain of n nodes, the history would record n²/2 names.
+        """
         super().replace_node(node, replacement, root)
         for value in replacement.new_outputs:
             value.meta.pop(FOLDED_FROM_KEY, None)

@@ -105,7 +105,8 @@ def _check_axes(name: str, tensor: TypeProto.Tensor) -> None:
 
 
 def _shown(tensor: TypeProto.Tensor) -> str:
-    """Return a whole shape as text, with the file's names for open sizes."""
+    """Return a shape as text, including the batch axis. Symbolic sizes keep their names in the
+    file."""
     dims = tensor.shape.dim
     sizes = [str(dim.dim_value) if dim.dim_value > 0 else dim.dim_param[:20] or "?" for dim in dims]
     return "×".join(sizes) or "()"

@@ -46,8 +46,7 @@ class Importer:
         return name
 
     def temporary(self, name: str, shape: Shape) -> str:
-        """Add a value between typed nodes that are made from the same ONNX node, and return its
-        name."""
+        """Add a value between two typed nodes of the same ONNX node, and return its name."""
         name = next(n for n in numbered(name) if not self._taken(n) and n not in self.weights)
         self.values[name] = Value(name, shape)
         return name
@@ -76,8 +75,8 @@ class Importer:
         return name
 
     def keep_storage(self, first: int) -> None:
-        """Give the output of each node from index `first` on the type, scale and zero point of its
-        inputs.
+        """Copy the type, scale and zero point of inputs to outputs, for all nodes from index
+        `first` on.
 
         These nodes only move elements.
         """
@@ -88,9 +87,9 @@ class Importer:
             self.values[node.output] = replace(self.values[node.output], stored=read.pop())
 
     def operand(self, value: ir.Value, rank: int) -> str:
-        """Return the name of a value. A constant is stored as a weight.
+        """Return the name of a value. If it is a constant, it is stored as a weight.
 
-        `rank` is the number of axes of the operation's tensors.
+        `rank` is the number of axes that the operation's tensors have.
         """
         name = str(value.name)
         constant = constant_of(value)
@@ -149,7 +148,8 @@ class OnnxNode:
         return static_shape(self.input(index))
 
     def x(self, index: int = 0) -> str:
-        """Return the name of input `index`. Raises RefusedError if it is a constant."""
+        """Return the name of the computed input `index`. Raises RefusedError if it is a
+        constant."""
         value = self.input(index)
         if constant_of(value) is not None:
             raise RefusedError(f"input {index} is a constant; only computed tensors are supported")
@@ -164,9 +164,9 @@ class OnnxNode:
         return array
 
     def grid(self, index: int, *, transposed: bool = False) -> Grid | None:
-        """Return constant input `index` as integers and scales.
+        """Return the quantized constant at input `index` as integers and scales.
 
-        The result is None unless the input is a quantized constant with one scale, or one scale per
+        The result is None if the input is not such a constant, with one scale in total or one per
         row.
         """
         kept = dequantized_constant(self.input(index))
@@ -234,8 +234,9 @@ def extends(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 def drop_batch_axis(name: str, array: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
     """Return a constant without its batch axis, for an operation on tensors of `rank` axes.
 
-    `rank` includes the batch axis. A constant with fewer axes is returned unchanged. If all rows of
-    the batch are equal, the first one is returned. Raises UnsupportedModelError if they differ.
+    `rank` includes the batch axis. A constant with fewer axes is returned unchanged. If all images
+    of the batch have equal values, the first image's values are returned. Raises
+    UnsupportedModelError if the values differ.
     """
     if array.ndim == 0 or array.ndim < rank:
         return array
@@ -261,7 +262,7 @@ def static_shape(value: ir.Value) -> Shape:
 
 
 def attributes_only(node: OnnxNode, allowed: Mapping[str, object]) -> None:
-    """Refuse a node if an attribute has a value other than the one in `allowed`."""
+    """Refuse a node if one of its attributes has another value than in `allowed`."""
     for name, value in allowed.items():
         attribute = node.node.attributes.get(name)
         if attribute is not None and attribute.value != value:

@@ -30,7 +30,7 @@ _ARITHMETIC = _LINEAR | {
 
 
 def check_old_inference(model: ir.Model, opset: int) -> None:
-    """Refuse a BatchNormalization in training mode, in a model that still has the file's opset."""
+    """Refuse a BatchNormalization in training mode. The model must still have the file's opset."""
     if opset >= _TRAINING_MODE:
         return
     for node in model.graph.all_nodes():
@@ -39,7 +39,8 @@ def check_old_inference(model: ir.Model, opset: int) -> None:
 
 
 def check_inference(model: ir.Model) -> None:
-    """Refuse nodes that run in training mode or compute random numbers. Constants must be folded.
+    """Refuse nodes that run in training mode or compute random numbers. Constants must already be
+    folded.
 
     Raises UnsupportedModelError, whose message has the node and the remedy.
     """
@@ -56,7 +57,7 @@ def check_inference(model: ir.Model) -> None:
 
 
 def check_weights(model: ir.Model) -> None:
-    """Refuse a weight that contains NaN, or infinite numbers that would make every score
+    """Refuse weights with NaN, and weights with infinite numbers that would make every score
     infinite."""
     for node in model.graph.all_nodes():
         if node.op_type not in _ARITHMETIC:

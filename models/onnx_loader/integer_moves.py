@@ -3,17 +3,17 @@
     move(dequantize(q))  →  dequantize(move(q))
     quantize(max(x))     →  max(quantize(x))     over the windows of a MaxPool
 
-Because of the first rule, the convolution after the move reads integers. Because of the second
-rule, the convolution before the MaxPool writes integers. Neither rule changes a number, because
-quantization keeps the order of numbers. A Pad with zeros is moved to the convolution that reads it,
-which then pads with the zero point:
+With the first rule, the convolution after the move reads integers. With the second rule, the
+convolution before the MaxPool writes integers. The results stay the same, because quantization
+keeps the order of numbers. Pads with zeros are moved to the convolution after them, which then pads
+with the zero point:
 
     dequantize(pad(q, code))         →  pad(dequantize(q), number)       code represents number
     dequantize(quantize(pad(x, 0)))  →  pad(dequantize(quantize(x)), 0)
 
-Other Pads pad integers, by the first rule. The rules do not apply if operands are quantized
-differently or per channel, if no integer represents the padding exactly, or if other nodes read the
-values in between.
+The first rule applies to all other Pads, which then pad integers. The rules do not apply if
+operands are quantized differently or per channel, if no integer represents the padding exactly, or
+if other nodes read the values in between.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ _Meaning = tuple[ir.DataType, float, int]
 
 
 def move_integers(model: ir.Model) -> None:
-    """Apply the rules to `model`, whose constants must be folded."""
+    """Apply the rules to `model`, whose constants must already be folded."""
     for node in reversed(_moves(model)):
         if node.op_type == "Pad":
             _pad_later(node, model.graph)
@@ -119,7 +119,8 @@ def _pad_later(pad: ir.Node, graph: ir.Graph) -> None:
 
 
 def _padded_with(pad: ir.Node) -> float | None:
-    """Return the constant with which a Pad pads, or None if it is computed or pads with pixels."""
+    """Return the number with which a Pad pads. The result is None if it is computed, or if pixels
+    are repeated."""
     if _mode(pad) != "constant":
         return None
     given = pad.inputs[2] if len(pad.inputs) > 2 else None
@@ -133,7 +134,7 @@ def _mode(pad: ir.Node) -> str:
 
 
 def _code(number: float | None, meaning: _Meaning) -> int | None:
-    """Return the integer that represents a number exactly, or None."""
+    """Return the integer that represents exactly this number, or None."""
     kind, scale, zero = meaning
     if number is None:
         return None
@@ -191,8 +192,7 @@ def _quantize_sooner(move: ir.Node, graph: ir.Graph) -> None:
 
 
 def _common(ends: Sequence[_End]) -> _Meaning | None:
-    """Return the common quantization of these 8-bit values, or None if their quantizations
-    differ."""
+    """Return the type, scale and zero point of these 8-bit values, or None if they differ."""
     found = {_meaning(node, integers) for node, integers in ends}
     return found.pop() if len(found) == 1 else None
 

@@ -12,20 +12,21 @@ S:
 
     conv(quantized(relu(y), s), w) = conv(quantized(relu(y S/s), S), w s/S)
 
-The rule holds because relu(r y) = r relu(y). relu may be absent, or may be clip(y, 0, c) if c has
-the highest code. If the zero point of a channel is not the lowest code, the channel has only n of
-the N codes that other channels have. NNCF chooses the zero point 0 of int8 for a channel that was
-always 0. If all numbers of such a channel are less than S, the channel gets N codes at distances of
+The second rule holds because relu(r y) = r relu(y). A code is the integer that represents a number.
+The relu may be missing, or be clip(y, 0, c) if c has the highest code. Some channels have only n
+codes above their zero point, where the others have N: NNCF gives an int8 channel that was always 0
+the zero point 0. If no number of such a channel exceeds S, the channel gets N codes at distances of
 s n/N, which cover the same range.
 
-If scales per channel must remain, they are replaced by factors and shifts around a single scale:
+If the second rule does not apply, scales per channel are replaced by a single scale, with factors
+and shifts before and after it:
 
     round(x / s) + z = round((x S/s + S (z - Z)) / S) + Z,   s (q - z) = s/S S (q - Z) + s (Z - z)
 
-Scales of filters stay above 0, and become one per output channel. If a channel contributes little
-compared with its bias, its scale is enlarged to s' = max(|a| s, |bias| / (2^30 scale of x)). Then
-the bias fits into 32 bits in units of x's scale times the filter's scale, and q' - z is rounded, by
-at most 1/2. The total error of a 3×3×512 filter is at most 1/1,800 of the bias.
+Every new filter has one scale above 0 per output channel. A bias is stored as a 32-bit multiple of
+x's scale times the filter's scale. If a bias would not fit, because the products of its channel are
+small, the filter's scale is enlarged to s' = max(|a| s, |bias| / (2^30 scale of x)). q' - z is then
+rounded, by at most 1/2. For a 3×3×512 filter, the total error is at most 1/1,800 of the bias.
 
 The rules do not apply if other nodes read the scaled values, if BatchNormalization is in training
 mode, if 2z - q needs a ninth bit, or if channels have several zero points.
@@ -50,7 +51,7 @@ _Numbers = NDArray[np.float64]
 
 
 def fold_into_integer_filters(model: ir.Model) -> None:
-    """Apply the rules to `model`, whose constants must be folded."""
+    """Apply the rules to `model`, whose constants must already be folded."""
     for node in list(model.graph):
         if node.op_type == "BatchNormalization" and node.domain == "":
             _fold_batch_norm(node, model.graph)
@@ -127,11 +128,10 @@ def _share_scale(quantize: ir.Node, graph: ir.Graph) -> None:
 
 
 def _by_channel(quantize: ir.Node) -> tuple[_Numbers, _Numbers, list[ir.Node]] | None:
-    """Return the scales and zero points of a QuantizeLinear with scales per channel, and the
-    readers of its result.
+    """Return the scales and zero points of a QuantizeLinear, and the nodes that read its result.
 
     The readers are DequantizeLinear nodes with the same scales and zero points. The result is None
-    if there is only one scale, or if other nodes read the quantized value.
+    if the scales are not per channel, or if a node of another kind reads the quantized value.
     """
     scales, (integers,) = _floats(quantize.inputs[1]), quantize.outputs
     back = [reader for reader, _ in integers.uses()]
@@ -155,9 +155,9 @@ def _by_channel(quantize: ir.Node) -> tuple[_Numbers, _Numbers, list[ir.Node]] |
 
 
 def _spell_out_channels(quantize: ir.Node, graph: ir.Graph) -> None:
-    """Replace scales per channel by multiplications around nodes with a single scale.
+    """Replace scales per channel by a single scale, with multiplications before and after it.
 
-    Without this, ONNX Runtime would fuse the convolution between such nodes into an integer
+    Otherwise, ONNX Runtime would fuse the convolution that reads the value into an integer
     convolution, which then fails.
     """
     found = _by_channel(quantize)
@@ -202,7 +202,10 @@ def _spell_out_channels(quantize: ir.Node, graph: ir.Graph) -> None:
 
 
 def _is_relu(activation: ir.Node, scales: _Numbers, codes: _Numbers) -> bool:
-    """Return whether an activation equals relu on values with `codes` codes above 0 per channel."""
+    """Return whether a Relu could replace the activation without a change of the quantized values.
+
+    `codes` has the number of codes above the zero point, per channel.
+    """
     if activation.op_type == "Relu":
         return True
     low, high = (
@@ -244,8 +247,10 @@ def _floats(value: ir.Value | None) -> _Numbers | None:
 
 
 def _only_reader_of(value: ir.Value | None, operator: str) -> ir.Node | None:
-    """Return the node that writes `value` if it is of type `operator` and the value has one
-    reader."""
+    """Return the node that computes `value`, or None.
+
+    The node must be of type `operator`, and the value must have exactly one reader.
+    """
     node = None if value is None else value.producer()
     if node is None or value is None or node.op_type != operator or node.domain:
         return None
@@ -268,8 +273,8 @@ def _scaled(
 ) -> list[ir.Node] | None:
     """Return nodes that compute a · conv + c, or None if a rule does not apply.
 
-    If `c` is None, only the filter is scaled, and the bias is not. `step` is the future scale of x,
-    if it differs from the present one.
+    If `c` is None, only the filter is scaled, and the bias stays unchanged. `step` is the new scale
+    of x, or None if x keeps its scale.
     """
     given = conv.inputs[2] if len(conv.inputs) > 2 else None
     bias = np.zeros(1) if given is None else _floats(given)
@@ -314,9 +319,10 @@ def _step(x: ir.Value | None) -> float:
 def _scaled_filter(
     weight: QuantizedConstant, a: _Numbers, least: _Numbers
 ) -> QuantizedConstant | None:
-    """Return the filter times `a` (one number per output channel), with scales of at least `least`.
+    """Return the filter times `a`, which has one number per output channel.
 
-    The result is None if the scaled integers exceed their type.
+    The scales of the result are at least `least`. The result is None if an integer exceeds its
+    type.
     """
     along = (-1, *[1] * (weight.integers.ndim - 1))
     channels = (len(weight.integers),)

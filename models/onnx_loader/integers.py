@@ -2,8 +2,8 @@
 
     QLinearConv(x, w, bias) = QuantizeLinear(Conv(DequantizeLinear(x), DequantizeLinear(w), ...))
 
-As a result, a model has the same form whichever way it was exported. ONNX Runtime fuses these nodes
-again and runs the same integer kernel. Weights remain integers for this purpose; `constant_of`
+As a result, quantized models of all exporters have the same form. ONNX Runtime fuses these nodes
+again and runs the same integer kernel. For this purpose, weights remain integers. `constant_of`
 reads them as floats.
 """
 
@@ -66,7 +66,7 @@ BYTE_SHIFTS = {ir.DataType.UINT8: 0, ir.DataType.INT8: 128}
 def spell_out_integers(model: ir.Model) -> None:
     """Replace integer operators in `model`, which has the opset of the normal form.
 
-    Operators without a replacement remain.
+    An integer operator that has no replacement remains.
     """
     for node in list(model.graph):
         if node.domain == _CONTRIB and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
@@ -117,7 +117,7 @@ def _spell_out(node: ir.Node, spelling: _Spelling) -> None:
 
 
 def _axis(node: ir.Node, spelling: _Spelling, index: int) -> int:
-    """Return the axis of operand `index` along which there may be one scale per output channel."""
+    """Return the axis of operand `index` that may have one scale per output channel."""
     transposed = node.attributes.get("transB")
     if spelling.operator == "Conv" or (transposed is not None and transposed.as_int()):
         return 0 if index else 1
@@ -247,9 +247,9 @@ _QUANTIZED = re.compile("^QLinear|QuantizeLinear$|Integer$")
 
 
 def on_integers(nodes: Iterable[ir.Node]) -> list[str]:
-    """Return the operators that quantize values or compute on integers. A float model has none.
+    """Return the operators of a model that quantize values or compute on integers.
 
-    A model whose weights alone are quantized counts as a float model.
+    The result is empty for a float model, and for a model in which only weights are quantized.
     """
     found = {node.op_type for node in nodes if _QUANTIZED.search(node.op_type)}
     return sorted(found)

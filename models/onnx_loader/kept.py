@@ -43,8 +43,8 @@ def translated(
 ) -> T:
     """Return the translation of a model: the cached one, or the result of `translate`.
 
-    `question` holds all options that affect the translation. It must have a stable repr. New
-    translations are cached in `folder`, unless that is None.
+    `question` holds all options that affect the translation, and must have a stable repr. If
+    `folder` is None, nothing is cached.
     """
     if folder is None or proto.ByteSize() > _MOST_BYTES:
         return translate()
@@ -83,8 +83,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file atomically, and delete the oldest files if there are too many or they are too
-    large.
+    """Write a file atomically, and delete the oldest files beyond the limits on number and size.
 
     Raises OSError.
     """

@@ -1,9 +1,9 @@
 """Finds the kind of a model's scores from the range of values that its last nodes can compute.
 
-The range of a value follows from the node that computes it and the ranges of that node's inputs. A
-softmax gives numbers from 0 to 1 with the sum 1. A Clip keeps this sum, a Mul by 100 changes it to
-100, and the mean of several softmaxes keeps it. Sigmoids and softmaxes that are written out (1 / (1
-+ e^-x), e^x / sum) have the same ranges.
+A node and the ranges of its inputs determine the range of its output. A softmax gives numbers from
+0 to 1 with the sum 1. A Clip keeps this sum, a Mul by 100 changes it to 100, and the mean of
+several softmaxes keeps it. A sigmoid or softmax may also be written out as 1 / (1 + e^-x) or e^x /
+sum, and then has the same range.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ _CUT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Holds facts about a value's elements that are true for every image."""
+    """Holds facts that are true for all elements of a value, whichever image is computed."""
 
     low: float = -inf
     high: float = inf
@@ -60,7 +60,7 @@ def meaning_of_scores(scores: ir.Value) -> Meaning:
 
 
 def picked(scores: ir.Value, operator: str) -> str:
-    """Return a message that refuses an output of class numbers and names an output with scores."""
+    """Return the error message for an output of class numbers. It names an output with scores."""
     node = scores.producer()
     while node is not None and node.op_type != operator and node.inputs and node.inputs[0]:
         node = node.inputs[0].producer()
@@ -166,7 +166,7 @@ _PICKS = frozenset({"ArgMax", "ArgMin", "Hardmax", "TopK", "NonZero", "NonMaxSup
 
 
 class _Ranges:
-    """Computes ranges from the scores backwards, at most once per value, and only for few
+    """Computes ranges, from the scores backwards. A value is examined once, up to a number of
     values."""
 
     def __init__(self) -> None:
@@ -232,7 +232,7 @@ class _Ranges:
     def _linear(self, node: OnnxNode) -> Range:
         """Return the range of a linear layer's result.
 
-        If the layer mixes the probabilities of a softmax, the range is unknown. Otherwise it is
+        The range is unknown if the layer mixes the probabilities of a softmax, and otherwise
         unbounded.
         """
         for each in node.node.inputs[:2]:
@@ -258,7 +258,8 @@ class _Ranges:
         return Range(0, 1, 1, shape[axis], by=kind)
 
     def _by_hand(self, node: OnnxNode, inputs: list[Range]) -> Range | None:
-        """Return the range of a normalisation that is written out, or None for other nodes.
+        """Return the range of a node that ends a written-out normalisation, or None for other
+        nodes.
 
         The recognised forms are x / sum(x) with x never negative, x - log(sum(e^x)), and x -
         min(x).
@@ -330,9 +331,9 @@ def _softmax(node: OnnxNode, *, is_log: bool) -> Range:
 
 
 def _moved(seen: Range, value: ir.Value) -> Range:
-    """Return the range of values that are moved or averaged.
+    """Return the range of a value whose elements are moved or averaged.
 
-    The sum along an axis becomes unknown if the result has no axis of that size.
+    If no axis of the result has the size of the summed axis, the sum is unknown.
     """
     if seen.total is None:
         return seen
@@ -352,7 +353,7 @@ def _one_of_many(node: OnnxNode, value: ir.Value) -> bool:
 
 
 def _origin(value: ir.Value | None) -> ir.Node | None:
-    """Return the node that computes a value, skipping moves and operations with a constant."""
+    """Return the node that computes a value. Moves and operations with a constant are skipped."""
     node = None if value is None else value.producer()
     while node is not None:
         if node.op_type in _MOVES:
@@ -401,7 +402,7 @@ def _product(a: float, b: float) -> float:
 
 
 def _mixed(inputs: list[Range], low: float, high: float) -> Range:
-    """Return a range from `low` to `high` with the facts that all inputs share."""
+    """Return a range from `low` to `high`. All other facts are those that the inputs share."""
     bounded = [each for each in inputs if each.by]
     return Range(
         low,
@@ -414,10 +415,10 @@ def _mixed(inputs: list[Range], low: float, high: float) -> Range:
 
 
 def _sums(node: OnnxNode, inputs: list[Range]) -> tuple[float | None, int]:
-    """Return the sum of the elements of an addition's result, and their number.
+    """Return the sum of the elements of an addition's result, and the number of these elements.
 
-    Each input must be a constant, or have a known sum over the same number of elements; otherwise
-    the sum is None.
+    The sum is None unless each input is a constant or has a known sum, all over the same number of
+    elements.
     """
     totals = [
         (each.total, each.size) for each in inputs if each.total is not None and not each.is_log
@@ -579,7 +580,7 @@ def _min(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
 def _kept_sum(made: Range, inputs: list[Range]) -> Range:
     """Return the range `made`, with the sum of one input if the other inputs hardly change it.
 
-    This is the case if each other input is a bound near or below 0, or near or above 1.
+    Each of the other inputs must be a constant near or below 0, or near or above 1.
     """
     for seen in inputs:
         others = [each for each in inputs if each is not seen]
@@ -628,7 +629,7 @@ def _pow(node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
 
 
 def _squared(x: Range, by: str) -> Range:
-    """Return the range of an even power, or of any power of nonnegative numbers."""
+    """Return the range of an even power, or of any power of numbers that are never negative."""
     return _from_0(x, 0, 1 if max(-x.low, x.high) <= 1 else inf, by)
 
 

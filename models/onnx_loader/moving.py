@@ -37,8 +37,10 @@ def slice_(to: Importer, node: OnnxNode) -> None:
 
 
 def gather(to: Importer, node: OnnxNode) -> None:
-    """Import a Gather with constant indices (PyTorch's x[:, 0]): one Slice per run of consecutive
-    indices."""
+    """Import a Gather with constant indices, such as PyTorch's x[:, 0].
+
+    Each run of consecutive indices becomes a Slice.
+    """
     shape, indices = node.input_shape(0), np.asarray(node.constant(1))
     rank, given = len(shape), node.integer("axis", 0)
     if not -rank <= given < rank:
@@ -74,7 +76,7 @@ def gather(to: Importer, node: OnnxNode) -> None:
 
 
 def _cut(to: Importer, node: OnnxNode, cuts: Sequence[Cut]) -> None:
-    """Add a chain of slices, followed by a Reshape if the output has fewer axes."""
+    """Add a chain of Slices. If the output has fewer axes, add a Reshape at the end."""
     x, shape = node.x(), list(node.input_shape(0)[1:])
     output = to.declare(node.output)
     squeezed = len(to.values[output].shape) < len(shape)

@@ -56,11 +56,12 @@ _CONTRADICTIONS = (
 
 
 def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
-    """Return the normal form with static shapes, for the model's own batch size (1 if symbolic).
+    """Return the normal form with static shapes. The batch size is the model's own, or 1 if it is
+    symbolic.
 
-    `input_shape` is the shape of one image, without the batch axis, for a model whose input has
-    open sizes. Raises UnsupportedModelError if it is missing or contradicts the model, or if
-    onnx.checker accepts the model but no library can read it.
+    If the model's input does not fix all sizes, `input_shape` must be the shape of one image,
+    without the batch axis. Raises UnsupportedModelError if it is missing or contradicts the model,
+    or if onnx.checker accepts the model but no library can read it.
     """
     try:
         return _normal_form(proto, input_shape)
@@ -114,10 +115,11 @@ def _normal_form(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
 
 
 def _name_nodes(model: ir.Model, given: set[str]) -> None:
-    """Give each unnamed node the name of its output, or a similar name if that is used by a node.
+    """Give each unnamed node the name of its output, or a similar name if another node has that
+    name.
 
-    Names of nodes must be unique, or ONNX Runtime would refuse the model. A node and a value may
-    share a name.
+    ONNX Runtime refuses a model in which two nodes have the same name. A node and a value may share
+    a name.
     """
     taken = {node.name for node in model.graph if node.name in given}
     for node in model.graph:
@@ -131,7 +133,7 @@ def _name_nodes(model: ir.Model, given: set[str]) -> None:
 
 
 def _check_values(proto: ModelProto) -> None:
-    """Refuse values that are not dense tensors, which onnx-ir cannot read."""
+    """Refuse values that are not dense tensors, because onnx-ir cannot read them."""
     graph = proto.graph
     for value in (*graph.output, *graph.value_info):
         kind = value.type
@@ -182,7 +184,7 @@ def _opset(model: ir.Model) -> int:
 
 
 def _open_sizes(model: ir.Model) -> None:
-    """Make negative sizes unknown, as ONNX Runtime does, because Paddle writes -1."""
+    """Make negative sizes unknown, as ONNX Runtime does. Paddle writes -1 for unknown sizes."""
     for graph in model.graphs():
         outputs = (value for node in graph for value in node.outputs)
         for value in (*graph.inputs, *outputs):
@@ -237,8 +239,8 @@ _OTHER_FLOATS: frozenset[ir.DataType | None] = frozenset({ir.DataType.DOUBLE, ir
 def to_float32(model: ir.Model) -> None:
     """Convert float16 to float32, which represents every float16 number exactly.
 
-    If an input is bfloat16 or float64, these types are converted, too. Numbers of type float64 are
-    rounded.
+    Tensors of type bfloat16 or float64 are converted if an input has the same type. float64 numbers
+    are rounded.
     """
     kinds = _HALVES | {value.dtype for value in model.graph.inputs} & _OTHER_FLOATS
     for graph in model.graphs():

@@ -1,8 +1,8 @@
-"""Replaces operators that onnx's converters remove or misinterpret by current operators.
+"""Replaces old operators by current ones. onnx's converters remove or misinterpret the old ones.
 
-ONNX Runtime still runs these operators. Most of them were experimental, and were written by the
-converters of Core ML and Windows ML. Their replacements exist in the file's own opset, because the
-opset is converted afterwards.
+ONNX Runtime still runs the old operators. Most of them were experimental; the converters of Core ML
+and Windows ML wrote them. The replacements are operators of the file's own opset. The opset is
+converted later.
 
     old operator                               replacement
     ImageScaler, Affine, Scale                 a x + b
@@ -184,7 +184,7 @@ _SPELLINGS: Mapping[str, tuple[int, Callable[[_Writer], ir.Value]]] = {
 
 
 def is_spelled_out(op: str, opset: int) -> bool:
-    """Return whether `spell_out_old` may replace the operator in a model of that opset."""
+    """Return whether `spell_out_old` may replace this operator in a model of this opset."""
     return op in _SPELLINGS and opset <= _SPELLINGS[op][0]
 
 
@@ -213,12 +213,12 @@ _OF_CORNERS = 10
 
 
 def keep_old_sampling(model: ir.Model, opset: int) -> None:
-    """Keep the sampling positions of each Resize that was an Upsample, or a Resize of opset 10.
+    """Set attributes of each former Upsample and of each Resize of opset 10, to keep its sampling
+    positions.
 
-    Output i is sampled at position i / scale. Along an axis that grows, the nearest pixel is the
-    pixel before that position. Along an axis that shrinks, it is the pixel after that position.
-    ONNX Runtime does the same. The converters do not set these attributes, whose defaults have
-    changed. Constants must be folded.
+    Output i is sampled at position i / scale. In the mode `nearest`, this position is rounded down
+    along an axis that grows, and up along an axis that shrinks, as in ONNX Runtime. The converters
+    do not set these attributes, and their defaults have changed. Constants must already be folded.
     """
     if opset > _OF_CORNERS:
         return
@@ -273,8 +273,7 @@ def _floats(graph: ir.Graph, name: str, array: NDArray[Any]) -> ir.Value:
 
 
 def unconverted(model: ir.Model, opset: int, target: int) -> str:
-    """Return a list of the operators that onnx cannot convert from `opset` to `target`, and their
-    nodes."""
+    """Return a list of the nodes whose operators onnx cannot convert from `opset` to `target`."""
     found: dict[str, list[str]] = {}
     tried: dict[str, bool] = {}
     for node in model.graph.all_nodes():

@@ -2,10 +2,11 @@
 
     f(x) = f'(x')[0]   x' is x with a new first axis of size 1; f' is f with axes shifted by one
 
-Some models leave no axis for the batch: they store windows (Swin), patches (MobileViT), or queries,
-keys and values (ViT) along axis 0. At batch 1, each such value belongs to one image, so a new first
-axis makes it valid for any batch. The conversion refuses nodes that work along an existing batch
-axis, because they mix images, and operators such as Conv that cannot have an additional axis.
+Some models leave no axis for the batch. They store windows (Swin), patches (MobileViT), or queries,
+keys and values (ViT) along axis 0. At batch size 1, such a value belongs to one image, and a new
+first axis makes it valid for any batch size. The conversion refuses nodes that work along an
+existing batch axis, because they mix images. It also refuses operators that cannot have an
+additional axis, such as Conv.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,7 +47,8 @@ class _Pass:
         self.ahead: dict[ir.Value, ir.Value] = {}  # values with an added first axis
 
     def concerns(self, node: ir.Node) -> bool:
-        """Return whether axis 0 of an input or output of the node is not the batch."""
+        """Return whether axis 0 of an input or output of the node is something else than the
+        batch."""
         computed = [value for value in node.inputs if value is not None and not _constant(value)]
         if not computed or node.domain != "":
             return False
@@ -100,8 +102,8 @@ class _Pass:
     def lifted(self, node: ir.Node, index: int, rank: int = 0) -> ir.Value:
         """Return input `index` with an additional first axis.
 
-        A value with fewer than `rank` axes also gets the missing axes. A constant gets the
-        additional axis only if it already has `rank` axes.
+        A value with fewer than `rank` axes also gets the missing axes. A constant with fewer than
+        `rank` axes stays unchanged.
         """
         value = OnnxNode(node).input(index)
         shape = static_shape(value)
@@ -144,7 +146,7 @@ def _constant(value: ir.Value) -> bool:
 
 
 def _axis(node: ir.Node, axis: int) -> int:
-    """Return the index of an axis after the first axis is added. Refuses an axis that does not
+    """Return the index of an axis after the first axis is added. Refuse an axis that does not
     exist."""
     read = static_shape(OnnxNode(node).input(0))
     if not -len(read) <= axis < len(read):

@@ -1,4 +1,4 @@
-"""Defines the node for a whole model that typed nodes cannot express."""
+"""Defines a node that stands for a whole model, which typed nodes cannot express."""
 
 from dataclasses import dataclass
 

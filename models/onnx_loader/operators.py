@@ -100,10 +100,9 @@ def _binary(op: BinaryOp) -> Operator:
 
 
 def _all_of(op: BinaryOp) -> Operator:
-    """Return a function that imports an operator with any number of inputs as a chain of nodes,
-    each with two inputs.
+    """Return a function that imports an operator with any number of inputs.
 
-    A single input is returned unchanged.
+    The function adds a chain of nodes with two inputs each. It returns a single input unchanged.
     """
 
     def read(to: Importer, node: OnnxNode) -> None:
@@ -170,7 +169,8 @@ def _selu(to: Importer, node: OnnxNode) -> None:
 
 
 def _pow(to: Importer, node: OnnxNode) -> None:
-    """Import a power with exponent 1/2 as a square root, and with exponent 2 or 3 as products."""
+    """Import a power with the exponent 1/2 as a square root, or with the exponent 2 or 3 as
+    products."""
     exponents = np.unique(node.constant(1))
     exponent = float(exponents[0]) if exponents.size == 1 else None
     output, x = to.declare(node.output), node.x()
@@ -305,7 +305,8 @@ def _split(to: Importer, node: OnnxNode) -> None:
 
 
 def _storage(node: OnnxNode, integers: ir.Value) -> Storage:
-    """Return the storage of the integers of a QuantizeLinear or DequantizeLinear."""
+    """Return the type, scale and zero point of the integers of a QuantizeLinear or
+    DequantizeLinear."""
     if integers.dtype not in BYTE_SHIFTS:
         raise RefusedError(f"its integers are {integers.dtype}; only int8 and uint8 are supported")
     attributes_only(node, {"block_size": 0})

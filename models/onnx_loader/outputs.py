@@ -1,7 +1,7 @@
-"""Keeps those outputs of a model that can be its scores.
+"""Keeps only the outputs of a model that can be its scores.
 
-Outputs that are not float are removed. A ZipMap is replaced by its input. A value inside the model
-becomes an output if the user names it. If several outputs remain, `choose.py` finds the scores.
+Outputs that are not float are removed. A ZipMap is replaced by its input. If the user names a value
+inside the model, it becomes an output. If several outputs remain, `choose.py` finds the scores.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,7 +33,7 @@ class Outputs:
 
 
 def take_outputs(proto: ModelProto, wanted: str | None, beside: str | None = None) -> Outputs:
-    """Keep the outputs in `proto` that can be scores, or only `wanted` if that is given.
+    """Keep the outputs of `proto` that can be scores. If `wanted` is given, keep only this value.
 
     The output `beside` is kept, too. Raises NotScoresError if no output remains.
     """
@@ -81,7 +81,7 @@ def take_outputs(proto: ModelProto, wanted: str | None, beside: str | None = Non
 def expose(proto: ModelProto, name: str) -> None:
     """Make the value `name` the model's only output.
 
-    If a model has only one output and lacks that value, it keeps its output.
+    A model with only one output keeps this output if it does not have that value.
     """
     graph = proto.graph
     names = [output.name for output in graph.output]
@@ -95,7 +95,8 @@ def expose(proto: ModelProto, name: str) -> None:
 
 
 def labels_of(outputs: Outputs, name: str, classes: int) -> tuple[str, ...]:
-    """Return the labels in the model file for an output with `classes` scores, or ()."""
+    """Return the labels in the model file for an output with `classes` scores, or () if it has
+    none."""
     found = {labels for labels in (outputs.labels.get(name, ()), *outputs.names) if labels}
     fitting = [labels for labels in found if len(labels) == classes_of(classes)]
     return fitting[0] if len(fitting) == 1 else ()
@@ -122,13 +123,16 @@ def _copied(value: ValueInfoProto) -> ValueInfoProto:
 
 
 def _value_of(graph: GraphProto, name: str) -> ValueInfoProto:
-    """Return a value inside the graph as an output, with its declared type if there is one."""
+    """Return a value inside the graph, to be added as an output. Its declared type is kept."""
     known = (value for value in (*graph.output, *graph.value_info) if value.name == name)
     return next(known, ValueInfoProto(name=name))
 
 
 def _zipped(writers: Mapping[str, NodeProto], name: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return the input and the labels of the ZipMap that computes an output, or None."""
+    """Return the input and the labels of the ZipMap that computes an output.
+
+    The result is None if the output is not computed by a ZipMap.
+    """
     node = writers.get(name)
     if node is None or node.op_type != "ZipMap" or not node.input:
         return None
@@ -163,7 +167,7 @@ def _behind(writers: Mapping[str, NodeProto], name: str) -> Iterator[NodeProto]:
 def _strings_behind(
     graph: GraphProto, writers: Mapping[str, NodeProto], name: str
 ) -> Iterator[tuple[str, ...]]:
-    """Yield lists of strings from which an output of strings may be selected."""
+    """Yield lists of strings from which the output `name` may select its strings."""
     tensors = {t.name: t for t in graph.initializer if t.data_type == TensorProto.STRING}
     for node in _behind(writers, name):
         for each in node.input:

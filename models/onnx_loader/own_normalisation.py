@@ -1,11 +1,11 @@
-"""Finds, from a network's first operations, the range of pixels that the network expects.
+"""Finds the range of pixels that a network expects, from its first operations.
 
 A network that multiplies its input by 1 / 255 or subtracts means of about 120 normalises pixels
 from 0 to 255 itself, like Keras' Rescaling. A network that subtracts 0.485 and divides by 0.229
-expects pixels from 0 to 1. A BatchNormalization, or a convolution of each channel by itself with a
-1×1 window, has the same effect. ImageNet's means also show the order of the channels; an operation
-that reverses the channels first is taken into account. This module reports only what the first
-operations show, and guesses nothing.
+expects pixels from 0 to 1. A BatchNormalization or a depthwise 1×1 convolution has the same effect.
+If the means are ImageNet's, their order is the order of the channels. If an operation before it
+reverses the channels, this is taken into account. If the first operations do not show the range,
+the module does not guess it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -37,18 +37,18 @@ _MEAN_OF_RGB, _NEAR = np.array((0.485, 0.456, 0.406)), 0.01  # the mean of Image
 
 @dataclass(frozen=True, slots=True)
 class OwnNormalisation:
-    """Describes the pixels that a network expects, as far as its first operations show them."""
+    """Describes the pixels that a network expects, as its first operations show them."""
 
     most: float  # the largest value of a pixel, 255 or 1
     order: str = ""  # "rgb" or "bgr"; "" if the operations do not show it
 
 
 def own_normalisation(proto: ModelProto, name: str) -> OwnNormalisation | None:
-    """Return the pixels that the first operations on input `name` expect, or None if the operations
-    do not show this.
+    """Return the range of pixels that a network expects at its input `name`, or None if it is
+    unknown.
 
-    For example, a network that begins with an ordinary convolution may have been trained on any
-    range.
+    It is unknown if the first operations do not normalise. For example, a network that begins with
+    an ordinary convolution may have been trained on any range.
     """
     line = _line(proto.graph, name)
     if line is None or (line.scale <= 0).any():
@@ -66,7 +66,7 @@ def own_normalisation(proto: ModelProto, name: str) -> OwnNormalisation | None:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Describes the first operations as pixel · scale + shift per channel.
+    """Describes the first operations as one linear function: pixel · scale + shift, per channel.
 
     The channels are in the order that they have after these operations.
     """
@@ -78,19 +78,19 @@ class _Line:
     is_reversed: bool = False  # whether the channels are reversed, compared with the input
 
     def then(self, scale: Floats, shift: Floats) -> "_Line":
-        """Return this line followed by another scale and shift."""
+        """Return this function, followed by another scale and shift."""
         return replace(self, scale=self.scale * scale, shift=self.shift * scale + shift)
 
     def reversed(self) -> "_Line":
-        """Return the line with its channels in reverse order."""
+        """Return the same function for channels in reverse order."""
         scale, shift = self.scale[::-1], self.shift[::-1]
         return replace(self, scale=scale, shift=shift, is_reversed=not self.is_reversed)
 
 
 def _order(mean: Floats, line: _Line) -> str:
-    """Return the order of the input's channels if `mean` is ImageNet's, or "".
+    """Return the order of the input's channels, "rgb" or "bgr", if `mean` is ImageNet's, or "".
 
-    `mean` has the order of the channels after the line.
+    `mean` is in the order of the channels after the operations in `line`.
     """
     names = ("bgr", "rgb") if line.is_reversed else ("rgb", "bgr")
     for name, one in zip(names, (_MEAN_OF_RGB, _MEAN_OF_RGB[::-1]), strict=True):
@@ -100,7 +100,8 @@ def _order(mean: Floats, line: _Line) -> str:
 
 
 def _line(graph: GraphProto, name: str) -> _Line | None:
-    """Return the effect of the first operations on pixels, or None if there is none."""
+    """Return the linear function that the first operations apply to pixels, or None if there is
+    none."""
     constants = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
@@ -129,7 +130,10 @@ _Constants = Mapping[str, TensorProto]
 
 
 def _numbers(node: NodeProto, at: Iterable[int], constants: _Constants) -> list[Floats] | None:
-    """Return the constant inputs of a normalisation, or None if one is computed or too large."""
+    """Return the inputs `at` of a node as arrays, or None.
+
+    The result is None if an input is computed, or too large for a normalisation.
+    """
     names = [node.input[index] for index in at]
     found = [constants.get(name) for name in names]
     if any(tensor is None or not 0 < np.prod(tensor.dims) <= _MOST_NUMBERS for tensor in found):
@@ -138,7 +142,7 @@ def _numbers(node: NodeProto, at: Iterable[int], constants: _Constants) -> list[
 
 
 def _moved(node: NodeProto, line: _Line, constants: _Constants) -> _Line | None:
-    """Return the line after a node that only moves pixels, or None for other nodes."""
+    """Return `line` as it is after a node that only moves pixels, or None for any other node."""
     if node.op_type in _MOVES:
         return line
     given = {part.name: helper.get_attribute_value(part) for part in node.attribute}
@@ -161,8 +165,8 @@ def _moved(node: NodeProto, line: _Line, constants: _Constants) -> _Line | None:
 
 
 def _own_line(node: NodeProto, name: str, constants: _Constants) -> tuple[Floats, Floats] | None:
-    """Return the factor and summand that a node applies to each channel, or None for other
-    nodes."""
+    """Return the scale and shift that a node applies to each channel, or None for any other
+    node."""
     if node.op_type in _ARITHMETIC:
         return _of_arithmetic(node, name, constants)
     if node.op_type == "BatchNormalization":
@@ -200,6 +204,6 @@ def _of_arithmetic(
 
 
 def _only_reader(graph: GraphProto, name: str) -> NodeProto | None:
-    """Return the only node that reads a value, or None if there are several or none."""
+    """Return the node that reads a value, or None if no node or more than one node reads it."""
     readers = [node for node in graph.node if name in node.input]
     return readers[0] if len(readers) == 1 else None

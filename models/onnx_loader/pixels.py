@@ -19,7 +19,7 @@ _MOVES = {
 
 
 def pixels_to_float32(model: ir.Model) -> None:
-    """Change the type of uint8 inputs whose readers only move pixels or cast them to float32.
+    """Change uint8 inputs to float32 if their readers only move pixels or cast them to float32.
 
     An input remains uint8 if a node computes on it, because sums of uint8 wrap around.
     """
@@ -30,8 +30,8 @@ def pixels_to_float32(model: ir.Model) -> None:
 
 
 def _moved(value: ir.Value) -> list[ir.Value] | None:
-    """Return all values that consist of the pixels of `value`, or None if a node computes on such a
-    value."""
+    """Return all values whose elements are the pixels of `value`, or None if a node computes on
+    pixels."""
     found = [value]
     for each in found:  # the list grows meanwhile
         if each.is_graph_output():

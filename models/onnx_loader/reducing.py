@@ -1,4 +1,5 @@
-"""Imports reductions and normalisations. Axes are resolved, and constants become weights."""
+"""Imports reductions and normalisations. Constants that give axes are evaluated. All other
+constants become weights."""
 
 from math import prod
 

@@ -60,7 +60,8 @@ def _check_left(shape: Sequence[int]) -> None:
 
 
 def _factors(node: OnnxNode, before: Sequence[int], after: Sequence[int]) -> list[float]:
-    """Return the scale of each axis: the node's own, or output size / input size."""
+    """Return the scale of each axis: the node's own scale, or otherwise output size / input
+    size."""
     factors = [wanted / size for size, wanted in zip(before, after, strict=True)]
     given = node.constant(2).reshape(-1) if node.has(2) else np.zeros(0)
     if given.size:
@@ -185,7 +186,7 @@ def _padded_with(to: Importer, node: OnnxNode) -> float:
 
 
 def _cut(to: Importer, node: OnnxNode, begin: Sequence[int], end: Sequence[int]) -> str:
-    """Return the part of the input that remains after cropping by negative pads."""
+    """Return the part of the input that remains if negative pads crop it."""
     x, shape = node.x(), list(node.input_shape(0)[1:])
     for axis, (first, last) in enumerate(zip(begin, end, strict=True)):
         if min(first, last) >= 0:

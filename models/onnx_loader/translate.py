@@ -52,11 +52,10 @@ def translate(
     opaque: bool,
     choose: Callable[[ir.Model], None] | None = None,
 ) -> Translation:
-    """Return a model in both of its forms. `choose` edits the model to keep only some of its
-    outputs.
+    """Return both forms of a model. `choose` edits the model to keep only some of its outputs.
 
-    Raises NoKernelsError if typed nodes cannot express the model, unless `opaque` is True and ONNX
-    Runtime can run the original nodes.
+    If typed nodes cannot express the model, the result has its original nodes if `opaque` is True.
+    Otherwise, this raises NoKernelsError.
     """
     model = normalise(proto, input_shape)
     if choose is not None:
@@ -84,7 +83,8 @@ def translate(
 def _at_batch_one(name: str, model: ir.Model) -> tuple[Graph, ir.Model]:
     """Return the typed graph and the model from which it is made.
 
-    The batch axis is separated from merged axes if typed nodes need this. Raises NoKernelsError.
+    If the batch is merged with other axes and typed nodes cannot express this, it gets an axis of
+    its own. Raises NoKernelsError.
     """
     try:
         return _typed_graph(name, model), model
@@ -186,7 +186,8 @@ _REASONS = 50
 
 
 def _report(problems: list[_Problem]) -> str:
-    """Return a message with all causes, except unknown shapes that result from another cause."""
+    """Return a message with all causes. Unknown shapes are left out if they result from another
+    cause."""
     causes = [p for p in problems if not isinstance(p.error, UnknownShapeError)] or problems
     return "\n".join(
         [
@@ -201,7 +202,7 @@ def _report(problems: list[_Problem]) -> str:
 def _lines(causes: list[_Problem]) -> list[str]:
     """Return one line per operator and reason, with the names of the first nodes.
 
-    After `_REASONS` lines, a last line counts the remaining reasons.
+    After `_REASONS` lines, one more line gives the number of further reasons.
     """
     grouped: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for problem in causes:

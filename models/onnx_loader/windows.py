@@ -15,7 +15,7 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
     """Return the window of a Conv or Pool node over one image.
 
     auto_pad becomes explicit pads, by the equations in ONNX's operator specification. The output
-    size is the size that ONNX infers, so ceil_mode needs no handling.
+    size is taken from ONNX's shape inference, which already considers ceil_mode.
     """
     size, output = node.input_shape(0)[2:], node.output_shape[2:]
     axes = len(size)
@@ -61,8 +61,8 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
 def _ends(to: Importer, node: OnnxNode) -> tuple[str, str]:
     """Return the names of the values that the node reads and writes.
 
-    If the values are rows (C×W), they become images of height 1: this adds a Reshape before the
-    node, and `_end` adds one after it.
+    Rows (C×W) become images of height 1. For this purpose, this adds a Reshape before the node, and
+    `_end` adds one after it.
     """
     output = to.declare(node.output)
     if len(node.output_shape) != 3:
@@ -74,7 +74,7 @@ def _ends(to: Importer, node: OnnxNode) -> tuple[str, str]:
 
 
 def _end(to: Importer, node: OnnxNode, written: str) -> None:
-    """Reshape the node's result to rows if `_ends` converted rows to images."""
+    """Reshape the node's result to rows, if `_ends` has changed rows to images."""
     if written != node.output.name:
         to.nodes.append(Reshape(name=f"{node.name}/rows", output=str(node.output.name), x=written))
 

@@ -1,7 +1,7 @@
 """Lists all limits of the loader, with the reason for the size of each.
 
-The limits apply to every file, so that a file costs time and memory in proportion to its size. The
-largest published classifiers are far below all limits.
+The limits apply to every file. They keep the time and memory for a file in proportion to its size.
+The largest published classifiers are far below all limits.
 """
 
 # --- the file -------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Measures the size of a parsed model before any library processes it.
 
-Nodes are counted as if all functions were inlined, without inlining them: the body of each function
-is counted once, and calls are multiplied. Thus 60 functions that each call the previous one twice
-count as 2**60 nodes.
+Nodes are counted as if all functions were inlined. No function is inlined for this: the body of
+each function is counted once, and the count is multiplied by the number of calls. Thus 60 functions
+that each call the previous one twice count as 2**60 nodes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ _Key = tuple[str, str, str]  # a function's domain, name and overload
 def check_census(model: ModelProto) -> None:
     """Refuse a model with too many nodes, or with a tensor or input of an impossible size.
 
-    Raises UnsupportedModelError, whose message has the limit, or ModelFileError if the model is
+    Raises UnsupportedModelError, whose message names the limit, or ModelFileError if the model is
     invalid.
     """
     _check_depth(model)
@@ -158,7 +158,7 @@ def _check_depth(model: ModelProto) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Counts nodes, including the nodes of all functions that they call."""
+    """Counts nodes. A call of a function counts as all nodes of the function."""
 
     nodes: int = 0
     edges: int = 0  # names read and written

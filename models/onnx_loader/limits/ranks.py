@@ -1,7 +1,7 @@
 """Infers the number of axes of every value, node by node, before a library processes the graph.
 
-Shape inference on a whole graph stores every axis of every value. Gather(v, v) has twice as many
-axes as v. Thus 30 such nodes would create 2**30 axes, and use memory for each.
+Shape inference on a whole graph stores every axis of every value. Gather(v, v) has about twice as
+many axes as v. A chain of 30 such nodes would therefore need memory for 2**30 axes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -115,9 +115,9 @@ def _rank(value: ir.Value, types: _Types, ranks: Mapping[ir.Value, int]) -> int 
 
 
 def _entries(value: ir.Value | None, types: _Types) -> int:
-    """Return the number of elements of a shape tensor, which is the rank of that shape.
+    """Return the number of elements of a tensor that is a shape, or 0 if the number is unknown.
 
-    The result is 0 if the number is unknown.
+    This is the number of axes of a tensor with that shape.
     """
     if value is None or value not in types:
         return 0

@@ -34,7 +34,7 @@ def known_shape(value: ir.Value | None) -> tuple[int, ...] | None:
 def check_value(value: ir.Value) -> None:
     """Refuse a value with too many axes or too many elements per image.
 
-    A value with a single axis has a lower limit of its own.
+    The limit on elements is lower for a value with a single axis.
     """
     if value.shape is None:
         return
@@ -102,8 +102,8 @@ def check_flat(model: ir.Model) -> None:
 def check_reads(model: ir.Model, room: int) -> None:
     """Refuse a model whose nodes read more than `room` elements of constants in total.
 
-    Folding and importing copy a constant for each node that reads it. A constant with a thousand
-    readers therefore counts a thousand times.
+    Folding and importing copy a constant for each node that reads it. Therefore each read of a
+    constant counts.
     """
     basic_constant_propagation(model.graph.all_nodes())
     read = sum(
@@ -131,7 +131,7 @@ def _read(value: ir.Value) -> int:
 
 
 def too_many_axes(value: ir.Value, rank: int) -> UnsupportedModelError:
-    """Return the error for a value with `rank` axes, which are too many."""
+    """Return the error for a value with `rank` axes, a number above the limit."""
     return UnsupportedModelError(
         f"{value.name} has {shown(rank)} axes; at most {RANK_LIMIT} are supported"
     )

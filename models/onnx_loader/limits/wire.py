@@ -1,9 +1,9 @@
 """Bounds the memory that a serialised model will take, before it is parsed.
 
-A protobuf message of two bytes becomes an object of several hundred bytes: 20 MB of empty nodes
-take 3.5 GB. Therefore this module first walks over the file's bytes, counts fields and checks
-names. The walk follows the protobuf descriptors, stores one position per nesting level, and stops
-at the first limit that is exceeded.
+A protobuf message of two bytes becomes an object of several hundred bytes. For example, 20 MB of
+empty nodes become 3.5 GB. Therefore this module walks over the file's bytes first, counts fields
+and checks names. The walk follows the protobuf descriptors and stores one position per nesting
+level. It stops at the first exceeded limit.
 """
 
 from dataclasses import dataclass, field
@@ -43,8 +43,8 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """Lists, by number, the fields of a message that the walk enters. The walk skips all other
-    fields."""
+    """Lists the fields of a message, by number, that the walk enters. All other fields are
+    skipped."""
 
     fields: dict[int, "_Message | _Kind"] = field(default_factory=dict)
 
@@ -75,8 +75,8 @@ def _model() -> _Message:
 def check_wire(data: bytes) -> None:
     """Refuse a serialised ModelProto that would take too much memory.
 
-    Raises ModelFileError, whose message has the limit, or MalformedError if the bytes are not a
-    protobuf message. The parser finds all other errors.
+    Raises ModelFileError, whose message names the limit, or MalformedError if the bytes are not a
+    protobuf message. All other errors are left to the parser.
     """
     fields = integers = position = 0
     # The messages that contain the position, outermost first: the end and the type of each.
