@@ -1,6 +1,6 @@
-"""Rewrites a loaded graph to a graph with fewer, larger nodes.
+"""Rewrites a loaded graph to an equivalent graph with fewer, larger nodes.
 
-Each rule has its own file, which states the rule's equation and the cases in which it is refused.
+Each rule has a file of its own, which states its equation and the cases in which it is refused.
 """
 
 from dataclasses import dataclass
@@ -119,7 +119,7 @@ class RewriteStep:
 
 @dataclass(frozen=True, slots=True)
 class RuleRefusal:
-    """Records the reason why a rule left `node` unchanged, or why it inserted `node`."""
+    """Records a rule's reason for leaving `node` unchanged, or for inserting `node`."""
 
     rule: str
     node: str
@@ -135,8 +135,8 @@ class RewriteResult:
     refused: tuple[RuleRefusal, ...]
 
     def made_by(self, node: str) -> tuple[RewriteStep, ...]:
-        """Return the rewrites that made a node, oldest first. The result is empty for an unchanged
-        node."""
+        """Return the rewrites that made a node, oldest first, or () for a node of the loaded
+        graph."""
         return tuple(self.applied[index] for index in sorted(self._made.get(node, ())))
 
     @cached_property
@@ -154,7 +154,8 @@ class RewriteResult:
 
 
 def rewrite(graph: Graph, rules: tuple[Rule, ...] = RULES) -> RewriteResult:
-    """Apply the rules until none applies. Raises GraphError if a faulty rule breaks the graph."""
+    """Apply the rules until no rule applies. Raises GraphError if a faulty rule breaks the
+    graph."""
     editor = Editor(graph)
     applied: list[RewriteStep] = []
     caveats: list[RuleRefusal] = []

@@ -1,8 +1,8 @@
 """Moves an activation after a Concat to the Concat's parts: f(concat_i(x_i)) = concat_i(f(x_i)).
 
-Before the Concat, the activation becomes the epilogue of the node that computes each part. A Relu
-is dropped for a part that is never negative. The rule is refused if a part's activation would
-become a separate node, which would read and write that part once more.
+The node that computes a part applies the activation as its epilogue. A part that is never negative
+needs no Relu. The rule is refused if a part would need a separate node for the activation, which
+would read and write the part once more.
 """
 
 from dataclasses import replace

@@ -2,9 +2,9 @@
 
     x + w = 1·x + w     x - w = 1·x - w     w - x = -1·x + w     x·w = w·x + 0     x/w = (1/w)·x + 0
 
-w is one number, or one number per channel: it is constant along every other axis, and broadcasting
-keeps x's shape. As a result, one rule can fold all of these nodes. w/x is not a ScaleShift. x/w is
-refused if w contains zero.
+w has one number, or one number per channel. Broadcasting w must keep x's shape. After this rule,
+one other rule can fold all of these nodes. w/x is not a ScaleShift. x/w is refused if w contains
+zero.
 """
 
 import numpy as np

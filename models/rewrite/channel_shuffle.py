@@ -3,8 +3,8 @@
     reshape(C×H×W → g × C/g × H×W), swap the first two axes, reshape back: channel j·(C/g) + i
     moves to i·g + j
 
-See Zhang et al. 2018, ShuffleNet, section 3.1. If other nodes read a value in between, it is kept
-for them.
+See Zhang et al. 2018, ShuffleNet, section 3.1. If other nodes read an intermediate value, it is
+kept for them.
 """
 
 from models.graph import ChannelShuffle, Node, Reshape, Transpose

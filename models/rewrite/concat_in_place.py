@@ -2,11 +2,13 @@
 
     y = concat(x1, ..., xn):   x_i lives inside y, at channel offset_i = Σ_{j<i} C_j
 
-A part that cannot be stored there is copied by an additional node, and the Rewrite's `caveats` give
-the reason. This is the case if the part is an input or output of the network, lies inside another
-value, is listed twice, is at an offset that the kernels' vectors cannot address, is a view of
-another value, or is itself viewed as contiguous memory. `merge_siblings` makes values slices of a
-larger value m. If x1 is the last slice, m[c:], all of m is stored in the output's buffer:
+If a part cannot be stored inside y, an additional node copies it, and the Rewrite's `caveats` give
+the reason. Such a part is an input or output of the network, lies inside another value, occurs
+twice, is a view of another value, is viewed as contiguous memory, or has an offset that the
+kernels' vectors cannot address.
+
+The rule `merge_siblings` turns values into slices of a larger value m. If x1 is the last slice,
+m[c:], all of m is stored in one buffer with y:
 
     y = z[c:],  z = concat(m, x2, ..., xn)
 
@@ -65,8 +67,8 @@ def concat_in_place(view: GraphView, node: Node) -> Outcome:
 def _with_siblings(view: GraphView, node: Concat) -> tuple[tuple[str, ...], int]:
     """Return the parts of a Concat, and the number of channels that precede its output.
 
-    If the first part is the last of merged siblings, the value of all siblings replaces it. The
-    channels of the other siblings then precede the Concat's output.
+    If `merge_siblings` made the first part the last slice of a larger value, the larger value
+    replaces it. The channels before that slice then precede the Concat's output.
     """
     first, *others = node.parts
     last = view.producer(first)
@@ -105,7 +107,7 @@ def _obstacle(view: GraphView, parts: Sequence[str], index: int, offset: int) ->
 def _view_of_one_run(view: GraphView, part: str) -> str | None:
     """Return the reason why `part` must be contiguous in memory, or None.
 
-    Inside a larger value, there would be gaps between the pixels of the part.
+    A part inside a larger value has gaps between its pixels.
     """
     if prod(view.shape(part)[1:]) == 1:
         return None

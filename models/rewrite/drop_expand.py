@@ -1,4 +1,4 @@
-"""Removes an Expand if the operation that reads it broadcasts its input anyway.
+"""Removes an Expand before an operation that broadcasts its input itself.
 
     expand(x) op y = x op y   where y has the output's shape, or x and y broadcast to it
 

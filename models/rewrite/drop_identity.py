@@ -4,9 +4,9 @@ These are Identity (including Dropout), Reshape to the same shape, Transpose to 
 by nothing, Slice of everything, Pool over a 1×1 window, Concat of one part, ChannelShuffle of one
 group or of groups of one, and Relu of a value that is never negative.
 
-The readers of y read x instead. If y is an output of the network, its name must remain, so the
-writer of x writes y. The rule is refused if this is impossible because x is also an output, lies
-inside another value, or is not written by a node.
+The readers of y read x instead. If y is an output of the network, its name must remain. In that
+case, the node that computes x writes y instead. The rule is refused if this is impossible, because
+x is also an output, lies inside another value, or is not computed by a node.
 """
 
 from kernels.problems.activation import ActivationKind

@@ -56,7 +56,7 @@ class Editor(GraphView):
         return Change(tuple(removed), rewrite.nodes)
 
     def graph(self) -> Graph:
-        """Return the current graph, without unused values and weights."""
+        """Return the current graph. Unused values and weights are left out."""
         nodes = tuple(self.nodes())
         used = {*self.inputs, *self.outputs}
         for node in nodes:
@@ -108,10 +108,10 @@ class Editor(GraphView):
             outputs[outputs.index(name)] = new_name
 
     def _drop_unread(self, names: Iterable[str]) -> list[Node]:
-        """Remove the nodes whose outputs are in `names` and have no readers, and return the removed
-        nodes.
+        """Remove nodes whose outputs have no readers, and return the removed nodes.
 
-        This is repeated for the inputs of removed nodes.
+        The first candidates are the nodes that write `names`. The inputs of removed nodes are
+        checked next.
         """
         dropped = []
         pending = list(names)

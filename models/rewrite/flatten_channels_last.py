@@ -1,10 +1,10 @@
-"""Flattens NHWC buffers as H×W×C instead of C×H×W, which moves nothing, and permutes Gemms'
-columns.
+"""Flattens x in the order H, W, C, as it lies in memory, instead of C, H, W. No element is moved.
 
     Σ_j W[k,j] · flat_CHW(x)[j] = Σ_i W'[k,i] · flat_HWC(x)[i],   W'[k, (h,w,c)] = W[k, (c,h,w)]
 
-Activations may lie in between. If both orders are equal (C = 1 or H·W = 1), no Gemm is needed. The
-rule is refused if a node other than such a Gemm reads the vector, because the order of its elements
+The Gemm that reads the vector gets its columns in the same order. Activations may lie before the
+Gemm. If C = 1 or H·W = 1, both orders are equal, and any node may read the vector. The rule is
+refused if a node other than such a Gemm reads the vector, because the order of its elements
 changes. It is also refused if x lies inside another value, with gaps between the pixels of x.
 """
 
@@ -55,7 +55,7 @@ def _permuted(view: GraphView, gemm: Gemm, shape: Shape) -> Weight:
 def _readers_in_order(view: GraphView, vector: str) -> list[Gemm] | Refusal:
     """Return the Gemms that read a vector, directly or through activations.
 
-    If the order of the vector's elements must stay, return a Refusal with the reason.
+    If the order of its elements must not change, return a Refusal with the reason.
     """
     gemms: list[Gemm] = []
     pending = [vector]

@@ -2,8 +2,8 @@
 
     x · wᵀ + b = gemm(x, w, b)      b has one number per output, along the last axis
 
-The rule is refused if other nodes read the layer's result. It does not apply to a constant that
-differs from row to row.
+The rule is refused if other nodes read the layer's result. It does not apply if rows get different
+constants.
 """
 
 import numpy as np

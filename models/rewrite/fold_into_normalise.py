@@ -4,7 +4,8 @@
 
 The rule applies at a ScaleShift, and at an Add, Sub, Mul or Div with a constant. Weights are
 computed in float64 and stored in float32. The rule is refused if the normalisation has an
-activation, which is applied before the scaling, or if other nodes read its value.
+activation, because the scaling follows the activation. It is also refused if other nodes read the
+normalised value.
 """
 
 from dataclasses import replace

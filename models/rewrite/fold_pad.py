@@ -1,12 +1,14 @@
 """Folds a Pad with zeros along spatial axes into the padding of the Conv or Pool that reads it.
 
-    conv(pad(x)) = conv with pads + pad.begin, pad.end, and likewise an average that counts padding
+    conv(pad(x)) = conv(x) with larger padding, and likewise for an average that counts padding
 
-An average pool without padding averages the zeros of the Pad, so the folded pool counts padding. A
-maximum ignores its own padding. It therefore takes a Pad with -inf always, and a Pad with zeros if
-x is never negative. If other nodes read the padded value, the Pad is kept for them. The rule is
-refused for other padding values, for padded channels, for an average that does not count its own
-padding, and for a maximum whose windows may lie entirely in the padding.
+An average pool after the Pad includes the Pad's zeros, so the folded pool counts its padding. A
+maximum pool ignores its padding. It can therefore take any Pad with -inf, and a Pad with zeros if x
+is never negative. If other nodes read the padded value, the Pad is kept for them.
+
+The rule is refused for other padding values, and if channels are padded. It is also refused for an
+average pool that has padding and does not count it, and for a maximum pool with windows that may
+lie entirely in the padding.
 """
 
 from dataclasses import replace

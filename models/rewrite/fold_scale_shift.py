@@ -3,8 +3,8 @@
     f(s·(W∗x + b) + t) = f(W'∗x + b'),   W' = s·W,  b' = s·b + t,   s and t one number per output
 
 Weights are computed in float64 and stored in float32. The rule is refused if the Conv or Gemm has
-an activation or a residual, which are applied before the scaling, or if other nodes read its value.
-It is also refused if the scaled channels are not the outputs of the Gemm.
+an activation or a residual, because the scaling follows them. It is also refused if other nodes
+read the unscaled value, or if the scaled channels are not the outputs of the Gemm.
 """
 
 from dataclasses import replace

@@ -1,10 +1,11 @@
-"""Folds a ScaleShift into the Conv or Gemm after it, if it cannot be folded into a node before it.
+"""Folds a ScaleShift into the next Conv or Gemm, if no previous node can take the ScaleShift.
 
     W∗(s·x + t) + b = W'∗x + b',   W'[k,c] = W[k,c]·s[c],   b'[k] = b[k] + Σ_c Σ_taps W[k,c]·t[c]
 
 Weights are computed in float64 and stored in float32. The rule is refused if the ScaleShift has an
-activation, or if other nodes read its value. It is also refused for a Conv with padding if t is not
-zero, because the padding is not shifted, and for a Gemm whose inputs are not the scaled channels.
+activation, or if other nodes read its value. It is also refused if the inputs of the Gemm are not
+the scaled channels. If the Conv has padding, t must be zero, because the ScaleShift does not shift
+the padding.
 """
 
 from typing import Any
@@ -50,8 +51,8 @@ def _pads(conv: Conv) -> bool:
 
 
 def _per_filter(vector: Float64, node: Conv | Gemm, shape: tuple[int, ...]) -> Any:
-    """Return one number per input channel, in the shape K×(C/groups)×1×1 of factors for the
-    filters."""
+    """Return factors for the filters, in the shape K×(C/groups)×1×1, from one number per input
+    channel."""
     groups = node.problem.groups if isinstance(node, Conv) else 1
     per_group = np.repeat(vector.reshape(groups, -1), shape[0] // groups, axis=0)
     return per_group.reshape(*per_group.shape, *(1,) * (len(shape) - 2))

@@ -1,4 +1,4 @@
-"""Builds nodes with weights that are computed in float64 and stored in float32."""
+"""Builds nodes with new weights, which are computed in float64 and stored in float32."""
 
 from dataclasses import replace
 from typing import TypeAlias
@@ -53,7 +53,7 @@ def with_scale_shift(
 def with_weights(
     view: GraphView, node: Conv | Gemm, weight: Float64, bias: Float64
 ) -> tuple[Conv | Gemm, dict[str, Weight]]:
-    """Return `node` with a new filter and bias, and the two new weights by name."""
+    """Return `node` with a new filter and bias, and a mapping from names to these two weights."""
     names = view.fresh(f"{node.output}.weight"), view.fresh(f"{node.output}.bias")
     weights = _float32(dict(zip(names, (weight, bias), strict=True)))
     return replace(node, weight=names[0], bias=names[1]), weights

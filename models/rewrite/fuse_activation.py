@@ -2,7 +2,7 @@
 
     f(conv(x)) = conv(x) with activation f, and likewise Gemm, ScaleShift, Normalise, Add, ...
 
-The rule is refused if that node already has an activation, or if other nodes read its value.
+The rule is refused if that node already has an activation, or if other nodes read its result.
 """
 
 from dataclasses import replace

@@ -1,12 +1,12 @@
-"""Fuses the product of queries and keys, its softmax, and the product with the values into one
-node.
+"""Fuses attention into one node: the product of queries and keys, the softmax, and the product with
+the values.
 
     softmax(s · q · kᵀ + b) · v = attention(q, k, v)      s a number, b a constant
     vᵀ · softmax(q · kᵀ)ᵀ = (softmax(q · kᵀ) · v)ᵀ        if channels come before tokens
 
 s is the product of all numbers by which queries, keys or scores are multiplied. b is the sum of all
 constants that are added to the scores. The rule is refused if other nodes read the scores, if the
-softmax is not along the keys, or if the sizes exceed the capacity of the kernel's blocks.
+softmax is not along the keys, or if the sizes are too large for a block of the kernel.
 """
 
 from collections.abc import Iterator
@@ -93,8 +93,7 @@ def fuse_attention(view: GraphView, node: Node) -> Outcome:
 
 @dataclass
 class _Scores:
-    """Holds the product of queries and keys, and the factors and constants applied to its
-    result."""
+    """Holds the product of queries and keys, and the factors and constants that follow it."""
 
     product: Product
     scale: float = 1.0
@@ -134,7 +133,7 @@ def _squeezed(view: GraphView, name: str) -> tuple[int, ...]:
 
 
 def _number(view: GraphView, node: Node | None) -> tuple[str, float] | None:
-    """Return the value that a node multiplies by a number, and this number, or None."""
+    """Return the value and the number that a node multiplies, or None for other nodes."""
     if isinstance(node, Binary) and node.op in _SCALES and node.activation is None:
         for x, other in ((node.a, node.b), (node.b, node.a)):
             weight = view.weight(other)
@@ -153,7 +152,7 @@ def _number(view: GraphView, node: Node | None) -> tuple[str, float] | None:
 
 
 def _constant(view: GraphView, node: Node | None) -> tuple[str, NDArray[np.float64]] | None:
-    """Return the value to which a node adds a constant, and this constant, or None."""
+    """Return the value and the constant that a node adds, or None for other nodes."""
     if isinstance(node, Binary) and node.op is BinaryOp.ADD and node.activation is None:
         for x, other in ((node.a, node.b), (node.b, node.a)):
             weight = view.weight(other)
@@ -176,8 +175,7 @@ def _turns(view: GraphView, node: Node | None) -> bool:
 
 
 class _Made:
-    """Collects the nodes, values and weights of the rewrite. Their names begin with the name of the
-    rewrite's output."""
+    """Collects the new nodes, values and weights. Their names begin with the name of the output."""
 
     def __init__(self, view: GraphView, output: str) -> None:
         self.view, self.output = view, output
@@ -199,8 +197,10 @@ class _Made:
         return name
 
     def turned(self, name: str) -> str:
-        """Return a value with its last two axes swapped. An existing swap is undone instead of
-        repeated."""
+        """Return a value with its last two axes swapped.
+
+        If a swap of these axes computes the value, its input is returned instead of a second swap.
+        """
         for node in (*self.nodes, self.view.producer(name)):
             if (
                 isinstance(node, Transpose)
@@ -216,8 +216,8 @@ class _Made:
         return new
 
     def unscaled(self, name: str, found: _Scores) -> str:
-        """Return the operand before its multiplication by a number. The number is moved to the
-        scale."""
+        """Return the operand without a multiplication by a number. The scale gets the number
+        instead."""
         writer = self.view.producer(name)
         if (number := _number(self.view, writer)) is not None:
             found.scale *= number[1]

@@ -1,10 +1,12 @@
-"""Fuses a normalisation, or a scale and shift, into a 1×1 Conv, which applies it to loaded inputs.
+"""Fuses a normalisation or a ScaleShift into a 1×1 Conv, which applies it to inputs as it loads
+them.
 
     conv(n(x)) = conv with prologue n on x,   n a ScaleShift or a Normalise over the channels
 
-As a result, the normalised value is neither written nor read. If several Convs read it, each
-computes it separately. The rule is refused if another kind of node reads the value, and for Convs
-whose kernels take no prologue: Convs with larger windows or strides, and Convs on tensor cores.
+As a result, the normalised value is not stored in memory. If several Convs read the value, each of
+them computes it. The rule is refused if another kind of node reads the value. It is also refused
+for Convs with larger windows or strides and for Convs on tensor cores, because their kernels have
+no prologue.
 """
 
 from dataclasses import replace

@@ -2,10 +2,10 @@
 
     f(conv(x) + r) = conv(x) with residual r and activation f
 
-The Conv takes the position of the sum, where r is already computed. If both operands come from such
-Convs, the later Conv computes the sum, so that no value lives longer. A Conv cannot compute the sum
-if it already has an activation or a residual, if other nodes read its value, or if the sum
-broadcasts. If neither Conv can compute the sum, the rule is refused.
+The Conv moves to the position of the sum, where r is already computed. If two Convs compute the
+operands, the later one computes the sum, so that no value stays in memory for longer. A Conv cannot
+compute the sum if it already has an activation or a residual, if other nodes read its value, or if
+the sum broadcasts. If no Conv can compute the sum, the rule is refused.
 """
 
 from dataclasses import replace

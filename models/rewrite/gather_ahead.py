@@ -2,8 +2,9 @@
 
     P(norm(x)) = norm(P(x))     norm normalises each pixel separately
 
-A Swin block computes x + P⁻¹(f(P(norm(x)))). Once P(x) exists, `sum_of_gathered` can add it before
-P⁻¹. The rule is never refused. If other nodes read the normalised value, it is not moved.
+A Swin block computes x + P⁻¹(f(P(norm(x)))). With this rule, P(x) exists, and the rule
+`sum_of_gathered` can add it before P⁻¹. The rule is never refused. It does not apply if other nodes
+read the normalised value.
 """
 
 from dataclasses import replace
@@ -48,7 +49,7 @@ def is_of_pixels(view: GraphView, norm: Normalise) -> bool:
 
 
 def _adds_what_returns(view: GraphView, node: Node, x: str, moved: Moved) -> bool:
-    """Return whether a node adds moved pixels to x after they are brought back to their
+    """Return whether a node adds pixels to x that were moved and then moved back to their
     positions."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.ADD or x not in (node.a, node.b):
         return False

@@ -2,11 +2,11 @@
 
     y[c, q] = x[c, p(q)]        p a table
 
-Swin and MobileViT roll an image, cut it into windows or patches, and join these again. They use
-Slices, Concats, Transposes and Reshapes, which take several copies. A Resample with one tap and the
-factor 1 is a single copy; if p(q) = q, no copy is needed. If other nodes read a value in between,
-it is kept for them. The rule is refused for bytes, and for images with too many pixels, whose
-tables and proofs would take long.
+Swin and MobileViT roll an image, cut it into windows or patches, and join these again. Their
+Slices, Concats, Transposes and Reshapes copy the image several times. A Resample with one tap and
+the factor 1 copies it once, and if p(q) = q, no copy is needed. If other nodes read an intermediate
+value, it is kept for them. The rule is refused for bytes. It is also refused for images with too
+many pixels, because their tables and proofs would take long.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +44,7 @@ class Moved:
         return np.array_equal(self.places, np.arange(len(self.places)))
 
     def undoes(self, other: "Moved") -> bool:
-        """Return whether the two moves together return every pixel to its position."""
+        """Return whether this move, after the other, returns every pixel to its position."""
         if len(self.places) != len(other.places):
             return False
         return np.array_equal(other.places[self.places], np.arange(len(self.places)))
@@ -78,8 +78,10 @@ def gather_pixels(view: GraphView, node: Node) -> Outcome:
 
 
 def gathered(view: GraphView, x: Value, places: Places, y: str) -> Rewrite:
-    """Return nodes that compute `y` from the pixels of x at `places`. `y` may have any spatial
-    axes."""
+    """Return nodes that compute `y` from the pixels of x at `places`.
+
+    The spatial axes of `y` may differ from those of x.
+    """
     channels, *spatial = x.shape
     before = Value(view.fresh(f"{y}.before"), (channels, 1, prod(spatial)))
     after = Value(view.fresh(f"{y}.after"), (channels, 1, len(places)))
@@ -116,15 +118,20 @@ def _seen_last(view: GraphView, node: Transpose) -> Rewrite | None:
 
 
 def source_of_pixels(view: GraphView, name: str) -> str | None:
-    """Return the value from which the pixels of the value `name` probably come, or None.
-    `moved_pixels` proves whether they do."""
+    """Return the value from which the pixels of `name` probably come, or None.
+
+    `moved_pixels` proves whether they come from it.
+    """
     steps = _steps(view, view.shape(name), name)
     return steps[-1].x if steps else None
 
 
 def moved_pixels(view: GraphView, name: str) -> Moved | None:
-    """Return the earliest value that contains all pixels of the value `name`, and the place of each
-    pixel in it, or None."""
+    """Return the earliest value that contains all pixels of `name`, and the place of each pixel in
+    it.
+
+    The result is None if `name` does not consist of whole pixels of another value.
+    """
     shape = view.shape(name)
     return _moved(shape, _steps(view, shape, name))
 
@@ -147,10 +154,10 @@ def _moved(shape: Shape, steps: Sequence["_Step"]) -> Moved | None:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Describes one move: the value `x` that it reads, and the function `source`.
+    """Describes one move of elements: the value `x` that it reads, and the function `source`.
 
-    The function converts the index of an element of the result to the index of that element in x.
-    Indices count elements in the order of the axes.
+    `source` converts an element's index in the result to its index in x. Indices count elements in
+    the order of the axes.
     """
 
     x: str
@@ -163,8 +170,7 @@ def _steps(view: GraphView, shape: Shape, x: str, *steps: _Step) -> list[_Step]:
     """Return the moves that probably make `x` from whole pixels of another value, the last move
     first.
 
-    `steps` are moves after `x` that are not in the graph. The function follows only a sample of the
-    pixels.
+    `steps` are moves after `x` that are not in the graph. Only a sample of the pixels is followed.
     """
     if not _is_of_pixels(shape):
         return []
@@ -249,7 +255,10 @@ def _is_small(shape: Shape) -> bool:
 
 
 def _are_whole(at: Places, area: int) -> bool:
-    """Return whether each column of `at` (C × some pixels) has the indices of all channels of one
-    pixel. A channel has `area` pixels."""
+    """Return whether each column of `at` (C × some pixels) is one whole pixel, with all its
+    channels.
+
+    The entries are indices of elements. A channel has `area` pixels.
+    """
     whole = at[0] + area * np.arange(len(at))[:, None]
     return bool((at[0] < area).all()) and np.array_equal(at, whole)

@@ -1,8 +1,7 @@
 """Replaces a Pool with one window over the whole image, or a Reduce over the whole image, by a
 GlobalPool.
 
-Padding does not count in a maximum or in an average over positions inside the image. An average
-that counts padding must have no padding.
+A Pool may have padding if it is a maximum, or an average that does not count padding.
 """
 
 from kernels.problems.pool import PoolKind

@@ -2,8 +2,8 @@
 
     reshape(C×H×W → g × C/g·H·W), normalise along the last axes, reshape back
 
-See Wu & He 2018, Group Normalization, section 3.1. The rule is refused if other nodes read a value
-in between.
+See Wu & He 2018, Group Normalization, section 3.1. The rule is refused if other nodes read an
+intermediate value.
 """
 
 from math import prod

@@ -1,16 +1,16 @@
-"""Lets a convolution of quantized values multiply bytes if its result is quantized directly.
+"""Lets a convolution multiply bytes if its inputs and its result are quantized.
 
     quantize(f(conv(dequantize(x), w) + b + dequantize(r)))  →  conv of the bytes of x and w,
                                                                 to which the bytes of r are added
 
-The rule applies to a Gemm, too. The filter must consist of integers, and f may only clamp. A filter
-that was quantized with a zero point may have 9-bit integers. Each of these is the sum of two signed
-bytes, and x is multiplied by both:
+The rule applies to a Gemm, too. The filter must be quantized, and f may only clamp. If the filter
+has a zero point, its integers minus the zero point may need 9 bits. Each integer is then written as
+the sum of two signed bytes, and x is multiplied by both:
 
     conv(x, w) = conv((x, x), (u, v)),   w = u + v
 
 The rule is refused if an operand is not quantized, if a sum may exceed 32 bits, or if another node
-reads the value before the Quantize.
+reads the input of the Quantize.
 """
 
 from dataclasses import replace
@@ -70,9 +70,9 @@ def integer_conv(view: GraphView, node: Node) -> Outcome:
 
 
 def _in_bytes(grid: Grid) -> Grid:
-    """Return the filter in signed bytes. A filter with 9-bit integers gets two bytes per integer.
+    """Return the filter in signed bytes. If it has 9-bit integers, each integer becomes two bytes.
 
-    The two bytes of a channel are adjacent, and therefore in the same group.
+    The two bytes are adjacent channels, and therefore in the same group.
     """
     numbers = grid.numbers
     upper = numbers.clip(-128, 127)
@@ -103,7 +103,8 @@ def _twice(view: GraphView, product: Conv | Gemm, grid: Grid, x: str) -> Rewrite
 
 
 def quantizes(node: Node, view: GraphView) -> TypeGuard[Quantize]:
-    """Return whether a node converts floats to bytes, and not bytes to other bytes."""
+    """Return whether a node converts floats to bytes. A conversion of bytes to bytes does not
+    count."""
     return isinstance(node, Quantize) and not is_quantized(view.value(node.x).stored)
 
 

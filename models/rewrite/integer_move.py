@@ -1,12 +1,12 @@
-"""Lets an operation that only moves or selects numbers work on bytes between quantized values.
+"""Lets an operation on quantized values move or select bytes instead of the numbers they represent.
 
     quantize(move(dequantize(x)))  →  move(x)             if both scales are the same
                                    →  move(quantize(x))   otherwise: bytes with the result's scale
 
-The operations are maxima, reshapes, transpositions, slices, pads, concatenations, and no operation
-at all. Quantization keeps the order of numbers, so it may also come before a maximum. An average
-over whole images sums bytes even if the two scales differ. The rule is refused if another node
-reads the value before the Quantize.
+"move" is a maximum, Reshape, Transpose, Slice, Pad, Concat or ChannelShuffle. It may also be
+missing. A maximum may follow the quantization, because quantization keeps the order of numbers. A
+global average also works on bytes, even if the scales differ. The rule is refused if another node
+reads the input of the Quantize.
 """
 
 from dataclasses import replace

@@ -1,11 +1,11 @@
-"""Lets a first convolution on bytes with stride 2 read blocks of 2×2 pixels as one pixel.
+"""Lets the first convolution, on bytes and with stride 2, read a block of 2×2 pixels as one pixel.
 
     conv(x, w, stride 2) = conv(blocks(x), v, stride 1),
     v[k, (i, j, c), r, s] = w[k, c, 2r+i, 2s+j]
 
-The 3 channels of an image fill 3 of 16 bytes that are multiplied at once; a block of pixels fills
-12. If the padding is odd, zeros are put before the filter. The rule is refused if the image does
-not consist of whole blocks, or if other nodes read x.
+The kernel multiplies 16 bytes at once. A pixel with 3 channels uses only 3 of them, but a block of
+pixels uses 12. If the padding is odd, the filter gets zeros at its beginning. The rule is refused
+if the image does not consist of whole blocks, or if other nodes read x.
 """
 
 from dataclasses import replace
@@ -61,7 +61,7 @@ def integer_stem(view: GraphView, node: Node) -> Outcome:
 
 
 def _ahead(window: Window) -> tuple[int, ...]:
-    """Return the number of zeros to put before the filter so that its padding consists of whole
+    """Return the number of zeros before the filter that make its padding a number of whole
     blocks."""
     return tuple(-pad % _BLOCK for pad in window.pads_begin)
 

@@ -1,11 +1,11 @@
-"""Lets a sum of quantized values add bytes if its result is quantized directly.
+"""Lets a sum add bytes if its operands and its result are quantized.
 
     quantize(f(dequantize(a) + dequantize(b)))  →  a + b, of bytes
     if a = conv(x) has no other reader          →  conv(x), rounded to a's scale, with residual b
 
-f may only clamp. If both operands come from such a convolution, the later convolution computes the
-sum. The rule is refused if a sum broadcasts, if an operand is not quantized, or if another node
-reads the value before the Quantize.
+f may only clamp. If convolutions compute both operands, the later convolution computes the sum. The
+rule is refused if the sum broadcasts, if an operand is not quantized, or if another node reads the
+input of the Quantize.
 """
 
 from dataclasses import replace
@@ -60,7 +60,8 @@ def integer_sum(view: GraphView, node: Node) -> Outcome:
 
 
 def _takes_the_sum(view: GraphView, bytes_: str, floats: str, add: Binary) -> Conv | None:
-    """Return the convolution that writes the value and can add the other operand, or None."""
+    """Return the convolution that computes the value, if it can also add the other operand, or
+    None."""
     conv, between = view.producer(bytes_), view.producer(floats)
     if not isinstance(conv, Conv) or conv.problem.precision is not Precision.INT8:
         return None

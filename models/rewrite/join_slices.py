@@ -1,9 +1,9 @@
-"""Scales channels together instead of slicing, separately scaling and concatenating them.
+"""Replaces Slices of channels, a ScaleShift for each, and their Concat by a single ScaleShift.
 
     concat_i(s_i · x[c_i : c_{i+1}] + t_i) = s · x + t,   s = concat_i(s_i), t = concat_i(t_i)
 
-Networks that normalise their input channel by channel are exported in this form. Without scaling,
-concat_i(x[c_i : c_{i+1}]) = x. The slices must cover all of x in order.
+Networks that normalise their input channel by channel are exported in this form. The slices must
+cover all of x in order. If no slice is scaled, the result is x itself.
 """
 
 import numpy as np

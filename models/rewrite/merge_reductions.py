@@ -2,8 +2,8 @@
 
     mean_h(mean_w(x)) = mean_hw(x), and likewise sums, maxima, minima and L2 norms
 
-Reshapes in between may only remove axes of size 1. The rule is refused if other nodes read a value
-in between.
+Between the reductions, Reshapes may remove axes of size 1. The rule is refused if other nodes read
+an intermediate value.
 """
 
 from dataclasses import replace
@@ -48,6 +48,8 @@ def _long(shape: Shape) -> Shape:
 
 
 def _place(shape: Shape, before: Shape) -> int:
-    """Return the axis of `shape` that is longer than 1 and follows `len(before)` other axes longer
-    than 1."""
+    """Return the first axis that is left if the first `len(before)` axes longer than 1 are skipped.
+
+    Axes of size 1 do not count.
+    """
     return [axis for axis, size in enumerate(shape) if size > 1][len(before)]

@@ -1,13 +1,12 @@
-"""Merges 1×1 convolutions that read the same value into one convolution with all their output
-channels.
+"""Merges 1×1 convolutions of the same value into one convolution with the output channels of all.
 
     y_i = f(conv(x, w_i) + b_i)  →  m = f(conv(x, w) + b),  y_i = m[c_i : c_{i+1}],
     w = concat_i(w_i),  b = concat_i(b_i)
 
-The convolutions may differ only in their filters and biases. A convolution whose output is the
-first part of a Concat becomes the last sibling, so that `concat_in_place` can place both m and the
-Concat. A convolution is not merged if its output is another part of a Concat, if its channels do
-not fill whole vectors, or if its filter is quantized.
+The convolutions may differ only in their filters and biases. If an output is the first part of a
+Concat, its convolution becomes the last sibling. The rule `concat_in_place` can then store m and
+the Concat's output in one buffer. A convolution is not merged if its output is a later part of a
+Concat, if its channels do not fill whole vectors, or if its filter is quantized.
 """
 
 from dataclasses import replace
@@ -63,8 +62,8 @@ def _concats(view: GraphView, conv: Conv) -> list[Concat]:
 def _is_first(view: GraphView, concat: Concat, part: str) -> bool:
     """Return whether `part` is the first part of a Concat that can contain the merged siblings.
 
-    `part` must occur once. The Concat must concatenate channels, and must be neither an output of
-    the network nor a part of another Concat.
+    `part` must occur only once. The Concat must concatenate channels. Its result must be neither an
+    output of the network nor a part of another Concat.
     """
     return (
         concat.axis == 0

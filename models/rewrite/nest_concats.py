@@ -3,7 +3,7 @@
     concat(x1, ..., xm, ..., xn) = concat(concat(x1, ..., xm), ..., xn)
 
 In DenseNet, each layer concatenates all earlier layers. With nested Concats, each earlier layer is
-stored only once. The other Concat must run before, and concatenate channels, too.
+stored only once. The other Concat must come earlier and also concatenate channels.
 """
 
 from dataclasses import replace

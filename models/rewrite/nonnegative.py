@@ -28,7 +28,7 @@ _ALWAYS = {
 
 
 def is_nonnegative(view: GraphView, name: str) -> bool:
-    """Return True if all elements of the value are proved to be at least 0, and otherwise False."""
+    """Return True if it is proved that no element of the value is negative, and otherwise False."""
     pending, seen = [name], set[str]()
     while pending:
         name = pending.pop()

@@ -1,12 +1,12 @@
-"""Merges a 1×1 convolution that computes a residual with the convolution that adds it.
+"""Merges a 1×1 convolution, which computes a residual, into the convolution that adds the residual.
 
     f(W·x + b + (V·x'[::u, ::v] + c)) = f([W V]·[x x'[::u, ::v]] + b + c)
 
-These are ResNet's shortcuts between layers of different sizes. The rule applies only on tensor
-cores, whose kernel reads the channels of both inputs in place. It is refused if the Conv that adds
-the residual is not 1×1, because some algorithms for such a Conv cannot compute a projection. It is
-also refused if the Conv that computes the residual has an activation, a residual, padding or
-groups, or if other nodes read its value.
+ResNet has such residuals between layers of different sizes. The rule applies only on tensor cores,
+because their kernel can read the channels of both inputs in place. It is refused if the Conv that
+adds the residual is larger than 1×1, because some algorithms for larger windows cannot compute a
+projection. It is also refused if the Conv that computes the residual has an activation, a residual,
+padding or groups, or if other nodes read its value.
 """
 
 from dataclasses import replace

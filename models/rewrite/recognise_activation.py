@@ -8,8 +8,8 @@
     x · (1 + Tanh(√(2/π)·(x + 0.044715·x³))) · 1/2 = Gelu(x), the approximation
     x · Tanh(Softplus(x))                 = Mish(x)
 
-The factors may be in any order and in any number of Mul and Div nodes. Constants are compared at
-float32's precision. If other nodes read a value in between, it is kept for them.
+The factors may be in any order, and in any number of Mul and Div nodes. Constants are compared at
+float32's precision. If other nodes read an intermediate value, it is kept for them.
 """
 
 from dataclasses import dataclass
@@ -87,7 +87,7 @@ def _of_two_factors(view: GraphView, coefficient: float, x: str, y: str) -> _Fou
 
 
 def _hard_sigmoid_input(view: GraphView, coefficient: float, y: str) -> str | None:
-    """Return x if coefficient · y = Clip(x + 3, 0, 6) / 6, or None."""
+    """Return the x for which coefficient · y = Clip(x + 3, 0, 6) / 6, or None."""
     clip = view.producer(y)
     if not isinstance(clip, Activate) or not _near(coefficient, 1 / 6):
         return None
@@ -98,7 +98,7 @@ def _hard_sigmoid_input(view: GraphView, coefficient: float, y: str) -> str | No
 
 
 def _one_plus_erf_input(view: GraphView, y: str) -> str | None:
-    """Return x if y = 1 + Erf(x / √2), or None."""
+    """Return the x for which y = 1 + Erf(x / √2), or None."""
     erf_output, slope, offset = _affine(view, y)
     erf = view.producer(erf_output)
     if (slope, offset) != (1, 1) or not isinstance(erf, Activate):
@@ -160,7 +160,7 @@ def _is_hard_sigmoid(activation: Activation) -> bool:
 
 
 def _product(view: GraphView, node: Binary) -> _Product | None:
-    """Return the node's value as a product, including factors that only this node reads."""
+    """Return the node's value as a product. Factors that only this node reads are split further."""
     coefficient, factors = 1.0, []
     pending: list[tuple[Node, str]] = []
 

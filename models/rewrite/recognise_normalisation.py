@@ -2,8 +2,8 @@
 
     c / Sqrt(mean(c·c) + epsilon), c = x - mean(x)  =  Normalise(x), scale 1 and shift 0
 
-Both means are over the same axes, which are kept with size 1. Another rule folds a scale and a
-shift of the result. If other nodes read a value in between, it is kept for them.
+Both means are over the same axes, which are kept with size 1. If a scale and shift follow, another
+rule folds them. If other nodes read an intermediate value, it is kept for them.
 """
 
 import numpy as np

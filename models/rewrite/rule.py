@@ -18,10 +18,11 @@ from models.graph import Graph, Grid, Node, Shape, Value, Weight
 class Rewrite:
     """Describes the replacement of a node. Nodes that then have no readers are removed.
 
-    A node in `nodes` replaces the current writer of its output, or takes the position of the
-    rewritten node if its output has no writer. `rename` maps old names of values to new names, in
-    all nodes that read or write them. `values`, `weights` and `grids` (quantized weights) are
-    added, and replace entries of the same name. `caveats` give the reasons for inserted nodes.
+    If another node already writes the output of a node in `nodes`, the new node replaces it. All
+    other new nodes take the position of the rewritten node. `rename` maps old names of values to
+    new names, in all nodes that read or write them. `values`, `weights` and `grids` (quantized
+    weights) are added, and replace entries of the same name. `caveats` give the reasons for
+    inserted nodes.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -70,7 +71,7 @@ class GraphView:
                 self._readers.setdefault(name, []).append(node.output)
 
     def nodes(self) -> Iterator[Node]:
-        """Yield every node in order. If a node is replaced in the meantime, its replacement is
+        """Yield every node in order. If a rule has replaced a node by then, its replacement is
         yielded."""
         for outputs in self._positions:
             for output in tuple(outputs):
@@ -121,14 +122,15 @@ class GraphView:
         return self._position(first) < self._position(second)
 
     def fresh(self, stem: str) -> str:
-        """Return `stem`, followed by a number if a value or weight has that name already."""
+        """Return the name `stem`, with a number at its end if a value or weight has that name
+        already."""
         name, count = stem, 1
         while name in self._values or name in self._weights:
             name, count = f"{stem}.{count}", count + 1
         return name
 
     def tie(self, name: str, reader: Node) -> str | None:
-        """Return the reason why `name` must stay in memory and cannot be fused into `reader`, or
+        """Return the reason why `name` must be stored and cannot be fused into `reader`, or
         None."""
         if name in self.outputs:
             return f"{name} is an output of the network"

@@ -3,8 +3,8 @@
     f(P(x)) = P(f(x)),  Q(P(x)) = (Q·P)(x)     f an activation, a normalisation of channels, a 1×1
                                                Conv, a ScaleShift, or a sum of such values
 
-As a result, one gather is enough between two Swin blocks to change the order of windows. The rule
-applies only if all results of f are gathered again, because it would not save a gather otherwise.
+As a result, one gather between two Swin blocks is enough to change the order of windows. The rule
+applies only if all results of f are gathered again. Otherwise, it would not save a gather.
 """
 
 from dataclasses import replace
@@ -61,8 +61,10 @@ def sink_gather(view: GraphView, node: Node) -> Outcome:
 
 
 def _of_pixels(view: GraphView, name: str) -> list[Node]:
-    """Return the nodes that depend only on this value and compute each pixel separately, in
-    order."""
+    """Return the nodes that depend on no other value than `name` and compute each pixel separately.
+
+    The nodes are in the order of the graph.
+    """
     known, found = {name}, list[Node]()
     pending = [name]
     while pending:
@@ -96,8 +98,10 @@ def _computes_pixels(view: GraphView, node: Node, known: set[str]) -> bool:
 
 
 def _ends(view: GraphView, name: str, nodes: list[Node]) -> list[str] | None:
-    """Return the values that nodes outside `nodes` read, or None if one of these readers does not
-    gather pixels."""
+    """Return the results of `nodes` that other nodes read.
+
+    The result is None if one of these other nodes does not gather pixels, or reads `name` itself.
+    """
     inner = {node.output for node in nodes}
     ends = []
     for value in (name, *(node.output for node in nodes)):

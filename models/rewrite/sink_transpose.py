@@ -4,15 +4,16 @@
 
 f is an activation, Normalise, Reduce, Softmax, Slice or Concat, a Reshape that keeps the channels
 last, or a Gemm over several rows. It may also be an operation of two transposed values, or of a
-transposed value and a constant. The Gemm becomes a 1×1 Conv with its rows as pixels. As a result,
-networks that compute on H×W×C between convolutions (ConvNeXt) or on tokens T×C (ViT) compute on
-C×H×W and C×1×T. The kernels store the channels of a pixel contiguously in any case, and a sum can
-become a residual. For this purpose, a Transpose may also be added before a Gemm, and before a value
-that is added to a transposed one.
+transposed value and a constant. The Gemm becomes a 1×1 Conv with its rows as pixels.
 
-Two Transposes become one, and a Transpose that moves only axes of size 1 becomes a Reshape. If a
-Reshape after a Transpose only removes axes of size 1, it moves along with the Transpose. The rule
-is never refused. If other nodes read the transposed value, it is kept for them.
+As a result, networks that compute on H×W×C between convolutions (ConvNeXt) or on tokens T×C (ViT)
+compute on C×H×W or C×1×T. This costs nothing, because the kernels always store the channels of a
+pixel contiguously. The advantage is that a later sum can become a residual. To reach this, the rule
+may also add a Transpose before a Gemm, or before a value that is added to a transposed value.
+
+Two Transposes in a row become one. A Transpose that moves only axes of size 1 becomes a Reshape. If
+a Reshape after a Transpose only removes axes of size 1, both move together. The rule is never
+refused. If other nodes read the transposed value, it is kept for them.
 """
 
 from collections.abc import Callable
@@ -61,7 +62,7 @@ class _Order:
 
     @property
     def whole(self) -> Axes:
-        """Return all axes of the source. The axes of size 1 that the value lacks come first."""
+        """Return all axes of the source: first the axes that the value lacks, which have size 1."""
         return (*(axis for axis in range(self.rank) if axis not in self.axes), *self.axes)
 
     @property
@@ -108,8 +109,8 @@ def sink_transpose(view: GraphView, node: Node) -> Outcome:
 
 
 def _seen(view: GraphView, name: str) -> tuple[str, _Order] | None:
-    """Return the source of a transposed value, and the order of its axes, or None for other
-    values."""
+    """Return the source of a transposed value and the order of its axes. The result is None for
+    other values."""
     node = view.producer(name)
     is_view = isinstance(node, Reshape) and not node.channels_last
     turn = view.producer(node.x) if isinstance(node, Reshape) and is_view else node
@@ -124,7 +125,8 @@ def _seen(view: GraphView, name: str) -> tuple[str, _Order] | None:
 
 
 def _source(view: GraphView, node: Node, order: _Order) -> Value:
-    """Return a new value for the node's result before the Transpose."""
+    """Return a new value, which holds the node's result in the order of axes before the
+    Transpose."""
     name = view.fresh(f"{node.output}.untransposed")
     return Value(name, order.of_source(view.shape(node.output)))
 
@@ -203,7 +205,7 @@ def _as_matrix(view: GraphView, node: Gemm) -> Outcome:
 
 
 def _order_read(view: GraphView, node: Node) -> _Order | None:
-    """Return the order of axes in which the node's operands are or can be transposed, or None."""
+    """Return an order of axes that all operands of the node have or can be given, or None."""
     order = _order_seen(view, node)
     if not isinstance(node, Gemm) or (order is not None and order.is_of_pixels):
         return order
@@ -212,7 +214,10 @@ def _order_read(view: GraphView, node: Node) -> _Order | None:
 
 
 def _order_seen(view: GraphView, node: Node) -> _Order | None:
-    """Return the common order of axes of all transposed values that the node reads, or None."""
+    """Return the order of axes that all transposed operands of the node have, or None.
+
+    The result is also None if another operand cannot get this order.
+    """
     found, others = set[_Order](), list[str]()
     for name in node.operands():
         if view.weight(name) is None:
@@ -228,7 +233,7 @@ def _order_seen(view: GraphView, node: Node) -> _Order | None:
 
 
 def _can_follow(view: GraphView, node: Node, name: str, order: _Order) -> bool:
-    """Return whether a value that is not transposed can be put into the order of the source."""
+    """Return whether a value that is not transposed can get the order of axes of the source."""
     if len(view.shape(name)) != len(order.axes):
         return False
     if isinstance(view.producer(name), Constant):
@@ -239,8 +244,7 @@ def _can_follow(view: GraphView, node: Node, name: str, order: _Order) -> bool:
 
 @dataclass
 class _Moving:
-    """Collects the nodes, values and weights that are added when a node is moved before a
-    Transpose."""
+    """Collects the added nodes, values and weights if a node is moved before a Transpose."""
 
     view: GraphView
     node: Node
@@ -250,7 +254,7 @@ class _Moving:
     weights: dict[str, Weight] = field(default_factory=dict)
 
     def operand(self, name: str) -> str:
-        """Return an operand in the order of axes of the source."""
+        """Return an operand with its axes in the order of the source."""
         if self.view.weight(name) is not None:
             return self.constant(name, "constant")
         seen, producer = _seen(self.view, name), self.view.producer(name)
@@ -272,7 +276,8 @@ class _Moving:
         return self._add(Transpose, "pixels", self.order.of_source(shape), x=name, axes=axes)
 
     def constant(self, name: str, role: str) -> str:
-        """Add a copy of a constant with the order of axes of the source, and return its name."""
+        """Add a copy of a constant with its axes in the order of the source, and return its
+        name."""
         weight, axes = weight_of(self.view, name), self.order.axes
         aligned = weight.reshape((1,) * (len(axes) - weight.ndim) + weight.shape)
         turned = aligned.transpose([axes.index(axis) for axis in sorted(axes)])

@@ -2,7 +2,8 @@
 
     x + P⁻¹(y) = P⁻¹(P(x) + y)      P moves pixels; P(x) exists already
 
-P(x) is then a residual of the Conv that computes y. The rule is refused if other nodes read P⁻¹(y).
+After this, P(x) can be a residual of the Conv that computes y. The rule is refused if other nodes
+read P⁻¹(y).
 """
 
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ def _brought_back(view: GraphView, name: str) -> Moved | None:
 
 
 def _moved_there(view: GraphView, node: Node, x: str, moved: Moved) -> str | None:
-    """Return the value P(x), if it exists, where `moved` describes P⁻¹."""
+    """Return the value P(x), or None if it does not exist. `moved` describes P⁻¹."""
     for name in _gathers(view, x):
         other, writer = moved_pixels(view, name), view.producer(name)
         is_ahead = writer is not None and view.precedes(writer, node)

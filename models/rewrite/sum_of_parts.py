@@ -1,10 +1,10 @@
-"""Adds the parts of a Concat or Reshape directly, without concatenating or cutting them first.
+"""Adds the parts of a Concat or Reshape directly, so that nothing is concatenated.
 
     Σ_i concat(x_0, ..., x_r)_i = Σ_i x_i,   Σ_i reshape(x: r·C → r×C)_i = Σ_i x[i·C : i·C + C]
 
-The same holds for products, Σ_i (x · a)_i = Σ_i x_i · a_i (in ResNeSt and SKNet, a is the softmax
-over the parts). Slices of channels move nothing. The rule is refused if there are more than 8
-parts, because each of them takes a launch.
+The same is true of products: Σ_i (x · a)_i = Σ_i x_i · a_i. In ResNeSt and SKNet, a is the softmax
+over the parts. A Slice of channels copies nothing. The rule is refused for more than 8 parts,
+because each part takes a launch.
 """
 
 from dataclasses import dataclass, field
@@ -53,8 +53,8 @@ def sum_of_parts(view: GraphView, node: Node) -> Outcome:
 
 
 def _parts(made: _Made, name: str, reader: Node) -> list[str] | None:
-    """Return the parts of a value along axis 0, without that axis, or None if this requires a
-    copy."""
+    """Return the parts of a value along axis 0, or None if this requires a copy. The parts lack
+    axis 0."""
     view = made.view
     producer, shape = view.producer(name), view.shape(name)
     rest = shape[1:]
@@ -82,8 +82,8 @@ def _parts(made: _Made, name: str, reader: Node) -> list[str] | None:
 
 
 def _factors(made: _Made, name: str, product: Node) -> list[str] | None:
-    """Return the parts of a factor, as `_parts` does. A factor with one number per channel is cut
-    by Slices."""
+    """Return the parts of a factor, as `_parts` does. Slices cut a factor with one number per
+    channel."""
     view, shape = made.view, made.view.shape(product.output)
     mine = view.shape(name)
     if view.weight(name) is not None or len(mine) != len(shape) or mine[0] != shape[0]:
