@@ -3,7 +3,7 @@
     photographs ─ calibrate ─ ranges ─┬─ quantize ─ QDQ model
                        layers in float ┘
 
-This module only adds the choice of layers that stay in float, and corrected biases.
+This module itself only chooses the layers that stay in float, and corrects biases.
 """
 
 import logging
@@ -112,10 +112,11 @@ def _reader(proto: ModelProto, images: Tensors) -> Any:
 
 
 def quantized(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -> ModelProto:
-    """Return the model with uint8 activations and int8 weights, with one scale per output channel.
+    """Return the model with uint8 activations and int8 weights. Weights have one scale per output
+    channel.
 
-    Nodes named in `in_float` stay in float. The nodes of attention (`products_of_values`) stay in
-    float, too.
+    The nodes named in `in_float` stay in float, and so do the nodes of attention
+    (`products_of_values`).
     """
     in_float = (*in_float, *products_of_values(proto))
     from onnxruntime.quantization import QuantType  # noqa: PLC0415  as above
@@ -157,8 +158,8 @@ def quantized(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -
 def _joined(proto: ModelProto, ranges: Ranges, in_float: Sequence[str]) -> Ranges:
     """Return the ranges, changed so that the inputs of a Concat have the range of its output.
 
-    This applies to inputs that only the Concat reads. The Concat rounds its inputs to its own scale
-    in any case. With equal ranges, they are rounded only once, and concatenated without a
+    Only inputs that no other node reads are changed. A Concat always rounds its inputs to the scale
+    of its output. If the ranges are equal, the inputs are rounded only once, and need no
     conversion.
     """
     readers = Counter(name for node in proto.graph.node for name in node.input)
@@ -173,11 +174,11 @@ def _joined(proto: ModelProto, ranges: Ranges, in_float: Sequence[str]) -> Range
 
 
 def products_of_values(proto: ModelProto) -> tuple[str, ...]:
-    """Return the names of all products of two computed values, and of the nodes that lead to them.
+    """Return the names of all products of two computed values, and of the nodes before them.
 
-    The nodes are followed back to the layers with weights. In attention, these nodes compute
-    queries, keys, values, scores and weights. A GPU runs them as one float16 launch, which
-    quantized values in between would split.
+    The nodes before a product are those between the product and the layers with weights. In
+    attention, these nodes compute queries, keys, values, scores and weights. A GPU runs all of them
+    in one float16 launch. Quantized values in between would split this launch.
     """
     constants = {tensor.name for tensor in proto.graph.initializer}
     wanted: set[str] = set()  # names of values
@@ -192,7 +193,7 @@ def products_of_values(proto: ModelProto) -> tuple[str, ...]:
 
 
 def layers(proto: ModelProto) -> Mapping[str, tuple[str, ...]]:
-    """Return the nodes of each layer, by the name of its product.
+    """Return the names of each layer's nodes. The key is the name of the layer's product.
 
     A layer is a product with weights, followed by all nodes that depend on it up to the next
     product.
@@ -263,7 +264,7 @@ def with_corrected_biases(proto: ModelProto, ranges: Ranges, images: Tensors) ->
 
 
 def _find_means(proto: ModelProto, products: Sequence[_Product], images: Tensors) -> None:
-    """Compute the mean of each channel of each product's input over the images."""
+    """Compute, for each product's input, the mean of each channel over the images."""
     means = ModelProto()
     means.CopyFrom(proto)
     del means.graph.output[:]

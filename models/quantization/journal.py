@@ -9,14 +9,12 @@ from typing import Any
 
 
 class Journal:
-    """Records results by name in a JSON file. A file holds the results for one `question`, a hash
-    of all inputs."""
+    """Records results by name in a JSON file, for one `question`, which is a hash of all inputs."""
 
     def __init__(self, path: Path, question: str) -> None:
-        """Read the results of earlier runs for the same `question`. A file with another question is
-        deleted.
+        """Read the results of earlier runs for the same `question`.
 
-        As a result, the file exists only if it has results to continue with.
+        A file for another question, or without results, is deleted.
         """
         self._path, self._question = path, question
         self._results = self._kept()
@@ -34,7 +32,8 @@ class Journal:
         return results if isinstance(results, dict) else {}
 
     def result(self, name: str, find: Callable[[], Any]) -> Any:
-        """Return the result called `name` from an earlier run, or compute and record it."""
+        """Return the result called `name`. If no earlier run has recorded it, compute and record
+        it."""
         if name not in self._results:
             self._results[name] = find()
             content = {"question": self._question, "results": self._results}
@@ -44,5 +43,5 @@ class Journal:
         return self._results[name]
 
     def remove(self) -> None:
-        """Delete the file, once the run is complete."""
+        """Delete the file. Call this once the run is complete."""
         self._path.unlink(missing_ok=True)

@@ -31,8 +31,10 @@ _BATCH = 8
 
 @dataclass(frozen=True)
 class Goal:
-    """Sets the fraction of labels to keep, among images whose two best probabilities differ by at
-    least `margin`."""
+    """Sets the goal: the fraction of labels that must stay the same.
+
+    Only images whose two highest probabilities differ by at least `margin` count.
+    """
 
     keep: float = 0.99
     margin: float = 0.1
@@ -55,7 +57,7 @@ class Comparison:
     divergence: float  # the Kullback-Leibler divergence, averaged over the images
 
     def shortfall(self, goal: Goal) -> str:
-        """Return the reason why the goal is missed, or "" if it is reached."""
+        """Return the reason why the comparison misses the goal, or "" if it reaches the goal."""
         if self.kept_clear < ceil(goal.keep * self.clear - 1e-9):
             return (
                 f"{self.kept_clear} of the {self.clear} photographs whose two best probabilities"
@@ -73,7 +75,7 @@ class Comparison:
 
 
 def _chance(lost: int, changed: int) -> float:
-    """Return the probability of at least `lost` losses if each change is a loss with probability
+    """Return the probability of `lost` or more losses, if each change is a loss with probability
     1/2."""
     ways = sum(comb(changed, k) for k in range(lost, changed + 1))
     return float(ways / 2**changed)
@@ -107,8 +109,7 @@ def compare(
 
 
 def probabilities(proto: ModelProto, images: Tensors, output: OutputKind) -> Probabilities:
-    """Return a model's probabilities. One thread computes them, so that the results are
-    reproducible."""
+    """Return a model's probabilities, computed with one thread so that they are reproducible."""
     try:
         session = _opened(proto, 1)
     except Exception as error:  # ONNX Runtime's exceptions have no other common base class
@@ -119,7 +120,7 @@ def probabilities(proto: ModelProto, images: Tensors, output: OutputKind) -> Pro
 
 
 def _opened(proto: ModelProto, threads: int) -> ort.InferenceSession:
-    """Open a model in the form that engines run, in which sums of quantized models do not
+    """Open a model in the form that engines run. In this form, sums of 8-bit products do not
     saturate."""
     if any(node.op_type == "QuantizeLinear" for node in proto.graph.node):
         proto = on_integers(proto, pairs_saturate=pairs_saturate())
@@ -138,10 +139,9 @@ def time_in_turn(
 ) -> list[float]:
     """Return the shortest time, in seconds, that each model takes for a batch of all images.
 
-    The models run alternately, so that other work on the machine slows all of them equally. Other
-    work can only add time, so the shortest of several runs is closest to the true time. With one
-    thread, the processor time of this thread is measured, which excludes waiting for other
-    programs.
+    The models run alternately, so that other programs slow all of them equally. Other programs can
+    only add time, so the shortest of several runs is closest to the true time. If one thread is
+    used, its processor time is measured, which excludes waiting for other programs.
     """
     clock = thread_time if threads == 1 else perf_counter
     sessions = [_opened(model, threads) for model in models]

@@ -1,11 +1,12 @@
-"""Quantizes a classifier. It refuses a result that changes too many labels.
+"""Quantizes a classifier, and refuses a result that changes too many labels.
 
     half of the photographs ─ ranges by three methods ─┐
     the other half ─ the best method; the error and time of each layer ─ layers in float ─ the goal?
 
-The error is the divergence of the probabilities from those of the float model. It varies more
-smoothly than the number of changed labels, which is small. A layer stays in float if the goal
-requires it, or if this reduces the error by a larger share than it increases the time.
+The error is the divergence between the probabilities of the quantized model and of the float model.
+It varies more smoothly than the number of changed labels, which is small. A layer stays in float if
+the goal requires it. It also stays in float if this reduces the error by a larger fraction than it
+increases the time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -72,7 +73,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Photographs:
-    """Holds decoded images and, for labelled images, the classes of each label."""
+    """Holds decoded images and, for labelled images, the correct classes of each image."""
 
     names: tuple[str, ...]
     pixels: NDArray[np.uint8]
@@ -134,7 +135,8 @@ def quantize(
     journal: Path,
     progress: Progress,
 ) -> tuple[ModelProto, QuantizationReport]:
-    """Return a quantized model that reaches the goal, and a report of its differences.
+    """Return a quantized model that reaches the goal, and a report of how it differs from the
+    original.
 
     Measurements are stored in the file `journal` until the run is complete. Raises
     QuantizationError if the goal cannot be reached, and UnsupportedModelError if the model cannot
@@ -257,8 +259,10 @@ class _Run:
         )
 
     def _best(self) -> _Candidate:
-        """Return the candidate with the smallest divergence. A candidate that reaches the goal
-        precedes all candidates that miss it."""
+        """Return the candidate with the smallest divergence among those that reach the goal.
+
+        If no candidate reaches the goal, all candidates are considered.
+        """
         candidates: list[_Candidate] = []
         steps = 2 * len(Method)
         for method in Method:
@@ -286,7 +290,7 @@ class _Run:
         return min(candidates, key=by_error)
 
     def _layer_reports(self, best: _Candidate) -> list[LayerReport]:
-        """Return, for each layer, how the result changes if only this layer stays in float."""
+        """Return, for each layer, the change of the result if only this layer stays in float."""
         held, before = self._held[:_PROBED], self._before[:_PROBED]
         right = self._right[:_PROBED]
 
