@@ -1,6 +1,6 @@
-"""Reads files of other programs beside a model, with one reader per kind of file.
+"""Reads files that other programs store beside a model, with one reader per kind of file.
 
-Each reader takes a path. It returns a `Reading`, or None if another program wrote the file.
+A reader takes a path. It returns a `Reading`, or None if the file comes from another program.
 """
 
 import re
@@ -78,8 +78,8 @@ FILES = tuple(dict.fromkeys(name for name, _ in READERS))
 def folders_beside(model_path: _Path) -> list[_Path]:
     """Return the model's folder, and the parent folder if the model is part of an export.
 
-    An export has its model in a folder called `onnx` (optimum), in a folder whose name is a version
-    number, or in a folder called `model.onnx` (Triton).
+    In an export, the model is in a folder called `onnx` (optimum), in a folder with a version
+    number as its name, or in a folder called `model.onnx` (Triton).
     """
     folders = [model_path.parent]
     while folders[-1].name in ("onnx", "model.onnx") or folders[-1].name.isdecimal():
@@ -88,7 +88,8 @@ def folders_beside(model_path: _Path) -> list[_Path]:
 
 
 def files_beside(model_path: _Path, files: Iterable[_Path]) -> list[_Path]:
-    """Return the files beside a model that readers read, and the text files that these may name."""
+    """Return the files beside a model that readers read, and the text files to which these may
+    refer."""
     folders = folders_beside(model_path)
     return [
         file
@@ -98,10 +99,10 @@ def files_beside(model_path: _Path, files: Iterable[_Path]) -> list[_Path]:
 
 
 def read_beside(model_path: Path) -> Iterator[Reading]:
-    """Yield each reader's results from files beside a model or in the folder above, in the order of
-    READERS.
+    """Yield the result of each reader, in the order of READERS.
 
-    Raises PreprocessingError.
+    The files are in the model's folder, or in the folder above it if the model is part of an
+    export. Raises PreprocessingError.
     """
     for name, read in READERS:
         for folder in folders_beside(model_path):
@@ -111,7 +112,7 @@ def read_beside(model_path: Path) -> Iterator[Reading]:
 
 
 def unread_beside(model_path: Path) -> list[str]:
-    """Return the names of a few files beside a model that are not read but may list labels."""
+    """Return the names of a few files beside a model that may list labels but are not read."""
     own = [f"{model_path.stem}{suffix}" for suffix in _AS_THE_MODEL]
     found = []
     for folder in folders_beside(model_path):

@@ -51,9 +51,9 @@ class NotLabelsError(PreprocessingError):
 def read_label_file(path: Path, source: str = "") -> tuple[str, ...]:
     """Return the labels in a file. The suffix of its name decides its format.
 
-    `source` is the file that names the label file, if any. Raises NotLabelsError if the file can be
-    read but contains no labels, or if it is a table, JSON or YAML that cannot be parsed and may
-    have another purpose. Raises PreprocessingError for all other failures.
+    `source` is the file that names the label file, if any. Raises NotLabelsError if the file
+    contains no labels. A table, JSON or YAML that cannot be parsed may have another purpose, and
+    raises NotLabelsError, too. All other failures raise PreprocessingError.
     """
     what, form = f"{source}: the labels" if source else "", path.suffix.lower()
     labels: tuple[str, ...] | None
@@ -91,9 +91,10 @@ def _in_json(path: Path, text: str) -> tuple[str, ...] | None:
 
 
 def labels_in_text(text: str) -> tuple[str, ...] | None:
-    """Return the labels in a text of unknown format, or None if it contains none.
+    """Return the labels in a text of unknown format, or None if it contains no labels.
 
-    The text may be a list or dict, or two or more labels between line ends, semicolons or commas.
+    The text may be a list or dict. It may also be two or more labels, separated by line ends,
+    semicolons or commas.
     """
     if (value := parse_value(text)) is not None:
         return labels_in(value)
@@ -105,8 +106,10 @@ def labels_in_text(text: str) -> tuple[str, ...] | None:
 
 
 def parse_value(text: str) -> object:
-    """Return the value of a text in JSON, or of a flat list or dict in Python's notation, or
-    None."""
+    """Return the value of a text, or None if it has none of the known formats.
+
+    The formats are JSON, and a flat list or dict in Python's notation.
+    """
     if text.lstrip()[:1] not in _CLOSES:
         return None
     try:
@@ -116,9 +119,9 @@ def parse_value(text: str) -> object:
 
 
 def labels_in(value: object, depth: int = 2) -> tuple[str, ...] | None:
-    """Return the labels that a value lists, in order, or None if it lists none.
+    """Return the labels that a value lists, in order, or None if it lists no labels.
 
-    A dict may contain the labels under one of LABEL_KEYS, nested at most `depth` times.
+    If the value is a dict, the labels may be under one of LABEL_KEYS, nested at most `depth` times.
     """
     if isinstance(value, list):
         return _in_order(_pair(item) for item in value)
@@ -139,8 +142,7 @@ def labels_in(value: object, depth: int = 2) -> tuple[str, ...] | None:
 
 
 def _pair(item: object) -> Pair | None:
-    """Return the number and the label of an entry of a list. The number is None if it is
-    missing."""
+    """Return the number and the label of a list's entry. An entry without a number has None."""
     label = _label_of(item)
     if label is None:
         return None
@@ -150,7 +152,7 @@ def _pair(item: object) -> Pair | None:
 
 
 def _label_of(item: object) -> str | None:
-    """Return the label in an entry, or None.
+    """Return the label of an entry, or None if the entry has another form.
 
     The entry is the label itself, a dict with a label and a number, or a list of a WordNet
     identifier and a label, as in ImageNet's class index.
@@ -257,9 +259,9 @@ def _in_table(path: Path, text: str) -> tuple[str, ...] | None:
 
 
 def _of_columns(rows: Sequence[Sequence[str]], named: Sequence[int]) -> tuple[str, ...] | None:
-    """Return the labels in a table, or None if the table may list images instead.
+    """Return the labels in a table, or None if the table may be a list of images instead.
 
-    `named` has the indices of columns whose headings show that they contain labels.
+    `named` has the indices of the columns that contain labels according to their headings.
     """
     columns = list(zip(*rows, strict=True))
     if len(columns) == 1:

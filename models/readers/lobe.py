@@ -8,7 +8,7 @@ from models.readers.reading import Keys, Reading, read_json
 
 
 def read_lobe(path: Path) -> Reading | None:
-    """Read the labels, and the preprocessing of Lobe's own examples.
+    """Read the labels, and the preprocessing that Lobe's own examples use.
 
     The result is None if another program wrote the file.
     """
@@ -27,7 +27,7 @@ def _labels(path: Path, names: object) -> tuple[str, ...]:
 
 
 def _pixels() -> Keys:
-    """Return the preprocessing: the largest central square, in RGB from 0 to 1."""
+    """Return the preprocessing of Lobe: the largest square in the centre, in RGB from 0 to 1."""
     return {
         "channels": "rgb",
         "scale": 1 / 255,

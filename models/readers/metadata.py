@@ -1,4 +1,4 @@
-"""Reads information about labels and pixels in a model file's own `metadata_props`.
+"""Reads information about labels and pixels from the `metadata_props` in a model file.
 
 names, imgsz, task                                  Ultralytics
 Image.BitmapPixelFormat, Image.NominalPixelRange    Custom Vision, Windows ML
@@ -49,12 +49,11 @@ def read_metadata(
     *,
     normalises: bool = False,
 ) -> Reading | None:
-    """Read the metadata of the model in `path`. The result is None if they contain nothing
-    relevant.
+    """Read the metadata of the model in `path`. The result is None if no entry is relevant.
 
-    `sides` are the height and width of the model's input, with 0 for an open size. If `normalises`,
-    the first operations of the model normalise pixels. A mean and std in the metadata are then
-    assumed to describe these operations, and are not used.
+    `sides` are the height and width of the model's input, with 0 for an unknown size. If
+    `normalises`, the model's first operations normalise pixels. A mean and std in the metadata are
+    then assumed to describe these operations, and are not used.
     """
     said = {key.strip().lower(): value for key, value in metadata.items()}
     names = _labels(said)
@@ -104,7 +103,7 @@ def read_metadata(
 
 
 def _labels(said: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | None:
-    """Return the first key that lists labels, and these labels, or None."""
+    """Return the first key that lists labels, together with these labels, or None."""
     by_name = {last_part(key): key for key in said}
     for name in (*LABEL_KEYS, *_OBJECTS):
         key = by_name.get(name, "")
@@ -121,7 +120,7 @@ def _is_multi_label(said: Mapping[str, str]) -> bool:
 
 
 def _size(text: str) -> tuple[int, int] | None:
-    """Return height and width from a text with one number or with two numbers in brackets."""
+    """Return height and width from a text with one number, or with two numbers in brackets."""
     numbers = text.strip().strip("[]()").replace(",", " ").split()[:3]
     if not all(number.isdecimal() and len(number) < 6 for number in numbers):
         return None
@@ -150,8 +149,10 @@ def _of_ultralytics(size: tuple[int, int], channels: str) -> Keys:
 
 
 def _of_windows(said: Mapping[str, str]) -> Keys:
-    """Return the preprocessing in the keys of Windows ML. Images are resized as in Custom Vision's
-    example."""
+    """Return the preprocessing that the keys of Windows ML describe.
+
+    Images are resized as in Custom Vision's example.
+    """
     channels = _CHANNELS.get(said.get(_FORMAT, "").strip().lower())
     values = _RANGES.get(said.get(_RANGE, "").strip().lower())
     count = 1 if channels == "grey" else 3

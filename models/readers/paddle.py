@@ -118,7 +118,7 @@ def _geometry(path: Path, resize: Mapping[str, object], crop: Mapping[str, objec
 
 
 def _sides(path: Path, step: str, size: object) -> tuple[int, int]:
-    """Return width and height from one number for both, or from two numbers."""
+    """Return width and height from two numbers, or from one number for both."""
     pair = size if isinstance(size, list) else [size, size]
     width, height = pair if len(pair) == 2 else (None, None)
     if not is_side(width) or not is_side(height):
@@ -130,7 +130,7 @@ def _sides(path: Path, step: str, size: object) -> tuple[int, int]:
 
 
 def _number(scale: object) -> object:
-    """Return the value of a number or of a quotient such as 1.0/255.0. Other texts stay
+    """Return the value of a number or of a quotient such as 1.0/255.0. Other text stays
     unchanged."""
     if not isinstance(scale, str):
         return scale

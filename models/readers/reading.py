@@ -20,10 +20,10 @@ Keys = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Holds the information about a model in one file.
+    """Holds the information about a model that one file contains.
 
-    `pixels` and `labels` are called only if their result may be used. They raise PreprocessingError
-    if Convoy cannot read or does not support the file's contents.
+    `pixels` and `labels` are functions, which are called only if their result may be used. They
+    raise PreprocessingError if Convoy cannot read or does not support the file's contents.
     """
 
     file: Path
@@ -59,11 +59,10 @@ def read_text(path: Path, what: str = "", longest: int = LONGEST) -> str:
 
 
 def named_by(source: Path, name: str) -> Path:
-    """Return the path of a file that another file names. It must be in the folder of `source` or
-    below.
+    """Return the path of a file that `source` names. It must be in the folder of `source` or below.
 
-    Otherwise this raises PreprocessingError, because a downloaded file must not expose other files
-    as labels.
+    Raises PreprocessingError for any other path, because a downloaded file must not expose other
+    files as labels.
     """
     path = source.parent / name
     if not path.resolve().is_relative_to(source.parent.resolve()):
@@ -75,8 +74,7 @@ def named_by(source: Path, name: str) -> Path:
 
 
 def read_json(path: Path) -> Mapping[str, object]:
-    """Return the object in a JSON file, or an empty mapping if the file contains another kind of
-    value."""
+    """Return the object in a JSON file, or an empty mapping if the file contains no object."""
     try:
         config = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:

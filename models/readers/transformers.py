@@ -72,7 +72,7 @@ _OTHERWISE = ". Change the file, or choose a preset instead: --preset, or preset
 
 
 def read_processor(path: Path) -> Reading | None:
-    """Read an image processor. The result is None if the file describes another kind of
+    """Read an image processor. The result is None if the file does not describe an image
     processor."""
     config = read_json(path)
     if not config.keys() & {"size", "image_mean", "do_resize"}:
@@ -86,8 +86,7 @@ def read_processor(path: Path) -> Reading | None:
 
 
 def read_config(path: Path) -> Reading | None:
-    """Read the labels in `id2label`, unless they are the placeholders that transformers
-    generates."""
+    """Read the labels in `id2label`. Placeholders that transformers generates are not labels."""
     config = read_json(path)
     names = config.get("id2label")
     if not isinstance(names, dict) or not names:

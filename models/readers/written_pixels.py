@@ -1,4 +1,4 @@
-"""Reads normalisation from metadata keys such as `mean` and `std`, written by people or programs.
+"""Reads the normalisation that people or programs have written to metadata keys such as `mean`.
 
 The numbers themselves show to which range of pixels they apply:
 
@@ -8,9 +8,10 @@ The numbers themselves show to which range of pixels they apply:
     0 and 1                                   0 to 1; from OpenVINO's keys, 0 to 255
     123.675 and 0.229                         not known, and not used
 
-A key such as `rescale_factor` takes precedence over this table. None of the keys is used if the
-mean is above the largest pixel times this factor, or below 2% of it. But if there is no std, a mean
-above that pixel is subtracted before the scaling, from pixels from 0 to 255.
+A key such as `rescale_factor` takes precedence over this table. The largest pixel is then 255 times
+the factor. If the mean is below 2% of the largest pixel, no key is used. If the mean is above the
+largest pixel, it is subtracted before the scaling, from pixels from 0 to 255. If a std is given in
+this case, no key is used.
 """
 
 import re
@@ -86,8 +87,10 @@ _Numbers = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class WrittenPixels:
-    """Holds the keys of `model.toml` that follow from metadata, and sentences about
-    contradictions."""
+    """Holds the keys of `model.toml` that follow from metadata.
+
+    `doubts` are sentences about contradictions in the metadata.
+    """
 
     keys: Keys
     doubts: tuple[str, ...] = ()
@@ -97,8 +100,8 @@ class WrittenPixels:
 def written_pixels(said: Mapping[str, str], channels: int) -> WrittenPixels:
     """Return the preprocessing that metadata keys describe for a model with `channels` channels.
 
-    The keys must be in lower case. If they contradict each other, the result has only sentences
-    about this.
+    The metadata keys must be in lower case. If they contradict each other, the result has no keys,
+    and `doubts` names the contradictions.
     """
     found: dict[str, dict[str, object]] = {}
     unread = []
@@ -132,8 +135,8 @@ def _is_one_number(by_key: Mapping[str, object]) -> bool:
 
 
 def _flat(said: Mapping[str, str]) -> Iterator[tuple[str, str, object]]:
-    """Yield the keys with a known role, their last part and their value, including keys inside
-    objects."""
+    """Yield each key with a known role, its last part and its value. Keys inside objects are
+    included."""
     pending: list[tuple[str, object, int]] = [(key, value, 0) for key, value in said.items()]
     while pending:
         key, value, depth = pending.pop(0)
@@ -152,14 +155,13 @@ def _flat(said: Mapping[str, str]) -> Iterator[tuple[str, str, object]]:
 def last_part(key: str) -> str:
     """Return the last part of a key, without prefixes.
 
-    For example, this is `mean` for `my.model/mean` and for `model_info mean`.
+    For example, the last part is `mean` for `my.model/mean` and for `model_info mean`.
     """
     return re.split(r"[./: ]", key.strip())[-1].replace("-", "_")
 
 
 def _value(role: str, name: str, value: object) -> object:
-    """Return a value converted to the type that its role requires, or None if this is
-    impossible."""
+    """Return a value converted to the type of its role, or None if this is impossible."""
     if role in ("mean", "std", "scale"):
         numbers = _numbers(value)
         if numbers is None or min(numbers) < 0 or (role != "mean" and not all(numbers)):
@@ -230,7 +232,10 @@ def _shown(numbers: _Numbers) -> str:
 def _scale(
     given: object, mean: _Numbers, std: _Numbers, *, of_bytes: bool
 ) -> tuple[float | None, str]:
-    """Return the factor by which pixels are multiplied first, and a sentence about any doubt."""
+    """Return the factor for pixels before the normalisation, and a sentence about a doubt, or "".
+
+    The factor is None if the keys contradict each other.
+    """
     if isinstance(given, float):
         scale = given if given <= 1 else 1 / given  # or a divisor, such as 255
         if any(mean) and max(map(abs, mean)) < _LEAST_OF_RANGE * scale * _BYTE:
