@@ -1,1 +1,1 @@
-"""Creates the reports of `convoy inspect` about a network's nodes and costs, and about its plan."""
+"""Creates the reports of `convoy inspect` about a network and its costs, and about its plan."""

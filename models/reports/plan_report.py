@@ -1,4 +1,4 @@
-"""Creates the report of `convoy inspect --plan` about each launch of a plan and its roofline."""
+"""Creates the report of `convoy inspect --plan`: each launch of a plan, and its roofline."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ from models.tuning.measured import conv_problems, find_on
 
 @dataclass(frozen=True, slots=True)
 class CodeReport:
-    """Reports limits on a kernel's speed, which are counted in its machine code and not measured.
+    """Reports limits on a kernel's speed. They are counted in its machine code, not measured.
 
-    `products` and the ceilings refer to the kernel's main loop. They are None for a kernel without
-    a main loop.
+    `products` and the ceilings describe the kernel's main loop. They are None if it has no main
+    loop.
     """
 
     registers: int
@@ -39,8 +39,10 @@ class CodeReport:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """Reports on a launch. `roofline_us` is the larger of its arithmetic and traffic times at peak
-    rates."""
+    """Reports on a launch. `roofline_us` is its least time at the GPU's peak rates.
+
+    This is the larger of the times for its arithmetic and for its memory traffic.
+    """
 
     name: str
     kernel: str
@@ -70,8 +72,7 @@ class Loser:
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """Reports on a plan for a GPU. All times are modelled or from the data sheet, and none is
-    measured."""
+    """Reports on a plan for a GPU. All times come from a model or from the data sheet."""
 
     name: str
     n: int
@@ -104,9 +105,9 @@ def plan_report(
 ) -> PlanReport:
     """Return the report of a classifier's plan on a GPU for n images of all kinds up to `takes`.
 
-    Convolutions are chosen by the measurements in `tuning` if it is given, and otherwise by the
-    heuristic. Raises EngineError if that file cannot be read or has no measurements of this GPU, or
-    if the GPU does not support the precision.
+    If the file `tuning` is given, its measurements choose the algorithms of convolutions.
+    Otherwise, the heuristic chooses them. Raises EngineError if the file cannot be read or has no
+    measurements of this GPU, or if the GPU does not support the precision.
     """
     if not gpu.tflops(classifier.precision):
         raise EngineError(

@@ -86,7 +86,7 @@ class NetworkReport:
 def report(classifier: Classifier, n: int = 1, *, layers_on_cpu: str = "") -> NetworkReport:
     """Return the report of a classifier's rewritten network and its costs for n images.
 
-    `layers_on_cpu` is a CPU engine's sentence about the layers of a quantized model.
+    `layers_on_cpu` is the text of a CPU engine about the layers of a quantized model.
     """
     loaded, rewritten = classifier.network.graph, classifier.rewritten
     result = rewritten.graph
@@ -105,7 +105,7 @@ def report(classifier: Classifier, n: int = 1, *, layers_on_cpu: str = "") -> Ne
 
 
 def _weight_bytes(graph: Graph) -> int:
-    """Return the bytes of all weights. A weight of a Conv or Gemm has the stored type of the node's
+    """Return the bytes of all weights. Weights of a Conv or Gemm are stored like the node's
     input."""
     stored = {
         node.weight: graph.values[node.x].stored
