@@ -1,1 +1,1 @@
-"""Decides which orders of steps are allowed, and estimates when each step runs."""
+"""Finds the orders in which steps may run, and estimates when each step runs."""

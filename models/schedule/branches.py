@@ -3,9 +3,8 @@
     accesses ─ dependencies ─┬─ all_before ─ windows: when each step may run, for the arena
                              └─ streams: one stream per step ─ dependents: which may begin early
 
-A step depends on earlier steps that wrote bytes that it reads or writes, and on earlier steps that
-read bytes that it writes. Disjoint parts of each pixel, such as the parts of a Concat, do not
-depend on each other.
+A step depends on an earlier step if one of them writes bytes that the other reads or writes. Steps
+that write disjoint parts of each pixel, such as the parts of a Concat, are independent.
 """
 
 from collections.abc import Collection, Sequence
@@ -51,8 +50,8 @@ def in_order(count: int) -> After:
 def dependencies(accesses: Sequence[Access]) -> After:
     """Return the direct predecessors of each step, as a transitive reduction.
 
-    The first step precedes all others, because streams fork there. The last step follows all
-    others.
+    The first step precedes all other steps, because the streams fork after it. The last step
+    follows all other steps.
     """
     touched: dict[str, list[tuple[int, Part, bool]]] = {}
     before: list[set[int]] = []
@@ -77,7 +76,7 @@ def dependencies(accesses: Sequence[Access]) -> After:
 
 
 def _reduced(before: Sequence[Collection[int]]) -> After:
-    """Remove predecessors that already precede another predecessor of the same step."""
+    """Remove a predecessor of a step if it also precedes another predecessor of this step."""
     ancestors: list[int] = []  # bit sets of steps
     result = []
     for after in before:
@@ -101,10 +100,10 @@ def all_before(after: After) -> list[int]:
 
 
 def windows(before: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the first and last position that each step can have in an allowed order.
+    """Return the first and the last position that each step can have in any allowed order.
 
-    `before` is the result of `all_before`. If the windows of two steps do not overlap, the earlier
-    step always ends before the later one begins.
+    `before` is the result of `all_before`. If two steps have disjoint windows, the step with the
+    earlier window always ends before the other begins.
     """
     behind = [sum(steps >> step & 1 for steps in before) for step in range(len(before))]
     last = len(before) - 1
@@ -114,8 +113,8 @@ def windows(before: Sequence[int]) -> list[tuple[int, int]]:
 def streams(after: After) -> list[int]:
     """Return a stream for each step. The first and last steps are on stream 0.
 
-    If a step must follow the last step of a stream, it continues that stream. Otherwise it opens a
-    new stream. Therefore no step waits longer because of its stream.
+    A step joins a stream if it must follow the last step of that stream. Otherwise, it opens a new
+    stream. Therefore streams add no waiting time.
     """
     last: list[int] = []  # the last step of each stream
     chosen = []

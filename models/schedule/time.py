@@ -1,13 +1,12 @@
 """Estimates how long the steps of a plan take, and when each step runs.
 
-This is the cost model for whole plans. The cost model for convolutions
-(kernels/tuning/heuristic.py) gives the time of a convolution, which is divided equally among the
-convolution's launches. Any other step takes OTHER_US plus the longest of these times: its
-operations on the busiest multiprocessor, its memory traffic, the traffic between its blocks and the
-second-level cache, and the latency of its reads. Exponentials of a softmax run on slower units. A
-gap separates a step from the last step on which it depends. Steps that run in parallel share the
-GPU: each occupies one multiprocessor per block, and if there are too few multiprocessors, all steps
-slow down equally.
+This is the cost model for whole plans. The time of a convolution comes from the cost model for
+convolutions (kernels/tuning/heuristic.py), and is divided equally among its launches. Any other
+step takes OTHER_US plus the longest of four times: its operations on the busiest multiprocessor,
+its memory traffic, the traffic between its blocks and the second-level cache, and the latency of
+its reads. Exponentials of a softmax run on slower units. A gap separates a step from the last step
+on which it depends. Steps that run in parallel share the GPU. Each of them occupies one
+multiprocessor per block. If the GPU has too few multiprocessors, all steps slow down equally.
 """
 
 from collections.abc import Sequence
@@ -42,7 +41,8 @@ time."""
 
 
 class Machine(Protocol):
-    """Gives the properties of a GPU that affect times, from a `Device` or a data sheet."""
+    """Gives the properties of a GPU that affect times. They come from a `Device` or a data
+    sheet."""
 
     @property
     def multiprocessors(self) -> int:
@@ -73,9 +73,9 @@ class Machine(Protocol):
 class Cost:
     """Holds the minimum work of a step: its FLOPs, and the bytes that it moves.
 
-    `precision` is the precision of its FLOPs. It does not apply to a convolution, whose algorithm
-    has its own precision, nor to the `exponentials` of a softmax. `reads` describes the reads of
-    each block.
+    `precision` is the precision of the FLOPs, except for convolutions, whose algorithms have their
+    own precision, and for the `exponentials` of a softmax. `reads` describes the reads of each
+    block.
     """
 
     flops: int = 0
@@ -114,7 +114,8 @@ class TimedStep(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Holds the estimated time of a step that runs alone, and its share of the multiprocessors."""
+    """Holds the estimated time of a step that runs alone, and the fraction of the GPU that it
+    uses."""
 
     us: float
     share: float = 1.0
@@ -167,7 +168,7 @@ def _cycles(step: TimedStep, machine: Machine) -> float:
 
 
 def gaps(after: After, *, overlaps: bool, constants: Constants = ASSUMED) -> list[float]:
-    """Return, for each step, the time in µs from the end of its last dependency to its start.
+    """Return, for each step, the time in µs between its start and the end of its last predecessor.
 
     `overlaps` tells whether launches may overlap.
     """
@@ -185,10 +186,10 @@ def gaps(after: After, *, overlaps: bool, constants: Constants = ASSUMED) -> lis
 def spans(
     estimates: Sequence[Estimate], after: After, gaps_us: Sequence[float] | None = None
 ) -> list[Span]:
-    """Return the start and end of each step. A gap separates a step from the last step on which it
-    depends.
+    """Return the start and end of each step.
 
-    The gap is GAP_US, unless `gaps_us` has one gap per step.
+    A step starts one gap after the last predecessor ends. The gap is GAP_US, or the step's entry in
+    `gaps_us` if that is given.
     """
     gaps_us = gaps_us or [GAP_US] * len(after)
     left = [estimate.us for estimate in estimates]
@@ -221,8 +222,7 @@ def spans(
 
 
 def pays(steps: Sequence[TimedStep], after: After, machine: Machine) -> bool:
-    """Return whether the order `after` is clearly faster than running the steps one after
-    another."""
+    """Return whether the order `after` clearly takes less time than the steps one after another."""
     estimates = [estimate(step, machine) for step in steps]
 
     def us(order: After) -> float:

@@ -18,9 +18,9 @@ class Bar:
 class Timeline:
     """Lists the launches of a model for n images.
 
-    Measured bars are the times between events, which prevent launches from overlapping. `replay_us`
-    is the time of the whole graph without events, including copies. It is None if the bars are
-    estimates.
+    Measured bars are times between events. The events prevent launches from overlapping.
+    `replay_us` is the time of the whole graph without events, including copies, or None if the bars
+    are estimates.
     """
 
     name: str
