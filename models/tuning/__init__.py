@@ -1,1 +1,1 @@
-"""Measures which kernels run a network fastest, reads such measurements, and compiles kernels."""
+"""Measures which kernels run a network fastest, reads these measurements, and compiles kernels."""

@@ -19,10 +19,10 @@ _log = logging.getLogger("convoy")
 
 
 def conv_problems(graph: Graph, batches: Iterable[int]) -> dict[ConvProblem, list[str]]:
-    """Return the convolution problems of a rewritten graph at each batch size, and the names of
-    each problem's nodes.
+    """Return the convolution problems of a rewritten graph at each batch size, and their nodes'
+    names.
 
-    The problems of a layer at all batch sizes are adjacent.
+    The problems of a node at all batch sizes are adjacent.
     """
     layers: dict[ConvProblem, list[str]] = {}
     for node in graph.nodes:
@@ -46,10 +46,11 @@ def read_measurements(tuning: Path | None) -> Measurements:
 
 
 def find_on(gpu: str, tuning: Path) -> Find:
-    """Return a function that finds measured winners for a GPU, given by its short name ("H200").
+    """Return a function that finds the measured winner for a problem on the GPU with this short
+    name, such as "H200".
 
-    If there are measurements under several conditions, the latest ones are used. Raises EngineError
-    if the file has no measurements for that GPU, or if `read_measurements` raises it.
+    If the file has measurements under several conditions, the latest measurements are used. Raises
+    EngineError if the file has no measurements for that GPU, or if `read_measurements` raises it.
     """
     measurements = read_measurements(tuning)
     known = dict.fromkeys(key.conditions for key in measurements)
@@ -64,11 +65,11 @@ def find_on(gpu: str, tuning: Path) -> Find:
 
 
 def choose_for(device: Device, graph: Graph, max_batch: int, tuning: Path | None) -> Choose:
-    """Return a function that chooses the algorithm that was measured to be fastest on this device.
+    """Return a function that chooses the fastest algorithm for a problem on this device.
 
-    Without measurements, the algorithm is chosen by the estimate. This function measures nothing;
-    it logs how many choices are measured. Raises EngineError if the device has no compiler, or if
-    `read_measurements` raises it.
+    The algorithm is the winner of the measurements or, for a problem without measurements, of the
+    estimate. Nothing is measured here. The number of choices that are measured is logged. Raises
+    EngineError if the device has no compiler, or if `read_measurements` raises it.
     """
     try:
         conditions = conditions_of(device)

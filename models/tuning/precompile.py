@@ -30,10 +30,10 @@ def precompile(
 ) -> int:
     """Compile the kernels for N = 1..max_batch into the cache, and return their number.
 
-    If `tuning` is given, the measured winners in it are compiled, too. `threads` threads compile; 0
-    means one thread per core. Calls `progress(done, total)`. Raises EngineError if an architecture
-    is unknown to the compiler or does not support the precision, or if the compiler or a file is
-    missing.
+    If the file `tuning` is given, the winners of its measurements are compiled, too. `threads`
+    threads compile; 0 means one thread per core. Calls `progress(done, total)`. Raises EngineError
+    if an architecture is unknown to the compiler or does not support the precision, or if the
+    compiler or a file is missing.
     """
     try:
         known, by = known_architectures(), compiler()
@@ -70,8 +70,7 @@ def precompile(
 
 
 def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Choose]:
-    """Yield, for each measured device of these architectures, a function that chooses
-    algorithms."""
+    """Yield a function that chooses algorithms, for each measured device of these architectures."""
     if tuning is None:
         return
     measurements = read_measurements(tuning)

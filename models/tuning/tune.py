@@ -19,8 +19,10 @@ from models.tuning.measured import conv_problems
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCandidate:
-    """Holds the median times of a candidate, warm and cold. Candidates are compared by the mean of
-    both, `us`."""
+    """Holds the median times of a candidate with warm and with cold caches.
+
+    Candidates are compared by `us`, the mean of both times.
+    """
 
     name: str
     us: float
@@ -30,7 +32,7 @@ class MeasuredCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ProblemReport:
-    """Reports on one problem and its nodes. In `ranked`, the fastest candidate comes first."""
+    """Reports on one problem and its nodes. The fastest candidate is the first in `ranked`."""
 
     nodes: tuple[str, ...]
     problem: str
@@ -44,14 +46,14 @@ class ProblemReport:
     def effective_tflops(self) -> float:
         """Return the operations of direct convolution, divided by the winner's time, in TFLOP/s.
 
-        Winograd can exceed the device's peak, because it needs fewer operations.
+        For Winograd, which needs fewer operations, the result can exceed the device's peak.
         """
         return self.flops / self.ranked[0].us / 1e6
 
     @property
     def roofline_share(self) -> float:
-        """Return the time of direct convolution at the device's peaks, divided by the winner's
-        time."""
+        """Return the least time of direct convolution at the device's peak rates, divided by the
+        winner's time."""
         return self.roofline_us / self.ranked[0].us
 
 
@@ -76,14 +78,14 @@ def tune(
     anew: bool = False,
     threads: int = 0,
 ) -> TuningReport:
-    """Measure every convolution for N = 1..max_batch, with the `top` candidates, or with all
-    candidates if `top` is None.
+    """Measure every convolution for N = 1..max_batch, with the `top` most promising candidates.
 
-    Kernels are compiled by `threads` threads before any of them is measured; 0 means one thread per
-    core. Measurements are stored in the file `tuning`, or in the default file if it is None. Stored
-    measurements are repeated only if `anew` is True. Calls `progress(task, done, total)`. Raises
-    EngineError if there is no GPU, if the file cannot be used, or if the device fails. Completed
-    measurements are stored even then, and after KeyboardInterrupt.
+    If `top` is None, all candidates are measured. `threads` threads compile all kernels before the
+    first measurement; 0 means one thread per core. Measurements are stored in the file `tuning`, or
+    in the default file if `tuning` is None. Stored measurements are repeated only if `anew` is
+    True. Calls `progress(task, done, total)`. Raises EngineError if there is no GPU, if the file
+    cannot be used, or if the device fails. Completed measurements are stored even after an error or
+    KeyboardInterrupt.
     """
     device = open_gpu("`convoy tune` measures on a GPU; without a GPU, choices are estimated")
     store = TuningStore(tuning or DEFAULT_STORE)
