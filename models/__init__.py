@@ -1,6 +1,6 @@
-"""Turns ONNX models into engines, and re-exports the names that `service` may use.
+"""Turns ONNX models into engines. Re-exports the names that `service` may use.
 
-Imports `kernels`, never `service`, and works without a GPU or a driver.
+The package imports `kernels`, and nothing of `service`. It works without a GPU or a driver.
 """
 
 from importlib import import_module

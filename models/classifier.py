@@ -265,7 +265,7 @@ def _own_precision(proto: ModelProto, network: LoadedModel) -> Precision:
 def _classes(path: Path, shape: Shape) -> int:
     """Return the number of scores per image.
 
-    Raises UnsupportedModelError unless the scores of an image are a vector.
+    Raises UnsupportedModelError if the scores of an image are not a vector.
     """
     classes, *others = sorted(shape, reverse=True) or [1]
     if any(size != 1 for size in others):

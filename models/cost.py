@@ -78,7 +78,8 @@ def flops_per_image(graph: Graph, node: Node) -> int:
 
 
 def exponentials_per_image(graph: Graph, node: Node) -> int:
-    """Return the number of exponentials in the node's softmax, one per score, for one image."""
+    """Return the number of exponentials that a softmax in the node computes per image: one per
+    score."""
     match node:
         case Attention():
             return prod(graph.shape(node.output)[:-1]) * graph.shape(node.k)[-2]

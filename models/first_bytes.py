@@ -16,5 +16,6 @@ class Signature(NamedTuple):
 
 
 def name_of(data: bytes, kinds: Iterable[Signature]) -> str:
-    """Return the name of the first signature that matches `first`, or "" if none matches."""
+    """Return the name of the first kind of file whose signature matches `data`, or "" if none
+    matches."""
     return next((kind.name for kind in kinds if kind.begins(data)), "")

@@ -46,8 +46,7 @@ class ChannelSlice:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Describes a tensor that is computed for each image. `shape` is one image's, without the batch
-    axis.
+    """Describes a tensor that is computed for each image. `shape` is its shape for one image.
 
     A value stored as bytes is quantized: each byte represents a number.
     """
@@ -302,7 +301,7 @@ class ChannelShuffle(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Pad(Node):
-    """Pads x with `value`. `begin` and `end` have one entry per axis, none of them negative."""
+    """Pads x with `value`. `begin` and `end` have one entry per axis, which is never negative."""
 
     x: str = operand()
     begin: tuple[int, ...]

@@ -42,8 +42,8 @@ def find_embedding(network: LoadedModel, named: str | None = None) -> Inner | Ab
     """Return the embedding, which is the output of the node `named` or, if that is None, the input
     of the last linear layer.
 
-    If `named` is NONE, the network has no embedding. Raises UnsupportedModelError if no node has
-    that name.
+    If `named` is the word "none", the network has no embedding. Raises UnsupportedModelError if no
+    node has that name.
     """
     graph = network.graph
     if named == NONE:

@@ -166,8 +166,10 @@ class Preprocessing:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Describes the preprocessing of models from one source. `resize` is scaled to the model's
-    size."""
+    """Describes the preprocessing of models from one source.
+
+    `resize` is the value for a model of the size `size`, and is scaled for other sizes.
+    """
 
     size: int
     resize: int

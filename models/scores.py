@@ -35,10 +35,10 @@ _BY_SOFTMAX, _INDEPENDENT, _UNBOUNDED = "by softmax", "independent", "unbounded"
 
 @unique
 class OutputKind(Enum):
-    """Names the kinds of a model's scores. The values are the values of the key `output`.
+    """Names the kinds of a model's scores, as the key `output` of model.toml names them.
 
-    This table is the only definition of the kinds, with the name, description and properties of
-    each.
+    This table is the only definition of the kinds. It has the name, description and properties of
+    each kind.
     """
 
     _value_: str

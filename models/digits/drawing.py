@@ -179,8 +179,8 @@ def on_paper(
 ) -> Image.Image:
     """Return an RGB image of `size` (width, height) with a square coverage map at its centre.
 
-    The light is uneven, and the noise is that of a camera. Both sides of `size` must be at least as
-    long as the sides of the map.
+    The light is uneven, and the image has the noise of a camera. Both sides of `size` must be at
+    least as long as the sides of the map.
     """
     width, height = size
     side = len(coverage)

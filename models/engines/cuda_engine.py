@@ -1,4 +1,4 @@
-"""Implements the engine for Convoy's own kernels, with one plan and one captured graph for every N.
+"""Implements the engine for Convoy's own kernels, with a captured graph for every batch size N.
 
     images ─ pinned ─┬─ graph of plan n ────────────────┬─ pinned ─ scores, ranking (replay.py)
                      └─ copy or first kernel … last one ┘
@@ -277,9 +277,9 @@ class CudaEngine:
         return Timeline(self._name, n, self._device.name, bars, replay_us)
 
     def _times_ms(self, plan: Plan, graph: Graph) -> list[float]:
-        """Return the time of a replay, and then the begin and end of each step, in ms.
+        """Return the time of a replay, and then the start and end of each step, in ms.
 
-        Begins and ends are counted from the begin of the first step.
+        The times of steps are counted from the start of the first step.
         """
         begin, end = self._device.event(), self._device.event()
         for _ in range(_AHEAD):
@@ -453,7 +453,7 @@ class CudaEngine:
 def _reads_host(plan: Plan) -> bool:
     """Return whether the first kernel reads images directly from pinned memory.
 
-    It does so if the images are only few bytes, or if they are not plain pixels.
+    It does so if the images have few bytes, or if they are not plain pixels.
     """
     return plan.kind is not Kind.PIXELS or kernel_reads_host(plan.input_bytes)
 

@@ -83,7 +83,7 @@ class Engine(Protocol):
     def layers(self) -> str:
         """Return the number of layers that run on integers, and the names of the other layers.
 
-        The result is empty unless the model is quantized.
+        The result is empty if the model is not quantized.
         """
 
     @property
@@ -137,8 +137,8 @@ def batch_size(
 ) -> int:
     """Return the number of images.
 
-    Raises EngineError unless there are 1 to `max_batch` images, and all have one of the types and
-    shapes in `forms`.
+    There must be 1 to `max_batch` images, each with one of the types and shapes in `forms`.
+    Otherwise, this raises EngineError.
     """
     n = len(images)
     if not 1 <= n <= max_batch or any(image.shape != forms.get(image.dtype) for image in images):

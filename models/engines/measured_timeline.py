@@ -13,7 +13,7 @@ from models.tuning.measured import choose_for
 def measure_timeline(classifier: Classifier, n: int, tuning: Path | None = None) -> Timeline:
     """Return the measured times of the engine's launches for n images.
 
-    Convolutions use the same algorithms as when serving. Raises EngineError if there is no GPU, or
+    Convolutions use the same algorithms as in a server. Raises EngineError if there is no GPU, or
     if the GPU does not support the precision.
     """
     gpu = open_gpu("Without --measure, the timeline is modelled and needs no GPU")

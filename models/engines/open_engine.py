@@ -155,10 +155,9 @@ def _open(
 def try_on_cpu(
     classifier: Classifier, choices: Sequence[DeviceChoice], *, max_batch: int, threads: int
 ) -> tuple[Engine, WarmUpResult] | None:
-    """Return a warm CPU engine and the results of its warm-up, or None if a GPU may serve the
-    model.
+    """Return a warm CPU engine and the results of its warm-up.
 
-    The result is None unless every device choice leads to the CPU. Raises EngineError.
+    The result is None if one of the device choices may lead to a GPU. Raises EngineError.
     """
     reasons = [_why_on_cpu(classifier, choice) for choice in choices]
     if not has_driver():

@@ -36,8 +36,8 @@ COPY_NODE_US = 1.8
 def kernel_reads_host(nbytes: int) -> bool:
     """Return whether the first kernel should read pinned memory directly, without a copy before it.
 
-    The estimate compares the time of the copy with the kernel's slower reads, by the constants
-    above. The result is True up to 60 kB. A kernel reads each byte once.
+    The constants above give the time of a copy, and the time of a kernel that reads each byte once.
+    The kernel is faster up to 60 kB.
     """
     copied_us = COPY_NODE_US + nbytes / (1e3 * HOST_GB_PER_S)
     return nbytes / (1e3 * KERNEL_GB_PER_S) <= copied_us

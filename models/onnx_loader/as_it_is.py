@@ -1,4 +1,4 @@
-"""Loads a model that typed nodes cannot express. It keeps its original nodes, opset and types.
+"""Loads a model that typed nodes cannot express, with the model's original nodes, opset and types.
 
 ONNX Runtime runs the result. Only three changes are made, for the engines. The input image and the
 scores become float32, and all sizes become known. Nodes may work along the batch axis, so engines

@@ -158,9 +158,9 @@ def fold(model: ir.Model, room: int) -> None:
 
 
 def _keep_batch(node: ir.Node) -> None:
-    """Give a Squeeze without axes explicit axes: those of size 1 except the batch axis.
+    """Give explicit axes to a Squeeze that has none: all axes of size 1 except the batch axis.
 
-    Without axes, it would also remove the batch axis if the batch has one image.
+    Otherwise, it would also remove the batch axis of a batch with one image.
     """
     x = node.inputs[0] if node.inputs else None
     named = len(node.inputs) > 1 and node.inputs[1] is not None

@@ -119,7 +119,7 @@ class OnnxNode:
 
     @property
     def name(self) -> str:
-        """Return the node's unique name: its own, or its first output's if it has none."""
+        """Return the node's unique name. A node without a name has the name of its first output."""
         return self.node.name or str(self.node.outputs[0].name)
 
     @property
@@ -166,8 +166,7 @@ class OnnxNode:
     def grid(self, index: int, *, transposed: bool = False) -> Grid | None:
         """Return the quantized constant at input `index` as integers and scales.
 
-        The result is None if the input is not such a constant, with one scale in total or one per
-        row.
+        The constant must have a single scale, or one scale per row. Otherwise, the result is None.
         """
         kept = dequantized_constant(self.input(index))
         if kept is None:

@@ -42,7 +42,7 @@ def check_inference(model: ir.Model) -> None:
     """Refuse nodes that run in training mode or compute random numbers. Constants must already be
     folded.
 
-    Raises UnsupportedModelError, whose message has the node and the remedy.
+    Raises UnsupportedModelError, whose message names the node and the remedy.
     """
     for node in model.graph.all_nodes():
         training = node.attributes.get("training_mode")

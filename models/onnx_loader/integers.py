@@ -154,7 +154,7 @@ def _constant(value: ir.Value | None) -> NDArray[np.generic] | None:
 
 
 def stays_integer(node: ir.Node) -> bool:
-    """Return whether a node dequantizes a constant, and all its readers have integer kernels."""
+    """Return whether a node dequantizes a constant for readers that all have integer kernels."""
     (output,) = node.outputs[:1] or (None,)
     return (
         node.op_type == "DequantizeLinear"

@@ -32,7 +32,7 @@ _CUT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Holds facts that are true for all elements of a value, whichever image is computed."""
+    """Holds facts about the elements of a value. The facts are true for every image."""
 
     low: float = -inf
     high: float = inf
@@ -60,7 +60,8 @@ def meaning_of_scores(scores: ir.Value) -> Meaning:
 
 
 def picked(scores: ir.Value, operator: str) -> str:
-    """Return the error message for an output of class numbers. It names an output with scores."""
+    """Return the error message for an output of class numbers. The message names an output with
+    scores."""
     node = scores.producer()
     while node is not None and node.op_type != operator and node.inputs and node.inputs[0]:
         node = node.inputs[0].producer()
@@ -166,8 +167,7 @@ _PICKS = frozenset({"ArgMax", "ArgMin", "Hardmax", "TopK", "NonZero", "NonMaxSup
 
 
 class _Ranges:
-    """Computes ranges, from the scores backwards. A value is examined once, up to a number of
-    values."""
+    """Computes ranges, from the scores backwards. Only a limited number of values is examined."""
 
     def __init__(self) -> None:
         self._known: dict[ir.Value, Range] = {}
@@ -402,7 +402,7 @@ def _product(a: float, b: float) -> float:
 
 
 def _mixed(inputs: list[Range], low: float, high: float) -> Range:
-    """Return a range from `low` to `high`. All other facts are those that the inputs share."""
+    """Return a range from `low` to `high`, with the other facts that all inputs share."""
     bounded = [each for each in inputs if each.by]
     return Range(
         low,
@@ -417,8 +417,8 @@ def _mixed(inputs: list[Range], low: float, high: float) -> Range:
 def _sums(node: OnnxNode, inputs: list[Range]) -> tuple[float | None, int]:
     """Return the sum of the elements of an addition's result, and the number of these elements.
 
-    The sum is None unless each input is a constant or has a known sum, all over the same number of
-    elements.
+    Each input must be a constant, or have a known sum over the same number of elements. Otherwise,
+    the sum is None.
     """
     totals = [
         (each.total, each.size) for each in inputs if each.total is not None and not each.is_log

@@ -60,8 +60,8 @@ def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
     symbolic.
 
     If the model's input does not fix all sizes, `input_shape` must be the shape of one image,
-    without the batch axis. Raises UnsupportedModelError if it is missing or contradicts the model,
-    or if onnx.checker accepts the model but no library can read it.
+    without the batch axis. Raises UnsupportedModelError if `input_shape` is missing or contradicts
+    the model, or if onnx.checker accepts the model but no library can read it.
     """
     try:
         return _normal_form(proto, input_shape)

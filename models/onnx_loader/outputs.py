@@ -81,7 +81,7 @@ def take_outputs(proto: ModelProto, wanted: str | None, beside: str | None = Non
 def expose(proto: ModelProto, name: str) -> None:
     """Make the value `name` the model's only output.
 
-    A model with only one output keeps this output if it does not have that value.
+    A model that has a single output, and no value of this name, keeps its output.
     """
     graph = proto.graph
     names = [output.name for output in graph.output]

@@ -3,7 +3,7 @@
 A network that multiplies its input by 1 / 255 or subtracts means of about 120 normalises pixels
 from 0 to 255 itself, like Keras' Rescaling. A network that subtracts 0.485 and divides by 0.229
 expects pixels from 0 to 1. A BatchNormalization or a depthwise 1×1 convolution has the same effect.
-If the means are ImageNet's, their order is the order of the channels. If an operation before it
+If the means are ImageNet's, they also show the order of the channels. If an earlier operation
 reverses the channels, this is taken into account. If the first operations do not show the range,
 the module does not guess it.
 """

@@ -54,8 +54,8 @@ def translate(
 ) -> Translation:
     """Return both forms of a model. `choose` edits the model to keep only some of its outputs.
 
-    If typed nodes cannot express the model, the result has its original nodes if `opaque` is True.
-    Otherwise, this raises NoKernelsError.
+    A model that typed nodes cannot express raises NoKernelsError. With `opaque`, the result has the
+    original nodes of such a model instead.
     """
     model = normalise(proto, input_shape)
     if choose is not None:

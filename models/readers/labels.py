@@ -142,7 +142,8 @@ def labels_in(value: object, depth: int = 2) -> tuple[str, ...] | None:
 
 
 def _pair(item: object) -> Pair | None:
-    """Return the number and the label of a list's entry. An entry without a number has None."""
+    """Return the number and the label in an entry of a list. The number is None if it is
+    missing."""
     label = _label_of(item)
     if label is None:
         return None

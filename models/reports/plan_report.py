@@ -26,8 +26,8 @@ from models.tuning.measured import conv_problems, find_on
 class CodeReport:
     """Reports limits on a kernel's speed. They are counted in its machine code, not measured.
 
-    `products` and the ceilings describe the kernel's main loop. They are None if it has no main
-    loop.
+    `products` and the ceilings describe the kernel's main loop. They are None if the kernel has no
+    main loop.
     """
 
     registers: int
@@ -39,9 +39,9 @@ class CodeReport:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """Reports on a launch. `roofline_us` is its least time at the GPU's peak rates.
+    """Reports on a launch. `roofline_us` is the least possible time at the GPU's peak rates.
 
-    This is the larger of the times for its arithmetic and for its memory traffic.
+    It is the larger of two times: the time for the arithmetic and the time for the memory traffic.
     """
 
     name: str

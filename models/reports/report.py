@@ -86,7 +86,7 @@ class NetworkReport:
 def report(classifier: Classifier, n: int = 1, *, layers_on_cpu: str = "") -> NetworkReport:
     """Return the report of a classifier's rewritten network and its costs for n images.
 
-    `layers_on_cpu` is the text of a CPU engine about the layers of a quantized model.
+    `layers_on_cpu` is the text in which a CPU engine describes the layers of a quantized model.
     """
     loaded, rewritten = classifier.network.graph, classifier.rewritten
     result = rewritten.graph

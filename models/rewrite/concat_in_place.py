@@ -1,4 +1,4 @@
-"""Removes a Concat of channels: its parts are written directly into its output.
+"""Removes a Concat of channels. The nodes that compute its parts write directly into its output.
 
     y = concat(x1, ..., xn):   x_i lives inside y, at channel offset_i = Σ_{j<i} C_j
 

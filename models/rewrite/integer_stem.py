@@ -61,8 +61,7 @@ def integer_stem(view: GraphView, node: Node) -> Outcome:
 
 
 def _ahead(window: Window) -> tuple[int, ...]:
-    """Return the number of zeros before the filter that make its padding a number of whole
-    blocks."""
+    """Return the number of zeros to put before the filter, so that the padding has whole blocks."""
     return tuple(-pad % _BLOCK for pad in window.pads_begin)
 
 

@@ -48,7 +48,7 @@ def _long(shape: Shape) -> Shape:
 
 
 def _place(shape: Shape, before: Shape) -> int:
-    """Return the first axis that is left if the first `len(before)` axes longer than 1 are skipped.
+    """Return the index of the axis of `shape` that follows `len(before)` other axes.
 
     Axes of size 1 do not count.
     """

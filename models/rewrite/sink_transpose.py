@@ -8,8 +8,8 @@ transposed value and a constant. The Gemm becomes a 1×1 Conv with its rows as p
 
 As a result, networks that compute on H×W×C between convolutions (ConvNeXt) or on tokens T×C (ViT)
 compute on C×H×W or C×1×T. This costs nothing, because the kernels always store the channels of a
-pixel contiguously. The advantage is that a later sum can become a residual. To reach this, the rule
-may also add a Transpose before a Gemm, or before a value that is added to a transposed value.
+pixel contiguously. The advantage is that a later sum can become a residual. For this purpose, the
+rule may also add a Transpose before a Gemm, or before a value that is added to a transposed value.
 
 Two Transposes in a row become one. A Transpose that moves only axes of size 1 becomes a Reshape. If
 a Reshape after a Transpose only removes axes of size 1, both move together. The rule is never

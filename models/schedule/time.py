@@ -73,9 +73,9 @@ class Machine(Protocol):
 class Cost:
     """Holds the minimum work of a step: its FLOPs, and the bytes that it moves.
 
-    `precision` is the precision of the FLOPs, except for convolutions, whose algorithms have their
-    own precision, and for the `exponentials` of a softmax. `reads` describes the reads of each
-    block.
+    `precision` is the precision of the FLOPs. Two kinds of FLOPs are exceptions: convolutions,
+    whose algorithms have their own precision, and the `exponentials` of a softmax. `reads`
+    describes the reads of each block.
     """
 
     flops: int = 0
@@ -222,7 +222,7 @@ def spans(
 
 
 def pays(steps: Sequence[TimedStep], after: After, machine: Machine) -> bool:
-    """Return whether the order `after` clearly takes less time than the steps one after another."""
+    """Return whether steps take clearly less time in the order `after` than one after another."""
     estimates = [estimate(step, machine) for step in steps]
 
     def us(order: After) -> float:
