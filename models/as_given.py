@@ -38,7 +38,8 @@ _IR_VERSION = 12
 class AsGiven:
     """Runs the original file on test images, but only when their scores are first requested.
 
-    Commands that only read a model, such as `convoy inspect`, therefore open no session.
+    Commands that only read a model, such as `convoy inspect`, therefore open no session for the
+    file.
     """
 
     def __init__(self, tensors: Tensors, run: Callable[[Tensors], Tensors]) -> None:
