@@ -28,8 +28,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ConvLayer:
-    """Describes a convolution with a bias or BatchNormalization. Padding keeps the size of the
-    input."""
+    """Describes a convolution with a bias or BatchNormalization.
+
+    With stride 1, the padding keeps the size of the input.
+    """
 
     inputs: int
     outputs: int
