@@ -1,4 +1,4 @@
-"""Answers a connection's requests in order: the first is handled while the others wait."""
+"""Answers a connection's requests in order. Only the first one is handled; the others wait."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -62,8 +62,8 @@ class AnswerQueue:
     def __init__(
         self, peers: Peers, on_over: Callable[[QueuedRequest], None], linger: Callable[[], None]
     ) -> None:
-        """Take `on_over`, which is called with each answered request, and `linger`, which closes
-        the connection after the client has had time to read the answers."""
+        """`on_over` is called with each answered request. `linger` closes the connection after the
+        client has had time to read the answers."""
         self._peers = peers
         self._on_over = on_over
         self._linger = linger
@@ -82,8 +82,7 @@ class AnswerQueue:
             self.go_on()
 
     def pass_on(self, queued: QueuedRequest, piece: bytes) -> None:
-        """Pass on a piece of a request's body. A request that is already answered drops the
-        piece."""
+        """Pass a piece of a body to its request, or keep the piece until the request begins."""
         if queued.begun:
             queued.work.add_piece(piece)
         else:
@@ -134,8 +133,8 @@ class AnswerQueue:
         self.answered()
 
     def decide_last(self) -> bool:
-        """Decide and return whether the connection ends after the answer to the first request,
-        which is being written."""
+        """Decide whether the connection ends after the answer to the first request, which is about
+        to be written. Return the decision."""
         queued = self.queue[0]
         stays = queued.keep_alive and (queued.whole or is_short(queued.record.headers))
         leaving = self._edge.leaving and len(self.queue) == 1
@@ -143,11 +142,11 @@ class AnswerQueue:
         return queued.last
 
     def make_last(self) -> None:
-        """End the connection after the answer to the first request."""
+        """Make the connection end after the answer to the first request."""
         self.queue[0].last = True
 
     def answered(self) -> None:
-        """Begin the next request or close the connection, because the first request is answered."""
+        """Note that the first request is answered; begin the next one or close the connection."""
         queued = self.queue[0]
         queued.answered = True
         if queued.last and queued.whole and not queued.keep_alive:

@@ -1,4 +1,4 @@
-"""Lets FastAPI's routes answer with a model's endpoint, on any ASGI server."""
+"""Passes requests from FastAPI's routes to the endpoints of models, on any ASGI server."""
 
 import asyncio
 import contextlib
@@ -51,9 +51,10 @@ def permit(request: Request, right: Right) -> None:
 
 
 class _Early(Response):
-    """Answers before the body has arrived, and ends a while later.
+    """Sends an answer before the request's body has arrived, and ends the answer later.
 
-    Closing the connection at once would discard data that the client has not read.
+    ASGI servers close the connection when such an answer ends. Closing it at once could discard the
+    answer before the client has read it.
     """
 
     def __init__(self, response: Response) -> None:
@@ -88,7 +89,8 @@ async def _answered(answer: "asyncio.Future[Response]", receive: Receive) -> boo
 
 
 def record_of(scope: Scope) -> RequestRecord:
-    """Return the record that Convoy's own connection made, or a new one on other servers."""
+    """Return the request's record. Convoy's own connections have created it; on other servers,
+    create it here."""
     record: RequestRecord | None = scope.get("state", {}).get("record")
     if record is not None:
         return record

@@ -71,10 +71,10 @@ def content_length(headers: Headers) -> int | None:
 
 
 def is_short(headers: Headers) -> bool:
-    """Return whether an unwanted body is short enough to read, so that the connection can stay
-    open.
+    """Return whether a body that is no longer needed is short enough to be read, so that the
+    connection can stay open.
 
-    Returns False for a chunked body, and if the client waits for 100 Continue.
+    A chunked body, or a body before which the client waits for 100 Continue, is not short.
     """
     if b"transfer-encoding" in headers or b"expect" in headers:
         return False
@@ -143,7 +143,8 @@ def form_boundary(headers: Headers, also: Collection[str] = ()) -> bytes:
 
 
 def images_of(body: bytes, boundary: bytes, max_images: int) -> list[bytes]:
-    """Return the image files in upload order: at least one, and none empty.
+    """Return the image files of a body in upload order. There is at least one file, and no file is
+    empty. `boundary` is empty if the body is an image and not a form.
 
     Raises BadRequestError if the body is empty, malformed or truncated, TooManyImagesError for more
     than `max_images` files, and InvalidParameterError for an unknown form field.
@@ -187,7 +188,7 @@ def images_of(body: bytes, boundary: bytes, max_images: int) -> list[bytes]:
 
 
 class _Form:
-    """Collects a form's files from its parser's events."""
+    """Collects the files of a form; the form's parser calls these methods."""
 
     def __init__(self, max_images: int) -> None:
         self.files: list[tuple[str, list[bytes]]] = []  # name and pieces of each

@@ -65,8 +65,8 @@ def inflate(data: bytes, coding: str, max_bytes: int) -> bytes:
 
 
 def wanted_coding(accept_encoding: str, size: int) -> str | None:
-    """Return the content coding for an answer of `size` bytes, as Accept-Encoding allows, or
-    None."""
+    """Return the best content coding that Accept-Encoding allows for an answer of `size` bytes.
+    Return None if it allows no supported coding, or if the answer is too short to compress."""
     if size < _WORTH_IT or len(accept_encoding) > _MAX_ACCEPT_BYTES:
         return None
     weights = dict.fromkeys(CODINGS, 0.0)

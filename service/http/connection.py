@@ -7,10 +7,10 @@
 A connection is closed if its client sends too many bytes without completing a request, sends too
 slowly, or does not read its answers.
 
-A client that closes its sending side (FIN) after complete requests gets their answers. But the
-client may have left, and its requests should then be withdrawn. So after a while the server sends
-`100 Continue`: HTTP/1.1 clients ignore it, and the system of a client that has left replies with a
-reset.
+A client may close its sending side (FIN) after complete requests and wait for the answers. Or the
+client has left, and its requests should be withdrawn. To distinguish these cases, the server sends
+`100 Continue` after a while. A waiting HTTP/1.1 client ignores this line. If the client has left,
+its operating system replies with a reset.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ _WRONG = frozenset((*range(400, 500), Code.TOO_LATE)) - {Code.TOO_MANY, Code.CLI
 
 
 class Connection(asyncio.Protocol):
-    """Connects a client's transport, parser and requests to uvicorn and the edge."""
+    """Serves one client: connects its transport, its parser and its answers to the edge."""
 
     def __init__(
         self,
@@ -152,8 +152,8 @@ class Connection(asyncio.Protocol):
 
     @override
     def eof_received(self) -> bool:
-        """Return True, which keeps the connection, if the client closed its sending side after
-        complete requests. Return False if the client has left."""
+        """Return True, which keeps the connection open, if the client closed its sending side after
+        complete requests. Otherwise return False, which closes the connection."""
         if self._unparsed:
             self._at_end = True
             return True
@@ -168,7 +168,8 @@ class Connection(asyncio.Protocol):
 
     @override
     def pause_writing(self) -> None:
-        """Stop writing, because the client does not read its answers. Count the unsent bytes."""
+        """Stop writing: the client does not read its answers. Reserve memory for the unsent
+        bytes."""
         self._peers.flow.pause_writing()
         queue = self._answers.queue
         caller = queue[0].record.caller if queue else self._caller
@@ -195,7 +196,7 @@ class Connection(asyncio.Protocol):
             self._unsent = None
 
     def _parse(self, data: bytes) -> None:
-        """Parse bytes. If parsing takes long, other clients have a turn before the rest is
+        """Parse received bytes. If that takes long, let other clients go first before the rest is
         parsed."""
         if self._deaf:
             return
@@ -210,8 +211,9 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._edge.turns.post, self._caller.name, self._parse_rest)
 
     def _settle(self, step: int = 0) -> None:
-        """Parse the first bytes of a client that owed a turn when that comes. Ask it before whether
-        it is there if it has ended its side. If it has left again, only count its request."""
+        """Parse the first bytes of a client that owes a turn (see `call_turns`), once its turn has
+        come. If the client has left by then, parse only the first head, so that the request is
+        counted."""
         if not self._unparsed or self._transport.is_closing():
             return
         if self._reports():
@@ -305,14 +307,14 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_kept(self) -> bool:
-        """Return whether the client may soon send another request to a model, because it got an
-        answer a moment ago. Probes and scrapes do not count, because they are repeated after a
-        refusal."""
+        """Return whether the client is likely to send another request soon, because its last POST
+        was answered a moment ago. Other requests do not count: probes and scrapes are repeated even
+        if they are refused."""
         kept = self._stage == _IDLE and self._posted and not self._transport.is_closing()
         return kept and self._loop.time() - self._since < KEPT_S
 
     def shutdown(self) -> None:
-        """Close the connection after the requests in progress and a request that may be
+        """Close the connection, but first answer the requests in progress and a request that may be
         arriving."""
         if self._answers.queue:
             self._answers.queue[-1].last = True
@@ -331,9 +333,9 @@ class Connection(asyncio.Protocol):
 
     @property
     def silent_since(self) -> float | None:
-        """Return the loop time since which the server has waited for a request.
+        """Return the loop time at which the server began to wait for a request.
 
-        Returns None if it waits for no request, or if the connection is closing.
+        Returns None if the server waits for no request, or if the connection is closing.
         """
         if self._answers.queue or self._stage in (_BODY, _WHOLE) or self._transport.is_closing():
             return None
@@ -389,7 +391,7 @@ class Connection(asyncio.Protocol):
     # --- how it ends -----------------------------------------------------------------------------
 
     def _over(self, queued: QueuedRequest) -> None:
-        """Stop counting an answered request, and prepare for the next."""
+        """Stop counting an answered request, and prepare for the next request."""
         self._state.total_requests += 1
         queued.record.status = queued.record.status or HTTPStatus.INTERNAL_SERVER_ERROR
         is_wrong = queued.record.status in _WRONG

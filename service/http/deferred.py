@@ -1,4 +1,4 @@
-"""Builds an ASGI application in a thread, so that the server need not wait for it."""
+"""Builds an ASGI application in a thread, so that the server can start without it."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -22,20 +22,22 @@ _FIRST: Mapping[str, Any] = {
 
 
 class Deferred:
-    """Answers with an application that is built when `begin` is called or a first request arrives.
+    """Builds an application on `begin` or on the first request, and passes all requests to it.
 
-    Importing FastAPI and describing the routes takes a third of the time to start. Requests to
-    models need neither.
+    Importing FastAPI and describing the routes would take a third of the server's start. Requests
+    to models do not use this application.
     """
 
     def __init__(self, build: Callable[[], ASGIApp]) -> None:
-        """`build` runs in a thread. If it raises, so does every request."""
+        """`build` creates the application, in a thread. If `build` raises an error, every request
+        raises the same error."""
         self._build = build
         self._building: Future[ASGIApp] | None = None
         self._app: ASGIApp | None = None
 
     def begin(self) -> "Future[ASGIApp]":
-        """Start to build the application, unless that has begun; return its future."""
+        """Begin to build the application, if that has not begun. Return a future of the
+        application."""
         if self._building is None:
             thread = ThreadPoolExecutor(1, "application")
             self._building = thread.submit(self._built)

@@ -4,8 +4,8 @@
       │        │      │                  │               └─ in a thread, if it is long ── answer
       └────────┴──────┴──────────────────┴─── error ──────────────────────────────────────┘
 
-Convoy's own connection (`connection`) or ASGI (`asgi`) drives an exchange, with the same calls and
-answers.
+Either Convoy's own connection (`connection.py`) or an ASGI route (`asgi.py`) calls the methods of
+an exchange; both get the same answers.
 """
 
 from collections.abc import Callable
@@ -35,10 +35,10 @@ millisecond."""
 
 
 class Endpoint(Protocol[Head, Form]):
-    """Reads the requests to one model at one path, and formats their answers.
+    """Reads the requests to one model at one path, and formats the answers.
 
-    A `Head` holds the options in a request's head; a `Form` holds the options that its answer
-    depends on.
+    A `Head` holds the options in a request's head. A `Form` holds the options for the request's
+    answer.
     """
 
     pipeline: Pipeline
@@ -47,8 +47,8 @@ class Endpoint(Protocol[Head, Form]):
         """Return the options in the head. Raises ServiceError if the head is invalid."""
 
     def reads_quickly(self, headers: Headers, pieces: Pieces, length: int) -> bool:
-        """Return whether reading a body, given as pieces with a total length, takes less time than
-        a handover to a thread."""
+        """Return whether reading a body of `length` bytes, given in pieces, takes less time than a
+        handover to a thread."""
 
     def read(self, head: Head, body: bytes) -> tuple[ImageRequest, Form]:
         """Return the images in the body, and the form of the answer. Raises ServiceError if the
@@ -58,8 +58,8 @@ class Endpoint(Protocol[Head, Form]):
         """Return an upper limit on the bytes of the answer's body."""
 
     def answer(self, form: Form, scored: Scored, phases: Callable[[], Phases]) -> Response:
-        """Return the answer with the scores. Each piece of this work holds the interpreter's lock
-        only for a short time. `phases` returns how long each phase has taken so far."""
+        """Return the answer with the scores. No step may hold the interpreter's lock for long.
+        `phases` returns how long each phase of the request has taken so far."""
 
 
 AnyEndpoint = Endpoint[Any, Any]
@@ -92,8 +92,8 @@ class Exchange(Generic[Head, Form]):
         respond: Callable[[Response], None],
         now: Callable[[], Endpoint[Head, Form] | None] = lambda: None,
     ) -> None:
-        """Take `now`, which returns the endpoint when the request begins, because the model may
-        have changed by then."""
+        """`now` is called when the request begins. It returns the current endpoint, because the
+        model may have changed, or None to keep `endpoint`."""
         self.endpoint, self.record = endpoint, record
         self._now = now
         self._respond = respond
@@ -203,8 +203,7 @@ class Exchange(Generic[Head, Form]):
 
 
 def _joined(chunks: list[bytes | bytearray]) -> bytes:
-    """Return the body joined from its pieces, and release the pieces, so that it is in memory only
-    once."""
+    """Join the pieces of a body, and release the pieces so that the body is in memory only once."""
     # A single piece of bytes is not copied. Other threads run while bytes are joined, but not if a
     # piece is a bytearray.
     body = b"".join([bytes(chunk) for chunk in chunks])
@@ -223,7 +222,7 @@ def _read_joined(
 
 
 def add_chunk(chunks: list[bytes | bytearray], chunk: bytes) -> None:
-    """Append a piece of a body. A small piece is joined to the last one, because each object takes
+    """Append a piece of a body. Small pieces are merged, because each Python object takes extra
     memory."""
     last = chunks[-1] if chunks else None
     if last is None or len(chunk) >= _SMALL_CHUNK or len(last) >= _MERGED_CHUNKS:

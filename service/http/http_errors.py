@@ -1,4 +1,4 @@
-"""Defines errors of requests that exist only in HTTP."""
+"""Defines the errors that only requests over HTTP can have."""
 
 from typing import ClassVar
 
@@ -6,7 +6,8 @@ from service.errors import Code, ServiceError
 
 
 class HttpError(ServiceError, code=Code.MALFORMED):
-    """The base of errors that have a more precise HTTP `status` than their code."""
+    """The base class of errors whose HTTP `status` is more precise than the status of their
+    code."""
 
     status: ClassVar[int]
 

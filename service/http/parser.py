@@ -54,7 +54,7 @@ class Head(NamedTuple):
 
 
 class OnRequest(Protocol):
-    """Receives the parts of a request from the parser, in the order of these methods."""
+    """Receives the parts of a request from the parser, which calls the methods in this order."""
 
     def on_begin(self) -> None:
         """Note that a head has begun."""
@@ -181,8 +181,8 @@ class Parser:
         return llhttp
 
     def _stay(self) -> bytes:
-        """Replace the llhttp parser, which reads no body after an upgrade. Return the head without
-        the Upgrade header."""
+        """Replace the llhttp parser after an Upgrade header, because llhttp would not read the
+        body. Return the head without this header, for the new parser."""
         was, self._llhttp = self._llhttp, self._new()
         version = was.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (was.get_method(), self._target, version)]

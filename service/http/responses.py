@@ -45,7 +45,7 @@ BROWSER_HEADERS = (
 
 
 class _Json(Response):
-    """A JSON response that is created faster than Starlette's class, which takes 5 µs."""
+    """A JSON response. Creating it takes less time than creating Starlette's, which takes 5 µs."""
 
     def __init__(self, body: bytes, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.status_code = status

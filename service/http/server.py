@@ -1,11 +1,11 @@
-"""Runs an application until a signal: listens, warms up, announces, drains and closes.
+"""Runs an application until a signal: listens, warms up, announces that it is ready, drains,
+closes.
 
     SIGTERM or SIGINT -> fail readiness, serve for `notice_s` -> refuse, finish accepted -> exit
                       └──────── answers say `connection: close` ────────┘
 
-Idle connections are closed at the end. Without a notice, the server continues as long as a client
-has an open connection on which it got an answer within the last second. A second signal skips the
-wait.
+Idle connections are closed at the end. If `notice_s` is 0, the server continues until no open
+connection has had an answer within the last second. A second signal skips the wait.
 """
 
 import asyncio
@@ -74,11 +74,11 @@ class ListenError(Exception):
 
 
 def bind(host: str, port: int, settings: str = "--host and --port") -> socket.socket:
-    """Return a socket that is bound to the address but does not listen, so that no client waits for
-    the model.
+    """Return a socket that is bound to the address but does not listen yet. A client that connects
+    before the model is read is refused at once, instead of waiting.
 
-    Raises ListenError if the address is in use, forbidden or unknown; the message names the
-    settings.
+    Raises ListenError if the address is in use, forbidden or unknown. Its message names `settings`,
+    the flags to change.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -100,9 +100,10 @@ def bind(host: str, port: int, settings: str = "--host and --port") -> socket.so
 
 
 def turn_away(listener: socket.socket) -> None:
-    """Make the system ignore new connections, so that clients retry and then find the port closed.
+    """Make the operating system ignore new connections. Their clients retry, and then find the port
+    closed.
 
-    Otherwise clients that connect between the last `accept` and the close would be reset. Does
+    Otherwise, clients that connect between the last `accept` and the close would get a reset. Does
     nothing on systems that cannot filter connections.
     """
     code = ctypes.create_string_buffer(
@@ -115,10 +116,10 @@ def turn_away(listener: socket.socket) -> None:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the process with the usual status within this block; ignore SIGHUP.
+    """Within this block, end the process on SIGTERM with the usual status, and ignore SIGHUP.
 
-    Used before the server runs. Needed because the first process of a container receives only
-    signals that it handles.
+    The server replaces these handlers while it runs. Without a handler, the first process of a
+    container would ignore SIGTERM.
     """
     before = signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -136,7 +137,8 @@ def http_settings(
     endpoints: Mapping[str, AnyEndpoint] | None = None,
     room: ByteRoom | None = None,
 ) -> ConvoyConfig:
-    """Return uvicorn's settings for an application; benchmarks use them for a bare application."""
+    """Return uvicorn's settings for an application. Benchmarks pass an application without
+    models."""
     on_end: list[OnEnd] = []
     if settings.access_log and settings.log_level in (LogLevel.DEBUG, LogLevel.INFO):
         on_end.append(AccessLog(line_writer(settings.log_format), settings.log_level))
@@ -180,7 +182,7 @@ def http_settings(
 
 
 class Port(Protocol):
-    """Listens on an additional port of the server, with another protocol."""
+    """Listens on a second port of the server, for another protocol such as gRPC."""
 
     async def start(self, edge: Edge) -> None:
         """Start to listen; `edge` admits requests. Raises OSError if the address is in use."""
@@ -215,10 +217,10 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     @override
     def capture_signals(self) -> Iterator[None]:
-        """Drain on a signal. uvicorn's own method would in the end kill the process with the
-        signal.
+        """Within this block, drain on SIGINT or SIGTERM, and reload the API keys on SIGHUP.
+        uvicorn's own method would raise the signal again at the end and so kill the process.
 
-        While the server runs, threads give up the interpreter's lock after SWITCH_S.
+        Threads give up the interpreter's lock after `SWITCH_S` within this block.
         """
         loop = asyncio.get_running_loop()
         switch_s = sys.getswitchinterval()
@@ -264,8 +266,7 @@ class Server(uvicorn.Server):
         self.stuck = not await self._repository.close(LEAVE_S)
 
     async def _accept_rest(self, listener: socket.socket) -> None:
-        """Accept all waiting connections as uvicorn does, because closing the listener would reset
-        them."""
+        """Accept all connections that wait, because closing the listener would reset them."""
         protocol: Any = self.config.http_protocol_class
         make = partial(protocol, self.config, self.server_state, self.lifespan.state)
         with contextlib.suppress(OSError):  # no connection waits any more
@@ -275,7 +276,7 @@ class Server(uvicorn.Server):
                 await asyncio.get_running_loop().connect_accepted_socket(make, connection)
 
     def stop(self) -> None:
-        """Start to drain; a second call skips the wait."""
+        """Begin to drain. If the server is already draining, exit without waiting for it."""
         if self._draining is None:
             self._draining = asyncio.create_task(self._leave())
             return
@@ -361,9 +362,10 @@ def run_server(
 
 
 def outcome_of(server: Server) -> bool:
-    """Return whether all accepted requests were answered; exit the process if an engine is stuck.
+    """Return whether all accepted requests were answered. If an engine is stuck, exit the process
+    instead.
 
-    Raises the error of an engine that could not warm up or failed permanently, or ListenError.
+    Raises ListenError, or the error of an engine that could not warm up or failed permanently.
     """
     if server.stuck:
         # Without this the interpreter would wait for the engine's thread, perhaps forever.

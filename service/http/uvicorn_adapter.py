@@ -1,10 +1,10 @@
-"""Contains all uses of uvicorn's internals, because of which pyproject.toml limits uvicorn's
-version.
+"""Contains all code that uses uvicorn's internals. Because of this code, pyproject.toml limits the
+version of uvicorn.
 
-uvicorn runs the server: listening, the date header, shutdown. It is configured with Convoy's
-protocol class `Connection`, which passes requests that are not for a model to an `AsgiCall`. An
-`AsgiCall` is uvicorn's request cycle, which the connection drives by calling methods.
-`tests/service/http/test_uvicorn_adapter.py` names every attribute used here.
+uvicorn runs the server: listening, the date header, shutdown. For each connection, uvicorn creates
+Convoy's protocol class `Connection`. A `Connection` passes requests that are not for a model to an
+`AsgiCall`, which is uvicorn's request cycle. `tests/service/http/test_uvicorn_adapter.py` names
+every attribute used here.
 """
 
 import asyncio
@@ -48,9 +48,8 @@ class ConvoyConfig(Config):
         room: ByteRoom | None = None,
         **options: Any,
     ) -> None:
-        """Take the edge and two shared objects. `endpoints` maps paths to endpoints, which
-        connections call without ASGI; this mapping may change. `room` counts the answers that
-        clients have not read."""
+        """`endpoints` maps paths to the endpoints that connections call without ASGI; this mapping
+        may change. `room` counts the bytes of answers that clients have not read."""
         super().__init__(app, **options)
         self.edge = edge
         self.room = room or ByteRoom(sys.maxsize)
@@ -58,7 +57,7 @@ class ConvoyConfig(Config):
 
 
 class Peers:
-    """Describes both ends of a connection in uvicorn's terms."""
+    """Holds the addresses of both ends of a connection, and uvicorn's state and flow control."""
 
     def __init__(
         self, config: ConvoyConfig, state: ServerState, transport: asyncio.Transport
@@ -74,20 +73,20 @@ class Peers:
 
 
 class AnswerProgress(Protocol):
-    """Reports the progress of the first request's answer to a connection's queue."""
+    """Tells a connection's queue how far the answer to the first request is."""
 
     def decide_last(self) -> bool:
         """Return whether the connection ends after this answer, which begins now."""
 
     def make_last(self) -> None:
-        """End the connection after this answer."""
+        """Make the connection end after this answer."""
 
     def answered(self) -> None:
         """Note that the answer is written."""
 
 
 class AsgiCall(RequestResponseCycle):
-    """Lets the application answer one request."""
+    """Passes one request to the ASGI application and writes the application's answer."""
 
     def __init__(
         self, peers: Peers, record: RequestRecord, head: Head, answers: AnswerProgress
@@ -112,8 +111,8 @@ class AsgiCall(RequestResponseCycle):
         self._turn: Turn | None = None  # since `begin`
 
     def begin(self) -> None:
-        """Start the application when the client's turn comes, after the answers to earlier requests
-        are written."""
+        """Start the application when the client's turn comes (see `call_turns`). All earlier
+        requests of the connection are answered."""
         self._turn = self._peers.config.edge.turns.post(self._record.caller.name, self._begin)
 
     def _begin(self) -> None:
