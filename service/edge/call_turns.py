@@ -1,12 +1,13 @@
-"""Begins calls that no model answers, of every protocol, one per iteration of the event loop.
+"""Begins the requests that no model answers, at most one per iteration of the event loop.
 
-A call may block the loop for a millisecond. If sixteen connections began calls in the same
-iteration, a request to a model would be delayed by sixteen milliseconds at each of its steps. A
-loop that is busy with calls would also keep the interpreter's lock from the threads that decode and
-run images. So each call is followed by a pause while models have requests.
+Such a request, over HTTP or gRPC, is named a call here. A call may block the loop for a
+millisecond. If sixteen connections began calls in the same iteration, they would delay each step of
+a request to a model by sixteen milliseconds. A loop that is busy with calls would also keep the
+interpreter's lock from the threads that decode and run images. So each call is followed by a pause
+while models have requests.
 
-A client that leaves before the answer to its request, or after a refusal, has caused as much work.
-So it owes a turn, for which the first bytes of its next connection wait.
+A client may leave before the answer to its call, or after a refusal. Its call has cost as much as
+any other. So the client owes a turn: the first bytes of its next connection wait for a turn.
 """
 
 import asyncio
@@ -35,30 +36,31 @@ class Turn:
 
 
 class CallTurns:
-    """Queues calls by client; clients take turns. Used from one event loop."""
+    """Queues calls, and lets their clients take turns. Used from one event loop."""
 
     def __init__(self, is_busy: Callable[[], bool] = lambda: False) -> None:
-        """Take `is_busy`, which returns whether models have requests."""
+        """`is_busy` returns whether models have requests."""
         self.is_busy = is_busy
         self._waiting: dict[str, deque[Turn]] = {}  # in the order of turns
         self._paused = False
         self.owed: Counter[str] = Counter()  # turns by client
 
     def owe(self, client: str) -> None:
-        """Note that a client owes a turn, because its connection ended without a good answer."""
+        """Let the client's next connection wait for a turn, because its last connection ended with
+        a refusal or without an answer."""
         if len(self.owed) >= _MOST_CLIENTS:
             self.owed.clear()
         self.owed[client] = min(_MOST_OWED, self.owed[client] + 1)
 
     def pay(self, client: str) -> None:
-        """Note that a client that owes a turn waits for one."""
+        """Note that a connection of the client now waits for a turn that the client owed."""
         self.owed[client] -= 1
         if not self.owed[client]:
             del self.owed[client]
 
     def post(self, client: str, begin: Begin) -> Turn:
-        """Call `begin` when the client's turn comes: at once if no other call waits or has just
-        begun."""
+        """Call `begin` when the client's turn comes. If no other call waits or has just begun, call
+        it at once."""
         turn = Turn(begin)
         self._waiting.setdefault(client, deque()).append(turn)
         if not self._paused:

@@ -3,9 +3,9 @@
     open ── address over its limit? ─┬─ close its longest silent connection, or refuse
             server over its limit? ──┴─ close the longest silent of all, or answer health only
 
-A connection is silent while its client has yet to send a request. So a client that opens many
-connections and sends nothing loses them to newer ones, after a grace period in which each
-connection may send a request.
+A connection is silent while the server waits for a request on it. A silent connection may send a
+request during a grace period. Afterwards, the server may close it to make room for a new one. So a
+client that opens many connections and sends nothing loses them.
 """
 
 import ipaddress
@@ -31,13 +31,13 @@ _IPV6_PREFIX = 64
 
 
 class Connection(Protocol):
-    """Describes a connection to the edge."""
+    """The methods of a connection that `Connections` and `Edge` call."""
 
     address: str  # the client's, see `network_of`
 
     @property
     def silent_since(self) -> float | None:
-        """Return the loop time since which the server has waited for a request.
+        """Return the loop time at which the server began to wait for a request.
 
         Returns None if the server waits for no request, or if the connection is closing.
         """
@@ -53,8 +53,8 @@ class Connections:
     """Counts a server's connections by address; used from one event loop."""
 
     def __init__(self, max_open: int, max_an_address: int) -> None:
-        """Allow `max_open` connections, plus `SPARE` for health requests, and at most
-        `max_an_address` of them from one address."""
+        """Allow `max_open` connections, and `SPARE` more for health requests. Of these, at most
+        `max_an_address` may come from one address."""
         self._max_open = max_open
         self._max_an_address = max_an_address
         self._by_address: Counter[str] = Counter()
@@ -88,7 +88,7 @@ class Connections:
             del self._by_address[old.address]
 
     def full(self) -> TooManyConnectionsError:
-        """Return the error for a connection that exceeds the server's limit."""
+        """Return the error for a connection above the server's limit."""
         return TooManyConnectionsError(
             f"all {self._max_open} connections of the server are in use; try again in a second"
         )

@@ -1,7 +1,7 @@
-"""Holds the state shared by all connections of a server: limits, keys, running requests, periodic
-checks.
+"""Holds the state that all connections of a server share: limits, keys, requests in progress,
+periodic checks.
 
-Every request to every route passes through this module, so a pass may cost only a few microseconds.
+Every request to every route is checked here, so the checks may take only a few microseconds.
 """
 
 import asyncio
@@ -52,8 +52,7 @@ _FEW_FILES = 64  # open files, where the system does not list them
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits how long a client may keep the server waiting, and how much of the server's memory it
-    may use."""
+    """Limits how long a client may make the server wait, and how much memory a client may use."""
 
     head_s: float = 10.0  # from a connection or the first byte of a head to its last
     body_s: float = 60.0  # from a head to the end of its body; 20 MB in this time is 2.7 Mbit/s
@@ -83,8 +82,8 @@ class Edge:
         on_end: Collection[OnEnd] = (),
         is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Take `on_end` and `is_busy`. The functions in `on_end` are called with every request that
-        was answered or whose client left. `is_busy` returns whether models have requests."""
+        """The functions in `on_end` are called with every request that was answered or whose client
+        left. `is_busy` returns whether models have requests."""
         self.limits = limits = limits or Limits()
         self.keys = keys
         self.connections = Connections(limits.connections, limits.per_address or sys.maxsize)
@@ -100,22 +99,22 @@ class Edge:
         self._numbers = count(1)
 
     def client_of(self, address: str) -> Client:
-        """Return the client for an address. This client is used until an API key identifies the
-        real one."""
+        """Return the client with this address. It is used until an API key identifies the
+        client."""
         limits = self.limits
         return Client(address, 1.0, limits.highest_priority, limits.rights)
 
     def request_id(self, headers: Mapping[bytes, bytes]) -> bytes:
-        """Return the request id that the client sent if it is valid, otherwise a new id that is
-        unique among servers."""
+        """Return the client's own request id if it is valid. Otherwise return a new id, which no
+        other server creates."""
         given = headers.get(b"x-request-id")
         if given is not None and _SANE_ID(given):
             return given
         return b"%b-%x" % (self._prefix, next(self._numbers))
 
     def admit(self, record: RequestRecord, *, health_only: bool) -> ServiceError | None:
-        """Count a request as in progress and return None, or return the error that refuses the
-        request."""
+        """Count a request as in progress and return None. To refuse the request, return an
+        error."""
         if self.keys is None:
             record.known_as = self.limits.hosts
         if health_only and not (record.path in PROBES and record.method in _READS):
@@ -154,7 +153,7 @@ class Edge:
             raise
 
     def _watch(self, connections: Collection[Connection]) -> None:
-        """Check the connections periodically from now on, as long as there are any."""
+        """Start to check the connections periodically, until no connection is open."""
         if not self.sweeping:
             self.sweeping = True
             asyncio.get_running_loop().call_later(self.limits.sweep_s, self._sweep, connections)
@@ -209,7 +208,7 @@ class Edge:
         return None
 
     def _charge(self, record: RequestRecord, images: int) -> None:
-        """Count all images of a request, which was admitted as if it had one image.
+        """Count all images of a request. At its admission, the request was counted as one image.
 
         Raises TooManyImagesError or TooManyFromClientError if there are too many.
         """
@@ -232,8 +231,7 @@ class Edge:
             self._holders[record] += more
 
     def _pace(self, client: Client, images: int = 1, taken: int = 0) -> ServiceError | None:
-        """Return an error if a client sends more images per second than its rate allows, otherwise
-        None."""
+        """Return an error if the client sends too many images per second, otherwise None."""
         if self._rates is None:
             return None
         wait_s = self._rates.take(client.name, asyncio.get_running_loop().time(), images, taken)
@@ -253,8 +251,8 @@ class Edge:
 
 
 def allowed(limits: Limits, more_files: int = 0) -> Limits:
-    """Raise the system's limit on open files so that all connections and `more_files` fit. Return
-    `limits`, with fewer connections if the system does not allow enough files."""
+    """Raise the system's limit on open files until all connections and `more_files` other files
+    fit. Return `limits`, with fewer connections if the system does not allow so many files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         open_now = len(os.listdir("/proc/self/fd"))

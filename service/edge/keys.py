@@ -3,9 +3,9 @@
     correct-horse
     battery-staple weight=4 priority=1 repository shared-memory
 
-`weight` is the key's share of the engine relative to the weights of other clients; the default is
-1. `priority` is the highest priority that its requests may have: 2 by default, and 1 for `priority`
-without a number. `repository` allows loading and unloading models. `shared-memory` allows
+`weight` is the client's share of the engine relative to other clients; the default is 1. `priority`
+is the highest priority that the client's requests may have. Without this word it is 2, and the word
+without a number means 1. `repository` allows loading and unloading models. `shared-memory` allows
 registering regions and using tensors in them. Blank lines and lines that start with # are skipped.
 Logs name a key by its line number.
 """
@@ -35,7 +35,7 @@ _log = logging.getLogger("convoy")
 
 
 class Keys:
-    """Holds the API keys in a file."""
+    """Holds the API keys that a file lists."""
 
     def __init__(self, file: Path) -> None:
         """Read the file. Raises SettingsError if the file cannot be read, has no keys, or has an
@@ -45,8 +45,8 @@ class Keys:
         self._digests = _read(file)
 
     def find(self, presented: bytes) -> Client | None:
-        """Return the client with this key, named after the key's line, or None for an unknown
-        key."""
+        """Return the client of this key, or None for an unknown key. The client's name contains the
+        number of the key's line."""
         digest = sha256(presented).digest()  # equally long for every key
         found = None
         for client, expected in self._digests:  # no early exit: time must not depend on the key

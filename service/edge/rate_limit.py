@@ -4,8 +4,8 @@
 class RateLimit:
     """Limits each client's rate with a token bucket; used from one event loop.
 
-    A bucket holds the tokens of one second, at least one. Full buckets are deleted, so memory is
-    bounded by the number of recent clients.
+    A full bucket holds the tokens of one second, and at least one token. Full buckets are deleted,
+    so memory is bounded by the number of recent clients.
     """
 
     def __init__(self, rate: float) -> None:
@@ -15,11 +15,11 @@ class RateLimit:
         self._buckets: dict[object, tuple[float, float]] = {}  # tokens left at a time, in seconds
 
     def take(self, client: object, now: float, images: int = 1, taken: int = 0) -> float:
-        """Take one token per image and return 0.0, or return the seconds until there are enough
-        tokens.
+        """Take one token per image and return 0.0. If there are too few tokens, take none and
+        return the seconds until there are enough.
 
-        A full bucket is enough for any request; a large request leaves the bucket in debt. `taken`
-        is the number of tokens that the same request has already taken.
+        A full bucket is enough for a request of any size; its number of tokens may become negative.
+        `taken` is the number of tokens that the same request has already taken.
         """
         tokens, since = self._buckets.get(client, (self._capacity, now))
         tokens = min(self._capacity, tokens + (now - since) * self.rate)
@@ -30,7 +30,7 @@ class RateLimit:
         return 0.0
 
     def forget(self, now: float) -> None:
-        """Delete the buckets that are full again at the time `now`."""
+        """Delete the buckets that are full at the time `now`."""
         self._buckets = {
             client: (tokens, since)
             for client, (tokens, since) in self._buckets.items()

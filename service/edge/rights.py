@@ -1,9 +1,9 @@
 """Decides which clients may change the server's models and use shared memory.
 
-A key has the rights named in its line; without keys, all clients have the rights in `Limits`. A
-browser lets any page send requests, even to a server on the user's own machine, so pages of other
-sites have no rights. Requests of such pages are recognised by their Origin header, or by a Host
-header that is not a name of this server.
+A client with a key has the rights in the key's line of the file. If the server has no keys, all
+clients have the rights in `Limits`. A web page from anywhere can send requests to a server on the
+user's own machine. Therefore pages of other sites have no rights. Such a page is recognised by its
+Origin header, or by a Host header that is not a name of this server.
 """
 
 from collections.abc import Collection
@@ -44,7 +44,7 @@ def check_name(record: RequestRecord, names: Collection[str] | None) -> None:
     """Raise ForbiddenError if the request's Host header is not a name of this server.
 
     `names` has the server's names in lower case; loopback addresses are always accepted. If `names`
-    is None, any name is allowed: clients then need a key, which a page of another site lacks.
+    is None, any name is accepted, because clients then need a key, which pages of other sites lack.
     """
     host = record.headers.get(b"host")
     if names is None or host is None:  # over gRPC, which browsers do not use, there is no Host
