@@ -108,9 +108,9 @@ def create_app(
     """Return the application for the repository's models. The caller warms up, drains and closes
     the models.
 
-    /metrics answers 404 if `metrics` is False or if metrics have a separate port. That port is then
-    named in the 404 answer, and in the traffic that the page reads. `lifespan` is the context in
-    which an ASGI server other than Convoy's runs the application.
+    /metrics answers 404 if `metrics` is False or if there is a `metrics_port`. The 404 answer, and
+    the traffic that the page reads, then name this port. `lifespan` is the context in which an ASGI
+    server other than Convoy's runs the application.
     """
     app = App(
         title="Convoy",
@@ -173,8 +173,8 @@ def create_app(
         )
 
     async def openapi(request: Request) -> Response:
-        """Return the OpenAPI document. A thread creates it on the first call, because creating it
-        takes long."""
+        """Return the OpenAPI document. The first call creates it, in a thread, because that takes
+        long."""
         root_path = request.scope.get("root_path", "").rstrip("/")
         found = await asyncio.to_thread(document, root_path)
         return Response(found, media_type="application/json")

@@ -80,7 +80,7 @@ class EmbeddingsAnswer(TypedDict):
 
 
 class _Form(NamedTuple):
-    """Chooses the form of the vectors in an answer."""
+    """Holds the options for the vectors in an answer."""
 
     encoding: Encoding
     normalised: bool
@@ -95,7 +95,7 @@ class _Head(NamedTuple):
 
 
 def embeddings_path(name: str) -> str:
-    """Return the path for embeddings by the model with this name."""
+    """Return the path at which the model with this name answers with embeddings."""
     return f"/v1/models/{name}/embeddings"
 
 

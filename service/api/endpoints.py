@@ -1,4 +1,4 @@
-"""Maps the paths of models to their endpoints, which answer without FastAPI's routes."""
+"""Maps paths to the endpoints of models. Requests to these paths need no route of FastAPI."""
 
 from collections.abc import Mapping
 

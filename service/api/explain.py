@@ -1,4 +1,4 @@
-"""Reads which class activation maps a request asks for, and creates them."""
+"""Reads the query parameters for class activation maps, and creates the maps."""
 
 import base64
 from collections import defaultdict
@@ -51,7 +51,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class MapRequest:
-    """Describes the maps of each image that a request asks for."""
+    """Describes the maps that a request asks for. Each image of the request gets these maps."""
 
     classes: Sequence[int | None]  # None: the likeliest
     as_overlay: bool
@@ -67,7 +67,8 @@ def maps_of(info: ModelInfo) -> Maps:
 
 
 def classes_by_label(info: ModelInfo) -> Mapping[str, Sequence[int]]:
-    """Return the classes of each label; empty if the model has no maps."""
+    """Return a mapping from each label to the classes with this label. It is empty if the model has
+    no maps."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     for index, label in enumerate(info.labels if isinstance(info.maps, Maps) else ()):
         found[label].append(index)
@@ -80,9 +81,10 @@ def read_explain(
     classes: int,
     labelled: Mapping[str, Sequence[int]],
 ) -> MapRequest | None:
-    """Return the maps that a query asks for, or None; `labelled` has the classes of each label.
+    """Return the maps that a query asks for, or None. `labelled` maps each label to its classes.
 
-    Raises InvalidParameterError for an invalid query, and if the model has no maps.
+    Raises InvalidParameterError for an invalid query, or if a query asks for maps of a model
+    without maps.
     """
     kind = query.get(EXPLAIN_AS, ["numbers"])[-1]
     if kind not in ("numbers", "overlay"):
@@ -106,7 +108,7 @@ def check_number(explained: MapRequest, images: int) -> None:
 
 
 def map_bytes(asked: MapRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> int:
-    """Return an upper limit on the bytes of the maps in an answer. Maps are not compressed."""
+    """Return an upper limit on the bytes of all maps in an answer."""
     features = rows[0].inner[maps_of(info).features.name]
     # A number takes up to 24 characters; a pixel of an overlay takes four bytes, in base64.
     values = _OVERLAY_BYTES if asked.as_overlay else 24 * features.size

@@ -52,8 +52,8 @@ def content_of(kind: type[ImagesJson]) -> dict[str, Any]:
 def read_json(
     body: bytes, kind: type[_Json], info: ModelInfo, path: str, max_images: int
 ) -> tuple[_Json, Sequence[bytes]]:
-    """Return a body's fields, and the files in it. An error message names `path`, the path of
-    requests to other models.
+    """Return a body's fields, and the files in it. If the body names another model, the error
+    message tells the client to use `path`.
 
     Raises BadRequestError, TooManyImagesError, and ModelNotFoundError if the body names another
     model.
@@ -97,10 +97,10 @@ def read_json(
 
 
 def _cut(body: bytes) -> tuple[bytes, Mapping[str, Span]]:
-    """Return the JSON with a mark in place of each long string, and a mapping from mark to long
-    string.
+    """Replace each long string in the JSON by a short mark. Return the shortened JSON, and a
+    mapping from each mark to its long string.
 
-    A parser in C would block every other thread while it reads the long strings.
+    A parser in C would block all other threads while it reads long strings.
     """
     kept: list[bytes] = []
     long: dict[str, Span] = {}

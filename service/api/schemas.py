@@ -156,7 +156,7 @@ class ModelDescription(TypedDict):
 
 
 def broken_model(broken: FailedModel) -> ModelDescription:
-    """Return the description of a model that could not be opened."""
+    """Return the description that stands for a model that could not be opened."""
     return ModelDescription(
         name=broken.name,
         version=broken.version,
@@ -229,8 +229,8 @@ def _json_of(kind: type) -> dict[str, Any]:
 def definitions(*kinds: type) -> dict[str, Any]:
     """Return the schemas of these types and of the types inside them, by name.
 
-    Operations refer to these schemas. Otherwise FastAPI would read the types again for each
-    operation and each of its errors, whenever a server starts.
+    Operations refer to these schemas by name. Otherwise FastAPI would read the types again for each
+    operation and each of its errors, at every start of the server.
     """
     every: list[tuple[type, Literal["serialization"], TypeAdapter[Any]]] = [
         (kind, "serialization", TypeAdapter(kind)) for kind in kinds
@@ -259,7 +259,7 @@ class TrafficCounts(TypedDict):
 
 
 class Traffic(TypedDict):
-    """Describes the traffic of a ready model, in less than a tenth of the bytes of /metrics."""
+    """Describes the current traffic of a ready model."""
 
     counts: Annotated[
         NotRequired[TrafficCounts],

@@ -107,18 +107,18 @@ _share = _Share.validator.validate_python
 
 
 def model_path(name: str) -> str:
-    """Return the path for classification by the model with this name."""
+    """Return the path at which the model with this name classifies images."""
     return f"/v1/models/{name}/classify"
 
 
 def pixels_path(name: str) -> str:
-    """Return the path that shows an image's pixels as the model with this name gets them."""
+    """Return the path that shows the pixels that the model with this name gets from an image."""
     return f"/v1/models/{name}/pixels"
 
 
 def body_of(*models: Pipeline) -> dict[str, Any]:
-    """Return OpenAPI's description of a request body for these models. The body is an image; it may
-    also be a clip if one of the models takes clips."""
+    """Return OpenAPI's description of a request body for these models. The body may be an image. It
+    may also be a clip if one of the models takes clips."""
     clips = CLIP_TYPES if any(model.info.of_clips for model in models) else ()
     content: dict[str, Any] = {kind: {"schema": _IMAGE} for kind in (*IMAGE_TYPES, *clips)}
     content[FORM_TYPE] = {"schema": _FORM}
@@ -362,8 +362,7 @@ class ShowPixels(Classify):
 
 
 def _lines(found: Ranking, labels: Sequence[str]) -> list[bytes]:
-    """Return predictions as JSON, in pieces of several predictions; other threads may run between
-    pieces."""
+    """Return predictions as JSON, in pieces; other threads may run between two pieces."""
     indices, probabilities = found
     pieces = []
     for at in range(0, len(indices), _MANY_LINES):
@@ -374,7 +373,8 @@ def _lines(found: Ranking, labels: Sequence[str]) -> list[bytes]:
 
 
 def files_of(body: bytes, boundary: bytes | None, pipeline: Pipeline) -> Sequence[bytes | Frames]:
-    """Return a body's images, or its clips if the model takes clips. Several images form one clip.
+    """Return the images in a body. If the model takes clips, return the clips instead; several
+    images form one clip.
 
     `boundary` separates the parts of a form. It is empty if the body is an image, and None if the
     body is JSON. Raises the errors of `images_of`, `read_json` and `clips_of`.
@@ -398,8 +398,8 @@ def takes_long(headers: Headers, pieces: Pieces, length: int) -> bool:
 
 
 def query_parser(info: ModelInfo, classes: int) -> Callable[[bytes], _Form]:
-    """Return a function that parses queries for a model with `classes` classes. The function raises
-    ServiceError."""
+    """Return a function that parses the query of a request to a model with `classes` classes. The
+    function raises ServiceError if the query is invalid."""
     validate: Callable[[bytes | str], int] = _top_k(classes).validator.validate_python
     rule = f"top_k must be a whole number from 1 to {classes}"
     usual, labelled = _by_default(info, classes), classes_by_label(info)
@@ -415,8 +415,8 @@ def query_parser(info: ModelInfo, classes: int) -> Callable[[bytes], _Form]:
 
 
 def _by_default(info: ModelInfo, classes: int) -> _Form:
-    """Return the options for a query that sets none: the likeliest classes, or for a multi-label
-    model every label with a probability of at least 0.5."""
+    """Return the options for an empty query: the likeliest classes or, for a multi-label model,
+    every label with a probability of at least 0.5."""
     if info.is_multi_label:
         return _Form(classes, threshold=DEFAULT_THRESHOLD)
     return _Form(min(DEFAULT_TOP_K, classes))
@@ -427,8 +427,8 @@ def _why_no_maps(info: ModelInfo) -> str:
 
 
 def _top_k(classes: int | None) -> TypeAdapter[int]:
-    """Return the type of `?top_k=` for a model with `classes` classes, or for any model if
-    `classes` is None."""
+    """Return the type of the query parameter `top_k` for a model with `classes` classes. If
+    `classes` is None, the type fits any model."""
     described = (
         "the most classes in the answer, likeliest first; the default for a multi-label model is"
         " all classes that reach the threshold"
@@ -446,8 +446,8 @@ def _parameters(classes: int | None) -> list[dict[str, Any]]:
 
 
 def parameters_of(query: Mapping[str, tuple[dict[str, Any], Any]]) -> list[dict[str, Any]]:
-    """Return OpenAPI's description of the query parameters, given as schemas and defaults, and of
-    the headers that `urgency_from` reads."""
+    """Return OpenAPI's description of the parameters in `query` and of the headers that
+    `urgency_from` reads. `query` maps the name of each parameter to its schema and default."""
     described = [
         ("query", name, schema | {"default": default}) for name, (schema, default) in query.items()
     ]
@@ -466,9 +466,10 @@ def parameters_of(query: Mapping[str, tuple[dict[str, Any], Any]]) -> list[dict[
 
 
 def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
-    """Return the urgency of a request that began to arrive at `started`, in clock seconds.
+    """Return the urgency that a request's headers ask for. `started` is the time at which the
+    request began to arrive, in clock seconds.
 
-    Raises InvalidParameterError if `_Timeout` or `_Priority` does not allow the value of a header.
+    Raises InvalidParameterError if a header's value does not fit `_Timeout` or `_Priority`.
     """
     timeout, priority = headers.get(_TIMEOUT), headers.get(_PRIORITY, b"0")
     if timeout is None and priority == b"0":
@@ -484,8 +485,8 @@ def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
 
 
 def validated(validate: Callable[[bytes | str], T], value: bytes | str, rule: str) -> T:
-    """Return a parameter's parsed value. If it is invalid, raises InvalidParameterError with `rule`
-    in the message."""
+    """Return the parsed value of a parameter. For an invalid value, raises InvalidParameterError
+    with `rule` in the message."""
     try:
         return validate(value)
     except ValidationError:

@@ -1,4 +1,4 @@
-"""Serves the web pages at / and /docs from plain files, without a build step or other hosts."""
+"""Serves the web pages at / and /docs from files. They need no build step and no other host."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -32,7 +32,7 @@ EXAMPLES = {
 
 
 def example_for(image_shape: Sequence[int]) -> Path:
-    """Return an example file, an image or a clip, for a model with this input shape."""
+    """Return an example file for a model with this input shape: an image, or a clip."""
     if len(image_shape) == 4:
         return EXAMPLES["clips"][0]
     return EXAMPLES["grey" if image_shape[-1] == 1 else "colour"][0]
@@ -56,10 +56,10 @@ class _Files(StaticFiles):
 def add_pages(app: "FastAPI", max_pixels: int) -> None:
     """Add the pages at / and /docs, and their files under /page.
 
-    The page shrinks images of more than `max_pixels` before it sends them.
+    The page at / shrinks images of more than `max_pixels` before it sends them.
 
-    All addresses in the pages are relative. The address of Swagger UI contains its version, so that
-    browsers may cache it forever.
+    All addresses in the pages are relative. Swagger UI's address contains the version of Swagger
+    UI, so browsers may cache these files forever.
     """
     swagger = f"page/swagger-ui/{version('fastapi-swagger')}"
     text = (_FOLDER / "docs.html").read_text(encoding="utf-8").replace("{swagger}", swagger)
@@ -92,10 +92,11 @@ def add_pages(app: "FastAPI", max_pixels: int) -> None:
 
 
 def page_headers(images: str) -> dict[str, str]:
-    """Return the headers of a page that may show Convoy's files, and images from the source
+    """Return the headers of a page. The page may load Convoy's files, and images from the source
     `images`.
 
-    A page contains the versions of its files, so browsers must check whether the page has changed.
+    Browsers must check at each use whether a page has changed, because a page names the versions of
+    its files.
     """
     return {
         "cache-control": "no-cache",

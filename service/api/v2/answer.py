@@ -21,8 +21,7 @@ _HEAD_BYTES, _LINE_BYTES = 4096, 64
 
 
 class Output(NamedTuple):
-    """Holds one output of an answer: scores, labels if the request asks for labels, or
-    embeddings."""
+    """Holds one output of an answer: scores, or labels in their place, or embeddings."""
 
     name: str
     datatype: str
@@ -56,13 +55,13 @@ def bytes_of(asked: InferRequest, rows: Sequence[ScoreRow], pipeline: Pipeline) 
 
 
 def outputs_of(asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> Sequence[Output]:
-    """Return the outputs that a request asks for. Outputs for shared memory are also written there.
+    """Return the outputs that a request asks for. Write outputs to shared memory if the request
+    says so.
 
-    If a client sent its own tensor, binary scores may be NaN or infinite, as in Triton. Scores in
-    JSON may be NaN or infinite only if the client's tensor contains such numbers. In all other
-    cases, a score that is not finite raises an error: InvalidTensorError for a tensor,
-    EngineFailedError for an image. Also raises the errors of `embeddings_of` and
-    `RegionPart.write`.
+    Scores may be NaN or infinite only if the client sent its own tensor. In addition, the output
+    must be binary, as in Triton, or the tensor itself must contain such numbers. Otherwise, a score
+    that is not finite raises InvalidTensorError for a tensor, and EngineFailedError for an image.
+    Also raises the errors of `embeddings_of` and `RegionPart.write`.
     """
     unsure = [(number, row) for number, row in enumerate(rows, 1) if not row.is_known_finite]
     if unsure and not _may_be_any(asked, info):
@@ -100,8 +99,7 @@ def _output(wanted: WantedOutput, rows: Sequence[ScoreRow], info: ModelInfo) -> 
 
 
 def _may_be_any(asked: InferRequest, info: ModelInfo) -> bool:
-    """Return whether scores may be NaN or infinite. Only scores of a client's own tensor may:
-    binary scores always, and scores in JSON if the client's tensor contains such numbers."""
+    """Return whether scores may be NaN or infinite, as `outputs_of` describes."""
     own = asked.images
     if own is None or own.dtype != np.float32:
         return False
@@ -128,13 +126,13 @@ def _check_finite(row: ScoreRow, number: int, asked: InferRequest, info: ModelIn
 
 
 def _ranked_values(row: ScoreRow, info: ModelInfo) -> NDArray[np.floating]:
-    """Return the scores, one per class. For a yes/no model with one score, return both
+    """Return one value per class: the scores. A yes/no model has only one score; return both
     probabilities."""
     return row.scores if len(row.scores) > 1 else probabilities(row.scores, info.output)
 
 
 def _classification(values: NDArray[np.floating], k: int, labels: Sequence[str]) -> list[str]:
-    """Return "value:index:label" for the k largest values, as the classification extension
+    """Return the k largest values as texts "value:index:label", as the classification extension
     defines."""
     texts = []
     for index in largest(values.astype(np.float64), k).tolist():

@@ -1,6 +1,6 @@
 """Describes the server and its models, as defined by the V2 protocol and Triton's extensions.
 
-Each typed dictionary is followed by the function that fills it; FastAPI documents both.
+After each typed dictionary comes the function that fills it; FastAPI documents both.
 """
 
 from typing import Annotated, Any, NamedTuple, NotRequired
@@ -72,7 +72,7 @@ class ReadyAnswer(TypedDict):
 
 
 async def ready(models: Models) -> ReadyAnswer:
-    """Report that all models accept requests, apart from models that could not be opened."""
+    """Report that all models accept requests. Models that could not be opened do not count."""
     models.check_ready()
     return ReadyAnswer(ready=True)
 
@@ -138,7 +138,7 @@ class _Input(NamedTuple):
 
 
 def _own_input(info: ModelInfo) -> _Input:
-    """Return the input of the model's own file."""
+    """Return the input that the model's own file defines."""
     form = "pixels, 0 to 255," if info.tensor_type == "UINT8" else "normalised"
     laid_out = f"FORMAT_{info.layout.name}" if not info.of_clips else "FORMAT_NONE"
     content = f"{form} as the model expects"
@@ -153,15 +153,15 @@ def _pixels(info: ModelInfo) -> _Input:
 
 
 def _inputs(info: ModelInfo, *, every: bool) -> list[_Input]:
-    """Return the input of the model's own file, as Triton lists it. With `every`, also return the
-    inputs that a request may use instead."""
+    """Return the input that the model's own file defines, as Triton does. With `every`, also return
+    the pixels, which a request may send instead."""
     if not info.tensor:
         return [_pixels(info)]
     return [_own_input(info), _pixels(info)] if every else [_own_input(info)]
 
 
 def _outputs(pipeline: Pipeline, *, every: bool) -> dict[str, int]:
-    """Return the names of the outputs, each with the length of one image's row."""
+    """Return a mapping from the name of each output to the number of values per image."""
     info = pipeline.info
     sizes = {info.scores: pipeline.runner.classes}
     if every and isinstance(info.embedding, Inner):
@@ -211,8 +211,8 @@ async def model_metadata(pipeline: Asked, every: Every = False) -> ModelMetadata
 
 
 async def model_config(pipeline: Asked, every: Every = False) -> dict[str, Any]:
-    """Return the applicable parts of a model's Triton configuration; `dims` do not include the
-    batch."""
+    """Return the parts of a model's Triton configuration that apply to Convoy; `dims` do not
+    include the batch axis."""
     info, runner = pipeline.info, pipeline.runner
     inputs = _inputs(info, every=every)
     kind = "KIND_CPU" if runner.device.startswith("cpu") else "KIND_GPU"
@@ -263,7 +263,7 @@ class IndexEntry(TypedDict):
 
 
 def index_entry(pipeline: Pipeline) -> IndexEntry:
-    """Return a model's entry in the repository's index."""
+    """Return the entry of an open model in the repository's index."""
     info, state = pipeline.info, pipeline.runner.state
     reason = pipeline.runner.failure or state.value
     if state is State.READY:
@@ -290,7 +290,7 @@ def index_of(models: Repository, *, only_ready: bool) -> list[IndexEntry]:
 
 
 class InferenceStatistics(TypedDict):
-    """Counts requests, and the time that each of their phases took."""
+    """Counts requests, and the time that each phase of the requests took."""
 
     success: Duration
     fail: Duration

@@ -135,9 +135,8 @@ class InferTensor(TypedDict, total=False):
 
 
 class InferAnswer(TypedDict, total=False):
-    """The scores of n images, [n, classes], or their labels if the request asks for labels, or
-    their embeddings, [n, size].
-    """
+    """The requested outputs for n images: scores or labels, [n, classes], or embeddings, [n,
+    size]."""
 
     id: str
     model_name: str
@@ -163,8 +162,8 @@ def format_answer(
 
 
 def _tensor(output: Output, binary: list[bytes], lists: list[list[bytes]]) -> InferTensor:
-    """Return an output's JSON without its elements. Add the elements to `binary` if they follow the
-    JSON, otherwise to `lists`."""
+    """Return the JSON of an output, without the output's elements. Add the elements to `binary` if
+    they will follow the JSON, otherwise to `lists`."""
     tensor = InferTensor(name=output.name, datatype=output.datatype, shape=output.shape)
     if output.written:
         tensor["parameters"] = dict(output.written)

@@ -8,12 +8,13 @@ A request has one input: `image`, or the model's own input under its name in the
                                        that; also FP16, or UINT8 without normalisation, if the
                                        model's file has that type
 
-A request may name one or both outputs: the scores, under their name in the model's file, and
-`embedding`, FP32 [n, size]. A request that names no output gets the scores.
+The outputs are the scores, under their name in the model's file, and `embedding`, FP32 [n, size],
+if the model has one. A request may name one or both. A request that names no output gets the
+scores.
 
-The structures below are the only description of a request. msgspec uses them to parse JSON and to
-convert the fields of a protobuf message, and the OpenAPI document shows their schema. A tensor's
-elements are not part of the structures: they are read after its shape has been checked.
+The structures below describe a request. msgspec parses JSON into them, and also converts the fields
+of a protobuf message. The OpenAPI document shows their schema. The structures do not contain the
+elements of a tensor: these are read after the shape of the tensor has been checked.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -127,7 +128,7 @@ _Tensor = TypeVar("_Tensor", InputTensor, OutputTensor)
 
 
 class InferenceJson(msgspec.Struct):
-    """Holds an inference request, without the elements of tensors outside the JSON."""
+    """Holds an inference request, without the elements of binary tensors."""
 
     inputs: list[InputTensor]
     outputs: list[OutputTensor] | None = None
@@ -140,7 +141,7 @@ class InferenceJson(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class WantedOutput:
-    """Describes an output that a request asks for, and its form."""
+    """Describes an output that a request asks for, and the form of the output."""
 
     name: str
     binary: bool = False  # as a binary tensor
@@ -150,7 +151,7 @@ class WantedOutput:
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """Holds n images, encoded or decoded, and the outputs that the request asks for."""
+    """Holds n images, as files or as arrays, and the outputs that the request asks for."""
 
     files: list[bytes]  # n of them; empty if there are images
     images: Numbers | None  # n pixels or tensors
@@ -166,13 +167,13 @@ class InferRequest:
         return self.copied > 0 or any(output.shared is not None for output in self.outputs)
 
     def inner(self, info: ModelInfo) -> Sequence[str]:
-        """Return the names of the values inside the network that the request asks for."""
+        """Return the names of the values inside the network that the request's outputs need."""
         wants = any(output.name != info.scores for output in self.outputs)
         return [embedding(info).name] if wants else ()
 
 
 class Elements(Protocol):
-    """Reads a tensor's elements in the encoding in which they arrived."""
+    """Reads the elements of a tensor from JSON or from bytes."""
 
     written: ClassVar[bool]  # in decimals, of which none is NaN or meant to be infinite
 
@@ -191,8 +192,8 @@ def understand(
     max_images: int,
     regions: Regions | None = None,
 ) -> InferRequest:
-    """Return a request with its images. `elements` returns the input's elements; it is not called
-    if they are in one of the `regions` of shared memory.
+    """Return a request with its images. If a tensor is in one of the `regions` of shared memory,
+    its elements are read there. Otherwise `elements` returns a reader of the elements.
 
     Raises BadRequestError if the request is invalid, and TooManyImagesError for more than
     `max_images`.
@@ -357,12 +358,12 @@ def _shapes(tensor: InputTensor, info: ModelInfo) -> Sequence[tuple[int, ...]]:
 
 
 def _own_kinds(info: ModelInfo) -> str:
-    """Return a phrase about the types that the model's own input accepts, for an error message."""
+    """Return the datatypes that the model's own input accepts, as a phrase for an error message."""
     if info.tensor_type == "UINT8":
         return "UINT8 or FP32, pixels from 0 to 255,"
     return "FP32" if info.tensor_type == "FP32" else f"{info.tensor_type} or FP32"
 
 
 def in_engine_order(pixels: NDArray[np.uint8], info: ModelInfo) -> NDArray[np.uint8]:
-    """Return RGB pixels in the engine's channel order, as a view of the same memory."""
+    """Return RGB pixels in the engine's order of channels, as a view of the same memory."""
     return pixels[..., ::-1] if info.channels is ChannelOrder.BGR else pixels

@@ -1,13 +1,13 @@
 """Reads a request's JSON of any length without blocking other threads.
 
-A parser in C holds the interpreter's lock until it returns. So JSON with more objects or strings
-than any request needs is refused first. Then `data`, the only part that may be long, is cut out and
-read in pieces:
+A parser in C holds the interpreter's lock until it returns. Therefore only short JSON is passed to
+the parser. JSON with more objects or strings than a request needs is refused. The lists `data`, the
+only parts that may be long, are cut out and read in pieces:
 
     text ── objects and strings counted ── cut ─┬─ short JSON with [0], [1], ... for `data`: parsed
                                                 └─ lists: spans of the text, read by `tensors`
 
-Searches for a byte may hold the lock: a search takes less than a millisecond for 8 MB.
+A search for a byte may hold the lock, because it takes less than a millisecond for 8 MB.
 """
 
 import re
@@ -72,11 +72,11 @@ def has_more(text: bytes, byte: bytes, end: int, limit: int) -> bool:
 
 
 def cut(text: bytes, end: int) -> tuple[bytes, Sequence[Span]]:
-    """Replace each list `data` in the JSON by `[0]`, `[1]` and so on. Return the shortened JSON,
+    """Replace the lists `data` in the JSON by `[0]`, `[1]` and so on. Return the shortened JSON,
     and the lists.
 
     The contents of the lists are not checked. Raises BadRequestError if the text is not JSON, and
-    PayloadTooLargeError if the rest is too long.
+    PayloadTooLargeError if the shortened JSON is too long.
     """
     kept: list[bytes] = []
     lists: list[Span] = []
@@ -98,7 +98,8 @@ def cut(text: bytes, end: int) -> tuple[bytes, Sequence[Span]]:
 
 
 def string_end(text: bytes, start: int, end: int) -> int:
-    """Return the position of the quote that ends the string whose first character is at `start`."""
+    """Return the position of the quote that ends a string; `start` is the position after the first
+    quote."""
     quote = start
     while (quote := text.find(b'"', quote, end)) >= 0:
         before = text[max(start, quote - _NEAR) : quote]
@@ -112,8 +113,8 @@ def string_end(text: bytes, start: int, end: int) -> int:
 
 
 def _list_end(text: bytes, start: int, end: int) -> int:
-    """Return the end of a list of lists, numbers and strings: the last bracket before the next
-    key."""
+    """Return the position after a list of lists, numbers and strings that begins at `start`. The
+    list ends with the last bracket before the next key."""
     position = start
     while True:
         quote = text.find(b'"', position, end)

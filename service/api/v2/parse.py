@@ -5,8 +5,8 @@
     body = tensor, or one file           Inference-Header-Content-Length: 0
 
 In JSON, files are base64. Binary tensors are little-endian; a 4-byte length precedes each element
-of a BYTES tensor. A tensor's `data` remains text until its shape has been checked. If the JSON is
-long, `data` is cut out before msgspec parses the JSON.
+of a BYTES tensor. A tensor's `data` remains text until the tensor's shape has been checked. If the
+JSON is long, `data` is cut out before msgspec parses the JSON.
 """
 
 import math
@@ -121,9 +121,9 @@ def parse_request(
     """Return the request in a body. `header_length` is the length of the JSON, or None if the
     client sent no Inference-Header-Content-Length.
 
-    The images may be a view of `body`. The time is proportional to the body's length. Raises
-    BadRequestError if the body is invalid, and PayloadTooLargeError for too much JSON or more than
-    `max_images`.
+    The images may be a view of `body`. Parsing takes time in proportion to the body's length.
+    Raises BadRequestError if the body is invalid, TooManyImagesError for more than `max_images`
+    images, and PayloadTooLargeError if the JSON is too long.
     """
     if header_length == 0:
         return _parse_raw(body, info)
@@ -156,11 +156,11 @@ def parse_request(
 
 
 def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
-    """Return the request for a body that is one image without JSON. The answer is binary, as in
+    """Return the request for a body without JSON, which is one image. The answer is binary, as in
     Triton.
 
-    A file is recognised by its first bytes. Other bodies are recognised by their length: as the
-    model's own input, as in Triton, or as pixels.
+    The first bytes show whether the body is a file. If not, the body's length shows whether it is a
+    tensor for the model's own input, as in Triton, or pixels.
     """
     outputs = [WantedOutput(info.scores, binary=True)]
     if ImageFormat.of(body) is not None:
@@ -187,8 +187,8 @@ def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
 def _read_head(
     body: bytes, end: int, max_images: int
 ) -> tuple[InferenceJson, Sequence[Span] | None]:
-    """Return the JSON up to `end`. The `data` lists are returned separately if the JSON is too long
-    to parse whole, or if it contains NaN, which a JSON parser refuses."""
+    """Return the JSON up to `end`, parsed. In two cases, the `data` lists are cut out and returned
+    as texts: if the JSON is long, or if it contains NaN, which the parser refuses."""
     check_counts(body, end, max_images)
     if end <= PIECE and NAN not in body[:end]:
         return read_json(_decode, body[:end]), None
@@ -197,7 +197,7 @@ def _read_head(
 
 
 def _elements(tensor: InputTensor, lists: Sequence[Span] | None, binary: memoryview) -> Elements:
-    """Return a reader of a tensor's elements, which are in the JSON or in the bytes after the
+    """Return a reader of a tensor's elements. The elements are in the JSON, or they follow the
     JSON."""
     size = tensor.parameters and tensor.parameters.binary_data_size
     if size is None:

@@ -1,8 +1,8 @@
-"""Answers requests of Triton's clients that Convoy does not support, with a reason or a fixed
-answer.
+"""Answers the requests of Triton's clients that Convoy does not support: with a reason, or with a
+fixed answer.
 
-Logging and tracing are configured when the server starts, and the server does not map GPU memory of
-clients. The OpenAPI document omits these routes.
+Logging and tracing are configured when the server starts, and the server does not map the GPU
+memory of clients. The OpenAPI document omits these routes.
 """
 
 from fastapi import APIRouter
@@ -66,5 +66,5 @@ async def model_trace(_: Asked) -> Response:
 
 @router.get("/v2/cudasharedmemory/region/{region}/status")
 async def region_status(region: str) -> Response:
-    """Answer that no region of shared memory exists."""
+    """Answer that there is no such region of shared memory on a GPU."""
     raise ModelNotFoundError(NO_REGION.format(region))

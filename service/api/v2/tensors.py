@@ -1,9 +1,9 @@
 """Reads the elements of tensors, which are numbers or files, from JSON or from bytes.
 
-Nested lists of numbers never become Python lists. A JSON array without its digits is a skeleton of
-brackets and commas, which is compared with the skeleton for the shape. A JSON array without its
-brackets is one flat list. Arrays are read piece by piece, so that no call holds the interpreter's
-lock for long.
+Nested lists of numbers in JSON are not parsed as nested lists. First, the numbers are deleted from
+the text, and the remaining brackets and commas are compared with the brackets and commas that the
+shape requires. Then the brackets are deleted, and the numbers are parsed as one flat list. All of
+this is done piece by piece, so that no call holds the interpreter's lock for long.
 """
 
 import json
@@ -83,12 +83,12 @@ class BinaryElements:
 
 
 def numbers_in_json(data: Span, shape: Sequence[int], kind: type[np.generic]) -> Any:
-    """Return the numbers in a JSON array as uint8 or float32; numbers that are too large become
-    infinite.
+    """Return the numbers in a JSON array as uint8 or float32. Numbers that are too large for
+    float32 become infinite.
 
-    The array may be flat, nested like `shape`, or nested less deeply with the last axes flattened;
-    the first axis may be absent if it is 1. Raises BadRequestError for any other structure, a wrong
-    number of elements, or elements that are not numbers.
+    The array may be flat or nested like `shape`. The last axes may be flattened, and the first axis
+    may be left out if it is 1. Raises BadRequestError for any other structure, for a wrong number
+    of elements, and for elements that are not numbers.
     """
     whole = kind is np.uint8
     wrong = f"`data` must be {'whole numbers from 0 to 255' if whole else 'numbers'}"
@@ -120,8 +120,8 @@ def _numbers(flat: bytes, kind: type[np.generic]) -> Numbers:
 
 
 def _skeleton(data: Span, of_numbers: bytes, wrong: str) -> bytearray:
-    """Return the brackets and commas of an array. Raises BadRequestError with the message `wrong`
-    if the array has anything other than numbers."""
+    """Return only the brackets and commas of an array. Raises BadRequestError with the message
+    `wrong` if an element is not a number."""
     skeleton = bytearray()  # grows in pieces: joining them at the end would take 2 ms
     last = b""
     for start in range(data.start, data.end, PIECE):
@@ -139,8 +139,8 @@ def _skeleton(data: Span, of_numbers: bytes, wrong: str) -> bytearray:
 
 
 def _elements(skeleton: bytearray, data: Span, wrong: str) -> int:
-    """Return how many numbers the array has, assuming that brackets and commas separate them
-    correctly."""
+    """Return the number of elements of an array whose numbers are correctly separated by brackets
+    and commas."""
     commas = sum(skeleton.count(b",", at, at + PIECE) for at in range(0, len(skeleton), PIECE))
     if commas:
         return commas + 1
@@ -148,8 +148,8 @@ def _elements(skeleton: bytearray, data: Span, wrong: str) -> int:
 
 
 def _flat(data: Span, wrong: str) -> Iterator[bytes]:
-    """Yield pieces of the array as flat JSON arrays. Raises BadRequestError if a number is too
-    long."""
+    """Yield the numbers of the array in pieces, each a flat JSON array. Raises BadRequestError if a
+    number is too long."""
     text, position, end = data
     while position < end:
         stop = end if end - position <= PIECE else text.rfind(b",", position, position + PIECE)
@@ -162,8 +162,8 @@ def _flat(data: Span, wrong: str) -> Iterator[bytes]:
 def numbers_in_binary(
     data: bytes | memoryview, shape: Sequence[int], kind: type[np.generic]
 ) -> Any:
-    """Return little-endian numbers: uint8 as a view, other types as a copy because they may be
-    unaligned."""
+    """Return the little-endian numbers in the bytes. uint8 numbers are a view. Numbers of other
+    types are a copy, because the bytes may be unaligned."""
     stored = np.dtype(kind).newbyteorder("<")
     check_size(-(-len(data) // stored.itemsize), prod(shape))
     # NumPy lets other threads run while it copies.
@@ -189,10 +189,10 @@ def files_in_json(data: Span, n: int) -> list[bytes]:
 
 
 def _is_list_of(strings: int, outside: Sequence[Span]) -> bool:
-    """Return whether the JSON is a list of `strings` strings, or of `strings` lists with one string
-    each.
+    """Return whether the JSON is a list of this number of strings, or a list of lists with one
+    string each.
 
-    `outside` is the text before, between and after the strings.
+    `outside` has the text before, between and after the strings.
     """
     if any(end - start > PIECE for _, start, end in outside):
         return False
@@ -235,7 +235,7 @@ def decode_base64(base64: Span) -> bytes:
 
 
 def files_in_binary(data: memoryview, n: int, name: str) -> list[bytes]:
-    """Return the n files, each preceded by its length in four bytes."""
+    """Return n files. In the bytes, the length of each file precedes the file, in four bytes."""
     files = []
     end = 0
     for number in range(1, n + 1):
@@ -272,7 +272,7 @@ def check_size(got: int, expected: int) -> None:
 
 
 def _is_nested_as(skeleton: bytearray, shape: Sequence[int]) -> bool:
-    """Return whether the brackets and commas form lists that are nested like `shape`."""
+    """Return whether the brackets and commas are those of lists that are nested like `shape`."""
     first = skeleton[: len(shape) + 1]
     depth = len(first) - len(first.lstrip(b"["))
     if depth > len(shape):
@@ -284,10 +284,10 @@ def _is_nested_as(skeleton: bytearray, shape: Sequence[int]) -> bool:
 
 
 def _list_of(element: bytearray, count: int) -> bytearray:
-    """Return the brackets and commas of a list of `count` equal elements.
+    """Return the brackets and commas of a list of `count` elements that each have this text.
 
-    The text is created in pieces, so that other threads can run between them: for millions of
-    elements it would take 6 ms at once.
+    The text is created in pieces, so that other threads can run meanwhile. For millions of
+    elements, one piece would take 6 ms.
     """
     text = bytearray(b"[")
     text += element
