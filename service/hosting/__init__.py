@@ -1,1 +1,1 @@
-"""Hosts models by name, from the bytes of images to scores."""
+"""Hosts models by name: from the bytes of images to scores."""

@@ -1,9 +1,9 @@
 """Limits how many images, and how many bytes of bodies, are in progress at once; used from one
 event loop.
 
-If a limit is reached, the client with the most in progress gives way: its next request is refused,
-and its newest requests are refused to make room for a client that has less. So a client that floods
-the server fills only its own share of the queue.
+If a limit is reached, the client with the most in progress gives way. Its next request is refused.
+Its newest requests in progress are also refused if a client with less in progress needs the room.
+So a client that floods the server fills only its own share of the queue.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ _ANSWERS = 4
 
 @dataclass(eq=False, slots=True)
 class ByteRoom:
-    """Counts the bytes of all bodies that are being read or decoded, and of all answers that are
-    being created or sent, over all models."""
+    """Counts bytes of all models: of the bodies that are being read or decoded, and of the answers
+    that are being created or sent."""
 
     max_bytes: int
     taken: int = 0
@@ -39,7 +39,8 @@ class ByteRoom:
         self._most = max(self._most, self.taken)
 
     def most_taken(self) -> int:
-        """Return the most bytes that were taken at once since the last call."""
+        """Return the largest number of bytes that were taken at the same time since the last
+        call."""
         most, self._most = self._most, self.taken
         return most
 
@@ -53,8 +54,8 @@ class ByteRoom:
 
     @property
     def max_answer(self) -> int:
-        """Return the most bytes that one answer may have, so that answers to several clients
-        fit."""
+        """Return the most bytes that one answer may have, so that several answers fit at the same
+        time."""
         return self.max_bytes // _ANSWERS
 
 
@@ -80,14 +81,14 @@ class Admission:
 
 
 class Held:
-    """Holds bytes of a `ByteRoom` for a client until `release`."""
+    """Reserves bytes of a `ByteRoom` for a client, until `release`."""
 
     __slots__ = ("_bytes", "_on_given_way", "_room", "client")
 
     def __init__(
         self, room: ByteRoom, client: Client, on_given_way: Callable[[ServiceError], None]
     ) -> None:
-        """Take `on_given_way`, which is called with the reason if this object gives way to another
+        """`on_given_way` is called with an error if this object is released in favour of another
         client."""
         self._room = room
         self.client = client
@@ -141,7 +142,7 @@ class Held:
         return 1.0
 
     def _let_in(self, lacking: int, count: int) -> None:
-        """Make other requests give way until `count` bytes fit. Raises QueueFullError if that is
+        """Refuse other requests until `count` bytes fit. Raises QueueFullError if that is
         impossible."""
         room = self._room
         amounts = {held: held._bytes for held in room.inside if held._bytes}
@@ -162,7 +163,7 @@ class Held:
 
 
 class Reservation(Held):
-    """Holds one request's share of an `Admission` until `release`."""
+    """Counts a request with its images and bytes against the limits, until `release`."""
 
     __slots__ = ("_admission", "_images")
 
@@ -172,8 +173,8 @@ class Reservation(Held):
         client: Client = ANYONE,
         on_given_way: Callable[[ServiceError], None] = lambda _: None,
     ) -> None:
-        """Count the request. `on_given_way` is called with the reason if the request is refused to
-        make room for another client."""
+        """Count the request. `on_given_way` is called with an error if the request is refused later
+        in favour of another client."""
         super().__init__(admission.room, client, on_given_way)
         self._admission = admission
         self._images = 0
@@ -212,8 +213,8 @@ class Reservation(Held):
         return self._admission.expected_wait_s()
 
     def _images_giving_way(self, images: int) -> Sequence[Held]:
-        """Return the requests to refuse so that these images have room. Raises QueueFullError if
-        that is impossible."""
+        """Return the requests to refuse so that these images fit. Raises QueueFullError if that is
+        impossible."""
         admission = self._admission
         lacking = admission.images + images - admission.max_images
         if lacking <= 0:
@@ -241,12 +242,12 @@ class Reservation(Held):
 def _giving_way(
     lacking: int, asking: Held, count: int, amounts: Mapping[Any, int]
 ) -> Sequence[Held] | None:
-    """Return the requests to refuse to make room for a request of size `count`, or None if that is
-    impossible. `lacking` is how much is not free yet.
+    """Return the requests to refuse so that a request of size `count` fits, or None if that is
+    impossible. `lacking` is the size that must become free.
 
-    Each refused request is the newest request of the client that holds the most relative to its
-    weight. This client must hold more than the asking client would hold. `amounts` is in the order
-    in which the requests arrived.
+    Again and again, the client that holds the most per weight loses its newest request. This client
+    must hold more than the asking client would hold afterwards. `amounts` has the size of each
+    request, in the order of arrival.
     """
     held: dict[str, float] = {}
     newest: dict[str, list[tuple[Held, int]]] = {}

@@ -1,4 +1,4 @@
-"""Finds models by name in a catalogue, and the files that `pull` has downloaded.
+"""Finds models by name in a catalogue, and downloads them with `pull`.
 
     name ─ catalogue.toml, --catalogue ─ Entry ─ download ─ PULLED/NAME/model.onnx
 
@@ -83,8 +83,8 @@ def find_entry(name: str, entries: Mapping[str, Entry]) -> Entry:
 
 
 def near_names(name: str, names: Iterable[str]) -> str:
-    """Return a question that suggests names similar to `name`, which is not in `names`. Return a
-    list of all names if none is similar.
+    """Return the end of an error message about the unknown name `name`: a question that suggests
+    similar names, or a list of all names.
 
     Names that begin with `name` are similar. If there are none, the name with the closest spelling
     is similar.

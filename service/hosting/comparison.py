@@ -18,9 +18,9 @@ def compare(
 ) -> Comparison:
     """Compare the answers of two versions to the same images.
 
-    Classes are matched in two ways: by their numbers, because labels may have been corrected, and
-    by their labels, because classes may be in another order. The match with more agreement counts.
-    Scores that are not finite agree with nothing.
+    Classes are matched in two ways: by number, because labels may have been corrected, and by
+    label, because classes may have another order. The match with more agreement counts. A score
+    that is not finite never agrees.
     """
     if not after:
         return Comparison()
@@ -35,8 +35,8 @@ def compare(
 
 
 def relabelled(old: ModelInfo, new: ModelInfo) -> str:
-    """Return a phrase about the classes of a new version whose labels changed; empty if no label
-    changed."""
+    """Return a phrase about the classes whose labels have changed in a new version. It is empty if
+    no label has changed."""
     pairs = list(zip(old.labels, new.labels, strict=False))
     changed = [f"{after!r} instead of {before!r}" for before, after in pairs if before != after]
     if not changed and len(old.labels) == len(new.labels):
@@ -56,8 +56,8 @@ def _compare(
     olds: NDArray[np.intp],
     news: NDArray[np.intp],
 ) -> Comparison:
-    """Compare answers. `olds` and `news` have the column of each class; a class has the same column
-    in both versions."""
+    """Compare the answers. `olds` and `news` give each class of the old and the new version a
+    column. Matching classes have the same column."""
     count = int(max(olds.max(), news.max())) + 1
     same, largest = 0, 0.0
     for first, second in zip(before, after, strict=True):
@@ -74,7 +74,7 @@ def _compare(
 
 
 def _columns(info: ModelInfo, classes: int, columns: dict[str, int]) -> NDArray[np.intp]:
-    """Return the column of each class, which `columns` has by label. Add new columns for labels
-    that are not in `columns`."""
+    """Return a column for each class of a model. `columns` maps labels to columns; new labels are
+    added."""
     names = [*info.labels[:classes], *map(str, range(len(info.labels), classes))]
     return np.array([columns.setdefault(name, len(columns)) for name in names])

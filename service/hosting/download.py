@@ -2,7 +2,7 @@
 
     Source ─ fetch ─ TARGET.SUM.part ─ size and sum ─ TARGET
 
-A file is moved to its place only once its size and checksum are right; an incomplete download is
+A file is moved to its place only once its size and checksum are right. An incomplete download is
 resumed. Redirects from https are followed only to https, and no token is sent to another server.
 """
 
@@ -73,8 +73,8 @@ def fetch(
     progress: Callable[[int], None],
     before: Callable[[], None] = lambda: None,
 ) -> None:
-    """Download a file to `target` unless it exists there; `progress` is called with the number of
-    bytes so far.
+    """Download a file to `target`, unless it is there already. `progress` is called with the number
+    of bytes so far.
 
     `before` is called once the file is complete, before it is moved to `target`. Raises
     DownloadError if the server does not send the file, and NotDownloadedError if it sends another
@@ -93,8 +93,8 @@ def fetch(
 
 
 def _is_at(path: Path, file: BinaryIO) -> bool:
-    """Return whether an open file still has this path; another process may rename or remove the
-    file."""
+    """Return whether an open file is still at this path; another process may have moved or removed
+    it."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:
@@ -134,7 +134,7 @@ def read(url: str, most: int, token: str = "") -> bytes:
 
 
 def _try(download: Callable[[], _Got]) -> _Got:
-    """Return the result of `download`, which is tried several times. Raises DownloadError."""
+    """Call `download`, several times if it fails, and return its result. Raises DownloadError."""
     for number in range(_TRIES):
         try:
             return download()
@@ -152,14 +152,14 @@ def _try(download: Callable[[], _Got]) -> _Got:
 
 
 def _pause(error: Exception, number: int) -> float:
-    """Return the seconds to wait before the next try, at least as many as the server asks for."""
+    """Return the seconds until the next try. A server may ask for a longer pause."""
     pause: float = _PAUSE_S * 2**number
     asked = error.headers.get("retry-after", "") if isinstance(error, HTTPError) else ""
     return max(pause, int(asked)) if asked.isdecimal() else pause
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason for a network error, without urllib's brackets."""
+    """Return the reason for a network error, without the brackets that urllib puts around it."""
     if isinstance(error, HTTPError):
         asked = error.headers.get("retry-after", "")
         later = f" and asks to wait {asked} s" if asked.isdecimal() else ""
@@ -169,8 +169,8 @@ def _reason(error: Exception) -> str:
 
 
 class _Redirects(HTTPRedirectHandler):
-    """Follows redirects from https only to https, and from http to https or http, but not to ftp,
-    which urllib would follow. Only the first server gets the token."""
+    """Follows a redirect from https only to https, and a redirect from http only to https or http.
+    urllib would also follow redirects to ftp. Only the first server gets the token."""
 
     @override
     def redirect_request(
@@ -231,7 +231,7 @@ def _append(source: Source, file: BinaryIO, progress: Callable[[int], None]) -> 
 
 
 def _sum(path: Path, source: Source) -> str:
-    """Return a file's checksum, with the algorithm of the source's checksum."""
+    """Return a file's checksum, computed with the algorithm of `source.sum`."""
     with path.open("rb") as file:
         if len(source.sum) == hashlib.sha256().digest_size * 2:
             return hashlib.file_digest(file, "sha256").hexdigest()

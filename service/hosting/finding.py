@@ -75,7 +75,7 @@ Stamp = Sequence[tuple[str, int, int, int]]
 
 @dataclass(frozen=True)
 class ModelFile:
-    """Locates a model to serve. A missing file is reported only when the model is opened."""
+    """Says where a model to serve is. A missing file is reported only when the model is opened."""
 
     name: str
     version: str
@@ -86,8 +86,8 @@ class ModelFile:
 
 
 def check_models(settings: Settings, expectations: Sequence[str] | None) -> "list[ModelFile]":
-    """Return the models that the settings name. Raises SettingsError in the same cases as
-    `open_models`."""
+    """Return the models that the settings name. Raises SettingsError if the default model is not
+    among them, or if a flag needs a single model and there are several."""
     files = find_models(settings)
     names = [file.name for file in files]
     if settings.default_model not in (None, *names):
@@ -108,10 +108,10 @@ def find_models(settings: Settings) -> list[ModelFile]:
     """Return the models that the settings name: one file, or each folder in a folder, sorted by
     name.
 
-    With the setting `beside` the only model is returned twice. Raises ModelFileError if there is no
-    model or if a name cannot be part of a URL. In a folder of several models, a subfolder with an
-    invalid name raises ModelFileError if `strict` is set; otherwise it is only logged. Raises
-    SettingsError if a flag needs a single model and there are several.
+    With the setting `beside`, the only model is returned twice. Raises ModelFileError if there is
+    no model, or if a name cannot be part of a URL. If the name of one of several models cannot be
+    part of a URL, this is only logged, unless `strict` is set. Raises SettingsError if a flag needs
+    a single model and there are several.
     """
     found = _find_models(settings)
     if (name := settings.model_name) is not None:
@@ -133,7 +133,8 @@ def _single(found: list[ModelFile], flag: str) -> ModelFile:
 
 
 def _beside(file: ModelFile, assignment: str) -> ModelFile:
-    """Return the same model with another name and a changed key; `assignment` is KEY=VALUE."""
+    """Return the model under another name, with one key of model.toml changed; `assignment` is
+    KEY=VALUE."""
     overrides = parse_assignments([assignment], "--beside")
     value = re.sub(r"[^\w.-]+", "-", assignment.partition("=")[2], flags=re.ASCII)
     return replace(file, name=f"{file.name}-{value.strip('-')}", overrides=overrides)
@@ -186,8 +187,8 @@ def _find_models(settings: Settings) -> list[ModelFile]:
 
 
 def _folder_name(folder: Path, settings: Settings) -> str:
-    """Return a folder's name. Raises ModelFileError if the name is not valid for a model and the
-    settings give no other name."""
+    """Return a folder's name. Raises ModelFileError if a model cannot have this name, unless the
+    settings give another name."""
     folder = folder.resolve()
     if settings.model_name is None:
         check_name(folder.name, folder)
@@ -207,16 +208,15 @@ def find_model(settings: Settings) -> ModelFile:
 
 
 def image_reader(settings: Settings) -> Callable[[Path, Preprocessing], Pixels]:
-    """Return a function that reads the file of an image or clip, and decodes it with a model's
-    preprocessing.
-    """
+    """Return a function that reads an image or clip from a file, and decodes it with a model's
+    preprocessing."""
     limits = _limits(settings)
     return lambda file, meaning: _preparing(meaning)(file.read_bytes(), meaning, limits).run()
 
 
 def decoder(meaning: Preprocessing, settings: Settings) -> Callable[[Any], Decoding]:
-    """Return a function that prepares the file of an image or clip. Decoding the prepared file
-    gives the input of a model with this preprocessing."""
+    """Return a function that prepares the file of an image or clip for decoding. The decoded file
+    is the input of a model with this preprocessing."""
     return partial(
         _preparing(meaning),
         preprocessing=meaning,
@@ -259,8 +259,8 @@ def _model_file(settings: Settings) -> Path:
 
 
 def _highest(place: Path) -> ModelFile:
-    """Return the model file directly in a folder, or the file of the version with the highest
-    number."""
+    """Return the model file directly in a folder. If there is none, return the file of the version
+    with the highest number."""
     versions = [int(p.name) for p in place.iterdir() if p.name.isdecimal() and p.is_dir()]
     version = str(max(versions, default=1))
     try:

@@ -1,10 +1,11 @@
-"""Creates objects in a forked copy of this process, which ends afterwards.
+"""Creates objects in a forked copy of this process. The copy ends afterwards.
 
     this process ── fork ─┬─ continues, and receives the items later ─────────── items
                           └─ creates the items; sends items, log records, an error or the end
 
-The copy's memory is freed when the copy ends, and modules that only the copy needs are never
-imported here. The copy starts at once, because it has all modules that this process has imported.
+The copy's memory is freed when the copy ends. Modules that only the copy needs are never imported
+in this process. The copy starts at once, because it begins with the imported modules of this
+process.
 """
 
 import ctypes
@@ -46,10 +47,10 @@ def forked(
     """Begin to create picklable items in a copy of this process, and return an iterator over the
     items.
 
-    The iterator raises the errors of `make`, and `lost(how)` if the copy ended too early, with
-    `how` such as "was ended by signal 9". After the first item, the copy may take `bound_s` seconds
-    per item; 0 means no limit. Closing the iterator ends the copy. Call this while the process has
-    no other threads, because the copy would lack them.
+    The iterator raises the errors of `make`. If the copy ends too early, the iterator raises
+    `lost(how)`, with `how` such as "was ended by signal 9". After the first item, the copy may take
+    `bound_s` seconds per item; 0 means no limit. Closing the iterator ends the copy. Call this
+    while the process has no other threads, because the copy would lack them.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # else the copy would write it, too
@@ -136,7 +137,7 @@ def _received(
 
 
 def _next(pipe: IO[bytes]) -> list[Any] | None:
-    """Return the next message and its kind, or None if the copy has ended."""
+    """Return a list of the next message's kind and content, or None if the copy has ended."""
     try:
         return pickle.load(pipe)  # type: ignore[no-any-return]  # noqa: S301  (of this program)
     except (EOFError, pickle.UnpicklingError):  # nothing, or cut off

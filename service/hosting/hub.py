@@ -3,8 +3,8 @@
     hf://org/name@revision ─ commit, list of files ─ the model, its weights, its descriptions
                              CACHE/org/name/COMMIT.json               CACHE/org/name/COMMIT/...
 
-A commit never changes, so a downloaded commit needs no network. A branch or a tag is looked up
-every time; if the hub cannot be reached, its last known commit is used.
+A commit never changes, so a downloaded commit needs no network. The commit of a branch or tag is
+looked up every time. If the hub cannot be reached, the last commit that was looked up is used.
 """
 
 import logging
@@ -62,9 +62,10 @@ class Address:
 
 
 def parse_address(path: PurePath) -> Address | None:
-    """Return the hub address that was given as a path, or None for an ordinary path.
+    """Return the hub address that a path contains, or None for an ordinary path.
 
-    A Path object has lost one slash of `hf://`. Raises ModelFileError for an incomplete address.
+    `path` begins with `hf:/`, because Path merges the slashes of `hf://`. Raises ModelFileError for
+    an incomplete address.
     """
     if path.parts[:1] != (_SCHEME,):
         return None
@@ -111,8 +112,8 @@ class _Listing(msgspec.Struct):
 
 
 def pull(address: Address, access: HubAccess, show: Show, cache: Path = CACHE) -> Path:
-    """Return a model's file, after downloading the model, its weights and its descriptions if they
-    are missing.
+    """Return a model's file. Download the model, its weights and its descriptions if they are
+    missing.
 
     Raises ModelFileError if there is no model or several, or if a file name leads outside the
     folder. Raises NotDownloadedError if the repository or a file cannot be downloaded, or differs
@@ -147,7 +148,8 @@ def pull(address: Address, access: HubAccess, show: Show, cache: Path = CACHE) -
 
 
 def _listing(address: Address, access: HubAccess, home: Path) -> _Listing:
-    """Return the list of files at the address' commit, from the hub or from the cache."""
+    """Return the list of files at the commit that the address names, from the hub or from the
+    cache."""
     last = home / f"{quote(address.revision, safe='')}.commit"  # what a branch or tag was
     if _COMMIT.fullmatch(address.revision):
         commit = address.revision
@@ -302,7 +304,7 @@ _FINAL = {401, 403, 404}  # the hub's verdict on the repository, which is final
 def _explained(
     address: Address, access: HubAccess, url: str, error: DownloadError
 ) -> NotDownloadedError:
-    """Return a download's error with advice for the user."""
+    """Return the error of a download, with advice for the user."""
     advice = _REFUSED.get(error.status or 0) or (
         "check the network. Set https_proxy to a proxy or HF_ENDPOINT to a mirror of the hub "
         f"(now {access.endpoint}), or copy the files to this machine and name their folder"

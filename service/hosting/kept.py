@@ -1,6 +1,6 @@
-"""Keeps a model as it was read, so that engines can be opened after its files have changed.
+"""Keeps a model as it was read, so that engines can be opened after the model's files have changed.
 
-The model is kept on disk, because all its weights would take much memory.
+The model is kept on disk, because its weights would take much memory.
 """
 
 import io
@@ -21,8 +21,8 @@ _log = logging.getLogger("convoy")
 
 
 class KeptObject(Generic[T]):
-    """Holds a picklable object in an unnamed file, which is deleted with this object or the
-    process.
+    """Holds a picklable object in an unnamed file. The file is deleted when this object is deleted
+    or the process ends.
 
     If no file can be written, the object is held in memory, and a warning is logged.
     """

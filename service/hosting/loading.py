@@ -38,9 +38,9 @@ def open_models(
     """Open the models that the settings name, one after another. `reads` is the result of
     `begin_reading`.
 
-    Before loading, raises SettingsError if the default model is not among the models, or if a flag
-    needs a single model and there are several. Raises ModelError if the only model or all models
-    cannot be opened; with `strict`, if any model cannot be opened.
+    Before any model is opened, raises SettingsError if the default model is not among the models,
+    or if a flag needs a single model and there are several. Raises ModelError if no model can be
+    opened. With `strict`, one model that cannot be opened is enough to raise it.
     """
     with closing(reads or read_models(settings, expectations)) as found:
         files = cast("Sequence[ModelFile]", next(found))
@@ -109,8 +109,8 @@ def _read_again(
     stamp: tuple[int, int],
     meaning: Preprocessing,
 ) -> ReadModel:
-    """Read a model's file again, so that its weights need not be kept in memory. Raises ModelError;
-    its message may be shown to clients."""
+    """Read a model's file again, because the server does not keep the weights in memory. Raises
+    ModelError; its message may be shown to clients."""
     from service.hosting.reading import read_file  # noqa: PLC0415  as above
 
     try:

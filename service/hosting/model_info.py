@@ -41,7 +41,7 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class FailedModel:
-    """Names a model that could not be opened, and says why; other models are served."""
+    """Names a model that could not be opened, with the reason. Other models are served."""
 
     name: str
     version: str

@@ -1,4 +1,4 @@
-"""Finds the files in a folder or remote repository that may be its model."""
+"""Finds the files that may be the model of a folder or of a remote repository."""
 
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath

@@ -36,10 +36,10 @@ def make_repository(settings: Settings, parent: JobParent | None = None) -> Repo
 
 
 def _default(settings: Settings) -> str | None:
-    """Return the name of the default model if the settings determine it, otherwise None.
+    """Return the name of the default model, or None if the settings do not determine it.
 
-    If one model is served twice (`beside`), the first is the default. If None is returned, the
-    repository chooses.
+    If one model is served twice (`beside`), the first is the default. For None, the repository
+    chooses.
     """
     if settings.beside is not None and settings.default_model is None:
         address = settings.model and parse_address(settings.model)
@@ -55,7 +55,8 @@ def add_models(
     expectations: Sequence[str] | None = None,
     reads: Reads | None = None,
 ) -> None:
-    """Open the models and add them to the repository; models that fail are added as broken.
+    """Open the models and add them to the repository. A model that cannot be opened is added as
+    broken.
 
     `reads` is the result of `begin_reading`, if that was called.
 

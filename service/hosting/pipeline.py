@@ -74,10 +74,10 @@ class Pipeline:
 
     @property
     def left(self) -> Collection[Kind]:
-        """Return the kinds of images that the engines may decode or resize next.
+        """Return the kinds of images that the decode pool may leave to the engines now.
 
-        Decoded images are among these kinds only while few images are in progress, because each may
-        take 3 MB until it is resized.
+        Decoded images may be left to an engine, which then resizes them, only while few images are
+        in progress. Each may take 3 MB until it is resized.
         """
         takes = self.runner.takes
         if takes < Kind.DECODED:  # on a CPU, mostly

@@ -1,14 +1,15 @@
-"""Determines the kind of a model's scores and the preset for its pixels with built-in photographs.
+"""Runs built-in photographs to determine the kind of a model's scores and the preset for its
+pixels.
 
-A guessed preset is replaced if the photographs show clearly that it is wrong and another preset is
-right. The guess is doubted, but kept, if the photographs show only that it is wrong. The result is
-clear if the model's labels name the objects in the photographs: with the right preset the network
-recognises every photograph, with a wrong one hardly any, and the right labels are far likelier.
+A guessed preset is replaced if the photographs show that it is wrong and which preset is right. If
+they show only that the guess is wrong, it is kept, with a warning. The photographs show most if the
+model's labels name the objects in them. With the right preset, the network then recognises every
+photograph, and the right labels are far likelier. With a wrong preset, it recognises hardly any.
 
-With other labels the photographs show less. Confidence says little: a network made for `imagenet`
-is sure of everything if it gets pixels of `caffe`, which are sixty times as large. But a wrong
-preset shows in the share of the scores that changes with the image: if pixels are too small, they
-hardly change the network's scores.
+With other labels, the photographs show less. Confidence says little: a network made for `imagenet`
+is sure of everything if it gets the pixels of `caffe`, which are sixty times as large. But a wrong
+preset shows in the share of the scores that changes with the image: if the pixels are too small,
+they hardly change the scores.
 
 Measured with SqueezeNet 1.1 (trained, ImageNet), unchanged and wrapped for other presets, on three
 photographs:
@@ -20,8 +21,8 @@ photographs:
     raw                     0.02   0.57       0.00  0.70
 
 With the limits below, 1000 random choices of SqueezeNet's classes gave no false alarm with 5 or
-more classes, and 2% false alarms with 2 classes. Seven networks with random weights gave none with
-two seeds each, although the pixels of `caffe` raised their confidence from 0.35 to 1.0.
+more classes, and 2% false alarms with 2 classes. Seven networks with random weights, each with two
+seeds, gave no false alarm, although the pixels of `caffe` raised their confidence from 0.35 to 1.0.
 """
 
 import logging
@@ -190,7 +191,7 @@ def try_presets(
     only: Collection[str] | None = None,
 ) -> list[PresetTrial]:
     """Run images through every preset that fits, or only through the presets in `only`. `images`
-    maps each image to its right names.
+    maps each image to the names of the objects in it.
 
     The model's own preprocessing is tried first if it is not a preset. Raises the errors of
     `decode` and of the engine.
@@ -215,7 +216,7 @@ def try_presets(
 
 
 class _Tally:
-    """Adds up a preset's results on images, one after another."""
+    """Adds up the results of one preset on several images."""
 
     def __init__(self, preset: Preprocessing) -> None:
         self._output = preset.output
@@ -225,7 +226,7 @@ class _Tally:
         self._is_finite = True
 
     def add(self, scores: Scores, named: Sequence[int]) -> None:
-        """Add an image's scores; `named` has the classes with an expected name."""
+        """Add an image's scores. `named` has the classes that are right for the image."""
         try:
             every = probabilities(scores, self._output)
         except EngineFailedError:  # extreme pixels may cause it
@@ -241,7 +242,7 @@ class _Tally:
             self._size += float(row @ row)
 
     def trial(self, name: str, *, used: bool) -> PresetTrial:
-        """Return the result as a trial; all values are zero if a score was not finite."""
+        """Return the results so far. All of them are zero if a score was not finite."""
         count = len(self._correct)
         if not self._is_finite:
             return PresetTrial(name, used, 0.0, 0.0, 0, -inf, (False,) * count)
@@ -257,7 +258,11 @@ class _Tally:
 
 
 def _share(total: NDArray[np.float64] | float, size: float, count: int) -> float:
-    """Return 1 - n |mean of the rows|² / sum of |row|², or 0 if all rows are equal or zero."""
+    """Return the share of the scores that changes with the image, or 0 if all rows are equal or
+    zero.
+
+    It is 1 - n |mean of the rows|² / sum of |row|² for n rows of scores.
+    """
     if not size:
         return 0.0
     mean = total / count
@@ -294,7 +299,7 @@ def _classes_by_name(labels: tuple[str, ...]) -> Mapping[str, Sequence[int]]:
 
 
 def _logits(scores: Scores, output: OutputKind) -> NDArray[np.float64]:
-    """Return logits up to a constant, which softmax ignores."""
+    """Return the scores as logits, shifted to a mean of 0. Softmax ignores the shift."""
     row = scores.astype(np.float64)
     if len(row) == 1 or not (output.is_unbounded or output.by_softmax):
         row = np.log(np.maximum(probabilities(scores, output), np.finfo(np.float32).tiny))
@@ -305,8 +310,8 @@ def _logits(scores: Scores, output: OutputKind) -> NDArray[np.float64]:
 def _by_names(
     classifier: "Classifier", guessed: PresetTrial, trials: Sequence[PresetTrial]
 ) -> "Classifier":
-    """Return a model with the preset that the trials show, or with a warning, for a model whose
-    labels name the objects in the photographs."""
+    """Return a model with the preset that the trials show, or with a warning. The model's labels
+    must name the objects in the photographs."""
     likeliest = max(trials, key=lambda trial: (trial.right, trial.likelihood))
     alike = [
         trial
@@ -369,8 +374,8 @@ def _with_preset(classifier: "Classifier", name: str) -> "Classifier":
 
 
 def _by_shares(name: str, guessed: PresetTrial, trials: Sequence[PresetTrial], classes: int) -> str:
-    """Return the reason to doubt a guessed preset: the scores hardly change with the photograph.
-    Empty if there is no reason."""
+    """Return a warning about a guessed preset with which the scores hardly change with the
+    photograph. Otherwise, return an empty text."""
     clearer = any(
         trial.share > max(_CLEARLY, _FAR * guessed.share)
         for trial in trials

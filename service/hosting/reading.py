@@ -4,8 +4,8 @@ ONNX graphs.
     file ── classifier ─┬─ no GPU may serve it: self-test on the CPU ── engines, tested no more
                         └─ otherwise: engines that run the self-test themselves
 
-A server uses this module in a copy of its process when it starts (`forked.py`), and later in
-separate processes (`trial.py`), so that the server itself need not import ONNX.
+A server whose models run on the CPU avoids this import. When it starts, a copy of its process reads
+the models (`forked.py`). Later, separate processes read new versions (`trial.py`).
 """
 
 from collections.abc import Sequence
@@ -79,17 +79,16 @@ def proved_on_cpu(
 
 
 def read_file(file: ModelFile, settings: Settings, expectations: Sequence[str] | None) -> ReadModel:
-    """Read one model. Raises ModelError, including when its files change while they are read."""
+    """Read one model. Raises ModelError, also if one of its files changes while it is read."""
     return read_as_it_is(*load_unchanged(file, settings, expectations), file, settings)
 
 
 def load_unchanged(
     file: ModelFile, settings: Settings, expectations: Sequence[str] | None
 ) -> tuple[Classifier, Stamp]:
-    """Return the model in a file and the stamp of its files, which did not change while they were
-    read.
+    """Return the model in a file, and the stamp of the model's files.
 
-    Raises ModelError.
+    Raises ModelError, also if one of the files changes while it is read.
     """
     stamp = stamp_of(file)
     classifier = _load(file, settings, expectations)
@@ -103,7 +102,7 @@ def load_unchanged(
 def read_as_it_is(
     classifier: Classifier, stamp: Stamp, file: ModelFile, settings: Settings
 ) -> ReadModel:
-    """Return a model whose engines have yet to run the self-test."""
+    """Return a model that was not tested; its engines will run the self-test."""
     max_batch = max_batch_of(classifier, settings)
     return ReadModel(
         info_of(classifier, file.version),
@@ -114,14 +113,14 @@ def read_as_it_is(
 
 
 def max_batch_of(classifier: Classifier, settings: Settings) -> int:
-    """Return the size of the largest batch that both the settings and the model allow."""
+    """Return the size of the largest batch that the settings and the model allow."""
     return min(settings.max_batch, classifier.serving.max_batch or settings.max_batch)
 
 
 def load(
     settings: Settings, expectations: Sequence[str] | None, file: ModelFile | None = None
 ) -> Classifier:
-    """Load `file`, or the only model that the settings name if `file` is None."""
+    """Load `file`. If `file` is None, load the only model that the settings name."""
     return _load(file or find_model(settings), settings, expectations)
 
 
@@ -147,8 +146,8 @@ def open_on_devices(
 
 
 def judge(classifier: Classifier, settings: Settings) -> Classifier:
-    """Return the model with the facts that its files do not describe. The built-in photographs
-    determine these facts.
+    """Return the model, with the facts that only the built-in photographs show, because the model's
+    files do not describe them.
 
     The photographs run on a separate CPU engine, which is closed afterwards. Raises
     UnsupportedModelError and EngineError.

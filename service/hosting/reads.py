@@ -3,8 +3,7 @@
     settings ─┬─ this process ── imports the server ─ listens ── opens them ── warms up ── serves
               └─ a copy of it ── imports ONNX ─ reads and tests the models ─┘
 
-If a GPU may serve, the process that serves the models also reads them, because it needs their
-graphs for planning.
+If a GPU may serve, the server's process also reads the models, because it plans from their graphs.
 """
 
 from collections.abc import Generator, Sequence
@@ -43,9 +42,9 @@ def _lost(how: str) -> ModelError:
 def read_models(
     settings: Settings, expectations: Sequence[str] | None, *, prove: bool = False
 ) -> Reads:
-    """Yield the models' files, then the models or errors, as `Reads` describes. With `prove`, run
-    the self-tests of models that the CPU will serve, so that their engines need no test. Raises the
-    errors of `check_models`."""
+    """Yield the models' files, then the models or errors, as `Reads` describes. With `prove`, also
+    run the self-test of each model that the CPU will serve; its engines then need no test. Raises
+    the errors of `check_models`."""
     # These modules import ONNX.
     from service.hosting.finding import check_models  # noqa: PLC0415
     from service.hosting.reading import read_file, read_proved  # noqa: PLC0415

@@ -1,5 +1,4 @@
-"""Keeps recent images and their scores, so that a model's new version can be compared with the old
-one.
+"""Keeps recent images and their scores, to compare a model's new version with the old one.
 
 An image is kept as it arrived: as a file, which each version decodes in its own way, or as pixels
 or a tensor.
@@ -69,7 +68,7 @@ class Recent:
     def add(self, image: "bytes | Frames | Array", scores: NDArray[np.float32]) -> None:
         """Keep an image with its scores, and drop the oldest images if there are too many.
 
-        Scores that are not finite are left out: no other version could agree with them.
+        If a score is not finite, the image is not kept, because no other version could agree.
         """
         example = Example(image, scores.copy())
         if not _is_answer(example):

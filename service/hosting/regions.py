@@ -1,9 +1,9 @@
 """Holds the regions of system shared memory that clients on this machine register by name.
 
-A region is part of a file in /dev/shm. Regions are read and written with system calls rather than
-mapped. So if a client shortens its file, a read fails; with a mapping, SIGBUS would end the
-process. Data that was read does not change while it is checked and used. The open file survives its
-`shm_unlink`.
+A region is part of a file in /dev/shm. Regions are not mapped, but read and written with system
+calls. If a client shortens its file, a read fails; with a mapping, SIGBUS would end the process. A
+client also cannot change data after the server has read it. The server can use a region even after
+`shm_unlink`, because the file is open.
 """
 
 import errno
@@ -40,14 +40,15 @@ class RegionStatus(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class _Region:
-    """Holds a registered region and its open file, which is closed when it is no longer used."""
+    """Holds a registered region and its open file. The file is closed when no request uses it any
+    more."""
 
     status: RegionStatus
     file: io.FileIO
 
 
 class RegionPart(NamedTuple):
-    """Locates one tensor in a region."""
+    """Says where in a region one tensor is."""
 
     region: _Region
     offset: int  # in the region
@@ -90,7 +91,7 @@ class Regions:
     """Holds the regions of one server; used from its event loop."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Take `max_bytes`, the most bytes that one tensor may have."""
+        """`max_bytes` is the largest number of bytes that one tensor may have."""
         self._max_bytes = max_bytes
         self._regions: dict[str, _Region] = {}
         self.longest = 0  # bytes of a region, of those that were ever registered
@@ -142,7 +143,7 @@ class Regions:
 
     def part(self, name: str, offset: int, byte_size: int) -> RegionPart:
         """Return the part of a region that holds a tensor. Raises BadRequestError unless the part
-        lies inside the region, PayloadTooLargeError if it is too long."""
+        lies inside the region, and PayloadTooLargeError if the part is too long."""
         region = self._find(name, BadRequestError)
         if offset + byte_size > region.status["byte_size"]:
             raise BadRequestError(
@@ -163,7 +164,7 @@ class Regions:
 
 
 def _open(key: str) -> io.FileIO:
-    """Return the open file of a key. Raises BadRequestError if it is not shared memory."""
+    """Open the file of a key and return it. Raises BadRequestError if it is not shared memory."""
     # Do not wait for the end of a client's lease on its file, which may take 45 s.
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:

@@ -1,7 +1,7 @@
 """Holds the models that one process serves.
 
-Each model has its own engines and their threads, its own batcher and its own limit on images. All
-models share the devices, the decode threads, the memory for bodies and the metrics. On a shared
+Each model has its own engines with their threads, its own batcher and its own limit on images. All
+models share the devices, the decode threads, the memory for bodies, and the metrics. On a shared
 device, the engines of different models take turns.
 """
 
@@ -85,8 +85,8 @@ def _decode(prepare: Callable[[Any], Decoding], file: bytes) -> None:
 
 
 def those_there_are(name: str, names: Sequence[str]) -> str:
-    """Return the end of a message about an unknown model name: a similar name, and the first few
-    names that exist."""
+    """Return the end of an error message about an unknown model name. The text has a similar name,
+    if there is one, and the first names that exist."""
     near = get_close_matches(name[:_SHOWN_NAME], names[:_MOST_COMPARED], 1)
     also = f"did you mean '{near[0]}'? " if near else ""
     more = len(names) - _SHOWN
@@ -95,8 +95,8 @@ def those_there_are(name: str, names: Sequence[str]) -> str:
 
 
 class LoadResult(TypedDict):
-    """Describes the version of a model that is served, and how its answers compare with the
-    previous version's answers."""
+    """Names the version of a model that is served now, and says how much its answers differ from
+    the previous version's answers."""
 
     name: str
     version: str
@@ -116,8 +116,8 @@ class Changes(Protocol):
 
         Raises ModelNotFoundError if the model has no files, and RetryableError if models may not
         change now. Raises NotLoadedError if the new version cannot be served or agrees too little
-        with the old version, which is then still served. A load continues when its caller is
-        cancelled.
+        with the old version. The old version is then still served. If the caller is cancelled, the
+        load continues.
         """
 
     async def unload(self, name: str) -> None:
@@ -153,15 +153,17 @@ class Repository:
         parent: JobParent | None = None,
         processes: int = 0,
     ) -> None:
-        """Set limits for each model; the limits on bytes and decode threads are shared by all.
+        """The limits apply to each model. Only the limits on bytes and decode threads are shared by
+        all models.
 
-        `max_queue` is in images. `sample` is an image file: if decoding it takes at least as long
-        as running it on a CPU, a model's jobs also decode their images, in up to `processes`
-        processes that `parent` forks. `default` names the model of `/v1/classify`. With `strict`,
-        warming up raises the first error of any model. Without it, warming up raises an error only
-        if no model can be served. Warming up measures batches for `measure_s` seconds. `bounds` has
-        the engines' time limits, and `decode_s` is the time limit for decoding one image. With
-        `swaps`, recent images are kept, so that versions of a model can be compared on them.
+        `max_queue` is in images. `sample` is an image file. If decoding it takes at least as long
+        as running it on a CPU, a model's engine decodes the images that it runs. `parent` then
+        forks up to `processes` job processes for the model. `default` names the model of
+        `/v1/classify`. With `strict`, warming up raises the first error of any model. Without it,
+        warming up raises an error only if no model can be served. Warming up measures batches for
+        `measure_s` seconds. `bounds` has the engines' time limits, and `decode_s` is the time limit
+        for decoding one image. With `swaps`, recent images are kept, to compare versions of a
+        model.
         """
         self.max_body_bytes, self.max_pixels = max_body_bytes, max_pixels
         self.regions = Regions(max_body_bytes) if shared_memory else None
@@ -211,8 +213,8 @@ class Repository:
         prepare: Callable[[Any], Decoding],
         reopen: Callable[[int], Engine] | None = None,
     ) -> Pipeline:
-        """Add a model, which `close` will close. `reopen` takes the number of an engine, and opens
-        an engine to replace it."""
+        """Add a model, which `close` will close. `reopen` takes the number of an engine and opens a
+        replacement for this engine."""
         if info.name in self.models:
             raise ValueError(f"two models are named {info.name!r}")
         pipeline = self.open_aside(info, engines, prepare, reopen)
@@ -228,11 +230,11 @@ class Repository:
         measure_s: float | None = None,
         known: Latency | None = None,
     ) -> Pipeline:
-        """Return a model that is not served until `install` is called. To close it instead, call
-        `discard`.
+        """Return a model that is not served yet. Call `install` to serve it, or `discard` to close
+        it.
 
-        `measure_s` replaces the repository's value. `known` is L(n), or None if L(n) must be
-        measured.
+        `measure_s` replaces the repository's value. `known` has L(n), the time of a batch of n
+        images, or is None if the time must be measured.
         """
         metrics = self.metrics.beside(info.name, info.version)
         runner = EngineRunner(
@@ -262,8 +264,8 @@ class Repository:
         return pipeline
 
     def _jobs_of(self, prepare: Callable[[bytes], Decoding], engine: Engine) -> JobProcesses | None:
-        """Return the processes that may run an engine's batches, or None if the engine cannot run
-        in them."""
+        """Return the job processes for an engine's batches, or None if these batches cannot run in
+        processes."""
         from models import elsewhere  # noqa: PLC0415  with the library that the engine has brought
 
         opened = elsewhere(engine)
@@ -273,7 +275,7 @@ class Repository:
         return JobProcesses(self._parent, (opened, coded), self._most_processes)
 
     def install(self, new: Pipeline) -> None:
-        """Serve a model from now on, instead of its old version if there is one."""
+        """Serve a model from now on, in place of its old version if there is one."""
         name = new.info.name
         old = self.models.get(name)
         shown = next((model for model in self.metrics.models if model.name == name), None)
@@ -298,13 +300,13 @@ class Repository:
         return old
 
     async def retire(self, old: Pipeline) -> None:
-        """Finish the requests of a model that is no longer served, then free the model."""
+        """Finish the requests of a model that is no longer served, then close the model."""
         self._aside.add(old)
         await old.drain(None)
         await self.discard(old)
 
     async def discard(self, pipeline: Pipeline) -> None:
-        """Close a model that was never served."""
+        """Close a model that is not served."""
         if not await pipeline.runner.close(_RETIRE_S):
             info = pipeline.info
             _log.error("an engine of version %s of %s is stuck", info.version, info.name)
@@ -350,11 +352,11 @@ class Repository:
 
     @property
     def default(self) -> Pipeline | None:
-        """Return the model for requests that name none: the configured model, or the only model, or
-        None.
+        """Return the model for requests that name no model: the configured default or the only
+        model.
 
-        Returns None if the configured model could not be opened; `find_default` raises an error
-        then.
+        Returns None if there is no such model, or if the configured model could not be opened. In
+        the second case, `find_default` raises an error.
         """
         if self._default is not None:
             return self.models.get(self._default)
@@ -377,8 +379,7 @@ class Repository:
         return pipeline
 
     def _not_found(self, name: str, version: str | None) -> str:
-        """Return the end of a message about a model or version that is not served, with the names
-        of models that are served."""
+        """Return the end of an error message about a model or version that is not served."""
         if known := self.models.get(name):
             return f"'{name}' version {version} is not found; its version is {known.info.version}"
         others = those_there_are(name, [*self.models, *self.broken])
@@ -396,14 +397,13 @@ class Repository:
 
     @property
     def ready(self) -> bool:
-        """Return whether all models accept requests, apart from models that were broken from the
-        start."""
+        """Return whether all models accept requests. Broken models do not count."""
         states = {pipeline.runner.state for pipeline in self.models.values()}
         return states <= {State.READY, State.BROKEN}
 
     def check_ready(self) -> None:
-        """Raise NotReadyError or ShuttingDownError unless clients should send requests to this
-        server."""
+        """Raise NotReadyError if a model is not ready, and ShuttingDownError if the server is about
+        to end."""
         if self._leaving:
             raise ShuttingDownError("the server is about to shut down; use another server")
         for pipeline in self.models.values():
@@ -418,9 +418,9 @@ class Repository:
         """Return all metrics in Prometheus' text format. A thread collects them, because drivers
         may be slow.
 
-        Calls that come while a text is being created share the next text. A thread that creates a
-        text holds the interpreter's lock most of the time. So a pause follows each text, several
-        times as long as its creation.
+        Calls that come while a text is being created share the next text. Creating a text holds the
+        interpreter's lock most of the time. So a pause follows each text, several times as long as
+        its creation took.
         """
         if self._next_told is None:
             self._next_told = asyncio.ensure_future(self._tell(self._told))
@@ -447,8 +447,8 @@ class Repository:
     async def warm_up(self) -> None:
         """Warm up every engine, one after another.
 
-        Raises EngineError if every model fails, if `strict` is set and any model fails, or if the
-        device is lost. Otherwise a model that fails is BROKEN, and the reason is logged.
+        Raises EngineError if every model fails, if any model fails and `strict` is set, or if the
+        device is lost. Otherwise a model that fails becomes BROKEN, and the reason is logged.
         """
         failed = []
         for name, pipeline in self.models.items():
@@ -514,12 +514,12 @@ class Repository:
         self._teller.post(_shrink, self._processes, lambda _, __: None)
 
     async def read_aside(self, read: Callable[[], bytes], client: Client) -> bytes:
-        """Run `read` in a thread when the client's turn comes, and return its result. `read` may
-        take long. Raises the errors of `read`."""
+        """Run `read`, which may take long, in a thread when the client's turn comes. Return its
+        result. Raises the errors of `read`."""
         return await self._reader.run(READ, read, client)
 
     async def give_back_periodically(self) -> None:
-        """Give memory back to the system soon after much of it was in use."""
+        """Give memory back to the system, soon after the server has used much of it."""
         slack = Slack()
         while True:
             await asyncio.sleep(_GIVE_BACK_S)
@@ -527,8 +527,7 @@ class Repository:
                 await self._teller.run(lambda _: give_back_garbage(), None)
 
     async def give_back(self) -> None:
-        """Give free memory back to the system. A thread does so, because it may take
-        milliseconds."""
+        """Give free memory back to the system, in a thread, because this may take milliseconds."""
         await self._teller.run(lambda _: give_back_free_memory(), None)
 
     def _fail(self, failure: EngineError) -> None:

@@ -6,9 +6,9 @@
       │       │       │   └─ images ────────────────────────────┘
       └───────┴───────┴──────────────────────── failed, or abandoned
 
-A protocol calls `open`, then `hold` for the body, `aside` for bodies that take long to read, and
-`infer`. `then` gets the scores; the protocol turns them into an answer, and calls `hold_answer` and
-`finish`. A request consists of callbacks, without an asyncio task.
+A protocol calls `open`, then `hold` for the body, `aside` if reading the body takes long, and
+`infer`. The callback `then` gets the scores. The protocol creates the answer between `hold_answer`
+and `finish`. A request consists of callbacks, without an asyncio task.
 """
 
 import asyncio
@@ -71,7 +71,8 @@ _NOTHING = ImageRequest((), None)
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """Handles one request; `then` gets the scores or error once, unless `abandon` is called."""
+    """Handles one request. `then` is called once, with the scores or an error, unless the request
+    is abandoned."""
 
     pipeline: Pipeline
     record: RequestRecord
@@ -153,9 +154,9 @@ class Request:
         self._read_aside(partial(work, body), done)
 
     def infer(self, wanted: ImageRequest) -> None:
-        """Score the images, and count them against their client's rate.
+        """Score the images, and count them against the client's rate limit.
 
-        The model's own deadline and priority apply. Errors are raised here or passed to `then`:
+        The model may also set a deadline and a priority. Raises an error or passes it to `then`:
         ForbiddenError if the client may not use the priority, and the errors of the rate limit,
         `Reservation.admit`, `prepare_image`, `DecodePool.admit` and `EngineRunner.post`.
         """
@@ -179,8 +180,8 @@ class Request:
         self._start(wanted)
 
     def phases(self, scored: Scored) -> Phases:
-        """Return how long each phase of the request has taken until now. `finish` counts these
-        times. Any thread may call this method."""
+        """Return how long each phase of the request has taken until now. `finish` counts the times
+        that the last call returned. Any thread may call this method."""
         started, received = self.record.started, self.record.received
         total_s, receive_s = perf_counter() - started, received - started
         inside_s = self._decoding_s  # in the batch's job
@@ -223,8 +224,8 @@ class Request:
         self.pipeline.metrics.counts.refused(code, perf_counter() - self.record.started)
 
     def _start(self, wanted: ImageRequest) -> None:
-        """Decode the images if they are files, and score them. Deadlines are also checked before
-        decoding."""
+        """Decode the images if they are files, and score them. A deadline is checked before
+        decoding, too."""
         client = self._reservation.client
         self._wanted, self._awaits_scores = wanted, True
         if wanted.images is not None:
@@ -255,7 +256,7 @@ class Request:
             self._read_aside(partial(_prepare, files, pipeline.prepare), self._prepared)
 
     def _read_aside(self, read: Callable[[], T], then: OnDone[T]) -> None:
-        """Call `read`, which may take long, in a thread, and `then` afterwards."""
+        """Call `read`, which may take long, in a thread. Call `then` afterwards."""
         work = self.pipeline.reader.post(READ, read, then, self._reservation.client)
         if work is not None:
             self._under_way = [work]
@@ -334,11 +335,11 @@ class Request:
             self.fail(refused)
 
     def _refuses(self) -> bool:
-        """If an image is bad, fail the request with the first bad image's error. Return whether the
-        request failed. Called when no image is being decoded.
+        """If an image has an error, fail the request with the error of the first such image. Return
+        whether the request failed. Called when no image is being decoded.
 
-        The error is not raised, because its traceback would refer to this object, which refers to
-        the error.
+        The error is not raised: its traceback would refer to this object, and this object to the
+        error.
         """
         for number, outcome in enumerate(self._decoded):
             if isinstance(outcome, Exception):
@@ -347,8 +348,8 @@ class Request:
         return False
 
     def _refuse(self, index: int, error: Exception) -> None:
-        """Fail the request with an image's error, or with the error of an earlier image. Earlier
-        files that were not decoded yet are decoded first."""
+        """Fail the request with the error of image `index` or of an earlier image. To find the
+        earliest error, decode earlier files first if they were not decoded yet."""
         unseen = [
             before
             for before in range(index)
@@ -385,8 +386,8 @@ class Request:
             self._under_way = [posted]
 
     def _score_rest(self) -> None:
-        """Score the images that have no scores yet. The engine may leave some files without
-        scores."""
+        """Score the images that have no scores yet. The engine may leave some files to the decode
+        pool."""
         indices = [index for index, row in enumerate(self._rows) if row is None]
         images = [self._decoded[index] for index in indices]
         if not any(map(self._is_file, indices)):
@@ -400,7 +401,7 @@ class Request:
             self._answer(outcome)
 
     def _scored(self, indices: Sequence[int], outcome: Scored | ServiceError) -> None:
-        """Store a batch's rows, and let the pool decode the files that the engine left."""
+        """Store the rows of a batch. Let the pool decode the files that the engine left."""
         self._under_way = []
         if isinstance(outcome, ServiceError):
             self.fail(outcome)
@@ -440,8 +441,8 @@ class Request:
         self._then(scored)
 
     def _give_way(self, error: ServiceError) -> None:
-        """Stop in favour of another client. The answer is sent in a later iteration of the event
-        loop, because it may begin this client's next request."""
+        """Stop in favour of another client. The error is sent in a later iteration of the event
+        loop, because sending it may begin the client's next request."""
         self._withdraw()
         asyncio.get_running_loop().call_soon(self.fail, error)
 
@@ -488,6 +489,7 @@ def _named(error: Exception, index: int, images: int) -> Exception:
 
 
 def _urgency(asked: Urgency, serving: Serving, started: float) -> Urgency:
-    """Return a request's urgency; its deadline is no later than the model's own."""
+    """Return the urgency of a request. If the model also sets a deadline, the earlier deadline
+    counts. The model's priority counts if the client asks for none."""
     latest = inf if serving.timeout_ms is None else started + serving.timeout_ms / 1e3
     return Urgency(min(asked.deadline, latest), asked.priority or serving.priority)

@@ -5,11 +5,11 @@ versions.
       └─ read ── self-test ── every batch size ── recent images ─┬─ opened here, takes over
                                                                  └─ refused: agrees too little
 
-If the CPU will serve, all steps but the last run in a separate process (`trial.py`).
+If the CPU will serve, a separate process does all of this except the last step (`trial.py`).
 
-The old version is freed after its last request; a request stays with the version that it began
-with. One model is loaded at a time. At most two versions of a model have engines: a third is opened
-only after the first is freed.
+A request stays with the version that it began with. The old version is freed after its last
+request. One model is loaded at a time. At most two versions of a model have engines: a third
+version is opened only after the first is freed.
 """
 
 import asyncio
@@ -78,11 +78,8 @@ class Swaps(Changes):
         expectations: Sequence[str] | None,
         stamps: Mapping[str, Stamp],
     ) -> None:
-        """Prepare to change the served models.
-
-        `settings` and `expectations` say which models are served; `stamps` has the `Stamp` of each
-        open model's files.
-        """
+        """`settings` and `expectations` say which models are served; `stamps` has the `Stamp` of
+        each open model's files."""
         self._repository, self._settings, self._expectations = repository, settings, expectations
         self.by_clients = settings.repository_api
         self._served = dict(stamps)
@@ -214,7 +211,7 @@ class Swaps(Changes):
         scores: Sequence[NDArray[np.float32] | None] | None,
     ) -> Comparison:
         """Compare a new version with the old one on recent images. `scores` has the new version's
-        scores; if None, they are computed here."""
+        scores. If it is None, compute them."""
         if old is None:
             return Comparison()
         if scores is None:
@@ -232,15 +229,15 @@ class Swaps(Changes):
     async def _scores(
         self, old: Pipeline, new: Pipeline, image: bytes | Frames | Array
     ) -> NDArray[np.float32] | None:
-        """Return a new version's scores of an image, or None if the new version does not accept the
-        image."""
+        """Return the scores of an image by a new version, or None if this version does not accept
+        the image."""
         prepare = partial(prepared, old.info, new.info, new.prepare)
         taken = await self._thread.run(prepare, image)
         return None if taken is None else (await new.runner.try_out(taken)).scores.copy()
 
     def _judge(self, old: Pipeline | None, new: Pipeline, compared: Comparison) -> None:
-        """Raise NotLoadedError if a new version's answers differ too much from the old
-        version's."""
+        """Raise NotLoadedError if the answers of a new version differ too much from the old
+        answers."""
         least = self._settings.agreement
         if old is None or compared.agreement is None:
             return
@@ -256,8 +253,8 @@ class Swaps(Changes):
     def _refuse(
         self, old: Pipeline | None, file: ModelFile, outcome: str, why: str
     ) -> NotLoadedError:
-        """Record why a version is not served, in the metrics and for clients. Return the reason as
-        an error."""
+        """Record why a version is not served: in the metrics, and in the error that clients see.
+        Return this error."""
         repository = self._repository
         repository.metrics.swapped(file.name, outcome)
         if old is not None:
@@ -304,15 +301,15 @@ class Swaps(Changes):
             raise NotReadyError("the server is warming up; try again in a second")
 
     def _version(self, file: ModelFile, stamp: Stamp) -> str:
-        """Return the version number of a model's files: the number of their folder, or the next
-        number."""
+        """Return the version number for a model's files. It is the number of their folder, or the
+        next number."""
         last = self._tried.get(file.name)
         if file.numbered or last is None:
             return file.version
         return last.number if last.stamp == stamp else str(int(last.number) + 1)
 
     async def _watch(self) -> None:
-        """Load models that have changed or are new."""
+        """Load each model that is new or whose files have changed."""
         pending: dict[str, Stamp] = {}
         complaint = ""
         while True:
@@ -368,7 +365,8 @@ class Swaps(Changes):
 
 
 def _summary(old: Pipeline | None, new: Pipeline, compared: Comparison) -> str:
-    """Return a sentence on how a new version's answers differ from the old version's."""
+    """Return a phrase on how the answers of a new version differ from the answers of the old
+    one."""
     said = ["its answers were not compared, because there are no recent images"]
     if compared.agreement is not None:
         said = [

@@ -3,10 +3,10 @@
     files ── classifier ── self-test, every batch size ── L(n) ── recent images ─┬─ ReadModel
                                                                                  └─ their scores
 
-That process does all work that holds the interpreter's lock or needs all cores. Its results hold
-for the session that will serve, because that session has the same bytes, threads, library and
-machine. The server only opens the session. The process has no access to devices other than the CPU:
-a model for another device is only read there, and its self-test runs in the server.
+The process does all work that holds the interpreter's lock or needs all cores. Its results are also
+valid for the session in the server, which has the same model file, threads, library and machine. So
+the server only opens a session. The process cannot access other devices than the CPU. A model for
+another device is only read in the process; its self-test runs in the server.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,8 +32,8 @@ _MEASURE_S = 0.5
 
 @dataclass(frozen=True)
 class Trial:
-    """Holds a new version and the results of its trial; results are None if the version was not
-    run."""
+    """Holds a new version and the results of its trial. The results are None if the version was
+    only read."""
 
     read: ReadModel
     latency: Latency | None = None
@@ -90,8 +90,8 @@ def prepared(
     prepare: Callable[[Any], Decoding],
     image: bytes | Frames | Array,
 ) -> Image | None:
-    """Return the new version's input for an image that the old version accepted, or None if the new
-    version does not accept the image."""
+    """Return the input of the new version for an image that the old version accepted. Return None
+    if the new version does not accept the image."""
     if isinstance(image, Frames) and not new.of_clips:
         return None
     if not isinstance(image, np.ndarray):

@@ -1,4 +1,4 @@
-"""Creates embeddings from an engine's results: one vector of finite numbers per image."""
+"""Takes embeddings from an engine's results: one vector of finite numbers per image."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ def embeddings_of(rows: Sequence[ScoreRow], info: ModelInfo) -> NDArray[np.float
 
 
 def normalise(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the vectors scaled to length 1, so that their dot products are cosines; zero vectors
-    stay zero."""
+    """Return the vectors scaled to length 1, so that their dot products are cosines. Zero vectors
+    remain zero."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
