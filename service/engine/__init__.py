@@ -1,1 +1,1 @@
-"""Runs engines on threads and in processes with watchdogs, and ranks scores."""
+"""Runs engines in threads and processes, each with a watchdog, and ranks scores."""

@@ -6,13 +6,14 @@ interpreter lock.
                 └─ start or end a process ── socket ── the parent process, which forks them
 
 The parent process is forked from the server before the server has threads or models. Job processes
-share the parent's memory pages with code and libraries, so each takes only a few megabytes more.
-The parent and the job processes end when the server ends, for whatever reason.
+share the memory pages that hold the parent's code and libraries, so each job process takes only a
+few megabytes more. The parent and the job processes end when the server ends, for whatever reason.
 
-A process starts when a batch finds no idle process, and serves from then on. It runs one batch at a
-time and may hold the next one in its memory, so it need not wait for the event loop between two
-batches. A process that crashes, or exceeds the time limit of its batch, is ended. Before decoding
-an image, a process notes which image it is, so the server knows the image that was being decoded.
+A job process starts when a batch finds no idle process, and serves from then on. It runs one batch
+at a time. The next batch may wait in its memory, and can thus begin without the event loop. A
+process that crashes, or exceeds the time limit of its batch, is ended. Before a process decodes an
+image, it writes the image's index to the shared memory. So the server knows which image a lost
+process was decoding.
 """
 
 import asyncio
@@ -78,8 +79,7 @@ Setup = tuple[Callable[[], Engine], Callable[[bytes], Undecoded]]
 
 
 class JobParent:
-    """Controls the parent of the job processes: a process that forks and ends them for the
-    server."""
+    """Controls the parent process, which forks and ends job processes for the server."""
 
     def __init__(self, control: socket.socket, process: int) -> None:
         self._control, self.process = control, process
@@ -87,7 +87,7 @@ class JobParent:
 
     @staticmethod
     def fork() -> "JobParent | None":
-        """Fork the parent of the job processes. Call it before this process has threads or models.
+        """Fork the parent process. Call it before this process has threads or models.
 
         Returns None on systems other than Linux, which lack the system calls for it.
         """
@@ -103,7 +103,8 @@ class JobParent:
         return JobParent(ours, process)
 
     def start(self, connection: socket.socket, memory: int, setup: int) -> int:
-        """Fork a process that inherits these open files, and return its number. Raises OSError."""
+        """Let the parent fork a process with these open files. Return the process's number. Raises
+        OSError."""
         number = next(self._numbers)
         files = [connection.fileno(), memory, setup]
         socket.send_fds(self._control, [_NUMBER.pack(number)], files)
@@ -117,7 +118,7 @@ class JobParent:
             _log.error("the process that forks job processes is gone: %s", error.strerror)
 
     def close(self) -> None:
-        """End the parent and all processes that it forked."""
+        """End the parent and all job processes."""
         self._control.close()
 
 
@@ -135,15 +136,15 @@ class JobProcesses:
 
     @property
     def ready(self) -> int:
-        """Return how many processes have an engine."""
+        """Return how many processes have opened their engine."""
         return sum(process.is_open for process in tuple(self._all))  # any thread may ask
 
     def post(self, items: Sequence[Item], bound_s: float) -> "asyncio.Future[JobResult] | None":
-        """Run a batch in a process. Return None if no process takes another batch, or if the batch
+        """Run a batch in a process. Return None if no process can take a batch now, or if the batch
         is too large.
 
-        The future raises the job's error, or JobLostError if the process is lost or takes longer
-        than `bound_s`.
+        The future raises the error of the batch. It raises JobLostError if the process is lost, or
+        if the batch takes longer than `bound_s`.
         """
         takes = [process for process in self._all if process.is_open and process.has < _BATCHES]
         # The last process shares a core with the event loop, so it is used last.
@@ -156,7 +157,7 @@ class JobProcesses:
         return process.ask(*asked, bound_s)
 
     def renew(self) -> None:
-        """End all processes, because their engines fail; new processes replace them."""
+        """End all processes, because their engines fail. New processes replace them."""
         for process in tuple(self._all):
             process.lose("was ended, as its engine failed")
 
@@ -170,8 +171,8 @@ class JobProcesses:
             self._setup = _CLOSED
 
     def _start(self) -> None:
-        """Start another process. Do nothing if there are enough processes, if one is starting, or
-        if too many were lost recently."""
+        """Start another process, unless there are enough, one is starting, or too many were lost
+        recently."""
         enough = len(self._all) >= self._most or not all(process.is_open for process in self._all)
         if self._closed or enough or monotonic() < self._start_at:
             return
@@ -197,7 +198,7 @@ class JobProcesses:
 
 
 class _JobProcess:
-    """Sends batches to one process, which runs one batch at a time, and receives the results."""
+    """Sends batches to one job process, and receives the results."""
 
     def __init__(
         self,
@@ -205,8 +206,8 @@ class _JobProcess:
         setup: int,
         on_lost: Callable[["_JobProcess", str], None],
     ) -> None:
-        """Start the process. `on_lost` is called once when the process is lost, with a phrase that
-        says how. Raises OSError."""
+        """Start the process. `on_lost` is called once when the process is lost, with a phrase such
+        as "ended". Raises OSError."""
         self._parent, self._on_lost = parent, on_lost
         self._loop = asyncio.get_running_loop()
         self._connection, theirs = socket.socketpair()
@@ -235,7 +236,7 @@ class _JobProcess:
 
     @property
     def has(self) -> int:
-        """Return how many batches the process runs or holds."""
+        """Return how many batches the process has: one that runs, and others that wait."""
         return len(self._answers)
 
     def ask(
@@ -262,7 +263,7 @@ class _JobProcess:
         return answer
 
     def lose(self, how: str) -> None:
-        """End the process, which fails the batch that it runs."""
+        """End the process. The futures of its batches raise JobLostError."""
         if self._lost:
             return
         self._lost = True
@@ -309,8 +310,8 @@ class _JobProcess:
             self._end(*pickle.loads(memoryview(received)[_LENGTH.size : end]))  # noqa: S301  (this program)
 
     def _end(self, result: JobResult | None, error: Exception | None) -> None:
-        """Handle a message from the process: the outcome of a batch, or the news that its engine is
-        open."""
+        """Handle a message from the process. The first message says that the engine is open. Each
+        later message has the outcome of a batch."""
         self._timer.cancel()
         if not self.is_open:
             self.is_open = error is None
@@ -332,13 +333,13 @@ _CLOSED = -1
 
 
 def _first(number: int) -> int:
-    """Return the offset in the memory at which the files and arrays of a batch begin."""
+    """Return the offset in the shared memory at which the files and arrays of a batch begin."""
     return _FIRST + number % _BATCHES * _ROOM
 
 
 def _file_of(setup: Setup) -> int:
-    """Return the descriptor of an in-memory file with the pickled setup; processes share its
-    pages."""
+    """Pickle the setup into an in-memory file, whose pages all processes share. Return its
+    descriptor."""
     file = os.memfd_create("convoy-setup")
     with os.fdopen(os.dup(file), "wb") as writing:
         pickle.dump(setup, writing, 5)
@@ -346,8 +347,8 @@ def _file_of(setup: Setup) -> int:
 
 
 def _packed(items: Sequence[Item]) -> tuple[bytes, Sequence[memoryview]] | None:
-    """Return a batch as a pickle and its buffers, or None if the batch is too large or cannot be
-    sent."""
+    """Return a pickle of a batch, and the buffers that it refers to. Return None if the batch is
+    too large or cannot be pickled."""
     buffers: list[pickle.PickleBuffer] = []
     asked: list[tuple[Any, list[str]]] = []
     for item in items:
@@ -368,7 +369,7 @@ def _packed(items: Sequence[Item]) -> tuple[bytes, Sequence[memoryview]] | None:
 
 
 def _fork_on_demand(control: socket.socket) -> NoReturn:
-    """Fork job processes, and end them, until the server ends."""
+    """Fork and end job processes when the server asks for it, until the server ends."""
     for group_signal in _GROUP_SIGNALS:
         signal.signal(group_signal, signal.SIG_IGN)
     gc.freeze()
@@ -469,8 +470,8 @@ def _setup_in(file: int) -> Setup:
 
 
 def _asked(connection: socket.socket, memory: memoryview, first: int) -> Any:
-    """Return the next batch that the server sends; its files and arrays begin at `first` in the
-    memory. Raises EOFError if the server has ended."""
+    """Return the next batch that the server sends. In the shared memory, the files and arrays of
+    this batch begin at `first`. Raises EOFError if the server has ended."""
     length, buffers = _ASKED.unpack(_read(connection, _ASKED.size))
     each = _read(connection, buffers * _NUMBER.size)
     ends = [*accumulate((size for (size,) in _NUMBER.iter_unpack(each)), initial=first)]
@@ -493,8 +494,8 @@ def _answer(connection: socket.socket, result: JobResult | None, error: Exceptio
 
 
 def _portable(error: Exception) -> Exception:
-    """Return the error in a form that can be sent to the server and raised there. An unexpected
-    error includes its traceback, for the log."""
+    """Return the error, or a replacement for it, that can be pickled and raised in the server. An
+    unexpected error includes its traceback, for the log."""
     if not isinstance(error, ServiceError | NotHereError):
         error.add_note("".join(traceback.format_exception(error)))
     try:

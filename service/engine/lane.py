@@ -2,8 +2,8 @@
 
     post ── its client's line ── its turn, and room ── a thread ── then
 
-Each client's share is counted in the seconds that its work is expected to take. The work of one
-client begins in the order in which it was posted (`service/fair_queue.py`).
+`service/fair_queue.py` decides whose turn it is. It counts the seconds that each client's work is
+expected to take. The work of one client begins in the order in which it was posted.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _LEAST_S = 0.0001
 
 class Cost(NamedTuple):
     """Estimates the most memory and time that a piece of work takes, such as decoding an image. The
-    memory of its input is not included."""
+    memory of the input does not count."""
 
     bytes: int = 0
     seconds: float = 0.0  # of one core
@@ -44,7 +44,7 @@ class Work:
     begun: bool = False  # or removed from its line
 
     def withdraw(self) -> None:
-        """Discard the result, and do not begin the work if it has not begun."""
+        """Discard the result. If the work has not begun, do not begin it."""
         self.then = None
         if not self.begun:
             self.begun = True
@@ -62,7 +62,7 @@ Call = Callable[[Callable[[], Any], int], Any]
 
 
 def here(function: Callable[[], Any], _: int) -> Any:
-    """Do the work in the calling thread."""
+    """Call the function in the thread that calls this."""
     return function()
 
 
@@ -87,8 +87,8 @@ class Lane:
         self, cost: Cost, function: Callable[[], R], then: OnDone[R], client: Client = ANYONE
     ) -> Work | None:
         """Call the function in a thread when the client's turn comes. Then call `then` with the
-        outcome in the event loop. Return None if both calls have been made already, because the
-        pool has no threads."""
+        outcome, in the event loop. If the pool has no threads, make both calls at once and return
+        None."""
         if not self.threads:
             self.pool.post(call, function, then)
             return None
@@ -109,7 +109,7 @@ class Lane:
         return promised(lambda then: self.post(cost, function, then, client))
 
     def leave(self, work: Work) -> None:
-        """Remove work from its line."""
+        """Remove work from the line of its client."""
         line = self.waiting.line(work.client)
         line.entries.remove(work)
         line.size -= work.cost.seconds
@@ -117,7 +117,7 @@ class Lane:
         self.go_on()
 
     def ahead_s(self, client: Client) -> float:
-        """Return how long this client's next work is expected to wait, in seconds of one core."""
+        """Return the expected wait of this client's next work, in seconds of one core."""
         own = self.waiting.size(client)
         others = sum(
             min(line.size, share + line.entries[0].cost.seconds)
@@ -126,7 +126,7 @@ class Lane:
         return self.seconds + own + others
 
     def go_on(self) -> None:
-        """Begin the work whose turn has come, until the pool has no room for more."""
+        """Begin waiting work, in the order of turns, for as long as the pool has room."""
         while self.waiting:
             line, _ = self.waiting.next()
             if not self._may_begin(line.entries[0]):

@@ -2,12 +2,12 @@
 
     a thread ── function, arguments ── pipe ── process: function() ── result or error, log ── pipe
 
-Pillow holds the interpreter's lock while it copies a decoded WebP image: 60 ms for 25 megapixels,
-during which the server answers no request. Another process has another lock. If a decoder crashes
-in another process, only its own image fails. If a decoder needs more memory than was reserved, it
-fails instead of using more.
+Pillow holds the interpreter's lock while it copies a decoded WebP image. For 25 megapixels, this
+takes 60 ms, in which the server would answer no request. Another process has a lock of its own. If
+a decoder crashes in another process, only its own image fails. If it needs more memory than was
+reserved, it fails instead of using more.
 
-A model's new version is also tried in such a process. The trial takes 0.1 s of Python and then
+A model's new version is also tried in such a process. The trial runs Python for 0.1 s and then
 keeps all cores busy, at a priority that lets requests go first.
 """
 
@@ -68,34 +68,35 @@ def log_again(line: Line) -> None:
 
 
 def how_ended(status: int) -> str:
-    """Return how a process with this exit status ended; the status is negative after a signal."""
+    """Return a phrase on how a process ended. After a signal, the exit status is negative."""
     return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
 
 
 class ProcessPool:
-    """Runs one process for each thread that is calling `run`; processes start when first needed.
+    """Runs one process for each thread that is calling `run`. A process starts when it is first
+    needed.
 
-    A process has the niceness of the thread that starts it. A process ends when its parent ends,
-    for whatever reason, because the pipe from which it reads is closed then. After each call, the
-    parent logs the records that the process logged.
+    A process has the niceness of the thread that starts it. When the parent ends, for whatever
+    reason, the process ends too, because the pipe from which it reads is closed. After each call,
+    the parent logs the records that the process logged.
     """
 
     def __init__(
         self, lost: Callable[[str], Exception], bound_s: float = inf, *, idle: bool = False
     ) -> None:
-        """Limit the time of one call to `bound_s` seconds. If a process is lost, raise `lost(how)`,
-        with `how` such as "was ended by signal 11". If `idle`, processes run only on idle cores. If
-        hardly any core is idle, the call begins again in a process of low priority."""
+        """A call may take `bound_s` seconds. If a process is lost, its call raises `lost(how)`,
+        with `how` such as "was ended by signal 11". With `idle`, processes run only on idle cores.
+        If hardly any core is idle, the call is repeated in a process of low priority."""
         self._lost, self._bound_s, self._is_idle = lost, bound_s, idle
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
         self._closed = False
 
     def run(self, function: Callable[[], R], most_bytes: int | None = None) -> R:
-        """Return the result of a picklable function called in another process, or raise its error.
+        """Call a picklable function in another process. Return its result, or raise its error.
 
-        Raises the error that `lost` returns if the process crashed, was killed, or took longer than
-        the bound. Raises MemoryError if the call needs more than `most_bytes` of memory; only Linux
+        Raises the error that `lost` returns if the process crashes, is killed, or exceeds the time
+        limit. Raises MemoryError if the call needs more than `most_bytes` of memory; only Linux
         enforces this limit.
         """
         asked = function, most_bytes
@@ -139,13 +140,13 @@ class ProcessPool:
         self.end_idle()
 
     def kill(self) -> None:
-        """End every process now; their calls raise the error that `lost` returns."""
+        """End every process now. The running calls raise the error that `lost` returns."""
         self.close()
         for process in tuple(self._busy):
             process.end()
 
     def end_idle(self) -> None:
-        """End the processes that run no call; new ones start when needed."""
+        """End the processes that run no call. New ones start when they are needed."""
         with suppress(IndexError):
             while True:
                 self._idle.pop().close()
@@ -156,7 +157,7 @@ class _LostError(Exception):
 
 
 class _StarvedError(Exception):
-    """Says that a process restricted to idle cores gets no time on any core."""
+    """Says that a process that may use only idle cores gets hardly any time."""
 
 
 _Asked = tuple[Callable[[], Any], int | None]
@@ -210,7 +211,7 @@ class _Process:
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def end(self) -> None:
-        """End the process. A call that another thread is waiting for then fails."""
+        """End the process. If another thread waits for its answer, that call fails."""
         self._process.kill()
 
     def kill(self) -> None:
@@ -263,10 +264,10 @@ main({nice}, idle={idle})
 
 
 def main(nice: int, *, idle: bool) -> None:
-    """Call functions read from standard input until the parent closes it or ends.
+    """Read functions from standard input and call them, until the parent closes the pipe or ends.
 
-    Ignores signals sent to the whole process group, such as Ctrl-C: the parent handles them, and
-    finishes the requests that it has accepted.
+    Ignores signals that are sent to the whole process group, such as Ctrl-C. The parent handles
+    them, and finishes the requests that it has accepted.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -309,7 +310,7 @@ def _outcome(function: Callable[[], Any], most_bytes: int | None) -> tuple[Any, 
 
 @contextmanager
 def _memory_limited(more_bytes: int) -> Iterator[None]:
-    """Limit this process to `more_bytes` of additional memory within this block; further
+    """Within this block, limit this process to `more_bytes` of additional memory. Further
     allocations fail."""
     if sys.platform != "linux":  # no other system says how much it has, or limits all of it
         yield

@@ -1,4 +1,4 @@
-"""Finds the k likeliest classes of an image and their probabilities from its scores."""
+"""Finds the k likeliest classes of an image, and their probabilities, from the image's scores."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -61,7 +61,8 @@ Ranking = tuple[Sequence[int], Sequence[float]]
 
 
 class _Batch:
-    """Holds the scores of images that ran together; they are ranked on first use."""
+    """Holds the scores of images that ran together. All images are ranked when a ranking is first
+    needed."""
 
     def __init__(self, results: Results, output: OutputKind) -> None:
         self._scores, self._ranked, self.inner, self.flags = results
@@ -69,8 +70,8 @@ class _Batch:
 
     @cached_property
     def rankings(self) -> Sequence[Ranking] | None:
-        """Return each image's likeliest classes: the classes that the engine ranked, or RANKED
-        classes if the engine ranked none.
+        """Return the likeliest classes of each image: the classes that the engine has ranked, or
+        RANKED classes if it has ranked none.
 
         Returns None if each image must be ranked alone: for a yes/no model, or if a score or its
         exponential is not finite.
@@ -82,14 +83,14 @@ class _Batch:
 
     @cached_property
     def is_finite(self) -> bool:
-        """Return whether every score is finite; this check costs less than a ranking."""
+        """Return whether every score is finite. This check takes less time than a ranking."""
         return bool(np.isfinite(self._scores).all())
 
 
 @dataclass(eq=False, slots=True)
 class ScoreRow:
-    """Holds one image's scores, one per class. If the row has a `batch`, it is row `index` of the
-    batch."""
+    """Holds the scores of one image, one per class. If there is a `batch`, `index` is the image's
+    row in it."""
 
     scores: NDArray[np.float32]
     batch: _Batch | None = None
@@ -115,9 +116,9 @@ class ScoreRow:
 
     @property
     def flags(self) -> int:
-        """Return flags that say why the engine left the file to the CPU; the scores are meaningless
-        then. Return 0 if the engine decoded the file, and NOT_DECODED if the engine decodes no
-        files."""
+        """Return 0 if the engine decoded the image's file, and NOT_DECODED if the engine decodes no
+        files. Any other value has flags that say why the CPU must decode the file. The scores are
+        then meaningless."""
         flags = None if self.batch is None else self.batch.flags
         return NOT_DECODED if flags is None else int(flags[self.index])
 
@@ -134,13 +135,12 @@ def unscored(error: Exception) -> ScoreRow:
 
 
 def rank(results: Results, output: OutputKind, decode_s: float = 0.0) -> list[ScoreRow]:
-    """Return a batch's rows. The first request for a ranking ranks all rows of the batch.
+    """Return the rows of a batch. When the ranking of one row is first needed, all rows are ranked.
 
-    If the engine has ranked classes, the engine's ranking is used; a longer ranking is computed
-    here.
+    If the engine has ranked the classes, its ranking is used as far as it goes.
 
-    Ranking a whole batch is several times as fast as ranking its images one by one. It happens on
-    the event loop, after the next batch has started. In the engine's thread, NumPy would release
+    Ranking a whole batch is several times as fast as ranking its images one by one. Ranking happens
+    on the event loop, after the next batch has started. In the engine's thread, NumPy would release
     the GIL in each call, and the event loop would wait for the GIL every time.
     """
     batch = _Batch(results, output)
@@ -150,8 +150,8 @@ def rank(results: Results, output: OutputKind, decode_s: float = 0.0) -> list[Sc
 
 
 def most_of(rows: Sequence[ScoreRow], output: OutputKind, least: float) -> int:
-    """Return an upper estimate of the number of classes with a probability of at least `least`,
-    added up over all images. `least` is above 0. Takes a microsecond for a thousand classes."""
+    """Return an upper limit on the number of classes with a probability of at least `least`, summed
+    over all images. `least` is above 0. Takes a microsecond for a thousand classes."""
     least = max(least - 10.0**-_DECIMALS, 1e-9)  # as probabilities are rounded
     if not output.is_independent:  # their sum is 1, or little more by rounding
         return len(rows) * int(2 / least)
@@ -167,8 +167,8 @@ def most_of(rows: Sequence[ScoreRow], output: OutputKind, least: float) -> int:
 def top_k(
     row: ScoreRow, k: int, output: OutputKind, labels: Sequence[str], least: float = 0.0
 ) -> list[Prediction]:
-    """Return the k likeliest classes, likeliest first, without classes whose probability is below
-    `least`. Classes with equal scores are in order of their index.
+    """Return the k likeliest classes, likeliest first. Classes with a probability below `least` are
+    left out. Classes with equal scores are in order of their index.
 
     1 <= k <= classes. Probabilities are computed in float64. A class without a label is named by
     its index. Raises EngineFailedError if a score is NaN or infinite.
@@ -188,7 +188,7 @@ def likeliest(row: ScoreRow, k: int, output: OutputKind, least: float = 0.0) -> 
 
 
 def named(ranking: Ranking, labels: Sequence[str]) -> list[Prediction]:
-    """Return the predictions of a ranking."""
+    """Return a ranking as predictions, with the labels of the classes."""
     known = len(labels)
     return [
         {
@@ -201,8 +201,8 @@ def named(ranking: Ranking, labels: Sequence[str]) -> list[Prediction]:
 
 
 def _rankings(scores: Scores, output: OutputKind) -> Sequence[Ranking] | None:
-    """Return a batch's rankings, or None for a yes/no model or if a score or its exponential is not
-    finite."""
+    """Return the rankings of a batch. Return None for a yes/no model, or if a score or its
+    exponential is not finite."""
     n, classes = scores.shape
     if classes == 1:
         return None  # images of a yes/no model are ranked one by one: two classes take no time
@@ -259,7 +259,7 @@ def probabilities(scores: NDArray[np.float32], output: OutputKind) -> NDArray[np
 
 
 def _rounded(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return numbers rounded to a power of ten, with the same results as Python's `round`."""
+    """Return the probabilities, rounded to `_DECIMALS` decimals."""
     scale = 10.0**_DECIMALS
     rounded: NDArray[np.float64] = np.rint(probabilities * scale) / scale
     return rounded
@@ -279,7 +279,7 @@ def finite(scores: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def largest(row: NDArray[np.float64], k: int) -> NDArray[np.intp]:
-    """Return the indices of the k largest numbers, largest first; equal numbers are in order of
+    """Return the indices of the k largest numbers, largest first. Equal numbers are in order of
     their index."""
     if len(row) <= _FEW or k == len(row):
         return np.argsort(-row, kind="stable")[:k]

@@ -59,7 +59,8 @@ def layers_of(engines: Sequence[EngineStatus]) -> str:
 
 
 class Elsewhere(NamedTuple):
-    """Describes how an engine's jobs may also run in other processes."""
+    """Says how to start processes that also run an engine's batches, and how many batches they
+    take."""
 
     start: Callable[[Engine], Jobs | None]  # of a warm engine; None: it cannot
     turns: Sequence[DeviceTurns]  # for each additional batch at a time
@@ -85,11 +86,12 @@ class EngineRunner:
         elsewhere: Elsewhere | None = None,
         on_failure: Callable[[EngineError], None] = lambda _: None,
     ) -> None:
-        """Take the `turns` of each engine's device, which all models on the device share.
+        """`turns` has one object per engine, with which all engines on the same device take turns.
 
         `measure_s`, `known`, `sample` and `bounds` are arguments of each SupervisedEngine. `reopen`
-        takes the number of the engine to replace. If there is one engine and its jobs decode
-        images, they may also run `elsewhere`. `on_failure` is called when the runner is FAILED.
+        takes the number of the engine to replace. If there is only one engine and it decodes
+        images, its batches may also run `elsewhere`. `on_failure` is called when the runner is
+        FAILED.
         """
         self.classes = engines[0].classes
         self.state = State.WARMING
@@ -147,18 +149,18 @@ class EngineRunner:
 
     @property
     def takes(self) -> Kind:
-        """Return the highest `Kind` of image that every engine takes; an engine also takes all
+        """Return the highest `Kind` of image that every engine takes. An engine also takes all
         lower kinds."""
         return min(engine.engine.takes for engine in self._engines)
 
     @property
     def decoding_jobs(self) -> int:
-        """Return how many images the engines' threads and processes may decode at a time."""
+        """Return how many images the engines' threads and processes may decode at the same time."""
         return sum(map(len, self._numbers)) if self.decodes else 0
 
     @property
     def lost_to_decoders(self) -> int:
-        """Return how many threads and processes of the engines were lost so far, mostly because of
+        """Return how many of the engines' threads and processes were lost so far, mostly because of
         a decoder."""
         jobs = (engine.jobs.lost for engine in self._engines if engine.jobs is not None)
         return sum(engine.lost_to_decoders for engine in self._engines) + sum(jobs)
@@ -186,9 +188,9 @@ class EngineRunner:
         ]
 
     def _ran(self, number: int) -> tuple[int, int, float]:
-        """Return how many batches an engine has ended, how many images these had, and the seconds
-        that they took. The seconds are divided by the number of batches that the engine runs at a
-        time."""
+        """Return how many batches an engine has ended, how many images were in them, and for how
+        many seconds the engine was busy. For an engine that runs several batches at a time, the sum
+        of their seconds is divided by this number."""
         numbers = self._numbers[number]
         batches, images, seconds = zip(*map(self.batcher.ran, numbers), strict=True)
         return sum(batches), sum(images), sum(seconds) / len(numbers)
@@ -204,7 +206,7 @@ class EngineRunner:
         """Queue images for scoring like `Batcher.post`, and request the `inner` values with the
         scores.
 
-        When clients take turns, an image that is not yet decoded counts by its expected decoding
+        If clients take turns, an image that is not yet decoded counts by its expected decoding
         time. Raises NotReadyError if no engine serves.
         """
         if not self._serving:  # refuses requests that were admitted earlier, too
@@ -216,7 +218,7 @@ class EngineRunner:
         return self.batcher.post(items, then, urgency, client, cost)
 
     def check_ready(self) -> None:
-        """Raise NotReadyError or ShuttingDownError unless new requests are accepted."""
+        """Raise NotReadyError or ShuttingDownError if new requests are not accepted."""
         if self.state is State.READY:
             return
         if self.state is State.DRAINING:
@@ -225,8 +227,8 @@ class EngineRunner:
         raise NotReadyError(f"the model is {self.state.value}; {advice}")
 
     async def try_out(self, image: Image) -> ScoreRow:
-        """Return the first engine's scores of an image. The image skips the queue, and runs even if
-        no engine serves."""
+        """Return the scores of an image by the first engine. The image skips the queue, and is run
+        even if no engine serves."""
         (row,) = await self._engines[0].run([image])
         return row
 
@@ -272,7 +274,7 @@ class EngineRunner:
         return in time.
 
         The thread of such a call cannot be ended, so the process has to exit without waiting for
-        it.
+        the thread.
         """
         await self.give_up()
         closings = [closing for engine in self._engines for closing in engine.close()]
@@ -285,7 +287,7 @@ class EngineRunner:
         return not stuck
 
     def _learn(self, number: int) -> None:
-        """Expect batches to take as long as an engine's warm-up measured."""
+        """Tell the batcher how long batches take, as an engine's warm-up measured."""
         engine = self._engines[number]
         latency, short_s = engine.measured, SHORT_S
         if self.decodes:
@@ -296,8 +298,8 @@ class EngineRunner:
     def _follow(self, engine: SupervisedEngine) -> None:
         """Update the runner when an engine stops serving or serves again.
 
-        While no engine serves, waiting requests fail at once, so that clients can use another
-        server: a restart may take any time.
+        While no engine serves, waiting requests fail at once. A restart may take long, so clients
+        should use another server.
         """
         ready = engine.state is State.READY
         number = self._engines.index(engine)

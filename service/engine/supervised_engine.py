@@ -1,17 +1,17 @@
-"""Supervises one engine with a thread that calls it and a watchdog.
+"""Supervises one engine: one thread calls the engine, and a watchdog limits the time of each call.
 
     WARMING ── READY ── RESTARTING ── READY, or FAILED
 
 Only the thread calls the engine: to open it, warm it up, run batches and close it. The thread
-decodes the files of a batch before it runs the batch (`service/engine/undecoded.py`). A file that
-cannot be decoded fails alone. A file on which the decoder hangs holds the batch until its time
-limit; then another thread takes the engine, and the batch's other images go to the decode pool.
+decodes the files of a batch before it runs the batch (`service/engine/undecoded.py`). If a file
+cannot be decoded, only this file fails. If a decoder hangs, the batch waits until its time limit.
+Then another thread takes the engine, and the batch's other files go to the decode pool.
 
 A model whose engine did not warm up is BROKEN if the server serves other models without it.
 
 An engine that hangs is abandoned with its thread. An engine that keeps failing, or keeps returning
 scores that are not finite, is closed. In both cases a new engine replaces it. FAILED is final.
-After the device is lost no new engine is opened, because only a new process can use the device.
+After the device is lost, no new engine is opened, because only a new process can use the device.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ _log = logging.getLogger("convoy")
 
 
 class Probe(NamedTuple):
-    """Holds an image, and names the values inside the network that are requested in addition to its
+    """Holds an image, and names the values inside the network that are requested with its
     scores."""
 
     image: Image | Undecoded
@@ -81,7 +81,7 @@ Item = Image | Undecoded | Probe
 
 
 class JobResult(NamedTuple):
-    """Holds the outcome of a job for each image of the batch."""
+    """Holds the outcome of a batch for each of its images."""
 
     results: Results | None  # of the images that were decoded; None if there are none
     failures: Mapping[int, Exception]  # of the other images, by their index in the batch
@@ -89,11 +89,11 @@ class JobResult(NamedTuple):
 
 
 class JobLostError(Exception):
-    """Says that a process was lost with its job."""
+    """Says that the process that had a batch is lost."""
 
     def __init__(self, how: str, index: int | None, *, begun: bool = True) -> None:
-        """Take `how` the process was lost, such as "ended". `index` is the image that was being
-        decoded, or None. `begun` says whether the process had begun the batch."""
+        """`how` is a phrase on how the process was lost, such as "ended". `index` is the image that
+        was being decoded, or None. `begun` says whether the process had begun the batch."""
         super().__init__(f"the process that ran this batch {how}")
         self.how, self.index, self.begun = how, index, begun
 
@@ -113,7 +113,7 @@ class Jobs(Protocol):
         may raise JobLostError."""
 
     def renew(self) -> None:
-        """End all processes, because their engines fail; new processes replace them."""
+        """End all processes, because their engines fail. New processes replace them."""
 
     def close(self) -> None:
         """End all processes."""
@@ -121,7 +121,7 @@ class Jobs(Protocol):
 
 @unique
 class State(Enum):
-    """Says whether a model or an engine takes requests, and if not, why; values are for error
+    """Says whether a model or an engine takes requests. The values are phrases for error
     messages."""
 
     WARMING = "warming up"
@@ -149,13 +149,14 @@ class SupervisedEngine:
         bounds: Bounds | None = None,
         reopen: Callable[[], Engine] | None = None,
     ) -> None:
-        """Supervise `engine`, which log lines call `name`.
+        """Supervise `engine`; log lines call it `name`.
 
         Warming up measures L(n), the time of a batch of n images, for about `measure_s` seconds,
-        unless L(n) is `known`. On a CPU it also measures the decoding of `sample`, unless that is
-        None. `reopen` opens a new engine after one exceeds the `bounds` or fails repeatedly.
-        Without `reopen`, an engine that exceeds the bounds is FAILED, and an engine that fails
-        repeatedly is kept. `on_change` is called when the state changes after the first warm-up.
+        unless L(n) is `known`. On a CPU, it also measures the decoding of `sample`, if there is
+        one. `reopen` opens a new engine after the old one has exceeded the `bounds` or failed
+        repeatedly. Without `reopen`, an engine that exceeds the bounds is FAILED, and an engine
+        that fails repeatedly is kept. `on_change` is called when the state changes after the first
+        warm-up.
         """
         self.engine = engine  # the engine that serves, or the last one that did
         self.state = State.WARMING
@@ -188,8 +189,8 @@ class SupervisedEngine:
         self._expect(self.measured)
 
     async def warm_up(self) -> None:
-        """Warm up the engine and measure it. Raises the engine's errors, and EngineError after the
-        time limit."""
+        """Warm up the engine and measure it. Raises the engine's errors, and EngineError if this
+        exceeds the time limit."""
         bound_s, started = self._bounds.warm_up_s or inf, monotonic()
         opened = self.engine
         try:
@@ -203,10 +204,11 @@ class SupervisedEngine:
         self.state = State.READY
 
     async def run(self, images: Sequence[Item]) -> Sequence[ScoreRow]:
-        """Return a batch's scores, with the inner values requested for any of its images.
+        """Return the scores of a batch, with all inner values that were requested for any of its
+        images.
 
-        The thread runs an image that runs alone, because a handover to the thread takes less time
-        than a handover to a process.
+        The thread runs a single image if no other batch runs, because a handover to the thread
+        takes less time than a handover to a process.
         """
         if self.state in (State.RESTARTING, State.FAILED):
             raise EngineError(f"{self._name} is {self.state.value}")
@@ -286,8 +288,8 @@ class SupervisedEngine:
     async def _without_one(
         self, images: Sequence[Item], index: int, error: Exception, bound_s: float
     ) -> Sequence[ScoreRow]:
-        """Return the rows of a batch whose image `index` has an error. The other files are left to
-        the decode pool, and images that are already decoded are run."""
+        """Return the rows of a batch whose image `index` has an error. Leave the other files to the
+        decode pool, and run the images that are already decoded."""
         rows = [unscored(NotHereError()) for _ in images]
         rows[index] = unscored(error)
         others = [place for place, image in enumerate(images) if _undecoded(image) is None]
@@ -298,7 +300,7 @@ class SupervisedEngine:
         return rows
 
     async def _examine(self, thread: "_Thread") -> None:
-        """Replace the engine if it also fails on random pixels."""
+        """Replace the engine if it fails on random pixels, too."""
         bound_s = self._batch_s[0]
         try:
             (row,) = await thread.pool.run(thread.run, [self._probe], bound_s)
@@ -310,7 +312,7 @@ class SupervisedEngine:
             self._replace(thread, failure)
 
     def close(self) -> "list[asyncio.Future[None]]":
-        """Close the engine, and abandoned engines when they return from their calls."""
+        """Close the engine. Abandoned engines are closed when their calls return."""
         if self.jobs is not None:
             self.jobs.close()
         for task in (self._restarting, self._examining):
@@ -330,7 +332,7 @@ class SupervisedEngine:
         bound_s: float,
         known: Latency | None = None,
     ) -> None:
-        """Let a thread open an engine, warm it up and measure L(n) unless L(n) is known. Raises the
+        """Let a thread open an engine and warm it up. Measure L(n), unless it is known. Raises the
         errors of these steps."""
         start = partial(thread.start, self._probe, self._measure_s, known, self._sample)
         starting = thread.pool.run(start, opened, bound_s)
@@ -405,14 +407,15 @@ def _ignore(_: SupervisedEngine) -> None:
 
 
 class _Thread:
-    """Owns the only thread that calls an engine. The thread runs `start`, `run` and `_close`.
+    """Owns an engine and the only thread that calls it. The thread runs `start`, `run` and
+    `_close`.
 
-    A call raises ThreadLostError if it exceeds its time limit or its thread dies. Later calls wait
-    until the thread is free, which may be never.
+    A call raises ThreadLostError if it exceeds its time limit, or if the thread dies. Later calls
+    wait until the thread is free, which may be never.
     """
 
     def __init__(self, output: OutputKind, engine: Engine | None = None) -> None:
-        """Start the thread. If `engine` is given, it is warm, and the thread takes it over."""
+        """Start the thread. If `engine` is given, it is already warm."""
         self.pool = ThreadPool("engine", 1, replaced=False)
         self.took_s = inf  # the last batch
         self._output = output
@@ -431,10 +434,10 @@ class _Thread:
     ) -> tuple[Engine, Latency, float, float]:
         """Open and warm up an engine. Return the engine to serve with, its L(n) measured on
         `probe`, the seconds to decode a `sample`, and the seconds to run one image. The last two
-        are 0 if they were not compared.
+        are 0 if they were not measured.
 
-        If L(n) is known, only one image is run, because the version that still serves needs the
-        device. Raises the engine's errors, and EngineError if the scores are not finite.
+        If L(n) is `known`, only one image is run, because the device still serves the old version.
+        Raises the engine's errors, and EngineError if the scores are not finite.
         """
         self._engine = opened()
         self._engine = engine = self._engine.warm_up()
@@ -479,7 +482,8 @@ class _Thread:
         return rows
 
     def _begin(self, index: int) -> bool:
-        """Note which image is decoded next; return False if the thread has lost the engine."""
+        """Note which image is decoded next. Return False if the engine was taken from this
+        thread."""
         self._decoding = index
         return self._engine is not None
 
@@ -492,8 +496,8 @@ class _Thread:
         return engine
 
     def leave_decoder(self) -> tuple[Engine, int] | None:
-        """Take the engine away while the thread decodes an image. Return the engine and the image's
-        index in the batch, or None if the thread does not decode."""
+        """Take the engine from the thread if the thread is decoding an image. Return the engine and
+        the image's index in the batch. Otherwise, return None."""
         with self._handover:
             engine, index = self._engine, self._decoding
             if engine is None or index is None:
@@ -502,7 +506,7 @@ class _Thread:
         return engine, index
 
     def close(self) -> "asyncio.Future[None]":
-        """Close the engine and end the thread, once the thread is free."""
+        """Close the engine and end the thread, as soon as the thread is free."""
         if self._closing is None:
             self._closing = self.pool.run(self._close, None)
             self.pool.close()
@@ -531,11 +535,12 @@ def do_job(
 ) -> JobResult:
     """Decode the files of a batch, and run the batch.
 
-    `begin` takes the index of the image that is decoded next, and returns whether to continue.
-    `begin_running` returns the engine. Raises the errors of both functions and of the engine.
+    `begin` is called with the index of each image before it is decoded, and returns whether to
+    continue. `begin_running` returns the engine. Raises the errors of both functions and of the
+    engine.
 
-    All headers are read before any image is decoded: after the first header, the code that reads
-    headers is in the processor's cache and takes a quarter of the time.
+    All headers are read before any image is decoded. The code that reads headers is then in the
+    processor's cache, and takes a quarter of the time for each header after the first.
     """
     started = perf_counter()
     failures: dict[int, Exception] = {}
@@ -567,9 +572,9 @@ def _each(
     failures: dict[int, Exception],
     begin: Callable[[int], bool],
 ) -> dict[int, T]:
-    """Call the functions, whose keys are image indices. Return their results by index, and add
-    their errors to `failures`. Stop when `begin` returns False, which means that a call took too
-    long."""
+    """Call the function of each image; the keys are the images' indices. Return the results by
+    index, and add the errors to `failures`. Stop when `begin` returns False, which means that a
+    call took too long."""
     results = {}
     for index, function in calls.items():
         if not begin(index):

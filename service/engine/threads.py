@@ -1,12 +1,13 @@
 """Provides threads that call functions for an event loop.
 
-A call costs less than half as much as `loop.run_in_executor`, because it needs a callback or one
-future instead of two futures. This matters: with a model that takes a millisecond, two handovers
-per request are most of the time that a server adds. The threads are daemons, so a thread that is
-stuck in a device driver cannot keep the process alive.
+A call takes less than half the time of `loop.run_in_executor`, because it needs a callback or one
+future instead of two futures. For a model that takes a millisecond, most of the time that a server
+adds is in two such handovers per request. The threads are daemons, so a thread that is stuck in a
+device driver cannot keep the process alive.
 
 A thread cannot be ended from outside. A job that exceeds its time limit fails with ThreadLostError,
-and its result is discarded. A new thread replaces the stuck one, which ends when its call returns.
+and its result is discarded. A new thread replaces the stuck thread, which ends when its call
+returns.
 """
 
 import asyncio
@@ -44,15 +45,15 @@ _log = logging.getLogger("convoy")
 
 
 class StrayError(Exception):
-    """Says that a job raised an exception that is meant to end a process, a task or an
-    iteration."""
+    """Says that a job raised an exception that is not an error, such as SystemExit or
+    StopIteration."""
 
 
 class Withdrawable(Protocol):
     """Work that can be withdrawn."""
 
     def withdraw(self) -> None:
-        """Discard the result, and do not begin the work if it has not begun."""
+        """Discard the result. If the work has not begun, do not begin it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -98,7 +99,7 @@ class _Jobs:
 
 
 class _Thread(threading.Thread):
-    """Does the pool's jobs; the event loop reads its `job`."""
+    """Does the jobs of a pool. The event loop reads its `job`."""
 
     def __init__(self, pool: "ThreadPool", number: int) -> None:
         super().__init__(name=f"{pool.name}-{number}", daemon=True)
@@ -133,10 +134,11 @@ class _Thread(threading.Thread):
 
 
 class ThreadPool:
-    """Runs a fixed number of threads that start jobs in order; used from one event loop.
+    """Runs a fixed number of threads, which start jobs in the order of `post`; used from one event
+    loop.
 
     A pool without threads runs each job inside `post`, for jobs that are shorter than a handover. A
-    job may take `bound_s` seconds from the moment a thread starts it.
+    job may take `bound_s` seconds from the moment at which a thread starts it.
     """
 
     def __init__(
@@ -144,7 +146,8 @@ class ThreadPool:
     ) -> None:
         """Start the threads; `nice` lowers their priority as nice(1) does.
 
-        Stuck threads are replaced if `replaced`; otherwise jobs wait until a stuck thread is free.
+        With `replaced`, new threads replace stuck threads. Otherwise, jobs wait until a stuck
+        thread is free.
         """
         self.name = name
         self.nice = nice
@@ -168,12 +171,12 @@ class ThreadPool:
         bound_s: float | None = None,
         patience_s: float = 0.0,
     ) -> Job | None:
-        """Call `function(argument)` in a thread. Then call `then` with the outcome in the event
+        """Call `function(argument)` in a thread. Then call `then` with the outcome, in the event
         loop.
 
-        The event loop blocks for at most `patience_s` until the job is done. Returns None if `then`
-        has been called already. The second argument of `then` is None or an error: the exception of
-        `function`, StrayError in place of a BaseException that is not an Exception, or
+        The event loop first blocks for up to `patience_s`, while the job is not done. Returns None
+        if `then` has been called already. The second argument of `then` is None or an error: the
+        exception of `function`, StrayError in place of a BaseException that is not an Exception, or
         ThreadLostError if the job exceeds its time limit or its thread dies.
         """
         if not self._threads:
@@ -219,7 +222,8 @@ class ThreadPool:
             self.jobs.put(None)
 
     def look(self, passed_s: float) -> None:
-        """Fail the jobs that exceed their time limit, `passed_s` seconds after the last look."""
+        """Fail the jobs that have exceeded their time limit. `passed_s` is the time since the last
+        look."""
         for number, thread in enumerate(self._threads):
             job = thread.job
             if not thread.is_alive():
@@ -236,7 +240,8 @@ class ThreadPool:
                     self._lose(number, job, stuck, replaced=self._replaced)
 
     def settle(self, job: Job, result: Any, error: Exception | None) -> None:
-        """Report that a job ended or was lost, whichever happens first."""
+        """Call the job's `then` when the job ends or is lost. Only the first call for a job has an
+        effect."""
         if not job.open:
             return
         job.open = False
@@ -248,9 +253,9 @@ class ThreadPool:
         """Pin the threads to `core`, the event loop's core, while the loop waits for them. If
         `core` is None, unpin them.
 
-        Waking a thread on another core takes several times as long as switching threads on one.
-        Threads that a job starts would inherit the pinning, but warming up has already started all
-        such threads.
+        Waking a thread on another core takes several times as long as switching to a thread on the
+        same core. Threads that a job starts would also be pinned, but warming up has already
+        started all such threads.
         """
         if core == self._core:
             return

@@ -1,7 +1,7 @@
 """Defines images that an engine's thread decodes itself, in the job that runs their batch.
 
-If decoding an image takes at least as long as running it, one job for both steps saves a request
-the handover to another thread. It also lets images that arrive together form one batch.
+If decoding an image takes at least as long as running it, both are done in one job. This saves a
+request the handover to another thread. It also lets images that arrive together form one batch.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ class Undecoded:
     def read(self) -> Callable[[], Pixels]:
         """Read the image's header, and return the function that decodes the image.
 
-        Both functions raise ImageError or another error that refuses the image. Only `read` raises
-        NotHereError.
+        Both functions may raise ImageError or another error that refuses the image. Only `read` may
+        raise NotHereError.
         """
         raise NotImplementedError
 

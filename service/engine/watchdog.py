@@ -1,4 +1,4 @@
-"""Decides when an engine counts as hung and when restarts are futile, without threads or a
+"""Decides when an engine counts as hung, and when another restart is futile. Has no threads and no
 clock."""
 
 from collections import deque
@@ -40,13 +40,13 @@ class Bounds:
 
 
 class Restarts:
-    """Remembers when the last restarts were, in seconds of one clock."""
+    """Remembers the times of the last restarts, in seconds of one clock."""
 
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=_TOO_MANY - 1)
 
     def another(self, now: float) -> bool:
-        """Return whether another restart is worth trying now; if so, count it."""
+        """Return whether another restart is worth trying now. If so, count it."""
         times = self._times
         if len(times) == times.maxlen and now - times[0] <= WITHIN_S:
             return False
