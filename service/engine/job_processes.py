@@ -31,7 +31,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import accumulate, count, pairwise
-from time import monotonic
+from time import monotonic, perf_counter, process_time
 from typing import Any, NoReturn
 
 import numpy as np
@@ -57,6 +57,10 @@ _START_S = 60.0
 _LOOKS = 8
 
 _READ_BYTES = 2**18
+
+# Other programs crowd the cores if processes get less than this part of a core for their batches.
+# Each batch counts for `_NEWEST` of the average.
+_CROWDED, _NEWEST = 0.5, 0.1
 
 # The memory of a process begins with two numbers: the index in the batch of the image that is being
 # decoded, and the number of batches that were begun. After them comes the room of each batch.
@@ -147,8 +151,10 @@ class JobProcesses:
         if the batch takes longer than `bound_s`.
         """
         takes = [process for process in self._all if process.is_open and process.has < _BATCHES]
-        # The last process shares a core with the event loop, so it is used last.
-        spare = sum(process.has > 0 for process in self._all) < self._most - 1
+        # The last process shares a core with the event loop, so it is used last. But if other
+        # programs crowd the cores, Linux gives more time to more processes.
+        crowded = any(process.core_share < _CROWDED for process in self._all)
+        spare = crowded or sum(process.has > 0 for process in self._all) < self._most - 1
         process = (min if spare else max)(takes, key=lambda process: process.has, default=None)
         if process is None or (spare and process.has):
             self._start()
@@ -230,6 +236,7 @@ class _JobProcess:
         self._answers: deque[tuple[asyncio.Future[JobResult], float]] = deque()
         self._received = bytearray()
         self.is_open = False  # its engine
+        self.core_share = 1.0  # the average part of a core that it got for a batch
         self._lost = False
         self._loop.add_reader(self._connection, self._on_readable)
         self._await(_START_S)
@@ -309,7 +316,7 @@ class _JobProcess:
             self._received = received[end:]
             self._end(*pickle.loads(memoryview(received)[_LENGTH.size : end]))  # noqa: S301  (this program)
 
-    def _end(self, result: JobResult | None, error: Exception | None) -> None:
+    def _end(self, result: JobResult | None, error: Exception | None, core_share: float) -> None:
         """Handle a message from the process. The first message says that the engine is open. Each
         later message has the outcome of a batch."""
         self._timer.cancel()
@@ -326,6 +333,7 @@ class _JobProcess:
         if error is not None:
             answer.set_exception(error)
         elif result is not None:
+            self.core_share += _NEWEST * (core_share - self.core_share)
             answer.set_result(result)
 
 
@@ -411,6 +419,9 @@ def _fork_on_demand(control: socket.socket) -> NoReturn:
 def _work(connected: int, memory: int, setup: int) -> NoReturn:
     """Open an engine and run batches until the server closes the connection."""
     status = 1
+    # If Linux divides the cores among sessions (autogroup), processes in the server's session would
+    # share its part.
+    os.setsid()
     try:
         gc.enable()
         with socket.socket(fileno=connected) as connection:
@@ -453,11 +464,13 @@ def _run_batches(connection: socket.socket, memory: memoryview, setup: int) -> N
         progress[0] = _NONE  # if the last batch failed
         progress[1] = number + 1
         try:
+            began, used = perf_counter(), process_time()
             results, failures, decode_s = do_job(items, begin, begin_running)
+            core_share = (process_time() - used) / (perf_counter() - began)
             if results is not None:  # a view of a dictionary cannot be pickled
                 results = results._replace(inner=dict(results.inner))
             kept = {index: _portable(failure) for index, failure in failures.items()}
-            _answer(connection, JobResult(results, kept, decode_s), None)
+            _answer(connection, JobResult(results, kept, decode_s), None, core_share)
         except Exception as error:  # noqa: BLE001  raised in the server
             _answer(connection, None, _portable(error))
         del items  # an idle process must not keep an image
@@ -488,8 +501,13 @@ def _read(connection: socket.socket, length: int) -> bytes:
     return data
 
 
-def _answer(connection: socket.socket, result: JobResult | None, error: Exception | None) -> None:
-    data = pickle.dumps((result, error), 5)
+def _answer(
+    connection: socket.socket,
+    result: JobResult | None,
+    error: Exception | None,
+    core_share: float = 1.0,
+) -> None:
+    data = pickle.dumps((result, error, core_share), 5)
     connection.sendall(_LENGTH.pack(len(data)) + data)
 
 

@@ -78,6 +78,14 @@ class OtherEngine(FakeEngine):
         return results._replace(scores=results.scores + ELSEWHERE)
 
 
+class SleepingEngine(FakeEngine):
+    """An engine that waits in each batch, as if other programs had the core."""
+
+    def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
+        time.sleep(0.02)
+        return super().run(images, inner)
+
+
 class Unopened:
     """An engine that cannot be opened."""
 
@@ -91,6 +99,12 @@ def parent() -> Iterator[JobParent]:
     assert forked is not None
     yield forked
     forked.close()
+
+
+@pytest.fixture(autouse=True)
+def _cores_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other programs change nothing in these tests."""
+    monkeypatch.setattr(job_processes, "_CROWDED", 0.0)
 
 
 @asynccontextmanager
@@ -171,6 +185,36 @@ async def test_what_is_wrong_with_an_image_is_its_own_outcome(parent: JobParent)
         assert isinstance(odd, Exception)
         assert str(odd) == "OddError: odd 1 2"
         assert jobs.lost == 0
+
+
+async def test_where_other_programs_crowd_the_cores_all_processes_share_the_batches(
+    parent: JobParent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that sleeps in its batches gets as little of a core as one that has to wait."""
+    async with engine_of(parent, SleepingEngine, most=2) as (engine, jobs):
+        await started(engine, jobs)
+        (first,) = jobs._all
+        assert first.core_share == 1.0
+        for _ in range(12):
+            await engine.run(files(1, 2))
+        assert first.core_share < 0.5
+        monkeypatch.setattr(job_processes, "_CROWDED", 0.5)
+        await asyncio.gather(*(engine.run(files(n, n)) for n in (1, 2)))
+        await until(lambda: len(jobs._all) == 2 and jobs._all[1].is_open)
+        _, last = jobs._all
+        batches = [asyncio.ensure_future(engine.run(files(n, n))) for n in (1, 2)]
+        await asyncio.sleep(0)
+        assert (first.has, last.has) == (1, 1)
+        await asyncio.gather(*batches)
+
+
+async def test_processes_are_in_sessions_of_their_own(parent: JobParent) -> None:
+    """Otherwise Linux would give them and the server one part of the cores together."""
+    async with engine_of(parent, most=2) as (engine, jobs):
+        await started(engine, jobs)
+        sessions = {os.getsid(int(child)) for child in children_of(parent)}
+        assert sessions == set(map(int, children_of(parent)))
+        assert os.getsid(0) not in sessions
 
 
 @pytest.mark.parametrize("how", ["crashes", "hangs"])
