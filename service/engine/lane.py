@@ -62,7 +62,7 @@ Call = Callable[[Callable[[], Any], int], Any]
 
 
 def here(function: Callable[[], Any], _: int) -> Any:
-    """Call the function in the thread that calls this."""
+    """Call the function in the current thread."""
     return function()
 
 

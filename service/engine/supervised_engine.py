@@ -343,7 +343,7 @@ class SupervisedEngine:
         self._expect(self.measured.after(self.decode_s))
 
     def _expect(self, latency: Latency) -> None:
-        """Set the time limits of batches to a multiple of `latency`."""
+        """Set the time limit of a batch for each batch size, given the expected `latency`."""
         sizes = range(1, self.engine.max_batch + 1)
         self._batch_s = [self._bounds.batch(latency, size) for size in sizes]
 
@@ -387,7 +387,7 @@ class SupervisedEngine:
 
 
 def _rows(done: JobResult, output: OutputKind) -> Sequence[ScoreRow]:
-    """Return the rows of all images of a job."""
+    """Return the rows of all images of a batch."""
     rows = [] if done.results is None else rank(done.results, output, done.decode_s)
     for index, failure in sorted(done.failures.items()):
         rows.insert(index, unscored(failure))

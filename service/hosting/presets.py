@@ -242,7 +242,8 @@ class _Tally:
             self._size += float(row @ row)
 
     def trial(self, name: str, *, used: bool) -> PresetTrial:
-        """Return the results so far. All of them are zero if a score was not finite."""
+        """Return the results so far. If a score was not finite, all results are the lowest
+        possible."""
         count = len(self._correct)
         if not self._is_finite:
             return PresetTrial(name, used, 0.0, 0.0, 0, -inf, (False,) * count)

@@ -62,7 +62,7 @@ _log = logging.getLogger("convoy")
 
 
 class _Version(NamedTuple):
-    """Holds the version number of a model's files."""
+    """Holds the version number of a model's files, and the files' stamp."""
 
     number: str
     stamp: Stamp
