@@ -144,12 +144,12 @@ def in_onnx(network: LoadedModel, name: str) -> Inner | Absent:
     different."""
     graph = network.graph
     if origin(graph, name) == origin(graph, graph.outputs[0]):
-        return Absent("this value is the scores; name an earlier node")
+        return Absent("the output of this node is the scores; name an earlier node")
     written = {output for node in network.proto.graph.node for output in node.output}
     writers = {node.output: node for node in graph.nodes}
     shape = graph.shape(name)
     while name not in written:
         if not isinstance(node := writers.get(name), Reshape | Identity):
-            return Absent(f"{name} exists only inside a node of the file; name another node")
+            return Absent(f"no node of the file has the output {name}; name another node")
         name = node.x
     return Inner(name, shape)

@@ -139,5 +139,7 @@ def _features(network: LoadedModel, graph: Graph, name: str) -> Inner | Absent:
     shape = graph.shape(name)
     if len(shape) != 3 or prod(shape[1:]) == 1:
         sizes = "×".join(map(str, shape))
-        return Absent(f"its features, {sizes}, have no positions in an image")
+        return Absent(
+            f"its features have the shape {sizes}; maps need several positions of one image"
+        )
     return in_onnx(network, name)

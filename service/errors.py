@@ -125,7 +125,9 @@ class NotTriedError(ServiceError):
 
     def __init__(self, how: str) -> None:
         """Take a phrase about the process's end, such as "was ended by signal 11"."""
-        super().__init__(f"the process that tried it {how}; the model may be the cause")
+        super().__init__(
+            f"the process that tried the new version {how}; the model may be the cause"
+        )
 
 
 class DecoderLostError(ServiceError):

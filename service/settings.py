@@ -249,7 +249,10 @@ class Settings(BaseModel):
     @classmethod
     def _are_devices(cls, devices: str | None, info: ValidationInfo) -> str | None:
         if devices and not _PLACES.fullmatch(devices):
-            raise ValueError("must be GPUs, such as cuda:0,cuda:1, or cuda:all, or cpu:2")
+            raise ValueError(
+                "must be a list of GPUs (cuda:0,cuda:1), cuda:all, or a number of CPU engines"
+                " (cpu:2)"
+            )
         if devices and info.data.get("device", DeviceKind.AUTO) is not DeviceKind.AUTO:
             raise ValueError("replaces --device; set only one of the two")
         return devices

@@ -56,7 +56,9 @@ def carry(folder: Path = CARRIED, *, release: str = NVRTC) -> list[tuple[str, in
     """
     source = data(Path("nowhere"))
     if source is None:
-        raise FileNotFoundError("SqueezeNet and the photographs are missing in ../shared/data")
+        raise FileNotFoundError(
+            "../shared/data lacks SqueezeNet or the photographs; copy both to this folder"
+        )
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "COMMIT").write_text(f"{commit()}\n")

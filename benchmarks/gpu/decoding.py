@@ -35,7 +35,8 @@ def photographs(sampling: str, folder: Path | None = None) -> list[JpegImage]:
     found = sorted(_suitable(files, sampling), key=lambda image: len(image.file.scan))
     if not found:
         raise RefusedError(
-            f"no photograph has the sampling {sampling}; pack the photographs with `carry`"
+            f"no photograph has the chroma sampling {sampling}; to pack photographs, run"
+            " `python -m benchmarks.gpu carry`"
         )
     return found
 

@@ -153,7 +153,10 @@ def _networks(name: str, device: Device, store: TuningStore, runs: int = RUNS) -
 def _requests(device: str = "cuda", load_s: float = LOAD_S) -> Measure:
     data = carried.data()
     if data is None:
-        raise BaselineError("SqueezeNet and the photographs are missing; pack them with `carry`")
+        raise BaselineError(
+            "SqueezeNet and the photographs are missing; to pack them, run"
+            " `python -m benchmarks.gpu carry`"
+        )
     program = [*carried.python(), "-c", f"{DIE_WITH_PARENT}; from service.cli import main; main()"]
     image = sorted((data / "images").glob("*.JPEG"))[0].read_bytes()
     model = data / "squeezenet1.1-fp16.onnx"

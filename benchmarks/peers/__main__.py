@@ -149,7 +149,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     if seconds <= 0:
         parser.error("--seconds must be more than 0")
     if parsed.record == RECORD and commit().endswith("+"):
-        parser.error("--record: commit first, so that the measured sources have a name")
+        parser.error("--record: the sources have changes that are not committed; commit them first")
     parsed.effort = Effort(rounds, seconds, usual.settings)
     return parsed
 

@@ -285,7 +285,7 @@ def main(command_line: Sequence[str] | None = None) -> None:
         DOCS.write_text(fill(text, BEGIN, END, table(read(RECORD))), encoding="utf-8")
         return
     if arguments.record == RECORD and commit().endswith("+"):
-        parser.error("--record: commit first, so that the measured sources have a name")
+        parser.error("--record: the sources have changes that are not committed; commit them first")
     console = Console(highlight=False)
     installed = environment("loadgen", [LOADGEN], CACHE, console.print)
     sys.path += [str(folder) for folder in installed.folder.glob("lib/*/site-packages")]

@@ -147,7 +147,7 @@ def int32(number: int) -> np.int32:
     the number exceeds 32 bits."""
     if not -(2**31) <= number < 2**31:
         raise ValueError(
-            f"{number} is beyond 32 bits, with which kernels index; the tensor must be smaller"
+            f"{number} is beyond 32 bits, the size of a kernel's indices; use a smaller tensor"
         )
     return np.int32(number)
 

@@ -97,7 +97,7 @@ class TensorMap:
         sides = zip(self.dims[1:3], self.windows.lower, self.windows.upper, strict=True)
         if any(size + upper <= lower for size, lower, upper in sides):
             raise ValueError(
-                f"images of {self.dims[1:3]} must have room for a window, got corners at {corners}"
+                f"a window with the corners {corners} does not fit into images of {self.dims[1:3]}"
             )
 
     def at(self, base: str | int) -> "TensorMap":

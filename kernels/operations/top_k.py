@@ -55,8 +55,8 @@ def top_k_launch(x: StridedTensor, kind: ScoreKind, *, has_flags: bool = False) 
     results = ResultLayout(n, classes)
     if classes > _EXACT:
         raise ValueError(
-            f"there may be at most {_EXACT} classes, because floats do not hold every larger index"
-            f" exactly, got {classes}"
+            f"{classes} classes are too many; at most {_EXACT} are supported, because a float32"
+            " cannot hold every larger index exactly"
         )
     if x.strides[1] != 1:
         raise ValueError(f"an image's scores must be contiguous, got a stride of {x.strides[1]}")

@@ -211,7 +211,7 @@ def fitted(readings: Iterable[Reading]) -> Constants:
         for reading in found:
             if reading.name == name and conditions.items() <= reading.conditions.items():
                 return reading.us
-        raise ValueError(f"no reading of {name} with {conditions}: run that measurement first")
+        raise ValueError(f"{name} was not measured with {conditions}; measure it first")
 
     def gap_us(**conditions: Any) -> float:
         _, short, long = (
@@ -225,7 +225,7 @@ def fitted(readings: Iterable[Reading]) -> Constants:
     fork_us = (us("fork") - 3 * additions - apart) / 2
     reads = [reading for reading in found if reading.name == "cache"]
     if not reads:
-        raise ValueError("no reading of cache: run that measurement first")
+        raise ValueError("cache was not measured; measure it first")
     widest = max(reads, key=lambda read: int(read.conditions["blocks"]))
     slope, intercept = np.polyfit(WARPS, [us("issue", warps=warps) for warps in WARPS], 1)
     return Constants(

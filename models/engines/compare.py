@@ -55,7 +55,11 @@ def compare(engine: Engine, classifier: Classifier) -> None:
     _check_finite(classifier, scores)
     expected = given.scores()
     if isinstance(expected, str):
-        _log.info("%s: its scores were not compared with its file: %s", classifier.name, expected)
+        _log.info(
+            "%s: its scores were not compared with ONNX Runtime's scores for the file: %s",
+            classifier.name,
+            expected,
+        )
         given.is_compared = True
         return
     allowed = tolerance(classifier, expected)

@@ -94,7 +94,7 @@ def prove(
             return 1
     if engine.max_batch > 1 and relative_error(np.roll(expected, 1, axis=0), expected) <= allowed:
         what = f"{classifier.name} gives {len(images)} different images the same scores"
-        _log.warning("%s: its self-test cannot show that a batch keeps images apart", what)
+        _log.warning("%s, so the self-test cannot show whether batches mix up images", what)
     return engine.max_batch
 
 

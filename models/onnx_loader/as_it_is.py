@@ -19,7 +19,7 @@ from models.onnx_loader.opaque import Opaque
 from models.onnx_loader.outputs import expose
 from models.onnx_loader.subnormal import flush_proto
 
-_NOR = "\nONNX Runtime cannot run it"
+_NOR = "\nONNX Runtime cannot run the model"
 _UNBOUNDED = {"Loop", "Scan"}
 _OTHER_FLOATS = (TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 
@@ -40,12 +40,13 @@ def as_it_is(
         raise UnsupportedModelError(f"{reason}{_NOR}: {error}") from error
     if not after or before[0] != after[0]:
         raise UnsupportedModelError(
-            f"{reason}{_NOR}: its output {after} has no batch axis; export it with the batch first"
+            f"{reason}{_NOR}: its output {after} has no batch axis; export the model with the batch"
+            " first"
         )
     if before[0] != 1:
         raise UnsupportedModelError(
-            f"{reason}{_NOR}: its batch size is fixed at {before[0]}; export it with the batch size"
-            " 1 or a symbolic batch size"
+            f"{reason}{_NOR}: its batch size is fixed at {before[0]}; export the model with the"
+            " batch size 1 or a symbolic batch size"
         )
     if loops := {node.op_type for node in model.graph.all_nodes()} & _UNBOUNDED:
         raise UnsupportedModelError(

@@ -68,10 +68,11 @@ def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str]:
         raise RefusedError(f"it has {len(terms)} terms for {len(ranks)} operands")
     free = "".join(letter for letter in reversed(ascii_letters) if letter not in equation)
     more = [rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)]
+    many = f"the operands have {ranks} axes; each must have as many axes as its term has letters"
     if any(count != 0 for count, term in zip(more, terms, strict=True) if "..." not in term):
-        raise RefusedError("an operand must have as many axes as its term has letters")
+        raise RefusedError(many)
     if min(more) < 0 or max(more) > len(free):
-        raise RefusedError("an operand must have as many axes as its term has letters")
+        raise RefusedError(many)
     most = free[: max(more)]
     read = [
         term.replace("...", most[len(most) - count :])
@@ -89,7 +90,10 @@ def _operand(to: Importer, node: OnnxNode, index: int, letters: str, batch: str)
     constant = constant_of(value)
     if constant is not None:
         if batch in letters:
-            raise RefusedError(f"operand {index} is constant, but has the batch axis, {batch}")
+            raise RefusedError(
+                f"operand {index} is a constant with the batch axis, {batch}; only computed"
+                " operands may have this axis"
+            )
         return _Term(to.weight(f"{node.name}/{index}", constant), letters)
     if letters[:1] != batch:
         raise RefusedError(
@@ -115,8 +119,8 @@ class _Products:
             others = {letter for other in terms if other is not term for letter in other.letters}
             if alone := set(term.letters) - others - set(y):
                 raise RefusedError(
-                    f"it sums {', '.join(sorted(alone))} of operand {index} only; an axis that is"
-                    " summed must belong to both operands"
+                    f"it sums over {', '.join(sorted(alone))}, which only operand {index} has; a"
+                    " summed axis must belong to both operands"
                 )
         if len(terms) == 1:
             self.into_output(self.transposed(terms[0], y))

@@ -41,7 +41,7 @@ class Importer:
         name = str(value.name)
         shape = static_shape(value)
         if not shape:
-            raise RefusedError(f"{name} has no axes; axis 0 must be the batch")
+            raise RefusedError(f"the value {name} has no axes; its axis 0 must be the batch")
         self.values[name] = Value(name, shape[1:])
         return name
 
@@ -83,7 +83,10 @@ class Importer:
         for node in self.nodes[first:]:
             read = {self.values[name].stored for name in node.operands() if name in self.values}
             if len(read) != 1 or any(name in self.weights for name in node.operands()):
-                raise RefusedError("it joins integers that have different scales or zero points")
+                raise RefusedError(
+                    "it joins integers that have different scales or zero points, which is not"
+                    " supported"
+                )
             self.values[node.output] = replace(self.values[node.output], stored=read.pop())
 
     def operand(self, value: ir.Value, rank: int) -> str:
@@ -140,7 +143,7 @@ class OnnxNode:
         """Return input `index`. Raises RefusedError if it is missing."""
         value = self.node.inputs[index] if index < len(self.node.inputs) else None
         if value is None:
-            raise RefusedError(f"input {index} is missing, but required")
+            raise RefusedError(f"input {index} is missing, but is required")
         return value
 
     def input_shape(self, index: int) -> Shape:
@@ -152,7 +155,7 @@ class OnnxNode:
         constant."""
         value = self.input(index)
         if constant_of(value) is not None:
-            raise RefusedError(f"input {index} is a constant; only computed tensors are supported")
+            raise RefusedError(f"input {index} is a constant, but must be a computed tensor")
         return str(value.name)
 
     def constant(self, index: int) -> NDArray[np.generic]:
@@ -220,7 +223,7 @@ class OnnxNode:
         """
         axis = axis + rank if axis < 0 else axis
         if axis == 0:
-            raise RefusedError("it works along axis 0, which must stay the batch")
+            raise RefusedError("it works along axis 0, the batch; only other axes are supported")
         return axis - 1
 
 
@@ -255,7 +258,8 @@ def static_shape(value: ir.Value) -> Shape:
     shape = value.shape
     if shape is None or not all(isinstance(size, int) for size in shape):
         raise UnknownShapeError(
-            f"the shape of {value.name} cannot be inferred: {shape}; export it with a fixed shape"
+            f"the shape of {value.name} cannot be inferred: {shape}; export the model with fixed"
+            " shapes"
         )
     return tuple(int(size) for size in shape if isinstance(size, int))
 
@@ -265,4 +269,6 @@ def attributes_only(node: OnnxNode, allowed: Mapping[str, object]) -> None:
     for name, value in allowed.items():
         attribute = node.node.attributes.get(name)
         if attribute is not None and attribute.value != value:
-            raise RefusedError(f"{name}={attribute.value} is not supported; only {value} is")
+            raise RefusedError(
+                f"{name}={attribute.value} is not supported; only {name}={value} is supported"
+            )

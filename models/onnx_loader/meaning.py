@@ -110,7 +110,7 @@ def _meaning(found: Range, classes: int, name: str) -> Meaning:
         one = OutputKind.LOG_PROBABILITIES if classes == 1 else OutputKind.INDEPENDENT_LOG
         return Meaning(one, by)
     if found.is_part and found.low >= 0 and isclose(found.high, 1, rel_tol=_CUT):
-        return Meaning(OutputKind.PROBABILITIES, f"{by}, and part of it is cut off or left out")
+        return Meaning(OutputKind.PROBABILITIES, f"{by}, and part of the output is cut off")
     if found.low >= 0 and isfinite(found.high) and found.by:
         if found.is_each or classes == 1:
             if found.high <= 1 + _NEAR:

@@ -27,10 +27,12 @@ def slice_(to: Importer, node: OnnxNode) -> None:
     for start, stop, axis, step in zip(starts, stops, axes, steps, strict=True):
         size = shape[axis % rank]
         if step < 1 and size > 1:
-            raise RefusedError(f"step {step} is not supported; only positive steps are")
+            raise RefusedError(f"step {step} is not supported; only steps above 0 are supported")
         first, last, _ = slice(start, stop, max(step, 1)).indices(size)
         if last <= first:
-            raise RefusedError(f"the slice {start}:{stop} of {size} elements is empty")
+            raise RefusedError(
+                f"the slice {start}:{stop} of {size} elements is empty; it must keep an element"
+            )
         if (first, last, step) != (0, size, 1):
             cuts.append((node.axis(axis, rank), first, last, max(step, 1)))
     _cut(to, node, cuts)
@@ -47,7 +49,7 @@ def gather(to: Importer, node: OnnxNode) -> None:
         raise ImpossibleError(f"axis={given} does not exist; the input has {rank} axes")
     size = shape[given]
     if indices.size and not -size <= indices.min() <= indices.max() < size:
-        raise ImpossibleError(f"indices {indices.tolist()}: the axis has only {size} entries")
+        raise ImpossibleError(f"indices {indices.tolist()}: axis {given} has only {size} entries")
     if not indices.size:
         raise RefusedError("it has no indices; at least one is required")
     axis = node.axis(given, rank)
@@ -56,8 +58,8 @@ def gather(to: Importer, node: OnnxNode) -> None:
     runs = [(int(flat[a]), int(flat[b - 1]) + 1) for a, b in pairwise(ends)]
     if indices.ndim > 1 or len(runs) > _RUNS:
         raise RefusedError(
-            f"indices {indices.tolist()}: only one index, or up to {_RUNS} runs of consecutive"
-            " indices are supported"
+            f"indices {indices.tolist()} are not supported; only one index, or up to {_RUNS} runs"
+            " of consecutive indices are supported"
         )
     if len(runs) == 1:
         _cut(to, node, [(axis, *runs[0], 1)])
@@ -106,7 +108,7 @@ def reshape(to: Importer, node: OnnxNode) -> None:
     """Import Reshape, Flatten, Squeeze and Unsqueeze, which change the shape of each image."""
     before, after = node.input_shape(0), node.output_shape
     if not after or before[0] != after[0] or prod(before[1:]) != prod(after[1:]):
-        raise RefusedError(f"it reshapes {before} to {after}: axis 0, the batch, must stay")
+        raise RefusedError(f"it reshapes {before} to {after}; axis 0, the batch, must not change")
     to.nodes.append(Reshape(name=node.name, output=to.declare(node.output), x=node.x()))
 
 
@@ -117,7 +119,7 @@ def transpose(to: Importer, node: OnnxNode) -> None:
     if sorted(axes) != list(range(len(node.input_shape(0)))):
         raise RefusedError(f"perm={list(axes)} must contain every axis once")
     if axes[0] != 0:
-        raise RefusedError(f"perm={list(axes)} moves axis 0, which must stay the batch")
+        raise RefusedError(f"perm={list(axes)} moves axis 0, the batch, which must stay first")
     order = tuple(axis - 1 for axis in axes[1:])
     to.nodes.append(
         Transpose(name=node.name, output=to.declare(node.output), x=node.x(), axes=order)
@@ -128,7 +130,7 @@ def expand(to: Importer, node: OnnxNode) -> None:
     """Import an Expand of the axes of an image."""
     before, after = node.input_shape(0), node.output_shape
     if len(before) != len(after) or before[0] != after[0]:
-        raise RefusedError(f"it expands {before} to {after}: axis 0, the batch, must stay")
+        raise RefusedError(f"it expands {before} to {after}; axis 0, the batch, must not change")
     kind = Identity if before == after else Expand
     to.nodes.append(kind(name=node.name, output=to.declare(node.output), x=node.x()))
 
@@ -163,7 +165,7 @@ def _indivisible(node: OnnxNode, b: int) -> ImpossibleError:
             f"blocksize={b} must divide the height and the width of the input {node.input_shape(0)}"
         )
     return ImpossibleError(
-        f"blocksize={b}: its square must divide the channels of the input {node.input_shape(0)}"
+        f"the square of blocksize={b} must divide the channels of the input {node.input_shape(0)}"
     )
 
 

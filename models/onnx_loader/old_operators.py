@@ -61,7 +61,7 @@ class _Writer:
         computed."""
         constant = ir.convenience.get_const_tensor(self.x(index))
         if constant is None:
-            raise self.refused(f"computes its input {index}, which must be constant")
+            raise self.refused(f"has the computed input {index}, which must be constant")
         return [int(entry) for entry in constant.numpy().reshape(-1)]
 
     def number(self, name: str, default: float) -> float:

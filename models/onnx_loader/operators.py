@@ -74,7 +74,9 @@ def _gelu(to: Importer, node: OnnxNode) -> None:
     kinds = {"none": ActivationKind.GELU, "tanh": ActivationKind.GELU_TANH}
     approximate = node.text("approximate", "none")
     if approximate not in kinds:
-        raise RefusedError(f"approximate={approximate} is unknown; none and tanh are supported")
+        raise RefusedError(
+            f"approximate={approximate} is unknown; only none and tanh are supported"
+        )
     _activate(to, node, Activation(kinds[approximate]))
 
 
@@ -130,7 +132,9 @@ def _chain(to: Importer, node: OnnxNode, op: BinaryOp) -> None:
 def _prelu(to: Importer, node: OnnxNode) -> None:
     slope = node.constant(1)
     if not extends(slope.shape, node.input_shape(0)):
-        raise ImpossibleError(f"slopes {slope.shape} must broadcast to {node.input_shape(0)}")
+        raise ImpossibleError(
+            f"the slopes {slope.shape} must broadcast to the input {node.input_shape(0)}"
+        )
     if slope.size == 1:
         _activate(to, node, Activation(ActivationKind.LEAKY_RELU, float(slope.item())))
     else:
@@ -183,7 +187,9 @@ def _pow(to: Importer, node: OnnxNode) -> None:
         to.nodes.append(Binary(name=square, output=square, a=x, b=x, op=BinaryOp.MUL))
         to.nodes.append(Binary(name=node.name, output=output, a=square, b=x, op=BinaryOp.MUL))
     else:
-        raise RefusedError(f"exponent {exponents.tolist()}: only 1/2, 2 and 3 are supported")
+        raise RefusedError(
+            f"the exponent {exponents.tolist()} is not supported; only 1/2, 2 and 3 are supported"
+        )
 
 
 def _with_number(op: BinaryOp, number: float, *, first: bool = False) -> Operator:
@@ -260,7 +266,7 @@ def _batch_normalisation(to: Importer, node: OnnxNode) -> None:
 def _lrn(to: Importer, node: OnnxNode) -> None:
     size = node.integer("size", 0)
     if size < 1 or size % 2 == 0:
-        raise ImpossibleError(f"size={size}: it must be odd and positive")
+        raise ImpossibleError(f"size={size} must be odd and positive")
     to.nodes.append(
         Lrn(
             name=node.name,
@@ -330,7 +336,10 @@ def _dequantize(to: Importer, node: OnnxNode) -> None:
         return  # its readers read the dequantized constant
     stored, x = _storage(node, node.input(0)), node.x()
     if stored != to.values[x].stored:
-        raise RefusedError(f"it dequantizes {stored}, but its input is {to.values[x].stored}")
+        raise RefusedError(
+            f"it dequantizes {stored}, but its input is stored as {to.values[x].stored}; both must"
+            " be equal"
+        )
     to.nodes.append(Dequantize(name=node.name, output=to.declare(node.output), x=x))
 
 

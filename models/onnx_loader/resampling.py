@@ -33,12 +33,13 @@ def resize(to: Importer, node: OnnxNode) -> None:
     for index, what in ((2, "scales"), (3, "sizes")):
         given = node.input(index).const_value if node.has(index) else None
         if given is not None and (given.numpy() <= 0).any():
-            raise ImpossibleError(f"{what}={given.numpy().tolist()}: each must be above 0")
+            raise ImpossibleError(f"each of {what}={given.numpy().tolist()} must be above 0")
     before, after = node.input_shape(0), node.output_shape
     _check_left(after)
     if len(before) not in (4, 5) or before[:2] != after[:2]:
         raise RefusedError(
-            f"it resizes {before} to {after}: only H and W (of volumes, D, H and W) may change"
+            f"it resizes {before} to {after}; only H and W of images, or D, H and W of volumes, may"
+            " change"
         )
     factors = _factors(node, before, after)
     mode = node.text("mode", "nearest")
@@ -50,7 +51,9 @@ def resize(to: Importer, node: OnnxNode) -> None:
         elif mode == "linear":
             tables.append(_linear(at, size))
         else:
-            raise RefusedError(f"mode={mode} is not supported; only nearest and linear are")
+            raise RefusedError(
+                f"mode={mode} is not supported; only mode=nearest and mode=linear are supported"
+            )
     _resample(to, node, node.x(), tables)
 
 
@@ -83,15 +86,15 @@ def _positions(node: OnnxNode, size: int, wanted: int, factor: np.float32) -> Po
     if mode == "align_corners":
         if not np.isclose(size * factor, wanted):  # ONNX and ONNX Runtime disagree
             raise RefusedError(
-                f"align_corners with a scale of {factor:g} is not supported, because the output"
-                " size is not a whole number"
+                f"coordinate_transformation_mode=align_corners with a scale of {factor:g} is not"
+                " supported, because the output size is not a whole number"
             )
         return i * np.float32(size - 1) / np.float32(wanted - 1)
     if mode == "asymmetric":
         return i / factor
     raise RefusedError(
-        f"coordinate_transformation_mode={mode} is not supported; half_pixel, pytorch_half_pixel,"
-        " align_corners and asymmetric are"
+        f"coordinate_transformation_mode={mode} is not supported; only half_pixel,"
+        " pytorch_half_pixel, align_corners and asymmetric are supported"
     )
 
 
@@ -105,7 +108,9 @@ def _nearest(node: OnnxNode, at: Positions, size: int) -> Table:
     }
     mode = node.text("nearest_mode", "round_prefer_floor")
     if mode not in rounding:
-        raise RefusedError(f"nearest_mode={mode} is unknown; {', '.join(rounding)} are supported")
+        raise RefusedError(
+            f"nearest_mode={mode} is unknown; only {', '.join(rounding)} are supported"
+        )
     return _of_one_tap(rounding[mode](at).clip(0, size - 1).astype(np.int64))
 
 
@@ -146,7 +151,7 @@ def pad(to: Importer, node: OnnxNode) -> None:
     for index, axis in enumerate(axes):
         begin[axis], end[axis] = pads[index], pads[index + len(axes)]
     if begin[0] or end[0]:
-        raise RefusedError(f"pads={pads} change axis 0, which must stay the batch")
+        raise RefusedError(f"pads={pads} change axis 0, the batch; only other axes may change")
     _check_left(node.output_shape)
     x = _cut(to, node, begin[1:], end[1:])
     before, after = (max(0, size) for size in begin[1:]), (max(0, size) for size in end[1:])
@@ -167,11 +172,14 @@ def pad(to: Importer, node: OnnxNode) -> None:
             )
         )
     elif mode in _INSIDE and is_quantized(to.values[node.x()].stored):
-        raise RefusedError(f"mode={mode} is not supported for quantized values; constant is")
+        raise RefusedError(
+            f"mode={mode} is not supported for quantized values; only mode=constant is supported"
+        )
     elif mode in _INSIDE:
         _pad_inside(to, node, x, mode, widths)
     else:
-        raise RefusedError(f"mode={mode} is unknown; constant, {', '.join(_INSIDE)} are supported")
+        modes = ", ".join(["constant", *_INSIDE])
+        raise RefusedError(f"mode={mode} is unknown; only {modes} are supported")
 
 
 def _padded_with(to: Importer, node: OnnxNode) -> float:

@@ -116,8 +116,8 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
     for value in model.graph.inputs:
         if value.dtype != ir.DataType.FLOAT:
             raise NoKernelsError(
-                f"a node computes on the {value.dtype} of input {value.name}; export the model with"
-                " a cast to float before this node"
+                f"a node reads the input {value.name} as {value.dtype}; export the model with a"
+                " cast to float before this node"
             )
     inputs = tuple(importer.declare(value) for value in model.graph.inputs)
     problems: list[_Problem] = []
@@ -193,8 +193,7 @@ def _report(problems: list[_Problem]) -> str:
         [
             "the model has parts that Convoy does not run:",
             *_lines(causes),
-            f"Supported operators: {', '.join(OPERATORS)}. Most others are supported if all"
-            " inputs are constant",
+            f"Supported operators: {', '.join(OPERATORS)}. Most others are supported on constants",
         ]
     )
 

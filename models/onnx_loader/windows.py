@@ -86,17 +86,22 @@ def conv(to: Importer, node: OnnxNode) -> None:
     if kernel != weight.shape[2:]:
         raise ImpossibleError(f"kernel_shape={kernel}, but the filter has the shape {weight.shape}")
     if weight.ndim != len(node.input_shape(0)):
-        raise ImpossibleError(f"filter {weight.shape} does not fit input {node.input_shape(0)}")
+        raise ImpossibleError(
+            f"the filter {weight.shape} must have as many axes as the input {node.input_shape(0)}"
+        )
     c = node.input_shape(0)[1]
     k = weight.shape[0]
     groups = node.integer("group", 1)
     if groups < 1 or c % groups or k % groups or weight.shape[1] != c // groups:
-        raise ImpossibleError(f"filter {weight.shape} does not fit {c} channels, group={groups}")
+        raise ImpossibleError(
+            f"the filter {weight.shape} does not fit {c} channels, group={groups}: group must"
+            f" divide {c} and {k}, and axis 1 of the filter must have {c} / group entries"
+        )
     problem = ConvProblem(1, c, k, window(node, weight.shape[2:]), groups)
     if weight.ndim == 3:
         weight = weight[:, :, np.newaxis]
     if node.has(2) and node.input_shape(2) != (k,):
-        raise ImpossibleError(f"bias {node.input_shape(2)} does not fit {k} output channels")
+        raise ImpossibleError(f"the bias {node.input_shape(2)} does not fit {k} output channels")
     bias = to.weight(str(node.input(2).name), node.constant(2)) if node.has(2) else None
     x, y = _ends(to, node)
     to.nodes.append(
@@ -125,7 +130,7 @@ def pool(to: Importer, node: OnnxNode) -> None:
     seen = window(node, node.integers("kernel_shape", []))
     if any(map(ge, seen.pads_begin, seen.kernel)) or any(map(ge, seen.pads_end, seen.kernel)):
         pads = seen.pads_begin + seen.pads_end
-        raise ImpossibleError(f"pads={pads}: each must be below kernel_shape={seen.kernel}")
+        raise ImpossibleError(f"each of pads={pads} must be below kernel_shape={seen.kernel}")
     problem = PoolProblem(kind, node.output_shape[1], seen)
     x, y = _ends(to, node)
     to.nodes.append(Pool(name=node.name, output=y, x=x, problem=problem))

@@ -176,7 +176,7 @@ def check_photograph_count(photographs: int) -> None:
     if photographs < FEWEST:
         raise QuantizationError(
             f"{photographs} photographs are too few; give at least {FEWEST}, better several"
-            " hundred. One half serves to choose ranges, the other half to check labels"
+            " hundred. Half of them serve to choose ranges, and half to check labels"
         )
 
 

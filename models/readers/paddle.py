@@ -77,10 +77,10 @@ def _given(settings: Any) -> Mapping[str, object]:
 def _pixels(path: Path, steps: Sequence[tuple[str, Mapping[str, object]]]) -> Keys:
     names = [name for name, _ in steps if name != "ToCHWImage"]
     if others := [name for name in names if name not in _STEPS]:
-        raise PreprocessingError(f"{path}: {others[0]} is not supported{_OTHERWISE}")
+        raise PreprocessingError(f"{path}: the transform {others[0]} is not supported{_OTHERWISE}")
     if names != [name for name in _STEPS if name in names]:
         shown = ", then ".join(names[: len(_STEPS) + 1])  # of so many steps, one is repeated
-        raise PreprocessingError(f"{path}: {shown} is not supported{_OTHERWISE}")
+        raise PreprocessingError(f"{path}: the order {shown} is not supported{_OTHERWISE}")
     settings = dict(steps)
     keys = _geometry(path, settings.get("ResizeImage", {}), settings.get("CropImage"))
     keys |= {"longer_side": "nearest", "crop_offset": "down"}

@@ -206,7 +206,7 @@ def _normalisation(one: Mapping[str, object], channels: int, *, of_bytes: bool) 
     if scale is not None and not of_bytes and max(map(abs, mean)) > _BYTE * scale:
         # As in Caffe and OpenCV, the mean is subtracted first, from pixels from 0 to 255.
         if _given(one.get("std")):
-            scale, doubt = None, f"but with its scale, {scale:g}, no pixel reaches that mean"
+            scale, doubt = None, f"but the scale is {scale:g}, so no pixel reaches that mean"
         else:
             scale, std = 1.0, (1 / scale,)
     if scale is None:
@@ -239,7 +239,7 @@ def _scale(
     if isinstance(given, float):
         scale = given if given <= 1 else 1 / given  # or a divisor, such as 255
         if any(mean) and max(map(abs, mean)) < _LEAST_OF_RANGE * scale * _BYTE:
-            return None, f"but with its scale, {given:g}, that mean is far below all pixels"
+            return None, f"but the scale is {given:g}, so that mean is far below all pixels"
         return scale, ""
     if of_bytes:
         return 1.0, ""

@@ -77,5 +77,5 @@ def _obstacle(view: GraphView, name: str, prologue: Prologue) -> str | None:
             return f"{reader.name} has a prologue already"
         problem = replace(reader.problem, prologue=prologue)
         if reason := GemmConv().supports(problem):
-            return f"gemm cannot run {reader.name} with it as prologue: {reason}"
+            return f"gemm cannot run {reader.name} with this prologue: {reason}"
     return None

@@ -34,7 +34,7 @@ def integer_stem(view: GraphView, node: Node) -> Outcome:
     if grid is None or not is_stem or set(window.dilations) != {1} or window.kernel_volume == 1:
         return None
     if not isinstance(quantize, Quantize):
-        return Refusal(f"{node.x} is not written by Quantize")
+        return Refusal(f"{node.x} is not written by a Quantize node")
     if any(size % _BLOCK for size in window.input):
         return Refusal(f"{node.x} does not consist of blocks of {_BLOCK}x{_BLOCK} pixels")
     if tie := view.tie(node.x, node):

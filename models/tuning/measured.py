@@ -38,7 +38,7 @@ def read_measurements(tuning: Path | None) -> Measurements:
     The default file may be missing. Raises EngineError if a named file is missing or invalid.
     """
     if tuning is not None and not placed(tuning).exists():
-        raise EngineError(f"there are no measurements at {tuning}; `convoy tune` makes them")
+        raise EngineError(f"there are no measurements at {tuning}; run `convoy tune` to make them")
     try:
         return TuningStore(tuning or DEFAULT_STORE).read()
     except TuningStoreError as error:

@@ -87,7 +87,9 @@ def tune(
     cannot be used, or if the device fails. Completed measurements are stored even after an error or
     KeyboardInterrupt.
     """
-    device = open_gpu("`convoy tune` measures on a GPU; without a GPU, choices are estimated")
+    device = open_gpu(
+        "Run `convoy tune` on a machine with a GPU; without a GPU, choices are estimated"
+    )
     store = TuningStore(tuning or DEFAULT_STORE)
     graph = classifier.rewritten.graph
     problems = conv_problems(graph, range(1, max_batch + 1))

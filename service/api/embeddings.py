@@ -45,7 +45,7 @@ class EmbeddingsJson(ImagesJson, forbid_unknown_fields=True):
     encoding_format: Annotated[
         Encoding, Meta(description="numbers, or base64 of little-endian float32")
     ] = "float"
-    normalize: Annotated[bool, Meta(description="whether vectors get a length of 1")] = False
+    normalize: Annotated[bool, Meta(description="whether vectors are scaled to length 1")] = False
     dimensions: Annotated[int | None, Meta(description="if present, the size of the vectors")] = (
         None
     )
@@ -157,7 +157,11 @@ _QUERY: dict[str, tuple[dict[str, Any], str]] = {
         "float",
     ),
     "normalize": (
-        {"type": "string", "enum": ["0", "1"], "description": "1: vectors get a length of 1"},
+        {
+            "type": "string",
+            "enum": ["0", "1"],
+            "description": "1: vectors are scaled to length 1",
+        },
         "0",
     ),
 }
@@ -183,7 +187,8 @@ class Embed:
                 )
         if in_json and query:
             raise InvalidParameterError(
-                f"send {' and '.join(query)} as fields of the JSON, not in the query"
+                f"the query has {' and '.join(query)}, but the body is JSON; send each parameter"
+                " as a field of the JSON"
             )
         return _Head(
             _Form(
@@ -243,8 +248,8 @@ class Embed:
         size = embedding(info).size
         if asked.dimensions not in (None, size):
             raise InvalidParameterError(
-                f"the embeddings of '{info.name}' have {size} dimensions, not {asked.dimensions};"
-                " leave `dimensions` out"
+                f"`dimensions` is {asked.dimensions}, but the embeddings of '{info.name}' have"
+                f" {size} dimensions; leave `dimensions` out"
             )
         return files, _Form(asked.encoding_format, asked.normalize)
 

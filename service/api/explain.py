@@ -103,7 +103,8 @@ def check_number(explained: MapRequest, images: int) -> None:
     """Raise InvalidParameterError if a request asks for too many maps."""
     if (count := images * len(explained.classes)) > MOST_MAPS:
         raise InvalidParameterError(
-            f"{count} maps in one request; at most {MOST_MAPS} are allowed, one per image and class"
+            f"the request asks for {count} maps, one per image and class; at most {MOST_MAPS} are"
+            " allowed"
         )
 
 
@@ -156,7 +157,8 @@ def _class(asked: str, labelled: Mapping[str, Sequence[int]], classes: int) -> i
         if number.isascii() and number.isdigit() and len(number) < 10 and int(number) < classes:
             return int(number)
         raise InvalidParameterError(
-            f"{EXPLAIN}={_BY_NUMBER}N needs a whole number below {classes}; got {number[:20]!r}"
+            f"in {EXPLAIN}={_BY_NUMBER}N, N must be a whole number below {classes}; got"
+            f" {number[:20]!r}"
         )
     found = labelled.get(asked, ())
     if len(found) == 1:
@@ -164,9 +166,10 @@ def _class(asked: str, labelled: Mapping[str, Sequence[int]], classes: int) -> i
     if found:
         which = " or ".join(f"{_BY_NUMBER}{index}" for index in found[:_SHOWN])
         raise InvalidParameterError(
-            f"{len(found)} classes are labelled {asked[:40]!r}; send {EXPLAIN}={which}"
+            f"{len(found)} classes are labelled {asked[:40]!r}; to choose one of them, send"
+            f" {EXPLAIN}={which}"
         )
     raise InvalidParameterError(
         f"no class is labelled {asked[:40]!r}; {EXPLAIN} must be 1 for the likeliest class, a label"
-        f" that /v1/models lists, or {_BY_NUMBER}N"
+        f" that /v1/models lists, or {_BY_NUMBER}N for the class with the number N"
     )

@@ -67,7 +67,8 @@ def read_json(
         )
     if has_more(body, b'"', len(body), 2 * limit):
         raise TooManyImagesError(
-            f"the JSON has more than {limit} strings; at most {max_images} images are allowed"
+            f"the JSON has more than {limit} strings; send at most {max_images} images, each as"
+            " one string"
         )
     short, long = _cut(body)
     try:
@@ -80,15 +81,16 @@ def read_json(
         raise BadRequestError(f"the JSON cannot be read: {error}; {right}") from error
     if asked.model not in ("", info.name):
         raise ModelNotFoundError(
-            f"this is the address of the model '{info.name}', but the JSON names"
-            f" '{asked.model[:50]}'; use base_url=.../v1/models/NAME, or POST to {path}"
+            f"this address serves the model '{info.name}', but `model` in the JSON is"
+            f" '{asked.model[:50]}'; for another model, POST to {path}, or set"
+            " base_url=.../v1/models/NAME in OpenAI's client"
         )
     images = [asked.input] if isinstance(asked.input, str) else asked.input
     if not images:
         raise BadRequestError(f"`input` is empty; send at least one image, {HOW}")
     if len(images) > max_images:
         raise TooManyImagesError(
-            f"{len(images)} images in one request; at most {max_images} are allowed"
+            f"the request has {len(images)} images; at most {max_images} are allowed"
         )
     return asked, [
         _file(image, long, f"image {number} of {len(images)}: " if len(images) > 1 else "")
@@ -116,8 +118,8 @@ def _cut(body: bytes) -> tuple[bytes, Mapping[str, Span]]:
     kept_bytes = sum(map(len, kept)) + len(body) - kept_from
     if kept_bytes > _MOST_BESIDE:
         raise BadRequestError(
-            f"the JSON cannot be read: it has more than {_MOST_BESIDE} bytes besides its long"
-            " strings; send the images without white space between them"
+            f"the JSON cannot be read: it has more than {_MOST_BESIDE} bytes besides its strings of"
+            f" over {_LONG} characters; remove the white space between the images"
         )
     return b"".join([*kept, body[kept_from:]]), long
 
@@ -128,7 +130,10 @@ def _file(image: str, long: Mapping[str, Span], which: str) -> bytes:
     if span is not None:
         image = span.text[span.start : span.start + _MOST_HEAD].decode("latin-1")
     if image[:8].lower().startswith(("http://", "https://")):
-        raise BadRequestError(f"{which}addresses are not fetched; send the image itself, {HOW}")
+        raise BadRequestError(
+            f"{which}the text is an address, and addresses are not fetched; send the image itself,"
+            f" {HOW}"
+        )
     data = image
     if image[:5].lower() == "data:":
         kind, found, data = image.partition(",")
@@ -143,7 +148,7 @@ def _file(image: str, long: Mapping[str, Span], which: str) -> bytes:
             file = decode_base64(span._replace(start=span.start + len(image) - len(data)))
     except (ValueError, msgspec.DecodeError) as error:  # binascii's, too
         lines = "\n" in data if span is None else span.text.find(b"\\n", span.start, span.end) > 0
-        why = "it has line breaks; `base64 -w0` writes none" if lines else error
+        why = "it has line breaks; encode the file with `base64 -w0`" if lines else error
         raise BadRequestError(
             f"{which}the text is not base64: {why}; send images, {HOW}"
         ) from error

@@ -31,8 +31,8 @@ class ClassMap(TypedDict):
     box: Annotated[
         list[float],
         Field(
-            description="area of the map in pixels of that image: left, top, right, bottom;"
-            " outside the image where the network saw padding"
+            description="left, top, right and bottom edge of the map, in pixels of this image;"
+            " an edge may lie outside the image if the image was padded"
         ),
     ]
     bias: Annotated[
@@ -69,7 +69,7 @@ class Timing(TypedDict):
         float, Field(description="decoding the images, including the wait for a thread")
     ]
     queue: Annotated[float, Field(description="waiting for the last image's batch to start")]
-    compute: Annotated[float, Field(description="running that batch on the device")]
+    compute: Annotated[float, Field(description="running the last image's batch on the device")]
     respond: Annotated[float, Field(description="ranking the classes, and the remaining time")]
     total: Annotated[float, Field(description="from the request's head to its answer")]
 
@@ -82,12 +82,12 @@ class ClassifyAnswer(TypedDict):
     timing_ms: Timing
     batch_size: Annotated[
         int,
-        Field(description="images in the last image's batch, including other requests'"),
+        Field(description="images in the last image's batch, with images of other requests"),
     ]
     version: Annotated[str, Field(description="version of the model that answered", examples=["1"])]
     warning: Annotated[
         NotRequired[str],
-        Field(description="why the answers are probably wrong; absent if nothing shows that"),
+        Field(description="why the answers are probably wrong; absent if there is no reason"),
     ]
 
 
@@ -103,7 +103,7 @@ class ModelDescription(TypedDict):
     output: Annotated[
         str,
         Field(
-            description="the kind of its scores, as in the key `output` of model.toml",
+            description="kind of the scores, as in the key `output` of model.toml",
             examples=["logits", "independent-probabilities"],
         ),
     ]
@@ -111,11 +111,11 @@ class ModelDescription(TypedDict):
         bool, Field(description="whether an image may have several labels, or none")
     ]
     scores: Annotated[
-        str, Field(description="which output has its scores, the kind of scores, and the reason")
+        str, Field(description="name of the output with the scores, kind of the scores, and why")
     ]
     image: Annotated[
         list[int],
-        Field(description="height, width and channels of its input; for clips, frames first"),
+        Field(description="height, width and channels of the input; for clips, frames first"),
     ]
     device: Annotated[
         str, Field(description="device and engine", examples=["cpu (ONNX Runtime 1.23)"])
@@ -136,14 +136,14 @@ class ModelDescription(TypedDict):
         str,
         Field(description="why the model is broken, or empty"),
     ]
-    guess: Annotated[str, Field(description="the guessed preset of its pixels, or empty")]
-    warning: Annotated[str, Field(description="why its answers are probably wrong, or empty")]
+    guess: Annotated[str, Field(description="preset of the pixels if guessed; otherwise empty")]
+    warning: Annotated[str, Field(description="why the answers are probably wrong, or empty")]
     origin: Annotated[
         str,
         Field(description="which file set which keys, and which keys were overruled or not used"),
     ]
     no_maps: Annotated[
-        str, Field(description="why `explain` has no maps for the model; empty if it has")
+        str, Field(description="why the model has no maps for `explain`; empty if it has maps")
     ]
     decoded: Annotated[
         dict[str, int],

@@ -337,14 +337,17 @@ class ShowPixels(Classify):
     @override
     def check(self, record: RequestRecord) -> _ClassifyParameters:
         if record.query:
-            raise InvalidParameterError("this path takes no query parameters; remove them")
+            query = record.query[:20].decode("latin-1")
+            raise InvalidParameterError(
+                f"the query is {query!r}, but this path takes no parameters; remove the query"
+            )
         return super().check(record)
 
     @override
     def read(self, head: _ClassifyParameters, body: bytes) -> tuple[ImageRequest, _Form]:
         wanted, form = super().read(head, body)
         if wanted.size != 1:
-            raise InvalidParameterError(f"send one image; got {wanted.size}")
+            raise InvalidParameterError(f"the request has {wanted.size} images; send one image")
         return wanted._replace(pixels_only=True), form
 
     @override

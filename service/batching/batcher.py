@@ -507,7 +507,11 @@ class Batcher(Generic[T, R]):
         exception."""
         self._closing = True
         for request in [*self._waiting.all(), *(part[0] for part in self._running())]:
-            request.fail(ShuttingDownError("the server shut down before the request was done"))
+            request.fail(
+                ShuttingDownError(
+                    "the server shut down before the request was done; send the request again"
+                )
+            )
         for consumer in self._consumers:
             consumer.batch = None
         self._alarm.cancel()

@@ -27,7 +27,7 @@ class DeviceTurns:
         """Return a turn for a new model. `on_granted` is called whenever the model gets the device
         after it has waited."""
         if not weight > 0:
-            raise ValueError(f"weight {weight} must be above 0")
+            raise ValueError(f"the weight is {weight}; it must be above 0")
         self.members += 1
         return DeviceTurn(self, on_granted, weight)
 

@@ -129,7 +129,8 @@ def check(
     if settings.precision not in (None, Precision.FP32, Precision.INT8):
         if settings.device is DeviceKind.CPU:
             raise SettingsError(
-                f"--precision: {settings.precision.value} is for a GPU; the CPU computes in fp32"
+                f"--precision: {settings.precision.value} needs a GPU, but --device is cpu; the CPU"
+                " computes in fp32"
             )
         settings = settings.model_copy(update={"device": DeviceKind.CUDA})
     check_there(images)
@@ -223,8 +224,8 @@ def _are_what_they_are_taken_for(
     scores = np.array([image.scores for image in compared], np.float64)
     if wrong := contradiction(classifier.preprocessing.output, scores):
         typer.echo(
-            f"{classifier.name}: its scores for these images are of another kind, because {wrong};"
-            " set output in model.toml or with --set output="
+            f"{classifier.name}: its scores for these images are not of this kind, because {wrong};"
+            " set the right kind as output in model.toml or with --set output=KIND"
         )
     return not wrong
 
@@ -263,7 +264,7 @@ def _sum_up(
     typer.echo(
         f"{classifier.name} on {engine.device}: "
         f"{len(compared) - len(differing)} of {len(compared)} labels agree; "
-        f"the largest difference of scores is {largest:.1e} of the largest score, "
+        f"the largest difference of scores is {largest:.1e} of the largest score; "
         f"{'any difference' if allowed == inf else f'at most {allowed:.1g}'} is allowed"
     )
     if compared:

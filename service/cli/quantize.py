@@ -76,7 +76,8 @@ def quantize(
     if output.exists() and output.samefile(source.path):
         raise SettingsError(f"--output: {output} is the model itself; name another file")
     if not output.absolute().parent.is_dir():
-        raise SettingsError(f"--output: there is no folder {output.absolute().parent}")
+        folder = output.absolute().parent
+        raise SettingsError(f"--output: there is no folder {folder}; create it, or name another")
     if output.is_dir():
         raise SettingsError(f"--output: {output} is a folder; name a file in it")
     partial = output.with_name(f"{output.name}.partial")

@@ -218,8 +218,8 @@ class Edge:
         inside = self.inside.get(name, 0)
         if allowed and images > allowed:
             raise TooManyImagesError(
-                f"{images} images in one request; at most {allowed} of your images may be in "
-                "progress; send fewer at once"
+                f"the request has {images} images; at most {allowed} of your images may be in "
+                "progress at once; send fewer"
             )
         if allowed and inside + more > allowed:
             raise self._too_many_inside(inside - 1)
@@ -238,15 +238,15 @@ class Edge:
         if not wait_s:
             return None
         return TooManyFromClientError(
-            f"you may send {self._rates.rate:g} images per second; "
-            f"send the next in {max(1, ceil(wait_s))} s",
+            f"you sent more than the {self._rates.rate:g} images per second that are allowed; "
+            f"send the next image in {max(1, ceil(wait_s))} s",
             wait_s,
         )
 
     def _too_many_inside(self, inside: int) -> ServiceError:
         return TooManyFromClientError(
             f"{inside} of your images are in progress; at most {self.limits.per_client} are "
-            "allowed at once; send the next when one is answered"
+            "allowed at once; send the next image when one of them is answered"
         )
 
 
@@ -267,6 +267,6 @@ def allowed(limits: Limits, more_files: int = 0) -> Limits:
     if files == wanted:
         return limits
     limits = replace(limits, connections=max(1, files - others))
-    only = "allowing %d connections only: the system limits open files to %d (ulimit -Hn)"
+    only = "at most %d connections are allowed: the system limits open files to %d (ulimit -Hn)"
     _log.warning(only, limits.connections, files)
     return limits

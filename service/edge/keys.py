@@ -59,7 +59,7 @@ class Keys:
         try:
             self._digests = _read(self._file)
         except SettingsError as error:
-            _log.error("keeping the current API keys: %s", error)
+            _log.error("the current API keys stay in use: %s", error)
         else:
             _log.info("read %d API keys from %s", len(self._digests), self._file)
 

@@ -165,7 +165,7 @@ class JobProcesses:
     def renew(self) -> None:
         """End all processes, because their engines fail. New processes replace them."""
         for process in tuple(self._all):
-            process.lose("was ended, as its engine failed")
+            process.lose("was ended because its engine failed")
 
     def close(self) -> None:
         """End all processes."""
@@ -197,9 +197,9 @@ class JobProcesses:
         self.lost += 1
         now = monotonic()
         if self._recent.another(now):
-            _log.error("a job process %s; another takes its place", how)
+            _log.error("a job process %s; a new process replaces it", how)
         else:
-            _log.error("a job process %s; none takes its place for %.0f s", how, WITHIN_S)
+            _log.error("a job process %s; no process replaces it for %.0f s", how, WITHIN_S)
             self._start_at = now + WITHIN_S
 
 
@@ -266,7 +266,7 @@ class _JobProcess:
         except OSError:
             sent = 0
         if sent < len(message):
-            self._loop.call_soon(self.lose, "took no batch")
+            self._loop.call_soon(self.lose, "did not accept a batch")
         return answer
 
     def lose(self, how: str) -> None:
@@ -293,7 +293,7 @@ class _JobProcess:
         if left:
             self._timer = self._loop.call_later(self._bound_s / _LOOKS, self._look, left - 1)
         else:
-            self.lose(f"is stuck for {self._bound_s:.1f} s")
+            self.lose(f"was stuck for {self._bound_s:.1f} s")
 
     def _on_readable(self) -> None:
         try:

@@ -181,7 +181,7 @@ class _Process:
         try:
             _send(self._input, asked)
             if not self._answers_within(bound_s):
-                raise _LostError(f"is stuck for {bound_s:.0f} s")
+                raise _LostError(f"was stuck for {bound_s:.0f} s")
             return _receive(self._output)  # type: ignore[no-any-return]
         except (BrokenPipeError, EOFError) as error:
             raise _LostError(how_ended(self._process.wait())) from error

@@ -283,7 +283,7 @@ class SupervisedEngine:
         self._thread = _Thread(self._output, engine)
         self._threads = [other for other in self._threads if other is not stuck] + [self._thread]
         self.lost_to_decoders += 1
-        _log.error("%s continues in a new thread: a decoder hung in the old one", self._name)
+        _log.error("%s continues in a new thread: a decoder hung in the old thread", self._name)
 
     async def _without_one(
         self, images: Sequence[Item], index: int, error: Exception, bound_s: float
@@ -338,7 +338,7 @@ class SupervisedEngine:
         starting = thread.pool.run(start, opened, bound_s)
         started = monotonic()
         while not (await asyncio.wait([starting], timeout=_REMIND_S))[0]:
-            _log.warning("the engine has been warming up for %d s", monotonic() - started)
+            _log.warning("%s has been warming up for %d s", self._name, monotonic() - started)
         self.engine, self.measured, self.decode_s, self.run_s = starting.result()
         self._expect(self.measured.after(self.decode_s))
 

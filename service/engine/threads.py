@@ -236,7 +236,7 @@ class ThreadPool:
             else:
                 job.spent_s += passed_s
                 if job.spent_s >= job.bound_s:
-                    stuck = f"is stuck for {job.spent_s:.1f} s"
+                    stuck = f"was stuck for {job.spent_s:.1f} s"
                     self._lose(number, job, stuck, replaced=self._replaced)
 
     def settle(self, job: Job, result: Any, error: Exception | None) -> None:
@@ -324,6 +324,6 @@ def outcome_of(function: Callable[[Any], Any], argument: Any) -> tuple[Any, Exce
             return None, error
         # The error must end neither the thread nor the event loop's task, and a future refuses
         # StopIteration.
-        stray = StrayError(f"a job raised {type(error).__name__}, which is not an error")
+        stray = StrayError(f"a job raised {type(error).__name__}, which no job may raise")
         stray.__cause__ = error
         return None, stray

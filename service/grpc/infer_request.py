@@ -176,10 +176,12 @@ def infer_request(
     """
     head = message.head
     if message.raw and any(elements.parts for elements in message.typed):
-        raise BadRequestError("send tensors as raw_input_contents or as contents, not as both")
+        raise BadRequestError(
+            "the message has both raw_input_contents and contents; send tensors in one of the two"
+        )
     if message.raw and len(message.raw) != len(head.inputs):
         raise BadRequestError(
-            f"{len(message.raw)} raw_input_contents for {len(head.inputs)} inputs; "
+            f"the message has {len(message.raw)} raw_input_contents for {len(head.inputs)} inputs; "
             "send one per input"
         )
     fields = {
@@ -275,7 +277,9 @@ class _TypedElements:
                 found[entry.number].append(entry)
         if others := found.keys() - {number}:
             other = _NAMES.get(min(others), f"field {min(others)}")
-            raise BadRequestError(f"this input's elements must be in {_NAMES[number]}; got {other}")
+            raise BadRequestError(
+                f"the input's elements are in {other}; they must be in {_NAMES[number]}"
+            )
         return found[number]
 
 

@@ -202,7 +202,7 @@ class Reservation(Held):
         limit = admission.max_images_a_request
         if images > limit:
             raise TooManyImagesError(
-                f"{images} images in one request; at most {limit} are allowed; split the request"
+                f"the request has {images} images; at most {limit} are allowed; split the request"
             )
         _give_way(self._images_giving_way(images))
         admission.images += images
@@ -232,7 +232,7 @@ class Reservation(Held):
             wait_s = admission.expected_wait_s()
             raise QueueFullError(
                 f"no room for {images} more images: {admission.images} images are queued or "
-                f"running, at most {admission.max_images} are allowed; "
+                f"running, and at most {admission.max_images} are allowed; "
                 f"try again in {max(1, ceil(wait_s))} s",
                 wait_s,
             )

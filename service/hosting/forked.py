@@ -146,5 +146,5 @@ def _next(pipe: IO[bytes]) -> list[Any] | None:
 
 def _how(code: int, bound_s: float) -> str:
     if code == -signal.SIGALRM:
-        return f"is stuck for {bound_s:g} s"
+        return f"was stuck for {bound_s:g} s"
     return how_ended(code)

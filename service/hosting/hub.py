@@ -170,7 +170,7 @@ def _listing(address: Address, access: HubAccess, home: Path) -> _Listing:
         data = read(url, _LARGEST_LISTING, access.token)
         listing = _parsed(data)
         if _COMMIT.fullmatch(address.revision) and listing.sha != address.revision:
-            raise DownloadError(f"the server sent the list of another commit, {listing.sha}")
+            raise DownloadError(f"the server listed the files of another commit, {listing.sha}")
     except DownloadError as error:
         if error.status in _FINAL or not is_here:
             raise _explained(address, access, url, error) from error

@@ -166,8 +166,9 @@ def _with_kind(classifier: "Classifier", engine: Engine, decode: Decode) -> "Cla
     made = replace(classifier, preprocessing=replace(meaning, output=kind), shown=True, why=why)
     if np.isin(rows, (0, 1)).all():
         _log.warning(
-            "%s: its scores for photographs are only 0 or 1, so they may be decisions. If an"
-            ' earlier value is a probability, set scores = "NAME" in model.toml',
+            "%s: its scores for photographs are only 0 or 1, so they may be decisions. If a value"
+            ' inside the model is a probability, set scores = "NAME" (the name of this value) in'
+            " model.toml",
             classifier.name,
         )
     if kind is OutputKind.INDEPENDENT:
@@ -350,8 +351,8 @@ def _by_names(
         return _with_preset(classifier, best.name)
     said = (
         f"answers of {name} are probably wrong: {named}{unsure}. To be sure, try"
-        f' preset = "{best.name}" (--preset {best.name}) with convoy check and photographs of its'
-        " classes"
+        f' preset = "{best.name}" (--preset {best.name}) with convoy check and photographs of the'
+        " model's classes"
     )
     return replace(classifier, warning=said)
 
@@ -395,7 +396,8 @@ def _by_shares(name: str, guessed: PresetTrial, trials: Sequence[PresetTrial], c
         )
     which = (
         "The photographs do not show which preset is right, and perhaps none is. Try each preset,"
-        f" such as --preset {seeing[0].name}, with convoy check and photographs of its classes"
+        f" such as --preset {seeing[0].name}, with convoy check and photographs of the model's"
+        " classes"
     )
     return (
         f"answers of {name} {wrong} wrong: its preset {guessed.name} is a guess. With this preset,"

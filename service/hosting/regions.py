@@ -102,7 +102,8 @@ class Regions:
         if not _NAME(name) or not _KEY(key):
             raise BadRequestError(
                 "a region's name must have 1 to 256 characters, and its key must be a name of "
-                "shared memory with one slash, such as /images"
+                f"shared memory with one slash, such as /images; got the name '{name[:50]}' and "
+                f"the key '{key[:50]}'"
             )
         if name in self._regions:
             raise BadRequestError(f"shared memory region '{name}' already in manager")

@@ -381,7 +381,8 @@ class Repository:
     def _not_found(self, name: str, version: str | None) -> str:
         """Return the end of an error message about a model or version that is not served."""
         if known := self.models.get(name):
-            return f"'{name}' version {version} is not found; its version is {known.info.version}"
+            served = known.info.version
+            return f"'{name}' version {version} is not found; the served version is {served}"
         others = those_there_are(name, [*self.models, *self.broken])
         return f"'{name[:_SHOWN_NAME]}' is not found; {others}"
 

@@ -95,7 +95,7 @@ def content_coding(headers: Headers) -> str:
     coding = _coding(headers)
     if coding and coding not in CODINGS:
         raise UnsupportedMediaTypeError(
-            f"unsupported Content-Encoding {coding[:_SHOWN]!r}; supported: {', '.join(CODINGS)}"
+            f"unsupported Content-Encoding {coding[:_SHOWN]!r}; use {' or '.join(CODINGS)}"
         )
     return coding
 
@@ -214,7 +214,7 @@ class _Form:
         if self._disposition.count(b";") > _MAX_PARAMETERS:
             raise BadRequestError(
                 f"a Content-Disposition has more than {_MAX_PARAMETERS} parameters; "
-                "send the name and the filename alone"
+                "send only the name and the filename"
             )
         options = parse_options_header(self._disposition)[1]
         self._disposition = b""
@@ -226,7 +226,7 @@ class _Form:
             )
         if len(self.files) == self._max_images:
             raise TooManyImagesError(
-                f"more than {self._max_images} images in one request; send several requests"
+                f"the request has more than {self._max_images} images; send several requests"
             )
         self.files.append((options.get(b"filename", b"").decode("utf-8", "replace"), []))
 

@@ -227,8 +227,8 @@ def _not_http(reason: str, piece: bytes = b"") -> ServiceError:
     """Return the error for bytes that llhttp rejects with this message."""
     if piece.startswith(_TLS):
         return BadRequestError(
-            "this is TLS, but the server speaks HTTP without TLS; use http://, or a TLS proxy"
-            " (docs/tls.md)"
+            "the client sent TLS, but the server speaks HTTP without TLS; use http://, or a TLS"
+            " proxy (docs/tls.md)"
         )
     if reason in _OTHER_VERSION:
         return HttpVersionError("this server speaks HTTP/1.1; send the request in that version")

@@ -321,7 +321,7 @@ def _check_sizes(entries: Sequence[zipfile.ZipInfo], archive_bytes: int) -> None
     if inflated > (most := _MOST_RATIO * archive_bytes + _FREE_BYTES):
         raise PayloadTooLargeError(
             f"the files of the ZIP archive have {inflated} bytes uncompressed; at most {most} are"
-            f" allowed in {archive_bytes} bytes of archive; store the images uncompressed"
+            f" allowed for an archive of {archive_bytes} bytes; store the images uncompressed"
         )
 
 

@@ -215,7 +215,7 @@ class Drawing:
         with Image.open(io.BytesIO(data), formats=[sketch.format.name]) as image:
             if image.size != sketch.stored or getattr(image, "n_frames", 1) != 1:
                 raise ImageError(
-                    f"the {sketch.format.value} disagrees with its header; save the image again"
+                    f"the {sketch.format.value} does not match its header; save the image again"
                 )
             # Decoding a JPEG at 1/2, 1/4 or 1/8 takes less time; the result must not be smaller
             # than needed.

@@ -204,7 +204,7 @@ class DecodePool:
                 waits[lane] = lane.ahead_s(client) / max(1, lane.threads)
             if (ahead_s := waits[lane]) > lane.patience_s:
                 raise DecodersBusyError(
-                    f"the large images that arrived before take about {ahead_s:.0f} s to decode; "
+                    f"the large images that arrived earlier take about {ahead_s:.0f} s to decode; "
                     "try again later, or send a smaller image",
                     ahead_s - lane.patience_s,
                 )

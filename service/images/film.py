@@ -60,7 +60,7 @@ class Animation:
                 count = getattr(image, "n_frames", 1) - extra
                 if image.size != self.sketch.stored or count != self.frames:
                     raise ImageError(
-                        f"the animated {self.format} disagrees with its header; save it again"
+                        f"the animated {self.format} does not match its header; save it again"
                     )
                 drawn = {
                     number: self._drawn(image, number + extra) for number in sorted({*self.chosen})

@@ -141,7 +141,7 @@ def _frame(marker: int, payload: bytes) -> _Frame:
     precision, height, width, count = struct.unpack_from(">BHHB", payload)
     if precision != 8:
         raise UnsupportedMediaTypeError(
-            f"this JPEG has {precision} bits per sample; save it with 8"
+            f"this JPEG has {precision} bits per sample; save it with 8 bits"
         )
     _FORMAT.check_size(width, height)
     # (horizontal, vertical) sampling factors of each component

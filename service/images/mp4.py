@@ -146,7 +146,7 @@ class _Mp4(Container):
                     position += frame_bytes
                 if len(self.packets) == count:
                     return
-        raise self.broken("its tables list fewer frames than it has")
+        raise self.broken("its tables list fewer frames than its header")
 
     def _chunks(self, tables: memoryview) -> NDArray[np.unsignedinteger[Any]]:
         """Return the position of each chunk in the file."""

@@ -170,13 +170,13 @@ class Metrics(Collector):
 
 _SWAPS = "New versions: loaded; refused for too little agreement; failed to open or to warm up."
 _COMPARED = "Recent images on which the last new version was compared with the old one."
-_AGREEMENT = "Share of those images to which both versions gave the same class."
-_CHANGE = "Largest change of a probability on those images."
+_AGREEMENT = "Share of the compared recent images to which both versions gave the same class."
+_CHANGE = "Largest change of a probability on the compared recent images."
 _REQUESTS = "Requests to a model by status; 499: the client left before the answer."
-_DECODED = "Images of an engine that decodes JPEG files, by decoder and reason for the CPU."
+_DECODED = "Images of an engine that decodes JPEG files, by decoder and reason to use the CPU."
 _DURATION = "Time from the head of a request to its answer, for status 200."
 _PHASE = "Time in each phase of a request, for status 200."
-_ENGINE = "Device and precision; why --device auto chose the CPU."
+_ENGINE = "Device, precision and the reason why --device auto chose the CPU."
 
 # The fields of EngineStatus after the first four.
 _OF_ENGINE: Sequence[tuple[type[Counter] | type[Gauge], str, str]] = (
@@ -184,8 +184,8 @@ _OF_ENGINE: Sequence[tuple[type[Counter] | type[Gauge], str, str]] = (
     (Gauge, "convoy_engine_max_batch", "Most images that the engine takes at once."),
     (Counter, "convoy_engine_restarts", "Attempted restarts of an engine that hung or failed."),
     (Counter, "convoy_engine_batches", "Batches that the engine ended, including failed batches."),
-    (Counter, "convoy_engine_images", "Images in those batches."),
-    (Counter, "convoy_engine_busy_seconds", "Time in those batches."),
+    (Counter, "convoy_engine_images", "Images in the batches that the engine ended."),
+    (Counter, "convoy_engine_busy_seconds", "Time in the batches that the engine ended."),
 )
 
 # Triton's counters: name, help, attribute of Totals.

@@ -191,9 +191,9 @@ def test_where_no_layer_makes_the_scores_the_reason_is_said_and_a_node_may_be_na
     with pytest.raises(UnsupportedModelError, match=r"no node of that name; .*conv_left"):
         find_embedding(network, "bath")
     assert isinstance(find_embedding(loaded(with_gemm()), "none"), Absent)
-    with pytest.raises(UnsupportedModelError, match="this value is the scores"):
+    with pytest.raises(UnsupportedModelError, match="the output of this node is the scores"):
         find_embedding(loaded(with_gemm()), "scores")
-    with pytest.raises(UnsupportedModelError, match="exists only inside a node of the file"):
+    with pytest.raises(UnsupportedModelError, match="no node of the file has the output"):
         find_embedding(LoadedModel("", with_gemm(), onnx.ModelProto()), "conv")
     with pytest.raises(UnsupportedModelError, match="no node of that name"):
         find_embedding(loaded(with_gemm()), "x")  # the image

@@ -186,7 +186,7 @@ def of_clips() -> Graph:
         (activated, "not a linear function of averages"),
         (flattened, "not a linear function of averages"),
         (wide_window, "not a linear function of averages"),
-        (of_clips, "12×4×6×6, have no positions in an image"),
+        (of_clips, "the shape 12×4×6×6; maps need several positions"),
     ],
 )
 def test_a_network_of_another_form_says_why_it_has_none(

@@ -88,7 +88,7 @@ def check_stored(model: ModelProto) -> None:
     if numbers > _NUMBERS_A_BYTE * stored:
         raise ModelFileError(
             f"its tensors declare {shown(numbers)} numbers in total,"
-            f" which {stored:,} bytes cannot hold"
+            f" which the model of {stored:,} bytes cannot hold"
         )
 
 

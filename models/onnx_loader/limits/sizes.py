@@ -42,16 +42,16 @@ def check_value(value: ir.Value) -> None:
         raise too_many_axes(value, len(value.shape))
     sizes = [size if isinstance(size, int) else 1 for size in value.shape]
     if min(sizes, default=0) < 0:
-        raise UnsupportedModelError(f"{value.name} has a negative size: {value.shape}")
+        raise UnsupportedModelError(f"the value {value.name} has a negative size: {value.shape}")
     if len(sizes) == 1 and sizes[0] > FLAT_LIMIT:
         raise UnsupportedModelError(
-            f"{value.name} has one axis with {shown(sizes[0])} entries;"
+            f"the value {value.name} has one axis with {shown(sizes[0])} entries;"
             f" at most {FLAT_LIMIT:,} are supported"
         )
     numbers = max(prod(sizes[1:]), *sizes[:1], 0)
     if numbers > ELEMENT_LIMIT:
         raise UnsupportedModelError(
-            f"{value.name} has {shown(numbers)} numbers per image;"
+            f"the value {value.name} has {shown(numbers)} numbers per image;"
             f" at most {ELEMENT_LIMIT:,} are supported"
         )
 
@@ -133,5 +133,5 @@ def _read(value: ir.Value) -> int:
 def too_many_axes(value: ir.Value, rank: int) -> UnsupportedModelError:
     """Return the error for a value with `rank` axes, a number above the limit."""
     return UnsupportedModelError(
-        f"{value.name} has {shown(rank)} axes; at most {RANK_LIMIT} are supported"
+        f"the value {value.name} has {shown(rank)} axes; at most {RANK_LIMIT} are supported"
     )

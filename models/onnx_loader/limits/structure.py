@@ -60,18 +60,18 @@ def check_structure(graph: Graph) -> None:
         )
         if moves[node.output] > MOVES_LIMIT:
             raise UnsupportedModelError(
-                f"{node.name} is the last of {moves[node.output]} nodes in a row that only move,"
-                f" pool, activate or scale; at most {MOVES_LIMIT} are supported"
+                f"the node {node.name} is the last of {moves[node.output]} nodes in a row that only"
+                f" move, pool, activate or scale; at most {MOVES_LIMIT} are supported"
             )
         if pieces[node.output] > PIECES_LIMIT:
             raise UnsupportedModelError(
-                f"{node.name} joins {pieces[node.output]:,} values, directly or through other"
-                f" nodes; at most {PIECES_LIMIT:,} are supported"
+                f"the node {node.name} joins {pieces[node.output]:,} values, directly or through"
+                f" other nodes; at most {PIECES_LIMIT:,} are supported"
             )
     for name, count in readers.most_common(1):
         if count > READER_LIMIT:
             raise UnsupportedModelError(
-                f"{name} is read by {count:,} nodes; at most {READER_LIMIT} are supported"
+                f"the value {name} is read by {count:,} nodes; at most {READER_LIMIT} are supported"
             )
 
 

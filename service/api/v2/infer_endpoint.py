@@ -57,7 +57,10 @@ def _json_length(headers: Headers) -> int | None:
         return None
     # More digits would be slow to convert, and no body is so long.
     if not value.isdigit() or len(value) > 18:
-        raise BadRequestError("Inference-Header-Content-Length must be a whole number of bytes")
+        raise BadRequestError(
+            "Inference-Header-Content-Length must be a whole number of bytes; got"
+            f" {value[:20].decode('latin-1')!r}"
+        )
     return int(value)
 
 

@@ -202,11 +202,11 @@ def understand(
     outputs = asked.outputs or [OutputTensor(info.scores)]
     names = output_names(info)
     _check_names("output", outputs, names, info)
-    if len({output.name for output in outputs}) < len(outputs):
-        raise BadRequestError(
-            f"name each output once; got {len(outputs)} outputs, but model '{info.name}' has"
-            f" {len(names)}"
-        )
+    for name in names:
+        if (times := sum(output.name == name for output in outputs)) > 1:
+            raise BadRequestError(
+                f"the output '{name}' is named {times} times; name each output once"
+            )
     parameters = asked.parameters or RequestParameters()
     source = _shared(tensor.parameters, regions)
     read = elements if source is None else lambda _: BinaryElements(source.read(), tensor.name)
@@ -234,7 +234,8 @@ def _wanted(
     parameters = output.parameters or OutputParameters()
     if parameters.classification and output.name != info.scores:
         raise BadRequestError(
-            f"output '{output.name}' has no classes; only '{info.scores}' takes `classification`"
+            f"output '{output.name}' has no classes; remove its parameter `classification`, which"
+            f" is only for the output '{info.scores}'"
         )
     binary = parameters.binary_data
     return WantedOutput(
@@ -294,7 +295,8 @@ def _read_input(
     n = _image_count(tensor, info)
     if n > max_images:
         raise TooManyImagesError(
-            f"{n} images in one request; at most {max_images} are allowed, so send several requests"
+            f"the request has {n} images; at most {max_images} are allowed, so send several"
+            " requests"
         )
     given = elements(tensor)
     if tensor.datatype == "BYTES":

@@ -88,7 +88,10 @@ def read_json(decode: Callable[[bytes], T], text: bytes) -> T:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         reason = str(error)
         if "trailing characters" in reason:
-            reason += "; if binary data follow, set Inference-Header-Content-Length to its length"
+            reason += (
+                "; if binary data follow the JSON, set Inference-Header-Content-Length to the"
+                " length of the JSON"
+            )
     raise BadRequestError(f"failed to parse the request JSON buffer: {reason}")
 
 
@@ -101,7 +104,7 @@ async def short_body(request: Request) -> bytes:
             data += chunk
             if len(data) > _MAX_SHORT_BYTES:
                 raise PayloadTooLargeError(
-                    f"the body of this request may have at most {_MAX_SHORT_BYTES} bytes"
+                    f"the body has more than the {_MAX_SHORT_BYTES} bytes that this path allows"
                 )
     except ClientDisconnect as error:
         raise HTTPException(Code.CLIENT_LEFT, "the client disconnected") from error
@@ -131,7 +134,7 @@ def parse_request(
     if end > len(body):
         raise BadRequestError(
             f"Inference-Header-Content-Length is {end}, but the body has {len(body)} bytes; the"
-            " header must be the length of the JSON, which comes first"
+            " header must be the length of the JSON, with which the body begins"
         )
     if end > MAX_JSON_BYTES:
         raise PayloadTooLargeError(
@@ -143,7 +146,7 @@ def parse_request(
     except BadRequestError as error:
         if header_length is None and (kind := ImageFormat.of(body)) is not None:
             raise BadRequestError(
-                f"this is a {kind.value}, not JSON; a file in place of JSON needs"
+                f"the body is a {kind.value}, not JSON; to send a file in place of JSON, set"
                 " Inference-Header-Content-Length: 0"
             ) from error
         raise
@@ -175,8 +178,8 @@ def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
             for size, (name, kind, shape) in zip(sizes, forms, strict=True)
         ]
         raise BadRequestError(
-            f"a raw body is one {FORMATS} file, or {' or '.join(each)};"
-            f" this one has {len(body)} bytes"
+            f"a raw body must be one {FORMATS} file, or {' or '.join(each)};"
+            f" the body has {len(body)} bytes"
         )
     name, kind, shape = forms[sizes.index(len(body))]
     asked = InferenceJson([InputTensor(name, kind, [1, *shape])])

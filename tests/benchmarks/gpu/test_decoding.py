@@ -34,7 +34,7 @@ def test_photographs_are_taken_by_their_sampling_and_sorted(folder: Path) -> Non
     small, large = photographs("4:2:0", folder)
     assert len(small.file.scan) < len(large.file.scan)
     (folder / "images" / "a.JPEG").unlink()
-    with pytest.raises(RefusedError, match="no photograph has the sampling 4:4:4"):
+    with pytest.raises(RefusedError, match="no photograph has the chroma sampling 4:4:4"):
         photographs("4:4:4", folder)
 
 

@@ -120,7 +120,7 @@ def test_what_the_model_assumes_stands_beside_what_was_measured(tmp_path: Path) 
     assert "| 132 | 31.0 |" in text
     assert "| chain | turns 500, trigger EPILOGUE, dependent True |" in text
     text = results(lines[1:], tmp_path)
-    assert "The constants are not fitted: no reading of cache" in text
+    assert "The constants are not fitted: cache was not measured" in text
     assert "Assumptions of the cost model" not in results([HTTP], tmp_path)
 
 

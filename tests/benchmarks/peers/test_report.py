@@ -154,6 +154,6 @@ def test_a_tree_that_differs_from_its_commit_is_not_recorded(
     assert not peers.parse_arguments([]).record
     with pytest.raises(SystemExit):
         peers.parse_arguments(["--record"])
-    assert "--record: commit first" in capsys.readouterr().err
+    assert "--record: the sources have changes" in capsys.readouterr().err
     monkeypatch.setattr(peers, "commit", lambda: "abc")
     assert peers.parse_arguments(["--record"]).record

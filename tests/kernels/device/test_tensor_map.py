@@ -33,7 +33,11 @@ BROKEN: dict[str, tuple[TensorMap, dict[str, object], str]] = {
     "windows on one another": (IMAGES, {"windows": Windows((0, 1), (0, 0), (0, 0))}, r"\(0, 1\)"),
     "too much padding": (IMAGES, {"windows": Windows((1, 1), (-129, 0), (0, 0))}, "corners of"),
     "an end too far": (IMAGES, {"windows": Windows((1, 1), (0, 0), (0, 128))}, "corners of"),
-    "no window": (IMAGES, {"windows": Windows((1, 1), (0, 0), (0, -9))}, "have room for a window"),
+    "no window": (
+        IMAGES,
+        {"windows": Windows((1, 1), (0, 0), (0, -9))},
+        "does not fit into images",
+    ),
 }
 
 

@@ -76,7 +76,7 @@ def test_constants_are_found_again_from_what_a_gpu_of_them_shows() -> None:
 
 @pytest.mark.parametrize("name", ["cache", "chain", "fork", "issue"])
 def test_a_missing_reading_is_named(name: str) -> None:
-    with pytest.raises(ValueError, match=f"no reading of {name}"):
+    with pytest.raises(ValueError, match=f"{name} was not measured"):
         fitted(each for each in readings(MEASURED) if each.name != name)
 
 

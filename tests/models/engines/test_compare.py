@@ -193,7 +193,7 @@ def test_a_file_that_onnx_runtime_cannot_open_is_served_and_the_log_says_so(
         engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1)
     engine.close()
     assert (
-        "its scores were not compared with its file: ONNX Runtime cannot open the file"
+        "not compared with ONNX Runtime's scores for the file: ONNX Runtime cannot open the file"
         in caplog.text
     )
     assert "Opset 99 is under development" in caplog.text

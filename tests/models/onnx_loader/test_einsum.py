@@ -115,11 +115,11 @@ def einsum(equation: str, *inputs: str) -> onnx.ModelProto:
 
 REFUSED: dict[str, tuple[str, str, str]] = {
     "the batch is summed": ("nhtc,nhtd->hcd", "x x", "operand 0 has the axes nhtc; its first"),
-    "a sum of one operand alone": ("nhtc->nhc", "x", r"it sums t of operand 0 only"),
+    "a sum of one operand alone": ("nhtc->nhc", "x", "it sums over t, which only operand 0 has"),
     "the batch twice": ("nhtc,ndnc->nhd", "x x", "an operand repeats a letter"),
     "a diagonal": ("nhhc,nhhc->nhc", "x x", "an operand repeats a letter"),
     "three operands": ("nhtc,c,c->nht", "x v v", "it has 3 operands; at most two"),
-    "a constant with the batch": ("nhtc,nc->nht", "x w", "operand 1 is constant, but has the"),
+    "a constant with the batch": ("nhtc,nc->nht", "x w", "operand 1 is a constant with"),
 }
 
 

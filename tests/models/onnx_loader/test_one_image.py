@@ -115,5 +115,5 @@ def test_a_matrix_of_images_is_not_turned() -> None:
         node("Transpose", "f", "t", perm=[1, 0]),
         node("MatMul", "f t", "y"),
     ]
-    with pytest.raises(NoKernelsError, match="moves axis 0, which must stay the batch"):
+    with pytest.raises(NoKernelsError, match="moves axis 0, the batch, which must stay"):
         load_proto("pairs", model(nodes))

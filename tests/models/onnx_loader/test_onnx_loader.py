@@ -114,21 +114,21 @@ MOVES_THE_BATCH: dict[str, tuple[list[onnx.NodeProto], Weights, str]] = {
     "a Reshape that folds it into the channels": (
         [node("Reshape", "x shape")],
         {"shape": np.array([2, -1])},
-        "axis 0, the batch, must stay",
+        "axis 0, the batch, must not change",
     ),
     "a Transpose": (
         [node("Transpose", "x", perm=[1, 0, 2, 3])],
         {},
         "moves axis 0",
     ),
-    "a Concat of images": ([node("Concat", "x x", axis=0)], {}, "axis 0, which must stay"),
-    "a Softmax over images": ([node("Softmax", "x", axis=0)], {}, "axis 0, which must stay"),
+    "a Concat of images": ([node("Concat", "x x", axis=0)], {}, "along axis 0, the batch"),
+    "a Softmax over images": ([node("Softmax", "x", axis=0)], {}, "along axis 0, the batch"),
     "a Pad after it": (
         [node("Pad", "x pads")],
         {"pads": np.array([0, 0, 0, 0, 1, 0, 0, 0])},
-        "change axis 0, which must stay the batch",
+        "change axis 0, the batch",
     ),
-    "a Squeeze of it": ([node("Squeeze", "x axes")], {"axes": np.array([0])}, "must stay"),
+    "a Squeeze of it": ([node("Squeeze", "x axes")], {"axes": np.array([0])}, "must not change"),
 }
 
 
@@ -199,7 +199,7 @@ def test_auto_pad_with_dilations_is_refused_for_it_means_two_things(op: str) -> 
 
 @pytest.mark.parametrize("size", [0, 2])
 def test_an_lrn_whose_size_is_not_odd_is_refused(size: int) -> None:
-    with pytest.raises(UnsupportedModelError, match=f"size={size}: it must be odd and positive"):
+    with pytest.raises(UnsupportedModelError, match=f"size={size} must be odd and positive"):
         load_proto("m", model([node("LRN", "x", size=size)]))
 
 

@@ -130,12 +130,12 @@ def before_groups(b: GraphBuilder) -> None:
         (with_another_reader, "n is also read by transpose_z"),
         (as_a_residual, "n is also read by conv_y"),
         (in_a_concatenation, "n lies inside z"),
-        (before_a_window, "gemm cannot run conv_y with it as prologue: kernel 3x3; supported: 1x1"),
+        (before_a_window, "gemm cannot run conv_y with this prologue: kernel 3x3; supported: 1x1"),
         (
             before_a_stride,
-            "gemm cannot run conv_y with it as prologue: stride 2x2; supported: stride 1",
+            "gemm cannot run conv_y with this prologue: stride 2x2; supported: stride 1",
         ),
-        (before_groups, "gemm cannot run conv_y with it as prologue: groups 2; supported: 1 group"),
+        (before_groups, "gemm cannot run conv_y with this prologue: groups 2; supported: 1 group"),
     ],
 )
 def test_a_value_that_must_exist_stays(case: Callable[[GraphBuilder], None], reason: str) -> None:
@@ -171,5 +171,5 @@ def test_tensor_cores_take_no_prologue(precision: Precision, reason: str) -> Non
     b.conv("y", b.scale_shift("n", "x", RELU), kernel=1)
     result = fused(b.build("y"), precision)
     assert kinds(result) == ["ScaleShift", "Conv"]
-    expected = {"conv_y": f"gemm cannot run conv_y with it as prologue: {reason}"}
+    expected = {"conv_y": f"gemm cannot run conv_y with this prologue: {reason}"}
     assert refusals(result, "fuse_prologue") == expected

@@ -245,7 +245,7 @@ def test_the_default_file_need_not_be_there_but_one_that_is_named_must(
     with caplog.at_level(logging.INFO, "convoy"):
         open_engine(network, device=DeviceKind.CUDA, max_batch=1).close()
     assert "0 of 3 convolutions for N = 1..1 use measured algorithms; the others" in caplog.text
-    with pytest.raises(EngineError, match=f"no measurements at {tmp_path}/t; `convoy tune` makes"):
+    with pytest.raises(EngineError, match=f"no measurements at {tmp_path}/t; run `convoy tune`"):
         open_engine(network, device=DeviceKind.CUDA, max_batch=1, tuning=tmp_path / "t")
     caplog.clear()
     elsewhere = measured(tmp_path / "e", H200_HERE, *problems_of(network, 1))

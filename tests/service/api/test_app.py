@@ -229,7 +229,7 @@ async def test_images_may_be_base64_in_json() -> None:
         (400, "addresses are not fetched", JSON, b'{"input": "https://example.org/cat.jpg"}'),
         (
             404,
-            "this is the address of the model 'fake', but the JSON names 'other'",
+            "this address serves the model 'fake', but `model` in the JSON is 'other'",
             JSON,
             b'{"input": "Nw==", "model": "other"}',
         ),

@@ -117,11 +117,11 @@ async def test_one_batch_has_requests_that_want_either() -> None:
         ({"input": "https://example.com/cat.jpg"}, 400, "addresses are not fetched"),
         ({"input": base64_of("cat")}, 400, "no digit"),
         ({"input": "Nw==", "model": "other"}, 404, "base_url=.../v1/models/NAME"),
-        ({"input": "Nw==", "dimensions": 3}, 422, "have 2 dimensions, not 3"),
+        ({"input": "Nw==", "dimensions": 3}, 422, "`dimensions` is 3, but the embeddings"),
         ({"input": "Nw==", "encoding_format": "int8"}, 400, "encoding_format"),
         ({"input": "Nw==", "norm": True}, 400, "unknown field `norm`"),
         ({"input": ["Nw=="] * 33}, 413, "at most 32"),
-        ({"input": ["Nw=="] * 9000}, 413, "strings; at most 32 images"),
+        ({"input": ["Nw=="] * 9000}, 413, "strings; send at most 32 images"),
     ],
 )
 async def test_a_wrong_request_in_json_is_told_what_is_right(
@@ -143,7 +143,7 @@ async def test_a_wrong_query_is_refused(query: str, says: str) -> None:
     async with serving() as (client, _):
         assert says in error_of(await client.post(f"{PATH}?{query}", content=b"7"), 422)
         json_too = await client.post(f"{PATH}?normalize=1", json={"input": "Nw=="})
-        assert "as fields of the JSON" in error_of(json_too, 422)
+        assert "send each parameter as a field of the JSON" in error_of(json_too, 422)
 
 
 async def test_json_that_is_none_is_refused_whatever_its_length() -> None:

@@ -96,7 +96,7 @@ async def test_each_image_of_a_form_has_its_maps() -> None:
         assert [each["index"] for each in maps] == [3, 1, 4]
         assert [each["values"][0][0] for each in maps] == [6, 2, 8]
         many = await client.post(f"{PATH}?explain=1", files=[*form, *form, *form])
-        assert "9 maps in one request; at most 8" in error_of(many, 422)
+        assert "asks for 9 maps, one per image and class; at most 8" in error_of(many, 422)
 
 
 async def test_a_map_comes_as_a_png_to_lay_over_the_image() -> None:
@@ -146,7 +146,9 @@ async def test_a_label_of_two_classes_is_asked_for_by_number() -> None:
     labels = [*LABELS[:8], "crane", "crane"]
     async with served(labels=labels) as client:
         says = error_of(await client.post(f"{PATH}?explain=crane", content=photo(7)), 422)
-        assert says == "2 classes are labelled 'crane'; send explain=class:8 or class:9"
+        assert says == (
+            "2 classes are labelled 'crane'; to choose one of them, send explain=class:8 or class:9"
+        )
 
 
 async def test_a_model_without_maps_says_why() -> None:

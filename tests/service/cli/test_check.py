@@ -89,7 +89,7 @@ def test_a_precision_is_checked_on_a_gpu_only(
 ) -> None:
     status, _, error = convoy("check", "digits", SAMPLES, "--device", "cpu", "--precision", "fp16")
     assert status == 2
-    assert "fp16 is for a GPU; the CPU computes in fp32" in error
+    assert "fp16 needs a GPU, but --device is cpu; the CPU computes in fp32" in error
     monkeypatch.setitem(sys.modules, "cupy", None)  # as where it is not installed
     status, _, error = convoy("check", "digits", SAMPLES, "--precision", "fp16")
     assert status == 1
@@ -104,7 +104,7 @@ def test_a_precision_is_checked_on_a_gpu_only(
     assert status == 0
     assert "3 of 3 labels agree" in out
     allowed = re.search(
-        r"difference of scores is (\S+) of the largest score, at most (\S+) is", out
+        r"difference of scores is (\S+) of the largest score; at most (\S+) is", out
     )
     assert allowed is not None
     assert 1e-5 < float(allowed[1]) < float(allowed[2]) < 0.05
@@ -152,7 +152,7 @@ def test_a_model_of_halves_is_held_to_float32_on_the_cpu(
     status, out, _ = convoy(*command)
     assert status == 0
     told = re.search(
-        r"difference of scores is (\S+) of the largest score, at most (\S+) is allowed", out
+        r"difference of scores is (\S+) of the largest score; at most (\S+) is allowed", out
     )
     assert told is not None
     assert float(told[1]) < 1e-5  # ONNX Runtime alone would round to float16 after every node
@@ -215,7 +215,7 @@ def test_scores_that_cannot_be_what_they_are_taken_for_are_status_1(convoy: Run)
     status, out, _ = convoy("check", "digits", SAMPLES, *flags)
     assert status == 1
     assert "are probabilities that add up to 1" in out
-    assert "its scores for these images are of another kind, because one score is " in out
+    assert "its scores for these images are not of this kind, because one score is " in out
     status, out, _ = convoy("check", "digits", SAMPLES, "--device", "cpu")
     assert status == 0
     assert 'its scores, "logits", are logits' in out

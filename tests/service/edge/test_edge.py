@@ -227,7 +227,7 @@ async def test_images_are_what_is_counted_not_requests(direct: bool) -> None:
         direct=direct, engine=FakeEngine(gate=gate), limits=Limits(per_client=4)
     ) as server:
         message = error_of(await server.ask(post(form(5), FORM)), 413)
-        assert "5 images in one request; at most 4 of your" in message
+        assert "the request has 5 images; at most 4 of your" in message
         first = await server.send(post(form(3), FORM))
         await until(lambda: server.edge.inside == {"127.0.0.1": 3})
         refused = await server.ask(post(form(2), FORM))
@@ -245,7 +245,8 @@ async def test_a_rate_is_in_images(direct: bool) -> None:
         assert (await server.ask(post(form(8), FORM))).status == 200  # a full bucket owes the rest
         refused = await server.ask(post(b"7"))
         said = re.search(
-            r"0\.02 images per second; send the next in (\d+) s", error_of(refused, 429)
+            r"0\.02 images per second that are allowed; send the next image in (\d+) s",
+            error_of(refused, 429),
         )
         assert said
         assert 400 - PATIENCE_S < int(said[1]) <= 400

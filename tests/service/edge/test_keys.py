@@ -100,7 +100,7 @@ def test_keys_are_rotated_and_a_broken_file_changes_nothing(
     file.write_text("")
     keys.reload()
     assert keys.find(b"new")
-    assert "keeping the current API keys" in caplog.text
+    assert "the current API keys stay in use" in caplog.text
 
 
 def test_a_key_may_have_a_weight_and_a_priority(tmp_path: Path) -> None:

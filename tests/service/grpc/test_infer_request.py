@@ -111,13 +111,13 @@ CONTENTS = {"uint_contents": PIXELS}
     [
         (_Request(), "expected 1 input but got 0"),
         (request(), "input 'image' has no `data`: send raw_input_contents, or contents"),
-        (request(CONTENTS, bytes(6)), "not as both"),
+        (request(CONTENTS, bytes(6)), "both raw_input_contents and contents"),
         (request(None, bytes(6), bytes(6)), "2 raw_input_contents for 1 inputs"),
         (request({"uint_contents": [*PIXELS[:5], 256]}), "whole numbers from 0 to 255"),
         (request({"uint_contents": [*PIXELS[:5], 2**32 - 1]}), "whole numbers from 0 to 255"),
-        (request({"int_contents": PIXELS}), "must be in uint_contents; got field 2"),
-        (request({"fp32_contents": [0.5] * 6}), "must be in uint_contents; got fp32_contents"),
-        (request({**CONTENTS, "bytes_contents": [b""]}), "uint_contents; got bytes_contents"),
+        (request({"int_contents": PIXELS}), "in field 2; they must be in uint_contents"),
+        (request({"fp32_contents": [0.5] * 6}), "in fp32_contents; they must be in uint_contents"),
+        (request({**CONTENTS, "bytes_contents": [b""]}), "in bytes_contents; they must be in uint"),
         (request({"bytes_contents": [b"x"]}, datatype="BYTES", shape=[2]), "got 1 elements"),
         (
             request(CONTENTS, parameters={"priority": ("string_param", "1")}),

@@ -60,7 +60,7 @@ def test_an_error_is_raised_here_and_says_where_it_was_raised_there() -> None:
     [
         (partial(os._exit, 3), PATIENCE_S, "ended with status 3"),
         (lambda: os.kill(os.getpid(), signal.SIGKILL), PATIENCE_S, "was ended by signal 9"),
-        (partial(time.sleep, 10 * PATIENCE_S), 0.2, "is stuck for 0.2 s"),
+        (partial(time.sleep, 10 * PATIENCE_S), 0.2, "was stuck for 0.2 s"),
     ],
 )
 def test_a_copy_that_ends_too_early_is_an_error(

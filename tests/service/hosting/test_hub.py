@@ -475,7 +475,7 @@ def test_a_list_of_files_is_bounded(flowers: FakeHub, monkeypatch: pytest.Monkey
 
 
 def test_another_commit_than_was_asked_for_is_refused(flowers: FakeHub) -> None:
-    with pytest.raises(ModelFileError, match="sent the list of another commit, c0ffee"):
+    with pytest.raises(ModelFileError, match="listed the files of another commit, c0ffee"):
         got(flowers, Address("maker", "flowers", "d" * 40))
 
 

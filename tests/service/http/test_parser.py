@@ -103,7 +103,10 @@ async def test_more_requests_a_second_than_allowed_are_answered_429(
     async with keyed(limits=slowly) as server:
         assert (await server.ask(post(b"3"))).status == 200
         refused = await server.ask(post(b"3"))
-        message = "you may send 0.001 images per second; send the next in "
+        message = (
+            "you sent more than the 0.001 images per second that are allowed; send the next image"
+            " in "
+        )
         said = re.fullmatch(rf"{message}(\d+) s", refused.error(429))
         assert said
         assert 1000 - PATIENCE_S < int(said[1]) <= 1000
@@ -178,7 +181,7 @@ async def test_a_head_that_is_not_as_it_should_be_is_refused(
 async def test_a_client_that_wants_tls_is_named() -> None:
     async with convoy() as (server, _):
         hello = await server.send(b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + bytes(32))
-        assert "this is TLS, but the server speaks HTTP" in (await hello.reply()).error(400)
+        assert "the client sent TLS, but the server speaks" in (await hello.reply()).error(400)
 
 
 async def test_a_head_may_be_as_long_as_it_is_said_to_be() -> None:

@@ -275,7 +275,7 @@ REFUSED: Mapping[str, tuple[Callable[[], bytes | Frames], type[ServiceError], st
     ),
     "a PNG that says more frames than it has": (
         lambda: _frames_of_png(9),
-        *(ServiceError, "cannot be decoded|disagrees with its header"),
+        *(ServiceError, "cannot be decoded|does not match its header"),
     ),
 }
 

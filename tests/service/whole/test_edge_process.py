@@ -149,7 +149,7 @@ def test_connections_are_bounded_by_what_the_system_allows() -> None:
         for connection in kept:
             connection.close()
         log = server.stop()
-    found = re.search(r"allowing (\d+) connections only: .* open files to 64", "\n".join(log))
+    found = re.search(r"at most (\d+) connections are allowed: .* open files to 64", "\n".join(log))
     assert found
     assert 8 <= int(found[1]) <= 40
     assert not any("Too many open files" in line for line in log)

@@ -210,7 +210,7 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
     ),
     "a version that is not there": (
         Request("GET", "/v2/models/digits/versions/7", {}),
-        *(404, "version 7", "its version is 1"),
+        *(404, "version 7", "the served version is 1"),
     ),
     "a path that is nearly one": (post("/v1/embedding"), 404, "/v1/embedding", "/v1/embeddings"),
     "a path of V2 that is nearly one": (
@@ -252,11 +252,11 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
     ),
     "a file in place of V2's JSON": (
         post(V2),
-        *(400, "this is a JPEG, not JSON", "Inference-Header-Content-Length: 0"),
+        *(400, "the body is a JPEG, not JSON", "Inference-Header-Content-Length: 0"),
     ),
     "binary data without the JSON's length": (
         post(V2, content=b'{"inputs":[]}' + bytes(9)),
-        *(400, "trailing characters", "set Inference-Header-Content-Length to its"),
+        *(400, "trailing characters", "set Inference-Header-Content-Length to the length"),
     ),
     "a length beyond the body": (
         post(V2, content=b"{}", headers={"inference-header-content-length": "99"}),

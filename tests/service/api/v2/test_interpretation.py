@@ -189,7 +189,7 @@ def test_a_number_that_is_not_finite_is_taken_as_it_is_but_not_in_json(
         (asked({"shape": []}), 400, "got UINT8 of shape"),
         (asked({"shape": [0, 2, 3, 1]}), 400, r"of shape \[0, 2, 3, 1\]"),
         (asked({"shape": [-1, 2, 3, 1]}), 400, r"`int` >= 0 - at `\$.inputs\[0\].shape\[0\]`"),
-        (asked({"shape": [5, 2, 3, 1]}), 413, "5 images in one request; at most 4"),
+        (asked({"shape": [5, 2, 3, 1]}), 413, "the request has 5 images; at most 4"),
         (asked({"data": PIXELS[:5]}), 400, "got 5 elements, expecting 6"),
         (asked({"data": [*PIXELS, 7]}), 400, "got 7 elements, expecting 6"),
         (asked({**TENSOR, "data": FLOATS[1:]}), 400, "got 5 elements, expecting 6"),
@@ -202,7 +202,7 @@ def test_a_number_that_is_not_finite_is_taken_as_it_is_but_not_in_json(
         (asked(parameters={"timeout": "soon"}), 400, "Expected `int`, got `str`"),
         (asked(parameters={"binary_data_output": 1}), 400, "Expected `bool`, got `int`"),
         (asked(outputs=[{"name": "logits"}]), 400, "inference output 'logits'.*'scores'"),
-        (asked(outputs=[{"name": "scores"}] * 2), 400, "name each output once; got 2 outputs"),
+        (asked(outputs=[{"name": "scores"}] * 2), 400, "named 2 times; name each output once"),
         (asked(outputs=[{"name": "embedding"}]), 400, "its output is 'scores'"),
         (
             asked(outputs=[{"name": "scores", "parameters": {"classification": 1.5}}]),

@@ -153,7 +153,7 @@ NESTING = "one flat list, or lists nested as the shape"
         ((FILE + b"{" * 999, None), "is a JPEG, not JSON"),
         (
             (request({"parameters": {"binary_data_size": 6}}, bytes(6))[0], None),
-            "trailing characters .*; if binary data follow, set Inference-Header-Content-Length",
+            "trailing characters .*; if binary data follow the JSON, set Inference-Header-Content-",
         ),
         ((b'{"inputs": [1]}', None), r"Expected `object`, got `int` - at `\$.inputs\[0\]`"),
         ((b'{"inputs": []}', None), "expected 1 input but got 0"),
