@@ -77,7 +77,7 @@ def main(url: str, folder: str) -> None:
     index.set_ef(50)
     found, _ = index.knn_query(vectors, k=4, num_threads=1)
     same = np.mean([set(a[1:]) == set(b) for a, b in zip(found, nearest, strict=True)])
-    print(f"hnswlib finds the same three neighbours of {same:.0%}")
+    print(f"for {same:.0%} of the photographs, hnswlib finds the same three neighbours")
 
     for name, change in CHANGES.items():
         queries = embed(url, (changed(path, change) for path in paths))
