@@ -57,7 +57,8 @@ def empty_cells(surfaces: list[list[str]], legend: dict[str, str]) -> list[tuple
 
 def test_each_surface_has_each_bound_and_its_test() -> None:
     head, _, *surfaces = rows("| surface | bytes |")
-    legend = {cells[0].strip("[]"): cells[1].strip("`") for cells in rows("| | test, in")[2:]}
+    _, _, *tests = rows("| letters | test, in")
+    legend = {letters.strip("[]"): test.strip("`") for letters, test in tests}
     assert len(head) == 9
     assert [row[0] for row in surfaces] == [*ROWS]
     assert {len(row) for row in surfaces} == {len(head)}

@@ -24,7 +24,7 @@ _SIDE = 3000
 
 @fault(
     "small files need much memory to decode",
-    "the answer, late, or 503 with Retry-After; others are answered",
+    "a late answer, or 503 with Retry-After; other clients are answered",
     "--decode-bytes",
     "250000000",
 )
@@ -77,7 +77,7 @@ def _(rig: Rig) -> Counted:
 
 @fault(
     "one address opens all connections",
-    "connections that are silent longest are closed; others are answered",
+    "connections that are silent longest are closed; other clients are answered",
     "--max-connections",
     "64",
     "--per-address",

@@ -12,7 +12,7 @@ FAULTS: dict[str, Fault] = {**CLIENTS, **MESSAGES, **ATTACKS, **INSIDES, **PROCE
 # Faults of interfaces that the tests' server does not have: the client's view, and the test.
 ELSEWHERE: dict[str, tuple[str, str]] = {
     "one address opens all connections of the gRPC port": (
-        "silent connections are closed; others are answered",
+        "silent connections are closed; other clients are answered",
         "grpc/test_port_connections.py::test_one_address_leaves_connections_to_others",
     ),
     "a gRPC message does not arrive completely": (
@@ -20,7 +20,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "grpc/test_port.py::test_a_message_that_does_not_arrive_is_given_up",
     ),
     "a stream's client reads no answers": (
-        "nothing; its connection is closed, and few answers are kept",
+        "nothing; the connection is closed, and the server keeps few answers",
         "grpc/test_port.py::test_a_stream_whose_client_reads_nothing_keeps_few_answers_and_ends",
     ),
     "a stream is cancelled": (
@@ -32,7 +32,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "grpc/test_port.py::test_a_stream_that_is_cancelled_leaves_its_connection_to_others",
     ),
     "a client sends more long bodies than can be read": (
-        "its answers are late; the bodies of other clients are read meanwhile",
+        "late answers; Convoy reads the bodies of other clients meanwhile",
         "hosting/test_request.py::test_what_another_client_has_to_read_is_not_read_first",
     ),
     "a client leaves before its long body is read": (
@@ -40,43 +40,44 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "hosting/test_request.py::test_what_a_client_that_left_sent_is_not_read",
     ),
     "a client asks for metrics, lists or regions without a pause": (
-        "the answers, late; others are answered",
+        "late answers; other clients are answered",
         "edge/test_call_turns.py::test_while_models_have_requests_a_pause_follows_each_call",
     ),
     "a client sends invalid requests without a pause": (
-        "the errors, late; others are answered",
+        "late errors; other clients are answered",
         "http/test_connection.py::"
         "test_while_models_have_requests_what_follows_a_refusal_is_read_in_turn",
     ),
     "a client closes or resets its connections right after its requests": (
-        "nothing; its next requests wait, and are counted but not read once it has left again",
+        "nothing; the client's next requests wait. If the client leaves again, they are counted but"
+        " not read",
         "http/test_connection.py::"
         "test_who_leaves_owes_a_turn_and_is_counted_unread_if_it_leaves_again",
     ),
     "a body arrives in chunks of one byte": (
-        "the answer, late; others are answered",
+        "a late answer; other clients are answered",
         "http/test_connection.py::"
         "test_while_models_have_requests_many_pieces_wait_for_their_clients_turn",
     ),
     "a client splits long gRPC messages into very short frames": (
-        "the answers, late; others are answered",
+        "late answers; other clients are answered",
         "grpc/test_receiving.py::test_what_takes_long_to_copy_delays_the_next_of_the_same_client",
     ),
     "a compressed gRPC message is a bomb": (
-        "INVALID_ARGUMENT; others are answered",
+        "INVALID_ARGUMENT; other clients are answered",
         "grpc/test_port.py::test_a_compressed_message_is_bounded_by_what_it_inflates_to",
     ),
     "the messages of a stream arrive faster than they are answered": (
-        "the answers, late",
+        "late answers",
         "grpc/test_port.py::test_a_stream_has_few_bytes_in_flight_and_waits_after_a_refusal",
     ),
     "a model's new version disagrees with the old one": (
-        "422 for the client that loads it; the old version still answers",
+        "422 for the client that loads the version; the old version still answers",
         "hosting/test_swaps.py::"
         "test_a_version_that_agrees_too_little_is_refused_and_the_reason_is_everywhere",
     ),
     "SIGTERM while clients keep their connections open": (
-        "one more answer per client that sends a request within a second",
+        "one more answer for each client that sends a request within a second",
         "whole/test_server_process.py::"
         "test_a_client_that_keeps_its_connection_is_answered_once_more_as_the_server_ends",
     ),
@@ -107,8 +108,8 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "test_a_lost_decoder_is_named_and_the_others_are_decoded_elsewhere",
     ),
     "a process is killed while it runs a batch": (
-        "500 for the batch; the server runs the batch that the process held, and another process"
-        " takes its place",
+        "500 for the batch; the server runs the batch that was waiting in the process, and a new"
+        " process replaces it",
         "whole/test_job_processes_killed.py::"
         "test_requests_of_killed_processes_are_answered_once_each_and_the_next_are_served",
     ),
@@ -118,7 +119,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "test_while_memory_is_short_bodies_are_refused_and_all_else_is_answered",
     ),
     "the disk is full, or read-only": (
-        "the answer; the models that Convoy would store on disk are stored in memory",
+        "the answer; Convoy keeps the models in memory instead of on disk",
         "hosting/test_kept.py::test_without_a_place_on_disk_it_is_in_memory_and_the_log_says_so",
     ),
 }
@@ -127,17 +128,17 @@ _HEAD = """# Faults
 
 `pytest tests/service/whole/test_faults.py` injects these faults into a running server, one by one.
 After each fault, the test checks that every accepted request has been answered exactly once, that
-the counters add up, that no request is left in the server, and that the server answers new images.
-`python -m tests.service.whole.faults` prints this page, and a test compares both.
+the counters add up, that no request remains in the server, and that the server answers new images.
+`python -m tests.service.whole.faults` prints this page; a test checks that the page is up to date.
 
-| fault | what the client sees |
+| fault | effect for the client |
 | --- | --- |
 """
 
 _ELSEWHERE = """
 Other tests in `tests/service` inject these faults:
 
-| fault | what the client sees | test |
+| fault | effect for the client | test |
 | --- | --- | --- |
 """
 

@@ -93,7 +93,7 @@ def _(rig: Rig) -> Counted:
     return {ANY: 1}  # the others are never begun
 
 
-@fault("300 clients disconnect at the same time", "nothing; others are answered")
+@fault("300 clients disconnect at the same time", "nothing; other clients are answered")
 def _(rig: Rig) -> Counted:
     leaving = [rig.raw(head(length=9), b"1234") for _ in range(300)]
     with rig.others():
@@ -102,7 +102,7 @@ def _(rig: Rig) -> Counted:
     return {"200": 8, "499": 300}
 
 
-@fault("headers arrive slowly on 100 connections", "the answer, late; others are answered")
+@fault("headers arrive slowly on 100 connections", "a late answer; other clients are answered")
 def _(rig: Rig) -> Counted:
     slow = [rig.raw(head(length=1)[:10]) for _ in range(100)]
     with rig.others():
@@ -115,7 +115,7 @@ def _(rig: Rig) -> Counted:
     return {"200": 8, ANY: 100}
 
 
-@fault("a body arrives byte by byte", "the answer, late; others are answered")
+@fault("a body arrives byte by byte", "a late answer; other clients are answered")
 def _(rig: Rig) -> Counted:
     with closing(rig.raw(head("Connection: close", length=30))) as slow:
         with rig.others():
@@ -126,7 +126,7 @@ def _(rig: Rig) -> Counted:
     return {"200": 9}
 
 
-@fault("a client does not read its answers", "nothing; others are answered")
+@fault("a client does not read its answers", "nothing; other clients are answered")
 def _(rig: Rig) -> Counted:
     ask = b"GET /openapi.json HTTP/1.1\r\nHost: convoy\r\n\r\n"
     with closing(rig.raw(ask * 300)), rig.others():

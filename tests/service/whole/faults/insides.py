@@ -50,7 +50,7 @@ for _name, _seen in (
     fault(f"the {_name}", _seen)(_fails(_name.encode()))
 
 
-@fault("the engine is slow", "the answer, late")
+@fault("the engine is slow", "a late answer")
 def _(rig: Rig) -> Counted:
     with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
         with rig.control.holding():
@@ -62,7 +62,7 @@ def _(rig: Rig) -> Counted:
     return {"200": 9}
 
 
-@fault("the decoder is slow", "the answer, late; others are answered")
+@fault("the decoder is slow", "a late answer; other clients are answered")
 def _(rig: Rig) -> Counted:
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(rig.classify, b"decoder is slow")
@@ -120,7 +120,7 @@ def _(rig: Rig) -> Counted:
 
 @fault(
     "the engine hangs",
-    "500; queued requests get 503; answers again as soon as a new engine is ready",
+    "500; queued requests get 503; later answers, as soon as a new engine is ready",
     *("--engine-timeout-s", "2.5"),
 )
 def _(rig: Rig) -> Counted:
@@ -136,7 +136,7 @@ def _(rig: Rig) -> Counted:
 
 @fault(
     "the engine breaks and returns only NaN from then on",
-    "500, then 503; answers again as soon as a new engine is ready",
+    "500, then 503; later answers, as soon as a new engine is ready",
     *("--engine-timeout-s", "60"),
 )
 def _(rig: Rig) -> Counted:
@@ -154,7 +154,7 @@ def _(rig: Rig) -> Counted:
 
 @fault(
     "one of two engines hangs",
-    "500 for its batch; others are answered, and the server stays ready",
+    "500 for the engine's batch; other requests are answered, and the server stays ready",
     *("--engines", "2", "--engine-timeout-s", "2.5"),
 )
 def _(rig: Rig) -> Counted:
@@ -171,7 +171,7 @@ def _(rig: Rig) -> Counted:
     return {"500": 1, "200": answered}
 
 
-@fault("the decoder hangs", "500; others are answered", "--decode-timeout-s", "2.5")
+@fault("the decoder hangs", "500; other clients are answered", "--decode-timeout-s", "2.5")
 def _(rig: Rig) -> Counted:
     with ThreadPoolExecutor(3) as pool:
         hung = rig.many(pool, [b"decoder hangs"] * 3)  # more than there are threads

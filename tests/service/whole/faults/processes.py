@@ -17,7 +17,7 @@ fault = collector(PROCESSES)
 
 @fault(
     "SIGTERM under load",
-    "the answer to each accepted request; later, 503; at last, no connection",
+    "the answer to each accepted request; 503 for later requests; in the end, no connection",
     "--drain-s",
     "600",
     ends=True,
@@ -47,7 +47,7 @@ def _(rig: Rig) -> Counted:
     return {}
 
 
-@fault("SIGSTOP under load, and SIGCONT later", "the answer, late")
+@fault("SIGSTOP under load, and SIGCONT later", "a late answer")
 def _(rig: Rig) -> Counted:
     with ThreadPoolExecutor(6) as pool, ExitStack() as stack:
         with rig.control.holding():
@@ -99,5 +99,9 @@ def _fails_and_serves(rig: Rig) -> Counted:
     return {"200": 9, "500": 40}
 
 
-fault("the pipe that receives the log is full", "the answer", "--log", "full")(_fails_and_serves)
-fault("the reader of the log has exited", "the answer", "--log", "closed")(_fails_and_serves)
+fault("the pipe to which Convoy writes its log is full", "the answer", "--log", "full")(
+    _fails_and_serves
+)
+fault("the process that reads the log has exited", "the answer", "--log", "closed")(
+    _fails_and_serves
+)
