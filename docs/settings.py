@@ -7,11 +7,11 @@ from service.settings import PREFIX, Settings
 HEAD = """# Settings
 
 Each setting is a flag of `convoy serve` and an environment variable; the flag overrides the
-variable. Two other flags exist. `--set KEY=VALUE` overrides a key of [model.toml](models.md), for
-example `--set size=299`, and may be repeated. `-v`, `--verbose` also logs the HTTP server's own
-messages. Convoy ignores the variables that Kubernetes sets for a Service named `convoy`
-(`CONVOY_SERVICE_HOST`, `CONVOY_PORT=tcp://...`).
-`make docs` writes this page from the descriptions in `service/settings.py`.
+variable. `convoy serve` has two more flags. `--set KEY=VALUE` overrides a key of
+[model.toml](models.md), for example `--set size=299`, and may be repeated. `-v`, `--verbose` also
+logs the HTTP server's own messages. Convoy ignores the variables that Kubernetes sets for a Service
+named `convoy` (`CONVOY_SERVICE_HOST`, `CONVOY_PORT=tcp://...`). `make docs` writes this page from
+the descriptions in `service/settings.py`.
 
 | flag | variable | default | meaning |
 | --- | --- | --- | --- |

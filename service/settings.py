@@ -118,8 +118,8 @@ class Settings(BaseModel):
     default_model: str | None = None
     """Model behind /v1/classify, if several are served."""
     strict: bool = False
-    """Serve all models of a folder or none; otherwise a model that cannot be opened is listed with
-    its error, and the other models are served."""
+    """Do not start if a model of a folder cannot be opened. Without this flag, such a model is
+    listed with its error, and the other models are served."""
     preset: str | None = None
     """Preprocessing that replaces the model's own, such as imagenet, caffe or unit; docs/models.md
     lists all."""
@@ -149,8 +149,8 @@ class Settings(BaseModel):
     max_batch: int = Field(default=8, ge=1, le=64)
     """Most images in a batch."""
     max_queue: int = Field(default=128, ge=1, le=100_000)
-    """Most images that wait. If there would be more, a request of the client with the most waiting
-    images gets 429."""
+    """Most images that wait. If more arrive, a request of the client with the most waiting images
+    gets 429."""
     max_body_mb: float = Field(default=20, gt=0, le=1024)
     """Largest request body, in MB of 1,000,000 bytes."""
     max_megapixels: float = Field(default=25, gt=0, le=1000)
@@ -163,26 +163,28 @@ class Settings(BaseModel):
     threads: int = Field(default=0, ge=0, le=1024)
     """Threads that decode, run an engine on the CPU, or compile kernels; 0: one per core."""
     resize: ResizedBy = ResizedBy.CPU
-    """Where decoded images are resized, with the same pixels as result. cpu: in the decode threads.
-    gpu: on the GPU, in one graph with the network, which relieves the decode threads. This takes 10
+    """Where decoded images are resized; the pixels are the same. cpu: in the decode threads. gpu:
+    on the GPU, in one graph with the network, so the decode threads have less work. This takes 10
     MB of memory per image of a batch, 3.4 MB of them on the host, and has not been measured on a
-    GPU. The CPU still resizes images of more than a megapixel after decoding, images that are
-    expensive to decode, and images for an engine on the CPU."""
+    GPU. With gpu, the CPU still resizes images of more than a megapixel after decoding, images that
+    are expensive to decode, and images for an engine on the CPU."""
     decode: DecodedBy = DecodedBy.AUTO
-    """Where JPEG files are decoded, with the same pixels as result. cpu: in the decode threads.
-    gpu: on the GPU, in one graph with resizing and the network, which takes 36 MB more GPU memory
-    per image of a batch; the CPU still decodes files that are progressive, larger than 4 megapixels
+    """Where JPEG files are decoded; the pixels are the same. cpu: in the decode threads. gpu: on
+    the GPU, in one graph with resizing and the network, which takes 36 MB more GPU memory per image
+    of a batch. With gpu, the CPU still decodes files that are progressive, larger than 4 megapixels
     or 1 MB, or unusual. auto: on the CPU, because no GPU has been measured yet."""
     notice_s: float = Field(default=0, ge=0, le=3600)
-    """Time for which requests are still answered after SIGTERM, while readiness fails. Each answer
-    closes its connection. Set a longer time than a proxy's health checks need to notice this."""
+    """Time after SIGTERM in which requests are still answered, while the readiness check fails.
+    Each answer closes its connection. Set a longer time than a proxy's health checks need to notice
+    the failure."""
     drain_s: float = Field(default=20, ge=0, le=3600)
     """Longest time to finish accepted requests at shutdown."""
     engine_timeout_s: float | None = Field(default=None, ge=0, le=86_400)
     """Longest time that a batch may run before its engine counts as hung and restarts; 0: no limit.
     [default: 50 times the time measured during warm-up, at least 10]"""
     warm_up_timeout_s: float = Field(default=0, ge=0, le=86_400)
-    """Longest time to warm up an engine, and to read a model at the start; 0: no limit."""
+    """Longest time to warm up an engine, and longest time to read a model at the start; 0: no
+    limit."""
     max_connections: int = Field(default=1024, ge=1, le=100_000)
     """Most open connections."""
     max_connections_per_address: int = Field(default=0, ge=0, le=100_000)
@@ -193,11 +195,11 @@ class Settings(BaseModel):
     identified as for --max-per-client, and a request counts as at least one image."""
     max_per_client: int = Field(default=0, ge=0, le=100_000)
     """Most images of one client in progress at once; 0: no limit. A client is identified by its API
-    key, or without keys by its IPv4 address or IPv6 /64 network. Behind a proxy, that is the
+    key, or without keys by its IPv4 address or IPv6 /64 network. Behind a proxy, this is the
     proxy's address. A request counts as at least one image."""
     api_key_file: Path | None = None
     """Text file with one API key per line; if given, requests need a key. Words may follow a key:
-    weight=N, its share relative to other keys (1 by default); priority=1, to allow that priority;
+    weight=N, its weight compared with other keys (1 by default); priority=1, to allow priority 1;
     repository, to allow loading and unloading models; and shared-memory, to allow shared memory."""
     hosts: str | None = None
     """Additional names of this server, separated by commas, such as example.org. Clients without
@@ -217,11 +219,11 @@ class Settings(BaseModel):
     watch: bool = False
     """Reload a model when its files change, and load models from new folders."""
     agreement: float = Field(default=0.8, ge=0, le=1)
-    """Least share of recent images that a new version must label like the old version; otherwise
-    the old version stays. 0: any share."""
+    """Least fraction of recent images that a new version must label like the old version. If the
+    fraction is smaller, the old version stays. 0: every new version is loaded."""
     log_level: LogLevel = LogLevel.INFO
-    """Lowest severity of messages that are logged. Requests are info. Health probes, scrapes of
-    metrics and the page's periodic requests are debug, unless they fail."""
+    """Lowest severity of messages that are logged. Requests are info. Successful health probes,
+    scrapes of metrics and periodic requests of the page are debug."""
     log_format: LogFormat = LogFormat.TEXT
     """Format of the log."""
     access_log: bool = True

@@ -34,14 +34,14 @@ _C3D = {layer.name: layer.problem for layer in C3D}
 
 TABLES: Mapping[str, tuple[str, Callable[[], Cells]]] = {
     "transforms": (
-        "Instructions of a tile's transforms: Lavin & Gray's, and → Convoy's where they differ",
+        "Instructions of a tile's transforms: Lavin & Gray → Convoy, if different",
         complexity.table_transforms,
     ),
-    "table-1": ("Lavin & Gray, table 1: Winograd; → Convoy's", complexity.table_1),
+    "table-1": ("Lavin & Gray, table 1: Winograd → Convoy, if different", complexity.table_1),
     "fft": ("Lavin & Gray, tables 1 and 2: the FFT", complexity.table_ffts),
     "equation-16": ("A complex product by three multiplications", lavin_gray.table_equation_16),
     "equation-23": (
-        "Arithmetic of direct over F(m×m, 3×3) with transforms, conv 4.2 at several widths",
+        "Arithmetic of the direct sum divided by F(m×m, 3×3) with transforms, conv 4.2 with C = K",
         lambda: complexity.table_equation_23(VGG_E[7].problem),
     ),
     "errors": ("Lavin & Gray, table 4: the largest error of an element", table_errors),
@@ -51,14 +51,14 @@ TABLES: Mapping[str, tuple[str, Callable[[], Cells]]] = {
         "MB that F(2×2) reads from memory by order of blocks, with the Titan X's cache of 3 MB",
         lambda: memory.table_blocking(VGG_E),
     ),
-    "sizes": ("cuConv, table 1: percentages of filter sizes, → here", launches.table_sizes),
+    "sizes": ("cuConv, table 1: percentages of filter sizes, paper → Convoy", launches.table_sizes),
     "blocks": ("cuConv, section 4.2: blocks launched", launches.table_blocks),
-    "stages": ("cuConv, table 4: the second stage's share", launches.table_stages),
-    "occupancy": ("cuConv, section 4.2: shares", cuconv.table_occupancy),
+    "stages": ("cuConv, table 4: the second stage's percentage of the time", launches.table_stages),
+    "occupancy": ("cuConv, section 4.2: transforms and occupancy", cuconv.table_occupancy),
     "figures": ("cuConv, figures 5 to 7: speed-ups by filter size and N", measured.table_figures),
     "blur": ("Soutar's example", blur.table_blur),
     "larger-tiles": (
-        "F(9×9, 5×5): the largest error divided by the direct sum's",
+        "F(9×9, 5×5): the largest error divided by the error of the direct sum",
         soutar.table_larger_tiles,
     ),
     "layouts": (
@@ -70,7 +70,7 @@ TABLES: Mapping[str, tuple[str, Callable[[], Cells]]] = {
         table_pipeline,
     ),
     "shares": (
-        "Lan et al., figure 4: each kernel's share of conv3's sectors",
+        "Lan et al., figure 4: each kernel's percentage of conv3's sectors",
         lambda: memory.table_shares(_C3D["conv3"]),
     ),
 }
@@ -86,19 +86,19 @@ PAPERS: Mapping[str, Callable[[], list[Result]]] = {
 _HEAD = """\
 # The papers, result by result
 
-Convoy's kernels implement five papers. (The second version of Lavin & Gray on arXiv has the same
-numbers as the first.) `make papers` writes this page from code and from recorded rows, and tests
-check both. A row that needs a GPU says *waits* until the report
-([RESULTS.md](../benchmarks/RESULTS.md)) has its number, next to the fastest of cuDNN and PyTorch.
-[The ladder](ladder.md) shows the effect of each idea in six small kernels.
+Convoy's kernels implement the algorithms of the papers on this page. (The second version of Lavin &
+Gray on arXiv has the same numbers as the first version.) `make papers` writes this page from code
+and from recorded rows, and tests check the page. If a number has to be measured on a GPU, its row
+says *waits* until the report ([RESULTS.md](../benchmarks/RESULTS.md)) has the number, together with
+the fastest time of cuDNN and PyTorch. [Six small kernels](ladder.md) show the effect of each idea.
 
-"reproduced" means the same number or the same claim. "better" means less arithmetic, a smaller
-error, or a larger result than the paper's. For "in part" and "contradicted", the last column gives
-the reason. Only rows that need a GPU contain times. Errors are errors of the kernels on the
-simulator, with the paper's inputs (uniform in [-1, 1]) and all channels and filters of the layers.
-They are measured in squares of 8×8 pixels from all parts of the image, with up to 131,072 elements
-per layer. The largest error of these elements is slightly smaller than the largest error of all
-elements, which `--whole` measures.
+In the column "status", "reproduced" means that Convoy has the same number or confirms the claim.
+"better" means that Convoy needs less arithmetic, or has a smaller error or a larger result, than
+the paper. For "in part" and "contradicted", the last column gives the reason. Only rows that need a
+GPU contain times. Errors are measured with the kernels on the simulator, with the paper's inputs
+(uniform in [-1, 1]) and all channels and filters of the layers. They are measured in squares of 8×8
+pixels from all parts of the image, with up to 131,072 elements per layer. The largest error of
+these elements is slightly smaller than the largest error of all elements, which `--whole` measures.
 
 """
 

@@ -30,8 +30,8 @@ def _configurations() -> list[Result]:
         found.append(
             Result("table 1", f"{network}: configurations", str(theirs), ours if same else
                    f"{len(labels)}", Status.REPRODUCED if same else Status.IN_PART, SUITES,
-                   "" if same else "the paper has no list; 16 configurations agree with its"
-                   " statements")
+                   "" if same else "the paper does not list its configurations; 16"
+                   " configurations agree with its statements")
         )  # fmt: skip
     for network, sizes in FILTER_SIZES.items():
         ours_of = launches.sizes(launches.configurations(network))
@@ -41,18 +41,18 @@ def _configurations() -> list[Result]:
                    ", ".join(f"{each:.1f}" for each in sizes),
                    ", ".join(f"{each:.1f}" for each in ours_of),
                    Status.REPRODUCED if close else Status.IN_PART, f"{OURS}sizes",
-                   "" if close else "16 configurations instead of 12")
+                   "" if close else "Convoy counts 16 configurations instead of 12")
         )  # fmt: skip
     every = [label for network in COUNTED for label in launches.configurations(network)]
     configurations = len(CUCONV) * len(PAPERS_BATCHES["cuconv"])
     found += [
         Result("section 4.1", "1×1 among all configurations, %", f"{ONES}",
                f"{launches.sizes(every)[0]:.1f}", Status.IN_PART, f"{OURS}sizes",
-               "here ResNet-50 has 16 configurations, of which twelve are 1×1"),
+               "Convoy counts 16 configurations of ResNet-50, of which twelve are 1×1"),
         Result("section 4", "configurations, by 7 values of N", "more than 600",
                str(configurations), Status.BETTER, SUITES),
-        Result("table 2", "variants of cuDNN", "7, the fastest counts",
-               "every plan of every engine and knob, the fastest counts", Status.BETTER,
+        Result("table 2", "variants of cuDNN, of which the fastest counts", "7",
+               "every plan of every engine and knob", Status.BETTER,
                "python -m pytest tests/benchmarks/kernels/test_baselines_cudnn.py"),
         Result("section 4", "bound of cuDNN's workspace", "1 GB",
                f"{MOST_WORKSPACE_BYTES / 2**30:g} GiB", Status.REPRODUCED,
@@ -71,15 +71,15 @@ def _speed() -> list[Result]:
         *measured.figures(),
         goal("1×1, N = 1: mean speed-up", "1.23×", "layer .* 1x1 N1 (convoy|torch)$",
              Goal("cuconv", (1,), "geometric_mean", 1.23, kernel=1)),
-        goal("1×1, N = 1: greatest", "2.29×", "layer .* 1x1 N1 (convoy|torch)$",
+        goal("1×1, N = 1: greatest speed-up", "2.29×", "layer .* 1x1 N1 (convoy|torch)$",
              Goal("cuconv", (1,), "greatest", 2.29, kernel=1)),
-        goal("5×5, N = 1: mean", "1.36×", "layer .* 5x5 .*N1 (convoy|torch)$",
+        goal("5×5, N = 1: mean speed-up", "1.36×", "layer .* 5x5 .*N1 (convoy|torch)$",
              Goal("cuconv", (1,), "geometric_mean", 1.36, kernel=5)),
-        goal("5×5, N = 1: greatest", "1.97×", "layer .* 5x5 .*N1 (convoy|torch)$",
+        goal("5×5, N = 1: greatest speed-up", "1.97×", "layer .* 5x5 .*N1 (convoy|torch)$",
              Goal("cuconv", (1,), "greatest", 1.97, kernel=5)),
-        goal("share of configurations that are faster", "8.31%", f"layer .*{_N}",
+        goal("configurations in which cuConv is faster", "8.31%", f"layer .*{_N}",
              Goal("cuconv", every, "won", 0.0831)),
-        goal("mean speed-up of those", "1.46×", f"layer .*{_N}",
+        goal("mean speed-up of these configurations", "1.46×", f"layer .*{_N}",
              Goal("cuconv", every, "mean_of_won", 1.46)),
         *(each for each in measured.named() if each.where.startswith("cuConv")),
     ]  # fmt: skip
@@ -92,30 +92,31 @@ def _counts() -> list[Result]:
         ours = [launches.blocks(problem, launches.best(problem, each))
                 for each in ("coalesced", "gemm")]  # fmt: skip
         found.append(
-            Result(where.removeprefix("cuConv, "), "blocks of cuConv; of two matrix products",
+            Result(where.removeprefix("cuConv, "), "blocks of cuConv, and of two matrix products",
                    ", ".join(f"{each:,}" for each in theirs),
                    f"{ours[0]}; {ours[1]}", Status.IN_PART, f"{OURS}blocks",
-                   "one block of Convoy's coalesced kernel does the work of several blocks (the"
-                   " paper's future work); splitting the channels adds blocks")
+                   "one block of Convoy's coalesced kernel does the work of several blocks of"
+                   " the paper, which names this as future work; splitting the channels adds"
+                   " blocks")
         )  # fmt: skip
     for where, share in SECOND_STAGE.items():
         ours_of = launches.second_stage(launches.named(where))
         found.append(
-            Result(where.removeprefix("cuConv, "), "second stage's share of the time",
+            Result(where.removeprefix("cuConv, "), "the second stage's percentage of the time",
                    f"{share:.2%}", f"{ours_of:.1%} by the cost model", Status.IN_PART,
-                   f"{OURS}stages", "Convoy's number is modelled: compared with sums, launches"
-                   " cost more than in the paper. Convoy adds the planes in the first launch unless"
-                   " this is slower")
+                   f"{OURS}stages", "the cost model estimates Convoy's number; a launch takes"
+                   " longer, compared with the sums, than in the paper. If this is faster, Convoy"
+                   " adds the planes in the first launch")
         )  # fmt: skip
     five = launches.named("cuConv, table 5, A")
     share = launches.transform_share(five, WinogradConv(m=2, r=5, axes=2))
     problem = launches.named("cuConv, table 4, B")
     occupancy = launches.occupancy(problem, launches.best(problem, "coalesced"))
     found += [
-        Result("table 5, A", "transforms' share of Winograd's time", "53.3%",
+        Result("table 5, A", "the transforms' percentage of Winograd's time", "53.3%",
                f"{share:.1%} of the arithmetic", Status.IN_PART, f"{OURS}occupancy",
-               "Convoy's F(2×2, 5×5) is fused: no launch only transforms, so the transforms'"
-               " share of the time cannot be measured"),
+               "Convoy's F(2×2, 5×5) is a single launch, so the time of its transforms cannot"
+               " be measured"),
         Result("section 4.2", "occupancy of the first stage", "86%", f"{occupancy:.0%}",
                Status.IN_PART, f"{OURS}occupancy",
                "Convoy uses fewer threads, each with more sums in registers"),

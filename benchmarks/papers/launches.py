@@ -107,7 +107,7 @@ def table_blocks() -> Cells:
 def table_stages() -> Cells:
     """Return the second stage's share of the time. The paper's share was measured. Convoy's share
     is the cost model's estimate."""
-    rows: list[Sequence[str]] = [("configuration", "there", "here", "by")]
+    rows: list[Sequence[str]] = [("configuration", "paper", "Convoy", "Convoy's kernel")]
     for where, theirs in SECOND_STAGE.items():
         problem = named(where)
         choice = best(problem, "coalesced", stages=2)

@@ -59,7 +59,7 @@ def filter_bytes() -> int:
 def table_block() -> Cells:
     """Return the block tiles of the fused F(2×2). Each row has the resident blocks, the registers,
     and the instructions in the loop."""
-    rows = [("tile", "blocks on a multiprocessor", "registers", "instructions of a turn")]
+    rows = [("tile", "blocks on a multiprocessor", "registers", "instructions of an iteration")]
     for tile in TILES[16]:
         config = next(each for each in _F2.configs(_WIDE) if each.tile == tile)
         profile = profile_of(_F2.work(_WIDE, config)[0].kernel)
@@ -92,10 +92,10 @@ def _algorithms() -> list[Result]:
                ", ".join(map(str, four)), Status.BETTER, shown),
         Result("eq. 16", "the parts of a complex product", "real first, imaginary second",
                "the other way around", Status.CONTRADICTED, f"{OURS}equation-16",
-               "the sums are right, but printed in the other order"),
+               "the paper's sums are right, but it prints them in the other order"),
         Result("eq. 17, 18", "3 multiplications for a complex product", "3", "3", same,
                f"{OURS}equation-16"),
-        Result("eq. 23", "arithmetic of a layer: conv 4.2, F(4×4), over direct", "formula",
+        Result("eq. 23", "arithmetic of conv 4.2: F(4×4) divided by direct", "a formula",
                f"{complexity.shares(VGG_E[7].problem, 4, transforms(4)):.3f}", same,
                f"{OURS}equation-23"),
     ]  # fmt: skip
@@ -149,8 +149,8 @@ def _accuracy() -> list[Result]:
                    Status.BETTER if better else Status.REPRODUCED, errors.COMMAND)
         )  # fmt: skip
     whys = (
-        "here y is also stored as float16, and F(2×2) multiplies float16 numbers; the paper's"
-        " F(2×2) multiplies floats"
+        "Convoy also stores the output as float16, and its F(2×2) multiplies float16 numbers; the"
+        " paper's F(2×2) multiplies floats"
     )
     for name, half in PAPER_HALF.items():
         ours = [found["fp16", v][name] for v in (errors.HALF_DIRECT, errors.HALF_2, errors.HALF_4)]
@@ -164,19 +164,20 @@ def _accuracy() -> list[Result]:
     mixed_4, direct = found["fp32", errors.MIXED_4], found["fp16", errors.HALF_DIRECT]
     below = sum(mixed_4[each.name] < direct[each.name] for each in LAYERS)
     rows += [
-        Result("section 8", "F(2×2) in fp32: smaller errors than direct", "5 of 5 layers",
+        Result("section 8", "F(2×2) in fp32: smaller errors than the direct sum", "5 of 5 layers",
                f"{sum(each < 1 for each in two)} of 5, {min(two):.2f} to {max(two):.2f} times",
                Status.REPRODUCED if max(two) < 1 else Status.IN_PART, errors.COMMAND,
                "" if max(two) < 1 else "not in every layer"),
-        Result("section 8", "F(4×4) in fp32: smaller errors than direct in fp16", "5 of 5 layers",
+        Result("section 8", "F(4×4) in fp32: smaller errors than the direct sum in fp16",
+               "5 of 5 layers",
                f"{below} of 5", Status.REPRODUCED if below == 5 else Status.IN_PART, errors.COMMAND,
                "" if below == 5 else "not in every layer"),
         Result("section 8", "in fp16 all algorithms are equally accurate", "equal",
-               f"F(2×2) {min(half_2):.2f} to {max(half_2):.2f} times direct,"
-               f" F(4×4) {min(half_4):.2f} to {max(half_4):.2f}",
+               f"errors of F(2×2): {min(half_2):.2f} to {max(half_2):.2f} times the direct sum's;"
+               f" of F(4×4): {min(half_4):.2f} to {max(half_4):.2f} times",
                Status.CONTRADICTED, errors.COMMAND,
-               "F(2×2)'s transformed data and filters are rounded to 11 bits for the tensor cores;"
-               " F(4×4), which multiplies in 3×TF32, is as accurate as direct"),
+               "Convoy's F(2×2) rounds transformed data and filters to 11 bits for the tensor"
+               " cores; F(4×4) multiplies in 3×TF32 and is as accurate as the direct sum"),
     ]  # fmt: skip
     return rows
 
@@ -190,15 +191,15 @@ def _speed() -> list[Result]:
         for n, (cudnn, cudnn_rate, ms, rate, speedup) in numbers.items():
             theirs = f"{cudnn} ms at {cudnn_rate}, {ms} ms at {rate}: {speedup}×"
             only = f"layer .* 3x3 p1,1,1,1{precision} N{n} (convoy|torch)$"
-            what = f"VGG-E, N = {n}: cuDNN's time, F(2×2)'s, effective TFLOPS"
+            what = f"VGG-E, N = {n}: time and effective TFLOPS of cuDNN and of F(2×2)"
             rows.append(measured.of_total(table, what, suite, n, theirs, speedup, only))
     every = "layer .* 3x3 p1,1,1,1 N(1|2|4|8|16|32|64) (convoy|torch)$"
     one = "layer .* 3x3 p1,1,1,1 N1 (convoy|torch)$"
     return [
         *rows,
-        measured.of_goal("section 8", "effective TFLOPS over peak, N = 1", "1.01", one,
+        measured.of_goal("section 8", "effective TFLOPS divided by the peak, N = 1", "1.01", one,
                          Goal("vgg-e", (1,), "of_peak", 1.01)),
-        measured.of_goal("section 8", "effective TFLOPS over peak, N = 16", "1.36",
+        measured.of_goal("section 8", "effective TFLOPS divided by the peak, N = 16", "1.36",
                          "layer .* 3x3 p1,1,1,1 N16 (convoy|torch)$",
                          Goal("vgg-e", (16,), "of_peak", 1.36)),
         measured.on_gpu("figure 1", "effective TFLOPS by layer and N; FFT and FX hatched",
@@ -210,7 +211,7 @@ def _speed() -> list[Result]:
                         measured.by_batch(VGG_E, (1,), _rate_of_conv_5)),
         Result("section 8", "the fused filter transform loses to FX unless K, C are large",
                "seen in figure 1", "no kernel transforms filters at run time", Status.IN_PART,
-               f"{OURS}workspace", "filters are transformed only once, when a model is loaded"),
+               f"{OURS}workspace", "Convoy transforms filters only once, when it loads a model"),
     ]  # fmt: skip
 
 
@@ -256,9 +257,9 @@ def _design() -> list[Result]:
                f"{filter_bytes() / 2**20:g} MiB", Status.REPRODUCED, f"{OURS}workspace"),
         measured.on_gpu("section 8", "cuDNN's workspace", "2.6 GB",
                         "layer .* 3x3 p1,1,1,1 N64 cudnn$", measured.workspace(VGG_E, 64, "cudnn")),
-        Result("section 6", "32×32 outputs a block, 2 blocks on a multiprocessor", "2",
+        Result("section 6", "blocks of 32×32 outputs on a multiprocessor", "2",
                str(tile.resident), Status.REPRODUCED, f"{OURS}block"),
-        Result("section 6", "groups of 128 filters: DRAM traffic", "almost half is saved",
+        Result("section 6", "groups of 128 filters: saved DRAM traffic", "almost half",
                f"{1 - left[0]:.0%} at N = 1, {1 - left[1]:.0%} at N = 8, counted",
                Status.REPRODUCED, f"{OURS}blocking"),
     ]  # fmt: skip

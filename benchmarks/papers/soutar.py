@@ -47,22 +47,24 @@ def results() -> list[Result]:
                "16 for 36, 36 for 144", same, COSTS),
         Result("scale", "products over NHWCK: direct, Winograd", "9, 4",
                f"{direct / per:g}, {tiled / per:g}", same, COSTS),
-        Result("before", "im2col's memory, and Winograd's: conv 4.2, N = 1", "hungry",
-               f"{workspace[0]:.1f} MB, {workspace[1]:g} fused", same, COSTS),
+        Result("before", "memory of im2col, and of Winograd: conv 4.2, N = 1", "hungry",
+               f"{workspace[0]:.1f} MB, {workspace[1]:g} MB if fused", same, COSTS),
         measured.on_gpu("before", "im2col's time compared with Winograd's", "Winograd is faster",
                         "layer .* 3x3 p1,1,1,1 N1 (convoy|im2col)$",
                         measured.by_batch(VGG_E, (1,), _over_im2col, ("im2col",))),
-        Result("limits", "10×10 tiles: advantage over direct", "little or none",
-               f"{wide:.2f} times less arithmetic at C = K = 512, 8×8 tiles {narrower:.2f};"
-               f" {eight.over_direct:.0f} times the error of direct",
+        Result("limits", "10×10 tiles: advantage over the direct sum", "little or none",
+               f"{wide:.2f} times less arithmetic at C = K = 512 (8×8 tiles: {narrower:.2f});"
+               f" {eight.over_direct:.0f} times the error of the direct sum",
                Status.CONTRADICTED, f"{OURS}equation-23",
-               "in a wide layer, the error ends the gain from larger tiles; with few channels"
-               " (C = K = 1), the transforms end it"),
-        Result("limits", "F(9×9, 5×5): points and scaling lower the error", "two orders",
-               f"points {_orders(whole / mixed)} orders, scaling {'none' if same_bits else 'some'}"
-               " in float32", Status.IN_PART, f"{OURS}larger-tiles",
+               "in a wide layer, larger tiles save arithmetic, but their error is too large;"
+               " with few channels (C = K = 1), the transforms cost more than larger tiles save"),
+        Result("limits", "F(9×9, 5×5): points and scaling reduce the error",
+               "by two orders of magnitude",
+               f"points by {_orders(whole / mixed)} orders, scaling"
+               f" {'not' if same_bits else 'too'} in float32",
+               Status.IN_PART, f"{OURS}larger-tiles",
                "scaling by powers of two does not change the significant bits of a float; in"
-               " float16 it keeps numbers in range"),
+               " float16 it keeps numbers within the range of float16"),
         Result("step by step", "50×50×32, 32 images: tiles, products saved", "25×25, 2.25",
                f"{tiles}, {fewer}; differs from the blur by {apart}", same, f"{OURS}blur"),
         measured.on_gpu("closing", f"mean speed-up of table 5: {mean(speedups):.2f}", "3.41×",
