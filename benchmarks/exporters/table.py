@@ -10,22 +10,24 @@ from benchmarks.exporters.check import ARE_RIGHT, OF_OWN, STEP, TOLERANCE, WRONG
 _HEAD = """\
 # Convoy's answers for the models of exporters
 
-A pinned release of each exporter wrote these models, together with the other files that the
-exporter writes. The exporter's own pipeline then answered for the page's photographs, and so did
-Convoy, without any flag. The networks have random weights, which amplify small differences.
+A pinned release of each exporter wrote each model of the second table, together with the other
+files that the exporter writes. The page's photographs were then classified twice: by the exporter's
+own pipeline, and by Convoy without any flag. The column "answer" compares the two results. The
+networks have random weights, which amplify small differences.
 
 - *right*: no probability differs by more than {tolerance:g}.
-- *right with exact*: this needs [`exact = true`](models.md#exact), because the network amplifies
-  differences in a pixel's last bit.
-- *right to a step of 8 bits*: no probability of a quantized network differs by more than {step:g},
-  because a value between two codes may be rounded to either code. ONNX Runtime itself can run such
-  a file in two ways: node by node, or with integers and exact sums. If the two results differ,
-  {own:g} times their difference is allowed, too.
+- *right with exact*: no probability differs by more than {tolerance:g} if
+  [`exact = true`](models.md#exact) is set. Without it, the network amplifies differences in a
+  pixel's last bit.
+- *right to a step of 8 bits*: the network is quantized, and no probability differs by more than
+  {step:g}, because a value between two codes may be rounded to either code. ONNX Runtime itself can
+  run such a file in two modes: node by node, or with integers and exact sums. If the two results
+  differ, {own:g} times their difference is also allowed.
 - *refused* and *warned*: the last column has Convoy's message.
 
-For transformers, the image processors that use Pillow answered (`ViTImageProcessorPil` and so
-on). Since version 5, the processors with plain names resize with torchvision if it is installed,
-and some of their pixels differ from Pillow's by 1.
+For models of transformers, the pipeline uses the image processors that use Pillow
+(`ViTImageProcessorPil` and so on). Since version 5, the processors with plain names resize with
+torchvision if it is installed, and some of their pixels differ from Pillow's pixels by 1.
 
 `python -m benchmarks.exporters check` wrote this page{at}, after `export`.
 
@@ -46,7 +48,7 @@ def table(verdicts: Sequence[Verdict], commit: str) -> str:
     counted = Counter(each.outcome for each in verdicts)
     right = sum(counted[outcome] for outcome in ARE_RIGHT)
     others = [f"{n} {outcome}" for outcome, n in counted.items() if outcome not in ARE_RIGHT]
-    summary = f"Of {len(verdicts)} models {right} are right" + "".join(f", {o}" for o in others)
+    summary = f"Of {len(verdicts)} models, {right} are right" + "".join(f", {o}" for o in others)
     if not counted[WRONG]:
         summary += ". No answer is wrong without a warning"
     return _HEAD.format(

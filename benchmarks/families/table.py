@@ -9,23 +9,25 @@ _HEAD = """\
 # Families of classifiers
 
 The table has one small network from each of {families} families of timm and Ultralytics, with
-random weights and {size}×{size} pixels, or the network's own size if it needs one. Both of
-PyTorch's exporters wrote each network, for batch size 1 and for a variable batch size: up to four
-files per network. `python -m benchmarks.families table` writes this page from `families.jsonl`, to
-which `python -m benchmarks.families check` appends rows.
+random weights and images of {size}×{size} pixels. If a network needs another size, it has that
+size. PyTorch has two exporters, and both wrote each network for batch size 1 and for a variable
+batch size, so there are up to four files per network. `python -m benchmarks.families check` appends
+rows to `families.jsonl`, and `python -m benchmarks.families table` writes this page from them.
 
-A file runs either entirely on the kernels or, if they do not support one of its nodes, entirely in
-ONNX Runtime; the list below the table names these nodes. The columns have these meanings:
+If the kernels support all nodes of a file, the file runs entirely on the kernels. Otherwise, it
+runs entirely in ONNX Runtime. The list below the table names the nodes that are not supported, in
+the words of the error when the file was checked. The columns have these meanings:
 
-- *launches*: the launches of the CUDA engine's plan for one image.
-- *error on CPU*, *on simulator*: the largest error of a score compared with PyTorch, relative to
-  the image's largest score. On the CPU, ONNX Runtime runs the loader's normalised model, and
-  the table has the largest error of a network's files. On the simulator, Convoy's kernels run.
-  For {top_1} files, the best classes were compared, too.
-- *µs*: the time on an H200 in fp16 that the cost model estimates and, in brackets, the time of
-  each launch's arithmetic or traffic at the GPU's peak rates. Nothing was measured.
+- *on kernels*: the number of a network's files that run on the kernels.
+- *launches*: the number of launches of the CUDA engine's plan for one image.
+- *CPU error*, *simulator error*: the largest error of a score compared with PyTorch, relative to
+  the image's largest score. On the CPU, ONNX Runtime runs the loader's normalised model, and the
+  table has the largest error of a network's files. On the simulator, Convoy's kernels run.
+  For {top_1} files, the best classes were also compared.
+- *µs*: the time on an H200 in fp16, estimated with the cost model. In brackets is the time that the
+  launches' arithmetic or memory traffic takes at the GPU's peak rates. No time was measured.
 
-| family | files on kernels | nodes | launches | error on CPU | on simulator | µs, N = 1 | N = 8 |
+| family | on kernels | nodes | launches | CPU error | simulator error | µs, N = 1 | µs, N = 8 |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 
@@ -52,12 +54,17 @@ def table(rows: Iterable[Row]) -> str:
     other = [" ".join(at) for at in compared if not newest[at]["top_1"]]
     head = _HEAD.format(families=len(lines), size=SIZE, top_1=len(compared))
     told = [
-        f"- {family}, {exporter}, batch {batch}: {' '.join(why.split())}\n"
+        f"- {family}, {exporter}, batch {batch}: {_nodes(why)}\n"
         for (family, exporter, batch), why in refused.items()
     ]
     summary = f"\n{loading} of {len(lines)} families run on the kernels"
     summary += f"; another class is the best of {', '.join(other)}.\n" if other else ".\n"
     return "".join((head, *lines, summary, *told))
+
+
+def _nodes(reason: str) -> str:
+    """Return a reason without the list of supported operators, in one line."""
+    return " ".join(reason.partition("\nSupported operators: ")[0].split())
 
 
 def _line(family: str, rows: Sequence[Row], simulated: Mapping[str, float]) -> str:

@@ -15,7 +15,7 @@ def test_every_model_has_a_row_and_every_outcome_is_counted() -> None:
         "abc",
     )
     assert (
-        "Of 4 models 2 are right, 1 refused, 1 warned. No answer is wrong without a warning."
+        "Of 4 models, 2 are right, 1 refused, 1 warned. No answer is wrong without a warning."
         in page
     )
     assert "| a | right | 1.0e-05 |  |" in page
@@ -24,5 +24,5 @@ def test_every_model_has_a_row_and_every_outcome_is_counted() -> None:
 
 def test_a_wrong_answer_is_not_hidden() -> None:
     page = table([Verdict("a", RIGHT, 0.0), Verdict("b", WRONG, 0.4)], "abc")
-    assert "Of 2 models 1 are right, 1 wrong." in page
+    assert "Of 2 models, 1 are right, 1 wrong." in page
     assert "No answer is wrong" not in page

@@ -34,7 +34,7 @@ def test_a_row_without_plans_leaves_the_launches_of_the_row_before() -> None:
 def test_a_file_with_another_best_class_is_named() -> None:
     same, other = ({**loading(1e-7), "top_1": equal} for equal in (True, False))
     text = table([row("1", **same), row("dynamic", **other)])
-    assert "For 2 files, the best classes were compared" in text
+    assert "For 2 files, the best classes were also compared" in text
     assert (
         "run on the kernels; another class is the best of convnext_atto dynamo dynamic.\n" in text
     )
