@@ -245,8 +245,8 @@ def table(rows: Sequence[Row]) -> str:
     last = rows[-1]
     return (
         f"{WORKS[last['work']]}; device {last['device']}, {last['cpu']}, {last['cores']} cores, "
-        f"{last['date'][:10]}, commit {last['commit']}; the last three are published results:\n\n"
-        + markdown(heading, *lines, *published)
+        f"{last['date'][:10]}, commit {last['commit']}; the last three rows are published results:"
+        "\n\n" + markdown(heading, *lines, *published)
     )
 
 
