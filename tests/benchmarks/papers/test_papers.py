@@ -194,7 +194,7 @@ def test_a_row_of_several_n_says_which_of_them_still_wait(monkeypatch: pytest.Mo
         assert result.ours != measured.WAITS
     waits = [key for key, each in found.items() if each.status is Status.NEEDS_GPU]
     assert ("figure 5", "all four layers, N = 32: SGEMM, FFT, 3-D Winograd") in waits
-    assert ("table 5", "VGG-E, N = 64: cuDNN's time, F(2×2)'s, effective TFLOPS") in waits
+    assert ("table 5", "VGG-E, N = 64: time and effective TFLOPS of cuDNN and of F(2×2)") in waits
 
 
 def test_the_figures_have_a_row_for_each_filter_size_and_n(monkeypatch: pytest.MonkeyPatch) -> None:
