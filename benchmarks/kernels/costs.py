@@ -213,7 +213,7 @@ def cells(what: str, layers: Iterable[Layer], n: int) -> Cells:
 
 def error_cells(errors: Iterable[TileError]) -> Cells:
     """Return the table of errors: the headings, and a row for each tile."""
-    headings = ("tile", "products saved", "largest error", "times the direct sum's")
+    headings = ("tile", "products saved", "largest error", "divided by the direct sum's error")
     return [
         headings,
         *(

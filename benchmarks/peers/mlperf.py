@@ -224,7 +224,7 @@ PUBLISHED = {
 def table(rows: Sequence[Row]) -> str:
     """Return a table in Markdown. It has the last record, and results of GPUs that others have
     published."""
-    heading = ("", "N = 1: p50 / p99, µs", "N = 8: p50 / p99, µs")
+    heading = ("system", "N = 1: p50 / p99, µs", "N = 8: p50 / p99, µs")
     lines = []
     rows = [row for row in rows if row["date"] == rows[-1]["date"]]
     for side in dict.fromkeys(row["side"] for row in rows):

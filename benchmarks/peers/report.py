@@ -168,11 +168,11 @@ def _all_of_it(rows: Sequence[Row]) -> Iterator[str]:
         for connections in CONNECTIONS:
             found = [r for r in rows if (r["work"], r["connections"]) == (work, connections)]
             if found:
-                headings = ("", "best setting", *(column.heading for column in COLUMNS))
+                headings = ("server", "best setting", *(column.heading for column in COLUMNS))
                 table = markdown(headings, *map(_cells, found))
                 yield f"{title}; {_plural(connections)}:\n\n{table}"
     if starts := [_start(row) for row in rows if _starts(row)]:
-        yield f"Start and memory, digits:\n\n{markdown(('', *_STARTS), *starts)}"
+        yield f"Start and memory, digits:\n\n{markdown(('server', *_STARTS), *starts)}"
     reasons = {(row["server"], row["work"], row["error"]) for row in rows if "error" in row}
     reasons |= {
         (f"{row['server']}, {setting}", row["work"], reason)
