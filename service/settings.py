@@ -174,8 +174,8 @@ class Settings(BaseModel):
     of a batch. With gpu, the CPU still decodes files that are progressive, larger than 4 megapixels
     or 1 MB, or unusual. auto: on the CPU, because no GPU has been measured yet."""
     notice_s: float = Field(default=0, ge=0, le=3600)
-    """Time after SIGTERM in which requests are still answered, while the readiness check fails.
-    Each answer closes its connection. Set a longer time than a proxy's health checks need to notice
+    """Time after SIGTERM in which requests are still answered. The readiness check fails then, and
+    each answer closes its connection. Set a longer time than a proxy's health checks need to notice
     the failure."""
     drain_s: float = Field(default=20, ge=0, le=3600)
     """Longest time to finish accepted requests at shutdown."""
