@@ -7,7 +7,6 @@ while it decodes.
 
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from unittest import mock
 
@@ -27,11 +26,6 @@ MOST_S = 5.0
 # For which the interpreter's lock is held. Measured: 0.01 to 0.13 s, the most by WebP, whose
 # pixels are copied once more.
 MOST_HELD_S = 0.5
-
-
-@pytest.fixture(scope="module")
-def images() -> Mapping[str, bytes]:
-    return worst.images()
 
 
 class Watch(threading.Thread):
@@ -57,10 +51,9 @@ class Watch(threading.Thread):
 
 
 @pytest.mark.slow
-def test_the_worst_images_take_seconds_at_most_and_let_others_run(
-    images: Mapping[str, bytes],
-) -> None:
-    for name, data in images.items():
+def test_the_worst_images_take_seconds_at_most_and_let_others_run() -> None:
+    for name, make in worst.IMAGES.items():
+        data = make()
         watch = Watch()
         watch.start()
         started = time.thread_time()
@@ -72,9 +65,9 @@ def test_the_worst_images_take_seconds_at_most_and_let_others_run(
         assert held_s < MOST_HELD_S, name
 
 
-def test_what_an_image_takes_is_estimated_within_a_factor(images: Mapping[str, bytes]) -> None:
-    name = "WebP, lossless, transparent"
-    decoding = prepare_image(images[name], RGB, ImageLimits())
+def test_what_an_image_takes_is_estimated_within_a_factor() -> None:
+    data = worst.IMAGES["WebP, lossless, transparent"]()
+    decoding = prepare_image(data, RGB, ImageLimits())
     started = time.thread_time()
     decoding.run()
     taken_s = (time.thread_time() - started) / slowness()

@@ -64,7 +64,7 @@ def hostile(times: int) -> list[Asked]:
     asked += [(CLASSIFY, data, form) for data in worst.FORMS.values()]
     asked += [(CLASSIFY, data, {}) for data in worst.HEADERS.values()]
     asked += [(INFER, make(), gzip) for make in worst.COMPRESSED.values()] * times
-    asked += [(CLASSIFY, data, {}) for data in worst.images().values()] * times
+    asked += [(CLASSIFY, make(), {}) for make in worst.IMAGES.values()] * times
     asked += [(f"{CLASSIFY}?{query.decode()}", b"7", {}) for query in worst.QUERIES.values()]
     for text in worst.ACCEPTED.values():
         asked.append((CLASSIFY, b"7", {"Accept-Encoding": text.decode()}))
