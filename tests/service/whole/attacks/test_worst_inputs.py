@@ -81,11 +81,12 @@ class Attack:
         # 0 means that the server closed the connection without an answer.
         self.statuses: Counter[int | grpc.StatusCode] = Counter()
         self.stopped = threading.Event()
-        self._asked = hostile(4 if again else 1)
+        self._asked: list[Asked] = []
 
     def start(self) -> tuple[list[threading.Thread], list[threading.Thread]]:
         """Start the threads: first the clients, then others. The clients end when everything is
         sent. All threads end soon after `stopped` is set."""
+        self._asked = hostile(4 if self._again else 1)
         clients = [threading.Thread(target=self._ask, args=(n,)) for n in range(CLIENTS)]
         others = [threading.Thread(target=self._send_heads), threading.Thread(target=self._open)]
         for thread in (*clients, *others):
