@@ -1,5 +1,7 @@
 """The check of the cost model with made-up measurements."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -29,12 +31,15 @@ def row(index: int, **changes: object) -> Row:
     }
 
 
-ROWS = [row(index) for index in range(len(LAYERS))]
+@cache
+def rows() -> list[Row]:
+    """Return the rows of all layers. Choosing their algorithms takes a second."""
+    return [row(index) for index in range(len(LAYERS))]
 
 
 def test_a_model_that_is_off_by_a_factor_ranks_layers_rightly() -> None:
-    found = check(pairs(ROWS))
-    assert found.layers == len(ROWS)
+    found = check(pairs(rows()))
+    assert found.layers == len(LAYERS)
     assert found.rank_correlation == pytest.approx(1)
     assert 0.5 < found.median_error < 0.7
     assert "on 24 layers, the rank correlation is 1.00, and the median error " in str(found)
@@ -55,7 +60,7 @@ def test_only_convoys_rows_of_known_layers_and_choices_count() -> None:
 
 def test_few_layers_are_not_checked() -> None:
     with pytest.raises(ValueError, match=f"needs at least {LEAST} measured layers, got 3"):
-        check(pairs(ROWS[:3]))
+        check(pairs(rows()[:3]))
 
 
 @pytest.mark.parametrize(

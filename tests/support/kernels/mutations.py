@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -135,6 +136,7 @@ def _places(pattern: str, new: str) -> Iterator[Mutation]:
                 yield Mutation(file, begin, end, found.expand(new))
 
 
+@cache
 def _text(file: str) -> str:
     return (SOURCE_ROOT / file).read_text(encoding="utf-8")
 
