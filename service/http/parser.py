@@ -38,7 +38,8 @@ _STEP = 2**12
 _MOST_PIECES, _REQUEST = 500, 20
 
 _OTHER_VERSION = ("Invalid HTTP version", "Pause on PRI/Upgrade")  # messages of llhttp
-_TLS = b"\x16\x03"  # the first byte from a client that uses TLS
+_TLS = b"\x16\x03"  # the first bytes from a client that uses TLS
+_BLANK_LINE = b"\r\n\r\n"  # which ends a head
 
 
 class Head(NamedTuple):
@@ -90,19 +91,26 @@ class Parser:
         self._size = size = len(data)
         self._read += size
         self._pieces = at = 0
+        view = memoryview(data)
+        # The end of a head ends the first step. Then a body in the same read is a single piece,
+        # which need not be copied to be joined.
+        blank = -1 if self._in_plain_body else data.find(_BLANK_LINE, 0, _STEP)
+        step = _STEP if blank < 0 else blank + len(_BLANK_LINE)
         while at < len(data) and self._pieces < _MOST_PIECES:
             # Extensions of chunks may be long, and arrive in one read with the bytes after them.
-            piece = data[at:] if self._in_plain_body else data[at : at + _STEP]
+            piece = view[at:] if self._in_plain_body else view[at : at + step]
+            step = _STEP
             self._pending += len(piece)
             try:
                 self._llhttp.feed_data(piece)
                 at += len(piece)
             except httptools.HttpParserUpgrade as upgrade:
                 data, at = self._stay() + data[at + upgrade.args[0] :], 0
+                view = memoryview(data)
             except httptools.HttpParserCallbackError as error:
                 raise error.__context__ or error from None
             except httptools.HttpParserError as error:
-                raise _not_http(str(error), piece) from None
+                raise _not_http(str(error), bytes(piece[: len(_TLS)])) from None
             if self._pending > MAX_HEAD_BYTES:
                 raise _head_too_large()
         return data[at:]

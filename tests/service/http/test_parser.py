@@ -3,6 +3,7 @@
 import asyncio
 import re
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from service.edge import connections
 from service.edge.connections import GRACE_S, SPARE
 from service.edge.edge import Limits
 from service.edge.keys import Keys
-from service.http.parser import MAX_HEAD_BYTES, MAX_HEADERS, MAX_TARGET_BYTES
+from service.http.parser import MAX_HEAD_BYTES, MAX_HEADERS, MAX_TARGET_BYTES, Head, Parser
 from tests.service.edge.test_edge import BEARER, keys
 from tests.service.edge.test_edge import convoy as keyed
 from tests.service.http.test_connection_pace import convoy, error_in
@@ -202,6 +203,31 @@ async def test_trailers_are_dropped_and_bounded() -> None:
         client = await server.send(chunked + b"X: y\r\n" * 10_000)
         assert f"{MAX_HEADERS} headers" in (await client.reply()).error(431)
         assert await client.rest() == b""
+
+
+class _Heard:
+    """Notes the calls of a parser."""
+
+    def __init__(self) -> None:
+        self.calls: list[bytes | str] = []
+        self.on_begin = partial(self.calls.append, "begin")
+        self.on_end = partial(self.calls.append, "end")
+        self.on_piece = self.calls.append
+
+    def on_head(self, head: Head) -> None:
+        self.calls.append(head.target)
+
+
+@pytest.mark.parametrize("body", [b"", b"x", b"\r\n\r\n" * 3000, bytes(100_000)])
+def test_a_body_in_the_read_of_its_head_is_one_piece(body: bytes) -> None:
+    """So that no copy joins its pieces. The next request of the read is parsed, too."""
+    request = b"POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    after = b"GET /g HTTP/1.1\r\nHost: a\r\n\r\n"
+    heard = _Heard()
+    parser = Parser(heard)
+    assert parser.parse(request + after) == b""
+    piece = [body] if body else []
+    assert heard.calls == ["begin", b"/p", *piece, "end", "begin", b"/g", "end"]
 
 
 async def test_several_transfer_encodings_are_refused_whichever_is_last() -> None:
