@@ -1,7 +1,7 @@
 """Implements `convoy serve`, which serves models, and `convoy demo`, which also opens the page.
 
-settings ─┬─ this process ── imports the server ─ listens ─────── opens ── warms up ── serves
-          └─ a copy of it ── imports ONNX ─ reads and tests the models ─┘
+settings ─┬─ this process ─── imports the server ─ listens ─ opens models ── warms up ── serves
+          └─ forked process ─ imports ONNX ─ reads and tests models ─┘
 """
 
 from contextlib import closing

@@ -16,7 +16,7 @@ from service.settings import Settings, SettingsError
 
 
 def make_repository(settings: Settings, parent: JobParent | None = None) -> Repository:
-    """Return a repository without models; `parent` forks the job processes of its models."""
+    """Return an empty repository. `parent` will fork the job processes of its models."""
     return Repository(
         max_batch=settings.max_batch,
         max_queue=settings.max_queue,

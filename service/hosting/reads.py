@@ -1,7 +1,7 @@
 """Begins to read the models when a server starts, while the server imports its other modules.
 
-    settings ─┬─ this process ── imports the server ─ listens ── opens them ── warms up ── serves
-              └─ a copy of it ── imports ONNX ─ reads and tests the models ─┘
+    settings ─┬─ this process ─── imports the server ─ listens ─ opens models ── warms up ── serves
+              └─ forked process ─ imports ONNX ─ reads and tests models ─┘
 
 If a GPU may serve, the server's process also reads the models, because it plans from their graphs.
 """

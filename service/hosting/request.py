@@ -100,10 +100,10 @@ class Request:
         self._reservation.expect_room()
 
     def hold(self, length: int, what: str) -> None:
-        """Reserve memory for a body of this length. The length may grow from call to call.
+        """Reserve memory for a body of `length` bytes. Later calls may give a larger length.
 
-        Raises QueueFullError, MemoryShortError, and PayloadTooLargeError with `what` in its
-        message.
+        Raises QueueFullError, MemoryShortError, or PayloadTooLargeError. The message of the last
+        one contains `what`.
         """
         if length <= self._held:
             return

@@ -7,10 +7,10 @@
 A connection is closed if its client sends too many bytes without completing a request, sends too
 slowly, or does not read its answers.
 
-A client may close its sending side (FIN) after complete requests and wait for the answers. Or the
-client has left, and its requests should be withdrawn. To distinguish these cases, the server sends
-`100 Continue` after a while. A waiting HTTP/1.1 client ignores this line. If the client has left,
-its operating system replies with a reset.
+A FIN after complete requests can mean two things. The client may have closed only its sending side
+and wait for the answers. Or it has left, and its requests should be withdrawn. To find out, the
+server sends `100 Continue` after a while. An HTTP/1.1 client that waits ignores this line. If the
+client has left, its operating system replies with a reset.
 """
 
 import asyncio
@@ -244,7 +244,7 @@ class Connection(asyncio.Protocol):
     # --- called by the parser --------------------------------------------------------------------
 
     def on_begin(self) -> None:
-        """Start the time limit for a head."""
+        """Start the time limit for a request's head: the request line and the header."""
         if not self._deaf:
             self._stage = _HEAD
             self._since = self._loop.time()
