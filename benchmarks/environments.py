@@ -34,7 +34,7 @@ class Environment:
     versions: dict[str, str]
 
     def program(self, name: str) -> str:
-        """Return the path of a program in the environment."""
+        """Return the path of the program `name`, which a package has installed."""
         return str(self.folder / "bin" / name)
 
     def packages(self) -> list[Distribution]:

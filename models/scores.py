@@ -122,7 +122,7 @@ def classes_of(scores: int) -> int:
 
 
 def meaning_of(kind: OutputKind, scores: int) -> str:
-    """Return a phrase that describes `scores` scores of this kind."""
+    """Return a phrase that describes an image's scores: their kind, and what a single one means."""
     if scores > 1:
         return kind.meaning
     if kind.is_unbounded:

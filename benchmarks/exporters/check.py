@@ -74,8 +74,8 @@ def verdict(model: Path, photographs: Path) -> Verdict:
 
 
 def _own(model: Path) -> float:
-    """Return the largest difference between the answers in the model's files `EXPECTED` and
-    `OTHERWISE`. Return 0 if the model has no file `OTHERWISE`."""
+    """Return the largest difference between a model's answers in two modes of its runtime, or 0 if
+    answers in a second mode (the file `OTHERWISE`) are missing."""
     if not (model / OTHERWISE).exists():
         return 0.0
     one: dict[str, list[float]] = json.loads((model / EXPECTED).read_text())

@@ -148,8 +148,8 @@ def photographs(source: Path, folder: Path) -> None:
 
 
 def kernels(file: Path, release: str) -> None:
-    """Compile every kernel with a release of NVRTC, and pack the results. Raises
-    CalledProcessError."""
+    """Compile every kernel with the given release of NVRTC, and pack the compiled kernels into
+    `file`. Raises CalledProcessError."""
     module = "tests.support.benchmarks.carried"
     command = [sys.executable, "-m", module, release, ARCHITECTURE, str(file.resolve())]
     subprocess.run(command, cwd=ROOT, check=True)

@@ -35,8 +35,9 @@ def photographs(sampling: str, folder: Path | None = None) -> list[JpegImage]:
     found = sorted(_suitable(files, sampling), key=lambda image: len(image.file.scan))
     if not found:
         raise RefusedError(
-            f"no photograph has the chroma sampling {sampling}; to pack photographs, run"
-            " `python -m benchmarks.gpu carry`"
+            f"no photograph has the chroma sampling {sampling}; the photographs come from the"
+            " folder .gpu: on a machine with network access, run `python -m benchmarks.gpu carry`,"
+            " which packs photographs into .gpu, then copy .gpu to this checkout"
         )
     return found
 

@@ -220,13 +220,15 @@ def winograd(counts: Transforms) -> Complexity:
 
 
 def fft(alpha: int, *, fast: bool) -> Complexity:
-    """Return the normalised arithmetic of tiles of alpha×alpha with a split-radix FFT of rows and
-    columns.
+    """Return the normalised arithmetic of tiles of alpha×alpha with a split-radix FFT.
 
-    A complex transform of n numbers takes 4 n lg n - 6 n + 8 instructions, and a real transform
-    takes 2 n lg n - 4 n + 6. First alpha real rows are transformed, then two real columns and
-    alpha/2 - 1 complex columns. The fast product adds 1 instruction per number to the data
-    transform, and 2 to the filter transform and to the inverse transform.
+    The FFT of n complex numbers takes 4 n lg n - 6 n + 8 instructions. The FFT of n real numbers
+    takes 2 n lg n - 4 n + 6. First, alpha real rows are transformed. Then two real columns and
+    alpha/2 - 1 complex columns are transformed.
+
+    With `fast`, a complex product takes 3 multiplications instead of 4. For this, the data
+    transform takes 1 more instruction per number of the tile. The filter transform and the inverse
+    transform each take 2 more.
     """
     lg = log2(alpha)
     real, whole = (2 * alpha * lg - 4 * alpha + 6), (4 * alpha * lg - 6 * alpha + 8)

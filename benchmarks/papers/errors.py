@@ -39,7 +39,7 @@ def ratios(found: Errors, precision: str, variant: str, over: str) -> list[float
 
 
 def table_errors() -> Cells:
-    """Return the largest errors: the paper's rows in italics, then a row for every algorithm."""
+    """Return a table of each layer's largest error: the paper's, then ours by algorithm."""
     names = [layer.name for layer in LAYERS]
     rows: list[Sequence[str]] = [("precision and algorithm", *names)]
     paper = {

@@ -137,8 +137,8 @@ def first_version(folder: Path, images: Sequence[ImageFile]) -> Sequence[Rows]:
 
 
 class Clients:
-    """Sends V2 requests, alternately over HTTP and gRPC, and checks each answer against the version
-    that it names."""
+    """Sends V2 requests, alternately over HTTP and gRPC. Each answer names the model's version. The
+    clients check that the scores are this version's scores."""
 
     def __init__(
         self,

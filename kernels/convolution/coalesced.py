@@ -185,8 +185,8 @@ class CoalescedConv:
         return direct_rounding(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[CoalescedConfig, ...]:
-        """Return all configurations whose workspace has at most MAX_WORKSPACE_BYTES. Their blocks
-        sum all taps, one row of taps, or one tap."""
+        """Return all configurations whose workspace has at most MAX_WORKSPACE_BYTES. Depending on
+        the configuration, a block sums all taps, one row of taps, or one tap."""
         r, s = problem.window.kernel
         in_one = [
             CoalescedConfig(tile, taps, strips)

@@ -58,11 +58,11 @@ class AnyTile(Protocol):
 
     @property
     def dynamic_bytes(self) -> int:
-        """Return the bytes of dynamic shared memory per block that a launch requests."""
+        """Return the bytes of dynamic shared memory that a launch requests for each block."""
 
     @property
     def sums(self) -> int:
-        """Return the number of floats that hold a block's sums when they are stored in memory."""
+        """Return the number of floats that a block's sums take in memory."""
 
 
 _PRODUCTS = 256  # of a thread, in an iteration of the innermost loop: implicit_gemm.cu
@@ -105,7 +105,7 @@ class Tile:
 
     @property
     def sums(self) -> int:
-        """Return the number of floats that hold a block's sums when they are stored in memory."""
+        """Return the number of floats that a block's sums take in memory."""
         return self.bm * self.bn
 
     def __str__(self) -> str:
@@ -168,7 +168,7 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
 
     @override
     def unsplit(self, problem: ConvProblem) -> Iterable[TileConfig[T]]:
-        """Return the configurations that split no sums, one for each tile."""
+        """Return one configuration per tile. None of them splits a sum between blocks."""
         return map(TileConfig, self.blocks_of(problem))
 
     @override

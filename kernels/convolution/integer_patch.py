@@ -35,8 +35,8 @@ class IntegerPatchConv(IntegerSum[TileConfig[PatchTile]], PatchConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all problems except 2-D problems of bytes in one group. The window must have at
-        least 4 taps, and its patch must fit in shared memory."""
+        """Return why the algorithm does not support a problem, or None if it does. It needs a 2-D
+        problem of bytes in one group, at least 4 taps, and a patch that fits in shared memory."""
         return (
             not_bytes(problem)
             or after_prologue(problem)

@@ -57,7 +57,7 @@ class TensorTile:
 
     @property
     def sums(self) -> int:
-        """Return the number of floats that hold a block's sums when they are stored in memory."""
+        """Return the number of floats that a block's sums take in memory."""
         return self.bm * (self.bn + 8)
 
     @property
@@ -160,7 +160,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return problem.precision.architectures
 
     def products_of_chunk(self, problem: ConvProblem, tile: TensorTile) -> int:
-        """Return the number of instructions with which a warp multiplies one chunk."""
+        """Return the number of tensor-core instructions that a warp needs for one chunk."""
         products = 3 if problem.precision is Precision.TF32X3 else 1
         return products * (tile.wm // 16) * (tile.wn // 8) * (ROW_BYTES // STEP_BYTES)
 

@@ -70,7 +70,7 @@ class PatchTile:
 
     @property
     def sums(self) -> int:
-        """Return the number of floats that hold a block's sums when they are stored in memory."""
+        """Return the number of floats that a block's sums take in memory."""
         return self.bm * (self.bn + 8)
 
     def __str__(self) -> str:

@@ -253,7 +253,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         return region_of(problem.n, rows, columns, tile.bm, self.m, self.r)
 
     def _regions(self, problem: ConvProblem, tile: TensorWinogradTile) -> tuple[int, ...]:
-        """Return how many regions cover the images, the rows and the columns."""
+        """Return three numbers of regions: along the images, the rows and the columns."""
         region = self._region(problem, tile)
         _, rows, columns = self._winograd.tiles_along(problem.window)
         return (

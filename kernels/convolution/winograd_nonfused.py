@@ -117,13 +117,12 @@ class NonfusedWinogradConv:
         return not_floating(problem) or self._winograd.misfit(problem)
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
-        """Return the precision of the products. If F(m, r) amplifies errors too much, it is 3×TF32
-        (except in fp32). Otherwise it is the problem's precision, but TF32 instead of fp16.
+        """Return the precision of the products.
 
-        TF32 has the same 11 bits of precision as float16. But the largest float16 is 65504, and
-        transformed data and products may exceed this number even if y does not. 3×TF32 is nearly as
-        exact as float32. It is used if rounding the data and the filter to 11 bits would more than
-        double the error of y.
+        Transformed data and products may exceed 65504, the largest float16, even if y does not.
+        Therefore fp16 problems use TF32, which has the same 11 bits of precision. For some F(m, r),
+        rounding the data and the filter to 11 bits would more than double the error of y. These use
+        3×TF32, which is nearly as exact as float32. Problems in fp32 use fp32.
         """
         if problem.precision is Precision.FP32:
             return Precision.FP32

@@ -1,8 +1,8 @@
-"""Chooses the cache folder, which holds compiled kernels, downloads and other files that are made
-only once.
+"""Chooses the cache folder. It holds compiled kernels, downloads and other files that are made only
+once.
 
-All other code names these files by paths below FOLDER. `placed` converts such a path to the path in
-the chosen folder.
+Other modules use paths below FOLDER, the default folder. `placed` converts a path below FOLDER to
+the same path below the chosen folder.
 """
 
 from pathlib import Path

@@ -143,8 +143,8 @@ def entry(**members: int | Iterable[int]) -> Bytes:
 
 
 def read_entry(place: Bytes) -> dict[str, NDArray[np.int32]]:
-    """Return the members of a place's entry as arrays. For a Divisor, return the number by which it
-    divides."""
+    """Return the members of a place's entry by name, as arrays. The array of a Divisor has only the
+    number by which it divides."""
     numbers, at = place[:ENTRY_BYTES].view(np.int32), 0
     members: dict[str, NDArray[np.int32]] = {}
     for field in fields(SOURCE_ROOT / SOURCE, "Entry"):

@@ -112,8 +112,8 @@ class Slices:
 
     @property
     def used_vectors(self) -> int:
-        """Return the number of vectors of a pixel in shared memory. If the last chunk is not full,
-        one vector of zeros is added."""
+        """Return the number of vectors of a pixel in shared memory. This includes one vector of
+        zeros if the last chunk is not full."""
         return self.tap_vectors + (self.vectors % CHUNK_VECTORS != 0)
 
     @property

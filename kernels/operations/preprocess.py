@@ -9,7 +9,7 @@ from kernels.layout.strided import VECTOR
 
 
 class Places(NamedTuple):
-    """Describes a batch's places (kernels/image/place.py), which are `pitch` bytes apart.
+    """Describes a batch whose images are in places (kernels/image/place.py), `pitch` bytes apart.
 
     With `channels_last`, images that are tensors are H×W×C, and otherwise C×H×W. If decoded images
     were resized by resize.cu (`has_made`), their pixels are in the operand `made`.
@@ -20,7 +20,7 @@ class Places(NamedTuple):
     has_made: bool = False
 
     def arguments(self, channels: int, area: int) -> dict[str, Value]:
-        """Return the arguments of kernels that read images of `area` pixels from places."""
+        """Return the kernel arguments for images of `area` pixels that are read from places."""
         channel, pixel = (1, channels) if self.channels_last else (area, 1)
         return {
             "pitch": self.pitch,

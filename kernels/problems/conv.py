@@ -95,7 +95,7 @@ class ConvProblem:
     def macs(self) -> int:
         """Return the number of multiply-adds of direct convolution, N K P Q ((C/groups) R S + C').
 
-        C' is the projection's number of channels, or 0 without a projection. Taps that read padding
+        C' is the number of channels of `projection`, or 0 if there is none. Products with padding
         count, too.
         """
         w = self.window

@@ -5,14 +5,14 @@ float32 adds them without rounding, in any order. An algorithm that transforms d
 errors, but these are far smaller than a half. An extra, missing or misplaced term changes y by an
 integer. Therefore y is right if it rounds to the right integer.
 
-Image i is the first image times ±2^(i // 2). float32 multiplies by such a factor without rounding.
-Therefore one reference is enough for every N, and images in the wrong order are detected. From
-image 128 on the factors repeat, because the range of float32 ends at 2^128. float16 represents
-integers exactly up to 2048, and ends at 65504. Random signs keep y far below 2048, and the factors
-repeat after every 8 images.
+Image i is the first image times a power of two and a sign. Such a factor adds no rounding error.
+Therefore one reference is enough for every N, and images in the wrong order are detected. The
+factors repeat after 128 images in float32, and after 8 images in float16 and in bytes. This keeps x
+and y within the range of the type.
 
-Bytes can hold such integers, too. A byte of x is the number plus 128, for which the bias
-compensates. y is clamped.
+float16 represents integers exactly up to 2048. The signs of the terms are random, so the first
+image's y stays far below 2048. Bytes store the number 0 as 128. The expected y is clamped to the
+range of bytes.
 """
 
 from collections.abc import Callable, Mapping
@@ -105,7 +105,7 @@ def _scales(n: int, stored: Storage) -> NDArray[Any]:
 
 @lru_cache(maxsize=2)
 def exam_of(layer: ConvProblem) -> Exam:
-    """Return the operands and the expected result for a layer with N = 1."""
+    """Return a layer's operands and its expected result, both for one image."""
     rng = np.random.default_rng(1)
     numbers = np.array([-3, -2, -1, 1, 2, 3])  # no zeros: a missing term must change y
     shapes = {"x": (layer.c, *layer.window.input)}

@@ -478,10 +478,10 @@ def _weight_of_fill(instruction: Instruction) -> Weight:
 
 
 def _weight_of_finish(instruction: Instruction, split: bool) -> Weight:
-    """Return an instruction's weight on the path from the loop to the kernel's end.
+    """Return the weight of an instruction on a path from the loop to the kernel's end.
 
-    The usual path has stores of whole vectors. It avoids activations, and code for split sums
-    (`split`).
+    The path with the largest weight is the usual path. It stores whole vectors. It avoids
+    activations, and the code for split sums (`split`).
     """
     is_of, base = kind(instruction), instruction.base
     return (

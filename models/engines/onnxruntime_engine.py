@@ -233,9 +233,9 @@ class OnnxRuntimeEngine:
         )
 
     def elsewhere(self) -> Callable[[], Engine] | None:
-        """Return a picklable function that opens this warm engine in another process.
+        """Return a picklable function that opens a copy of this engine in another process.
 
-        The copy computes with one thread. If this engine uses several threads, the result is None.
+        The copy computes with one thread. Return None if this warm engine uses several threads.
         """
         if self._model is None:
             return None

@@ -4,13 +4,16 @@ ONNX Runtime fuses a convolution with the QuantizeLinear nodes before and after 
 quantized, too. In models made for TensorRT, a convolution's result may be added to a shortcut and
 quantized only then. ONNX Runtime cannot fuse such a convolution. It would run the convolution in
 float, without a fast kernel, and dequantize the filter again in every run. Each convolution is
-therefore rewritten in one of these forms:
+therefore rewritten in one of these ways:
 
-    conv(s (x - z), t (w - v)) + b = s t (p - z)·(w - v) + b   p: the bytes of each window; used if
-                                                               there are enough filters per window
-    conv(x, t (w - v))             = conv(x, filter)           other convolutions that cannot be
-                                                               fused: a constant float filter
-    b                              ~ s t round(b / (s t))      the bias of the fused convolutions
+    bias       b                               →  s t round(b / (s t))
+    product    conv(s (x - z), t (w - v)) + b  →  s t (p - z)·(w - v) + b
+    floats     conv(x, t (w - v))              →  conv(x, filter)
+
+bias: ONNX Runtime can fuse the convolution. Its float bias is quantized.
+product: It cannot, x has bytes, and there are many filters for the size of the window. The
+    convolution becomes a matrix product of bytes. p are the bytes of each window.
+floats: All other convolutions. The filter becomes constant floats.
 """
 
 from collections.abc import Sequence

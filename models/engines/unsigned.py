@@ -247,8 +247,8 @@ def _shifted(graph: ProtoGraph, name: str, shift: int) -> str:
 
 
 def _widen_filters(graph: ProtoGraph, highest: Mapping[str, int]) -> None:
-    """Convert int8 filters whose sums may saturate to uint8. `highest` is the highest code per
-    value."""
+    """Convert an int8 filter to uint8 if sums of its products may saturate. `highest` has the
+    highest code of each value, by name."""
     for product in graph.proto.node:
         if product.op_type not in ("Conv", "Gemm", "MatMul"):
             continue

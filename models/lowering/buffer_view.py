@@ -151,7 +151,7 @@ def transposed(view: BufferView, axes: Sequence[int]) -> BufferView:
 
 
 def reshaped(view: BufferView, shape: Shape) -> BufferView | None:
-    """Return the view with another `shape` (of one image), or None if this requires a copy."""
+    """Return the view with another `shape` of each image, or None if the data must be copied."""
     axes = common_refinement(view.strided.shape[1:], shape)
     if axes is None:
         return None

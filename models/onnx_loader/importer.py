@@ -265,7 +265,7 @@ def static_shape(value: ir.Value) -> Shape:
 
 
 def attributes_only(node: OnnxNode, allowed: Mapping[str, object]) -> None:
-    """Refuse a node if one of its attributes has another value than in `allowed`."""
+    """Raise RefusedError if a node has an attribute in `allowed`, but with a different value."""
     for name, value in allowed.items():
         attribute = node.node.attributes.get(name)
         if attribute is not None and attribute.value != value:

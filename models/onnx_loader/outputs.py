@@ -123,7 +123,7 @@ def _copied(value: ValueInfoProto) -> ValueInfoProto:
 
 
 def _value_of(graph: GraphProto, name: str) -> ValueInfoProto:
-    """Return a value inside the graph, to be added as an output. Its declared type is kept."""
+    """Return the declaration of a value inside the graph, with its type if the type is known."""
     known = (value for value in (*graph.output, *graph.value_info) if value.name == name)
     return next(known, ValueInfoProto(name=name))
 

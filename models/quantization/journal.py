@@ -9,7 +9,8 @@ from typing import Any
 
 
 class Journal:
-    """Records results by name in a JSON file, for one `question`, which is a hash of all inputs."""
+    """Records results by name in a JSON file. They are valid for one hash of all inputs, which is
+    called `question`."""
 
     def __init__(self, path: Path, question: str) -> None:
         """Read the results of earlier runs for the same `question`.

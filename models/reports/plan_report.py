@@ -103,7 +103,8 @@ def plan_report(
     tuning: Path | None = None,
     takes: Kind = Kind.PIXELS,
 ) -> PlanReport:
-    """Return the report of a classifier's plan on a GPU for n images of all kinds up to `takes`.
+    """Return the report of a classifier's plan on a GPU for n images. The GPU accepts images of the
+    kind `takes`, and of the kinds before it in `Kind`.
 
     If the file `tuning` is given, its measurements choose the algorithms of convolutions.
     Otherwise, the heuristic chooses them. Raises EngineError if the file cannot be read or has no

@@ -1,9 +1,9 @@
-"""Folds a constant into the bias of the linear layer to which it is added.
+"""If a constant is added to the result of a linear layer, adds it to the layer's bias instead.
 
     x · wᵀ + b = gemm(x, w, b)      b has one number per output, along the last axis
 
-The rule is refused if other nodes read the layer's result. It does not apply if rows get different
-constants.
+The rule is refused if other nodes read the layer's result. It does not apply to a constant that
+differs between rows.
 """
 
 import numpy as np

@@ -19,7 +19,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fold_into_normalise(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the node after the normalisation."""
+    """If `node` scales or shifts a normalised value, fold it into the normalisation."""
     if not isinstance(node, ScaleShift | Binary):
         return None
     found = _found(view, node)

@@ -68,7 +68,8 @@ def _of_one_factor(view: GraphView, coefficient: float, y: str) -> _Found | None
 
 
 def _of_two_factors(view: GraphView, coefficient: float, x: str, y: str) -> _Found | None:
-    """Return the activation equal to coefficient · x · y, where y is computed from x, or None."""
+    """If coefficient · x · y is a known activation of x, return the activation. Otherwise return
+    None."""
     if _hard_sigmoid_input(view, coefficient, y) == x:
         return _Found(x, Activation(ActivationKind.HARD_SWISH))
     producer = view.producer(y)
@@ -134,7 +135,10 @@ def _is_one_plus_tanh(view: GraphView, y: str, x: str) -> bool:
 
 
 def _polynomial(view: GraphView, y: str, x: str, depth: int = 8) -> NDArray[np.float64] | None:
-    """Return the coefficients of y as a polynomial in x, the constant first, or None."""
+    """Return the coefficients of y as a polynomial in x, the constant first.
+
+    Return None if y has other operations than + and ·, a degree above 3, or over `depth` levels.
+    """
     if y == x:
         return np.array([0.0, 1.0])
     number = _scalar(view, y)

@@ -44,7 +44,7 @@ class ProblemReport:
 
     @property
     def effective_tflops(self) -> float:
-        """Return the operations of direct convolution, divided by the winner's time, in TFLOP/s.
+        """Return direct convolution's operations divided by the fastest candidate's time: TFLOP/s.
 
         For Winograd, which needs fewer operations, the result can exceed the device's peak.
         """

@@ -212,7 +212,7 @@ _ERRORS = {
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return FastAPI's description of an operation's errors."""
+    """Return FastAPI's description of an operation's error answers with these statuses."""
     content = _json_of(ErrorAnswer)
     return {status: {"description": _ERRORS[status], "content": content} for status in statuses}
 

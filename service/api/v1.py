@@ -112,7 +112,7 @@ def model_path(name: str) -> str:
 
 
 def pixels_path(name: str) -> str:
-    """Return the path that shows the pixels that the model with this name gets from an image."""
+    """Return the path of the endpoint that shows an image as a model's input pixels."""
     return f"/v1/models/{name}/pixels"
 
 

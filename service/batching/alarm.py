@@ -13,16 +13,16 @@ class Alarm:
     def __init__(
         self, ring: Callable[[float], None], clock: Callable[[], float], error_s: float
     ) -> None:
-        """Take the function `ring`, which is called with the current time. The loop's timers ring
-        at most `error_s` seconds too late or too early."""
+        """Take the function `ring`, which is called with the current time. The event loop's timers
+        end at most `error_s` seconds too late or too early."""
         self._ring = ring
         self._clock = clock
         self._error_s = error_s
         self.timer: asyncio.Handle | None = None  # while it is set
 
     def set(self, moment: float, *, exact: bool) -> None:
-        """Ring at about `moment`. If `exact`, read the clock in each iteration of the loop shortly
-        before that moment."""
+        """Call `ring` at about `moment`. If `exact`, read the clock in each iteration of the loop
+        shortly before that moment."""
         loop = asyncio.get_running_loop()
         delay = moment - self._clock()
         delay = delay - self._error_s if exact else max(delay, self._error_s)

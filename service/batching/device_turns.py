@@ -53,8 +53,8 @@ class DeviceTurn:
 
     @property
     def busy_until(self) -> float | None:
-        """Return when another model's batch is expected to end, or None if no other model has the
-        device."""
+        """Return the time at which another model's batch should end, in clock seconds. Return None
+        if no other model has the device."""
         holder = self._turns.holder
         return None if holder is None or holder is self else holder.until
 

@@ -172,9 +172,9 @@ class Backlog(Generic[T, R]):
         return int(own + better + alike)
 
     def enter(self, request: Posted[T, R]) -> int:
-        """Insert a request after the client's requests that are due no later.
+        """Insert a request behind the same client's requests that are due earlier or at its time.
 
-        Returns how many items of the client now wait.
+        Returns the number of this client's items that now wait.
         """
         alone = self._alone
         if not self.depth or (alone and _goes_behind(alone[-1], request)):
@@ -303,11 +303,10 @@ def _goes_behind(last: Posted[T, R], request: Posted[T, R]) -> bool:
 
 
 def _stretches(queue: FairQueue[Posted[T, R]], limit: int, now: float) -> Iterator[Stretch[T, R]]:
-    """Yield requests in the order of service, each with the number of its items that are served
-    then.
+    """Yield pairs of a request and a number of its items, in the order in which they are served.
 
-    The numbers add up to `limit`, and a request may appear several times. The served items are
-    removed from `queue`, but no request is changed.
+    The numbers add up to `limit`. A request may appear in several pairs. The items are removed from
+    `queue`, but the requests do not change.
     """
     left: dict[Posted[T, R], int] = {}  # of those that are served in part
     while limit > 0:

@@ -41,10 +41,10 @@ _NEWEST_BATCH = 0.005
 
 
 class Prospect(NamedTuple):
-    """Describes the arrivals that are still expected in the window of an event."""
+    """Describes the arrivals that are still expected after an event, before its window ends."""
 
     since: float  # clock seconds of the event
-    more: float  # items still expected in its window
+    more: float  # items still expected before the window ends
     by: tuple[tuple[float, float], ...]  # (moment, items until then), where there is evidence
 
 

@@ -149,7 +149,7 @@ class _Flow:
         return sum(held.bytes for held in self._held)
 
     def add(self, held: Held) -> None:
-        """Count the bytes of an answer until the answer is released."""
+        """Count the bytes of an answer as unread. The count ends when `held` is released."""
         self._held.append(held)
 
     def release(self) -> None:

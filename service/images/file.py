@@ -23,12 +23,12 @@ _ORIENTATION_TAG = 0x0112
 
 
 Marks = Mapping[int, bytes]
-"""Bytes that identify a file, by their offset."""
+"""The magic bytes that identify a file's format, by their offset in the file."""
 
 
 def _also(brand: bytes) -> Sequence[Marks]:
-    """Return the marks of HEIF files with the general brand `mif1` as major brand, and with `brand`
-    among the first three compatible brands. Some phones write these files."""
+    """Return the magic bytes of HEIF files that have the general brand `mif1` as major brand, and
+    `brand` among the first three compatible brands. Some phones write these files."""
     return [{4: b"ftypmif1", at: brand} for at in (16, 20, 24)]
 
 

@@ -95,8 +95,8 @@ def _folders(controller: str, groups: Path, mount: Path) -> Iterator[tuple[Path,
 
 
 def _limit(text: str) -> float:
-    """Return the limit in a text, which has one number, or two numbers to divide. Returns inf for
-    no limit."""
+    """Return the limit in the text of a control group's files: one number, or a quota and a period,
+    whose ratio is the limit. Returns inf if there is no limit."""
     try:
         limit, period = map(float, f"{text} 1".split()[:2])
     except ValueError:

@@ -43,7 +43,7 @@ def application(settings: Settings) -> serve.Application:
 
 
 class Replica:
-    """Answers the calls that Ray itself makes to a replica, besides the requests of clients."""
+    """Answers Ray's own calls to a replica. `app` answers the requests of clients."""
 
     app: App  # set by `serve.ingress`
 

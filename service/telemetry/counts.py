@@ -124,7 +124,7 @@ class Counts:
         self.row = [0] * (_SIZES + 3 * max_batch)
 
     def answered(self, images: int, phases: Phases) -> None:
-        """Count a request answered with 200, and its phases if images were scored."""
+        """Count a request with status 200. If it had images, also count them and its phases."""
         own = self.row
         own[_STATUS] += 1
         if not images:

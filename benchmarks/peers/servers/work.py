@@ -124,8 +124,8 @@ class Model:
 
 
 def tell(settings: Settings, facts: dict[str, str]) -> None:
-    """Write a report of this process's conditions. The report is used to check that the comparison
-    is fair."""
+    """Write `facts` about this process to a file. benchmarks/peers/fairness.py checks with the file
+    that the comparison is fair."""
     file = Path(settings.facts) / f"{os.getpid()}.json"
     file.write_text(json.dumps(facts))
 
