@@ -32,8 +32,8 @@ _ADDRESSES, _RESIDENT = 0, 1
 # use that counts as little; and the growth that shows use that is not counted.
 _MUCH, _LITTLE, _MORE = 2**23, 2**22, 2**20
 
-# At this many looks after the last use, memory that libraries held is free, too. If memory grows
-# again, the number of looks doubles, up to _MOST_LOOKS.
+# At this many looks after the last use, memory that libraries held is free, too. The rest is then in
+# use, so the next try is at twice as many looks, up to _MOST_LOOKS. Use of any kind starts afresh.
 _SETTLED, _MOST_LOOKS = 5, 160
 
 
@@ -131,9 +131,9 @@ class Slack:
         self._least = min(self._least or now, now)
         self._lowest = min(self._lowest or now, now)
         grew, self._before = now - self._before > _MORE, now
-        self._quiet = 0 if grew or most_in_use > _LITTLE else self._quiet + 1
-        if most_in_use > _LITTLE:
-            self._settled = _SETTLED
+        self._quiet += 1
+        if grew or most_in_use > _LITTLE:
+            self._quiet, self._settled = 0, _SETTLED
         is_settled = self._quiet == self._settled
         if not self._quiet or now - (self._lowest if is_settled else self._least) < _MUCH:
             return False

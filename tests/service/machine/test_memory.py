@@ -174,6 +174,21 @@ def test_growth_that_is_in_no_account_is_given_back_whenever_it_was_given_back_b
     assert looks(slack, 6)
 
 
+def test_growth_that_is_in_no_account_is_given_back_however_long_nothing_grew_before() -> None:
+    resident = [100e6]
+    slack = Slack(lambda: int(resident[0]))
+    assert not slack.is_worth_it(0)
+    resident[0] = 120e6  # a model, say
+    assert looks(slack, 200) == [2, 6, 11, 21, 41, 81, 161]
+    resident[0] = 160e6
+    assert not slack.is_worth_it(3_000_000)
+    resident[0] = 150e6  # the rest is in use at this look
+    assert looks(slack, 1, 3_000_000) == [1]
+    resident[0] = 154e6
+    assert not slack.is_worth_it(3_000_000)
+    assert looks(slack, 9) == [5]
+
+
 _FAULTS_OF_BODIES = """
 from resource import RUSAGE_SELF, getrusage
 from service.machine.memory import keep_free_memory
