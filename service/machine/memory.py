@@ -32,8 +32,9 @@ _ADDRESSES, _RESIDENT = 0, 1
 # use that counts as little; and the growth that shows use that is not counted.
 _MUCH, _LITTLE, _MORE = 2**23, 2**22, 2**20
 
-# At this many looks after the last use, memory that libraries held is free, too. The rest is then in
-# use, so the next try is at twice as many looks, up to _MOST_LOOKS. Use of any kind starts afresh.
+# At this many looks after the last use, memory that libraries held is free, too. The rest is then
+# in use, so the next try is at twice as many looks, up to _MOST_LOOKS. Use of any kind starts
+# afresh.
 _SETTLED, _MOST_LOOKS = 5, 160
 
 
