@@ -205,8 +205,10 @@ def run(commands: list[str], folder: Path, catalogue: Path) -> str:
     return done.stdout
 
 
-# What they start is started by other tasks too, and takes long: load tests and reports.
+# What they start is started by other tasks too, and takes long: load tests and reports. The first
+# task's program is run by tests/test_docs.py, and its server by tests/test_start.py.
 LONG = {
+    "Ask from Python",
     "Find the p99 by phase",
     "Find the highest rate under 50 ms",
     "See which layers cost most",

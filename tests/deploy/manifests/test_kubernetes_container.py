@@ -273,7 +273,14 @@ def test_it_serves_confined_logs_json_and_drains_on_sigterm(code: Path) -> None:
             client.close()
 
 
-@pytest.mark.parametrize("place", [".", "1"], ids=["the model", "its versions"])
+# tests/service/hosting/test_loading.py gives the name to a folder of versions, too.
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param(".", id="the model"),
+        pytest.param("1", id="its versions", marks=pytest.mark.slow),
+    ],
+)
 def test_kserve_clients_see_the_model_by_the_name_of_the_inference_service(
     code: Path, place: str
 ) -> None:
