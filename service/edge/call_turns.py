@@ -7,7 +7,8 @@ interpreter's lock from the threads that decode and run images. So each call is 
 while models have requests.
 
 A client may leave before the answer to its call, or after a refusal. Its call has cost as much as
-any other. So the client owes a turn: the first bytes of its next connection wait for a turn.
+any other. So the client owes a turn: the first bytes of its next connection wait for a turn. Over
+gRPC, the client's next request waits instead.
 """
 
 import asyncio
@@ -46,14 +47,14 @@ class CallTurns:
         self.owed: Counter[str] = Counter()  # turns by client
 
     def owe(self, client: str) -> None:
-        """Let the client's next connection wait for a turn, because its last connection ended with
-        a refusal or without an answer."""
+        """Let the client's next connection (over gRPC: its next request) wait for a turn, because
+        the last one ended with a refusal or without an answer."""
         if len(self.owed) >= _MOST_CLIENTS:
             self.owed.clear()
         self.owed[client] = min(_MOST_OWED, self.owed[client] + 1)
 
     def pay(self, client: str) -> None:
-        """Note that a connection of the client now waits for a turn that the client owed."""
+        """Note that the client now waits for a turn that it owed."""
         self.owed[client] -= 1
         if not self.owed[client]:
             del self.owed[client]

@@ -272,8 +272,12 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _answer_one(self, path: str, context: Context) -> None:
         with self._admitted(path, context) as record:
-            if path != _INFER:
-                await self._edge.turns.wait(record.caller.name)
+            turns, caller = self._edge.turns, record.caller.name
+            owes = caller in turns.owed
+            if owes:
+                turns.pay(caller)
+            if owes or path != _INFER:
+                await turns.wait(caller)
             data = await self._receive(record, context, None if path == _INFER else _MOST_BYTES)
             record.bytes_in = len(data)
             if path == _INFER:
@@ -484,6 +488,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             raise
         except asyncio.CancelledError:
             record.status = Code.CLIENT_LEFT
+            self._edge.turns.owe(client.name)
             raise
         except Exception as error:
             record.status = Code.FAILED

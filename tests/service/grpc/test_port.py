@@ -318,6 +318,28 @@ async def test_a_client_that_cancels_is_withdrawn_and_counted() -> None:
 
 
 @run
+async def test_the_next_request_of_a_client_that_cancelled_waits_for_a_turn() -> None:
+    """A client cannot fill the event loop with requests whose answers it does not wait for."""
+    gate = threading.Event()
+    engine = FakeEngine(gate=gate)
+    async with client(engine) as asking:
+        turns = asking.edge.turns
+        left = asking.call(INFER)(digit(1))
+        await until(lambda: engine.batches == [1])
+        left.cancel()
+        await until(lambda: sum(turns.owed.values()) == 1)
+        gate.set()
+        turns._paused = True  # as after a call that has just begun
+        owing = asyncio.create_task(asking.digits(2))
+        await until(lambda: sum(map(len, turns._waiting.values())) == 1)
+        assert not turns.owed
+        assert await asking.digits(3) == [3], "only one request waits"
+        assert not owing.done()
+        turns._next()
+        assert await owing == [2]
+
+
+@run
 async def test_a_deadline_of_grpc_is_the_requests() -> None:
     gate = threading.Event()
     engine = FakeEngine(gate=gate)
