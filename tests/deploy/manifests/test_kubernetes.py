@@ -12,9 +12,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import httpx
@@ -99,28 +99,14 @@ def check(resource: Resource) -> None:
         check({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod})
 
 
-@cache
 def _model(kind: str) -> Any:
-    """Return the model of a published kind. Its module has hundreds of classes, which take seconds:
-    only the classes that this kind's class names, and those that they name, are created."""
+    """Return the model of a published kind; there are a thousand, which are created when first
+    used."""
     why = "cloudcoil's models are not installed (extra `dev`)"
     pydantic = pytest.importorskip("cloudcoil.pydantic", reason=why)
-    package, name = PUBLISHED[kind].split(".")
-    source = Path(pydantic.__file__).with_name("models") / package / f"{name}.py"
-    if not source.is_file():
-        pytest.skip(why)
-    head, *classes = re.split("(?m)^(?=class )", source.read_text(encoding="utf-8"))
-    texts = dict(zip((re.findall(r"\w+", text)[1] for text in classes), classes, strict=True))
-    needed, waiting = set[str](), {kind}
-    while waiting:
-        needed |= waiting
-        waiting = {word for each in waiting for word in re.findall(r"\w+", texts[each])}
-        waiting = (waiting & texts.keys()) - needed
     for base in (pydantic.BaseModel, pydantic.BaseBuilder):
         base.model_config["defer_build"] = True
-    module = sys.modules[f"published.{kind}"] = ModuleType(f"published.{kind}")
-    exec(head + "".join(text for each, text in texts.items() if each in needed), vars(module))
-    return getattr(module, kind)
+    return getattr(import_module(f"cloudcoil.models.{PUBLISHED[kind]}"), kind)
 
 
 @every_variant
