@@ -53,11 +53,15 @@ class CallTurns:
             self.owed.clear()
         self.owed[client] = min(_MOST_OWED, self.owed[client] + 1)
 
-    def pay(self, client: str) -> None:
-        """Note that the client now waits for a turn that it owed."""
+    def pay(self, client: str) -> bool:
+        """Return whether the client owed a turn. If so, it has to wait for a turn now, and owes one
+        turn less."""
+        if client not in self.owed:
+            return False
         self.owed[client] -= 1
         if not self.owed[client]:
             del self.owed[client]
+        return True
 
     def post(self, client: str, begin: Begin) -> Turn:
         """Call `begin` when the client's turn comes. If no other call waits or has just begun, call

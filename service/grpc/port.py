@@ -273,10 +273,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _answer_one(self, path: str, context: Context) -> None:
         with self._admitted(path, context) as record:
             turns, caller = self._edge.turns, record.caller.name
-            owes = caller in turns.owed
-            if owes:
-                turns.pay(caller)
-            if owes or path != _INFER:
+            if turns.pay(caller) or path != _INFER:
                 await turns.wait(caller)
             data = await self._receive(record, context, None if path == _INFER else _MOST_BYTES)
             record.bytes_in = len(data)

@@ -139,11 +139,11 @@ class Connection(asyncio.Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
+        turns = self._edge.turns
         if self._unparsed:  # reading was resumed meanwhile
             self._unparsed += data
             self._transport.pause_reading()
-        elif self._stage == _OPENED and self._caller.name in self._edge.turns.owed:
-            self._edge.turns.pay(self._caller.name)
+        elif self._stage == _OPENED and turns.owed and turns.pay(self._caller.name):
             self._stage, self._unparsed = _HEAD, data
             self._transport.pause_reading()
             self._loop.call_later(PAUSE_S, self._settle)

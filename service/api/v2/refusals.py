@@ -66,5 +66,5 @@ async def model_trace(_: Asked) -> Response:
 
 @router.get("/v2/cudasharedmemory/region/{region}/status")
 async def region_status(region: str) -> Response:
-    """Answer that there is no such region of shared memory on a GPU."""
+    """Refuse the request, because the server registers no shared memory on GPUs."""
     raise ModelNotFoundError(NO_REGION.format(region))

@@ -116,6 +116,7 @@ def test_turns_that_clients_owe_are_bounded() -> None:
         queue.owe(f"other {number}")
     assert len(queue.owed) <= 1024
     assert queue.owed["a"] <= 512
+    assert [queue.pay("a") for _ in range(queue.owed["a"] + 1)][-2:] == [True, False]
 
 
 @run
