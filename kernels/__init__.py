@@ -1,4 +1,2 @@
-"""Contains all code that runs on a device, and the problems and references that check this code.
-
-Imports neither `models` nor `service`, and works without a GPU or a driver.
-"""
+"""Contains the CUDA kernels, and the Python code that compiles, launches, tunes and checks them. It
+imports neither `models` nor `service`. Importing it needs neither a GPU nor a driver."""

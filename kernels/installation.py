@@ -1,4 +1,5 @@
-"""Explains how to install missing extras, depending on how Convoy was installed."""
+"""Tells users how to install an optional dependency. The command depends on how Convoy was
+installed."""
 
 import sys
 from enum import StrEnum
@@ -26,7 +27,8 @@ def installation(root: Path = _ROOT, prefix: Path = Path(sys.prefix)) -> Install
 
 
 def how_to_install(extra: str, kind: Installation | None = None) -> str:
-    """Return the end of a sentence that tells how to install one of pyproject.toml's extras."""
+    """Return a clause for an error message that tells how to install `extra`, one of the optional
+    dependency groups in pyproject.toml."""
     kind = kind or installation()
     if kind is Installation.CHECKOUT:
         return f"run {sys.prefix}/bin/pip install -c constraints.txt -e '.[{extra}]'"

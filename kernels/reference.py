@@ -31,9 +31,9 @@ def conv(
 
         y[n,k,p,q] = Σ_c,r,s x[n, c, u·p + d·r - a, v·q + e·s - b] · weight[k,c,r,s]
 
-    where x is zero outside the image. With a projection the residual is N×C'×H'×W', and the last C'
-    channels of the K×(C + C')×1×1 weight are applied to the residual. Raises ValueError if an array
-    does not have the shape that `problem` requires.
+    where x is zero outside the image. If the problem has a projection, the residual is N×C'×H'×W',
+    and the last C' channels of the K×(C + C')×1×1 weight convolve the residual before it is added.
+    Raises ValueError if an array does not have the shape that `problem` requires.
     """
     require_one_type(x, weight, bias, residual)
     require_shape("x", x, (problem.n, problem.c, *problem.window.input))
@@ -54,8 +54,8 @@ def conv(
 
 
 def _projected(x: Array | None, weight: Array, projection: Projection) -> Array:
-    """Return the projection N×C'×H'×W' → N×K×P×Q, with a K×C'×1×1 weight and the projection's
-    strides."""
+    """Return the residual x after its 1×1 convolution, N×C'×H'×W' → N×K×P×Q. The weight is
+    K×C'×1×1, and the strides are the projection's."""
     if x is None:
         raise ValueError("the problem has a projection and needs a residual to project")
     require_shape("residual", x, (len(x), projection.c, *projection.input))
@@ -76,7 +76,7 @@ def _conv_image(image: Array, weight: Array, problem: ConvProblem) -> Array:
 
 
 def padded(x: Array, window: Window, fill: float) -> Array:
-    """Return x, padded with `fill` so that every window lies inside the result."""
+    """Return x with a border of `fill`, so that every window lies inside the result."""
     reach = [
         (p - 1) * stride + extent
         for p, stride, extent in zip(window.output, window.strides, window.extent, strict=True)

@@ -1,1 +1,1 @@
-"""Runs kernels on devices: the interface, the GPU through CuPy, the compiler, launches."""
+"""Compiles and launches kernels. Defines the interface of a device, and implements it for GPUs."""

@@ -1,5 +1,5 @@
-"""Chooses the cache folder. It holds compiled kernels, downloads and other files that are made only
-once.
+"""Sets and returns the cache folder. This folder holds compiled kernels and downloads, so that a
+later process need not compile or download them again.
 
 Other modules use paths below FOLDER, the default folder. `placed` converts a path below FOLDER to
 the same path below the chosen folder.
@@ -14,7 +14,7 @@ _chosen = [FOLDER]
 
 
 def keep_below(folder: Path) -> None:
-    """Choose `folder` as the cache folder."""
+    """Use `folder` as the cache folder of this process, instead of FOLDER."""
     _chosen[0] = folder
 
 

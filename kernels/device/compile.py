@@ -156,8 +156,8 @@ def compile_each(
     """Call `make` with every instantiation on `threads` threads (0: one per core). Yield each
     instantiation when its call has ended.
 
-    A CompileError is ignored, because loading that kernel raises the error again. Any other error
-    is raised at once.
+    A kernel that does not compile is yielded too; loading this kernel raises its CompileError
+    again. Any other error is raised at once.
     """
 
     def attempt(instantiation: Instantiation) -> None:
@@ -219,7 +219,8 @@ def _sources(root: Path, source: str) -> dict[str, str]:
 
 
 def _digest(instantiation: Instantiation, arch: str, texts: dict[str, str]) -> str:
-    """Return the cache key. It is a digest of everything on which the cubin depends."""
+    """Return the cache key of a cubin: a digest of the sources, the instantiation, the flags, the
+    architecture and the compiler's version."""
     flags = (*FLAGS, *instantiation.macros)
     depends_on = [nvrtc.version(), arch, flags, instantiation.expression, texts]
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()

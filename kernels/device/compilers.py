@@ -1,8 +1,8 @@
-"""Lists the supported releases of NVRTC, whose compiled kernels were compared with each other.
+"""Lists the releases of NVRTC, NVIDIA's run-time compiler, that Convoy supports.
 
-No other file has such a list. For each release, tests/kernels/resources has a table of the
-resources that its kernels need. The extras in pyproject.toml allow these releases and no newer
-release. If another version of NVRTC is loaded, a warning names that version.
+For each release, tests/kernels/resources has a table of the registers and the memory that each
+kernel needs. The extras in pyproject.toml allow these releases and no newer release. If another
+version of NVRTC is loaded, a warning names that version.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Compiler:
 
     @property
     def name(self) -> str:
-        """Return the compiler's name in tables and rows, such as "NVRTC 13.0"."""
+        """Return the compiler's name, such as "NVRTC 13.0"."""
         return name_of(self.version)
 
 
@@ -43,12 +43,13 @@ release that supports sm_100 and sm_120."""
 
 
 def name_of(version: tuple[int, int]) -> str:
-    """Return a version's name in tables and rows, such as "NVRTC 13.0"."""
+    """Return the name of a version of NVRTC, such as "NVRTC 13.0"."""
     return "NVRTC {}.{}".format(*version)
 
 
 def doubt(version: tuple[int, int]) -> str | None:
-    """Return a warning if this version of NVRTC is not in COMPARED, and otherwise None."""
+    """Return None if Convoy supports this version of NVRTC (COMPARED lists it), and otherwise a
+    warning."""
     versions = [compiler.version for compiler in COMPARED]
     if version in versions:
         return None

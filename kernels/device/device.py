@@ -58,9 +58,10 @@ which each device makes its own 128 bytes."""
 
 @unique
 class Trigger(Enum):
-    """Names the point at which a kernel lets the next launch begin (kernels/src/dependent.cuh).
+    """Names the point in a kernel at which the next launch may begin (kernels/src/dependent.cuh).
 
-    The macro TRIGGER has the same value. A block that has ended also lets the next launch begin.
+    The macro TRIGGER has this value. The next launch may also begin when all blocks have reached
+    this point or ended.
     """
 
     START = 0
@@ -70,7 +71,7 @@ class Trigger(Enum):
 
 @unique
 class Variant(Enum):
-    """Names a change to the work that a kernel does before it waits for the previous launch
+    """Names a variant of the work that a kernel does before it waits for the previous launch
     (kernels/src/dependent.cuh)."""
 
     LATE_WEIGHTS = "WEIGHTS_FIRST=0"  # the first weights are copied behind the wait
@@ -165,8 +166,8 @@ class Memory(NamedTuple):
 
 
 class Buffer(Protocol):
-    """Device memory, whose contents are undefined until written. An engine divides one Buffer among
-    many values."""
+    """Device memory, whose contents are undefined until written. An engine stores many tensors in
+    one Buffer."""
 
     @property
     def address(self) -> int:
@@ -196,7 +197,7 @@ class Event(Protocol):
     done."""
 
     def record(self, stream: Stream) -> None:
-        """Place the event after all work that `stream` has so far."""
+        """Insert the event into `stream`, after all work that the stream has so far."""
 
     def elapsed_ms(self, since: "Event") -> float:
         """Return the milliseconds from `since` to this event. Both events must have happened."""
@@ -266,8 +267,7 @@ class Device(Protocol):
     def load(self, instantiation: Instantiation) -> Kernel:
         """Load a kernel from the cache, or compile it. Raises CompileError with the compiler's log.
 
-        Several threads may load kernels at the same time. None waits for another thread's
-        compilation.
+        Several threads may load kernels at the same time, and do not wait for each other.
         """
 
     def allocate(self, nbytes: int, *, constant: bool = False) -> Buffer:
@@ -344,8 +344,8 @@ class Device(Protocol):
         """Return how many launches of a captured graph may begin before the previous launch has
         ended.
 
-        When a GPU captures a graph, it may let some dependent launches wait for the end of the
-        previous launch. Only this number shows how many do not wait.
+        During a capture, the driver may make some dependent launches wait for the end of the
+        previous launch. Only this number shows how many launches do not wait.
         """
 
     def synchronize(self) -> None:

@@ -78,7 +78,7 @@ def launch_kernel(
     """Launch a CUfunction in clusters with `cluster` blocks along each axis.
 
     If `dependent`, the launch may begin before the previous launch in the stream has ended.
-    `parameters` has each parameter as bytes. Raises DriverError.
+    `parameters` has the bytes of each parameter of the kernel. Raises DriverError.
     """
     chosen: dict[int, tuple[int, ...]] = {}
     if dependent:

@@ -74,7 +74,8 @@ class Launch:
         return frozenset(operand for operand, declared in self._named() if declared.restricted)
 
     def _named(self) -> Iterator[tuple[str, Declaration]]:
-        """Yield each operand and its declaration in the kernel."""
+        """Yield the name of each operand, and its parameter's declaration in the kernel's
+        source."""
         declared = parameters(SOURCE_ROOT / self.instantiation.source, self.instantiation.kernel)
         for parameter, argument in zip(declared, self.arguments, strict=True):
             if isinstance(argument, TensorMap) and isinstance(argument.base, str):
@@ -122,8 +123,8 @@ def instantiate(
     /,
     **arguments: TemplateArgument,
 ) -> Instantiation:
-    """Return a kernel template with its arguments, which must have the order of the template's
-    parameters."""
+    """Return an instantiation of the kernel template `kernel`. `arguments` must have the names and
+    the order of the template's parameters."""
     return Instantiation(source, kernel, tuple(arguments.items()), architectures=architectures)
 
 

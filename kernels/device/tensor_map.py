@@ -1,4 +1,5 @@
-"""Describes tensors for Hopper's tensor copies. A launch takes such a description as an argument.
+"""Describes tensors for Hopper's tensor copies (TMA). A launch takes such a description as an
+argument.
 
     TensorMap of an operand ─ Launch.bind ─ of an address ─ Device.launch ─ 128 bytes, a parameter
 
@@ -35,7 +36,8 @@ class Windows(NamedTuple):
     the height.
 
     The first window of an image begins at `lower`, relative to the image's first pixel. The last
-    window begins at `upper`, relative to its last pixel. Neighbouring windows are `steps` apart.
+    window begins at `upper`, relative to its last pixel. Neighbouring windows are `steps` pixels
+    apart.
     """
 
     steps: tuple[int, int]

@@ -1,1 +1,2 @@
-"""Converts images to a network's pixels, on a device or in NumPy, with the same bits as Pillow."""
+"""Converts images to the pixels that a network reads, on a device or in NumPy. The pixels equal
+Pillow's bit for bit."""

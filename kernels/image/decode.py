@@ -24,12 +24,13 @@ def decode_launches(
     scratch_bytes: int = SCRATCH_BYTES,
     blocks: int = _BLOCKS,
 ) -> tuple[Launch, ...]:
-    """Return the launches that decode the JPEG files of a batch with n places. Their operands are
+    """Return the launches that decode the JPEG files in a batch of n images. Their operands are
     entries, scratch (n times `scratch_bytes`) and flags (n int32).
 
-    These launches run after `fetch_launch`. In each place with a JPEG file, they replace the file's
-    scan with the decoded pixels. `flags` has one number per place: 0, or a sum of `Flag`s if the
-    device could not decode the file. For images of other kinds, the number is 0.
+    `fetch_launch` must run first: it copies the batch to entries, `place_bytes` for each image.
+    There, these launches replace the scan of each JPEG file with the decoded pixels. They write one
+    number per image to flags: 0, or a sum of `Flag`s if the device could not decode the JPEG file.
+    For images of other kinds, the number is 0.
     """
 
     def over(source: str, kernel: str, blocks: int, threads: int, **more: int | str) -> Launch:

@@ -64,8 +64,9 @@ class Resize:
         return self.frame[1], self.frame[0], len(self.channels)
 
     def fits(self, width: int, height: int, channels: int) -> bool:
-        """Return whether an image of this size fits into a place of a batch, together with its taps
-        and the result of the first pass."""
+        """Return whether an image of this size fits into the memory that a batch reserves for one
+        image. There must also be room for the taps of the resize, and for the result of its first
+        pass."""
         left, top, right, bottom = self.crop
         across, down = right - left, bottom - top  # outputs
         middle = down * width if _is_down_first(width, height, self.size) else height * across
@@ -82,11 +83,12 @@ class Resize:
 
 
 class Crop:
-    """Holds the region of the decoded image that the result needs, and the taps of both axes."""
+    """Holds the rows and columns of a decoded image that its resize reads. Also holds the taps of
+    both axes: input positions and weights."""
 
     def __init__(self, size: tuple[int, int], channels: int, resize: Resize) -> None:
         """Take the image's size (width, height) and its number of channels, 1 or 3. Raises
-        ValueError if a place has no room for the image."""
+        ValueError if the image does not fit into the memory that a batch reserves for one image."""
         width, height = size
         if not resize.fits(width, height, channels):
             raise ValueError(
@@ -106,9 +108,10 @@ class Crop:
         )
 
     def head(self, nbytes: int, jpeg: bytes = b"") -> Bytes:
-        """Return the first bytes of a place. These are the `Entry` of kernels/src/place.cuh, the
-        tables of both axes, and `jpeg`, the description of a JPEG file. `nbytes` of pixels, or of
-        the file's scan, follow them."""
+        """Return the bytes that precede the image's data in a batch. These are the `Entry` of
+        kernels/src/place.cuh, the tables of the taps of both axes, and `jpeg`, the description of a
+        JPEG file. `nbytes` is the size of the data that follow: pixels, or the scan of a JPEG
+        file."""
         first, second = self.across, self.down
         height, width, channels = self.shape
         inner, inputs, kept_stride = channels, width, channels
@@ -152,18 +155,18 @@ class Crop:
 
 
 class DecodedImage(DeferredImage):
-    """Holds a decoded image, and the way in which to resize it. Converted to an array, it gives the
+    """Holds a decoded image, and the description of its resize. Converted to an array, it gives the
     resized pixels.
 
-    The array is computed in NumPy. A device computes the same pixels from the bytes that `write`
-    puts into a place.
+    NumPy computes this array. A device computes the same pixels from the bytes that `write` adds to
+    a batch.
     """
 
     kind = Kind.DECODED
 
     def __init__(self, pixels: Bytes, resize: Resize) -> None:
-        """Take pixels H×W×C, C = 1 or 3. Raises ValueError if they do not fit into one place of a
-        batch."""
+        """Take pixels H×W×C, C = 1 or 3. Raises ValueError if they do not fit into the memory that
+        a batch reserves for one image."""
         height, width, channels = pixels.shape
         crop = Crop((width, height), channels, resize)
         self.resize = resize
@@ -173,7 +176,8 @@ class DecodedImage(DeferredImage):
         self._head = crop.head(self.pixels.nbytes)
 
     def write(self, place: Bytes) -> None:
-        """Write the entry, the taps and the pixels to a place in a batch."""
+        """Write the image's entry (`Entry` of place.cuh), taps and pixels to `place`, its memory in
+        a batch."""
         head = self._head
         end = len(head) + self.pixels.nbytes
         place[: len(head)] = head
@@ -187,16 +191,17 @@ class DecodedImage(DeferredImage):
 
 
 class WrittenImage(DeferredImage):
-    """Holds a place's bytes, which the `write` method of another DeferredImage has written."""
+    """Holds the bytes of one image in a batch, as another DeferredImage's `write` method wrote
+    them."""
 
     def __init__(self, place: Bytes, shape: tuple[int, ...]) -> None:
-        """Take the bytes of a place, and the shape of the resized pixels."""
+        """Take the image's bytes in a batch, and the shape of the resized pixels."""
         self._place, self.shape = place, shape
         (kind,) = read_entry(place)["kind"]
         self.kind = Kind(kind)
 
     def write(self, place: Bytes) -> None:
-        """Copy the bytes to another place."""
+        """Copy the image's bytes to `place`, its memory in another batch."""
         used = used_bytes(self._place)
         place[:used] = self._place[:used]
 
@@ -229,8 +234,8 @@ class WrittenImage(DeferredImage):
         return framed if dtype is None else framed.astype(dtype, copy=False)
 
     def _tables(self, members: Mapping[str, NDArray[np.int32]]) -> Iterator[NDArray[np.int32]]:
-        """Yield the tables of both axes. A table has one row per output: the index of the first
-        input, and the weights of the inputs."""
+        """Yield the tables of taps of both axes. A table has one row per output pixel: the index of
+        the first input pixel, and the weights of the input pixels."""
         ends = [*members["table"], *members["data"]]
         for (begin, end), taps in zip(pairwise(ends), members["taps"], strict=True):
             row = 4 * (1 + taps)
@@ -239,8 +244,8 @@ class WrittenImage(DeferredImage):
 
 
 def _is_down_first(width: int, height: int, size: tuple[int, int]) -> bool:
-    """Return whether the vertical axis is resampled first. Like Pillow 13, choose the order with
-    less work."""
+    """Return whether the first pass of the resize resamples the vertical axis. As in Pillow 13, the
+    order with less work is chosen."""
     return height - size[1] > 2 * max(0, width - size[0])
 
 
@@ -251,8 +256,8 @@ def _cut(
     crop: tuple[int, ...],
     interpolation: Interpolation,
 ) -> tuple[Taps, slice]:
-    """Return the taps of an axis, and the slice of its pixels that these taps use. The taps'
-    positions count from the beginning of the slice."""
+    """Return the taps of one axis, and the slice of the axis that contains all pixels that the taps
+    read. The positions of the taps count from the beginning of the slice."""
     taps = taps_of(size, (box[0], box[1]), outputs, (crop[0], crop[1]), interpolation)
     first, end = taps.span
     return Taps(taps.starts - first, taps.weights), slice(first, end)
@@ -272,8 +277,8 @@ def _filled(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _resampled(table: NDArray[np.int32], inputs: Callable[[int], Bytes]) -> Bytes:
-    """Return the outputs of one pass of the resize, rounded to bytes. Each output is a weighted sum
-    of inputs."""
+    """Return the output pixels of one pass of the resize, rounded to bytes. Each is a weighted sum
+    of input pixels."""
     total: Any = 1 << (WEIGHT_BITS - 1)
     for tap in range(table.shape[-1] - 1):
         total = total + table[..., 1 + tap, None] * inputs(tap)

@@ -5,8 +5,8 @@ kernels/src/jpeg.cuh.
 
 A device decodes the files that cameras and most encoders write: baseline or extended Huffman
 coding, 8 bits, one scan, and one or three components. Only the first component may have more
-samples than the others. Other files raise an `UnsuitableError` here, or set `Flag`s on the device,
-and are left to libjpeg. libjpeg accepts every file that a device decodes, and many other files.
+samples than the others. Any other file raises an `UnsuitableError` here or sets `Flag`s on the
+device, and libjpeg then decodes it on the CPU.
 """
 
 import re
@@ -70,7 +70,8 @@ _ZIGZAG = bytes(
 
 @unique
 class Reason(Enum):
-    """Lists the reasons why a device does not decode a JPEG. The values are names of counters."""
+    """Lists the reasons why a device cannot decode a JPEG file. Each value is the name of a
+    counter."""
 
     PROGRESSIVE = "progressive"
     RARE = "rare kind"  # arithmetic coding, lossless, hierarchical, 12 bits
@@ -84,18 +85,19 @@ class Reason(Enum):
 
 
 class UnsuitableError(ValueError):
-    """Raised for a JPEG that a device does not decode; `reason` says why."""
+    """Raised for a JPEG file that a device cannot decode; `reason` says why."""
 
     def __init__(self, reason: Reason, what: str) -> None:
-        """Take the reason, and a clause (`what`) that describes the cause in the file."""
+        """Take the reason, and `what`, a clause for the message that describes the problem of the
+        file."""
         super().__init__(f"the GPU cannot decode this JPEG: {what}")
         self.reason = reason
 
 
 @unique
 class Flag(IntFlag):
-    """Lists the reasons why a device stops decoding an image and leaves it to the host. The numbers
-    are the same as in jpeg.cuh."""
+    """Lists the reasons why a device stops decoding a JPEG file, which the CPU then decodes. The
+    numbers are the same as in jpeg.cuh."""
 
     BAD_CODE = 1
     BITS_MISSING = 2
@@ -108,8 +110,8 @@ class Flag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class JpegFile:
-    """Holds the scan of a JPEG, and the data from its headers that a device needs to decode the
-    scan."""
+    """Holds the scan of a JPEG file (the compressed pixels), and the data from the headers that a
+    device needs to decode it."""
 
     width: int
     height: int
@@ -132,11 +134,11 @@ class JpegFile:
 
 
 def read_jpeg(parts: Sequence[bytes | memoryview]) -> JpegFile:
-    """Read a file's headers.
+    """Read the headers of a JPEG file.
 
-    `parts` is the file, without segments that do not affect pixels. The first part is the
-    start-of-image marker. Each further part is a segment. The last part is the header of the scan
-    and the rest of the file. Raises UnsuitableError.
+    `parts` has the bytes of the file, without segments that do not affect pixels. The first part is
+    the start-of-image marker, and each further part is a segment. The last part is the header of
+    the scan and the rest of the file. Raises UnsuitableError.
     """
     headers = _Headers()
     for part in parts[1:-1]:
@@ -149,7 +151,7 @@ def read_jpeg(parts: Sequence[bytes | memoryview]) -> JpegFile:
 
 
 class _Headers:
-    """Collects the data of the segments that were read."""
+    """Collects the data of the segments of one JPEG file."""
 
     def __init__(self) -> None:
         self.quantization: dict[int, bytes] = {}
@@ -160,7 +162,7 @@ class _Headers:
         self.adobe: int | None = None
 
     def read(self, marker: int, body: bytes) -> None:
-        """Read the body of a segment. Raises UnsuitableError."""
+        """Add the data of a segment with this marker. Raises UnsuitableError."""
         if marker == _DQT:
             self._read_quantization(body)
         elif marker == _DHT:
@@ -215,7 +217,7 @@ class _Headers:
         self.frame = body
 
     def file(self, scan_header: bytes, rest: memoryview) -> JpegFile:
-        """Return the file: the data of all segments, and the scan."""
+        """Return the JpegFile with the data of all segments, and the scan."""
         frame = self.frame
         if frame is None:
             raise UnsuitableError(Reason.SEGMENT, "its scan must follow a frame header")
@@ -311,7 +313,7 @@ def _truncated() -> UnsuitableError:
 
 
 class JpegImage(DeferredImage):
-    """Holds a JPEG file, and the way in which a device decodes and resizes it.
+    """Holds a JPEG file, and describes how a device decodes and resizes it.
 
     Converted to an array, it gives black pixels, because only a device can decode it.
     """
@@ -320,8 +322,8 @@ class JpegImage(DeferredImage):
 
     def __init__(self, file: JpegFile, eighths: int, resize: Resize) -> None:
         """Take a file, the scale at which to decode it (`eighths` / 8, where `eighths` is 8, 4, 2
-        or 1), and the resize of the decoded image. Raises UnsuitableError if a place has no room
-        for the file."""
+        or 1), and the resize of the decoded image. Raises UnsuitableError if the file does not fit
+        into the memory that a batch reserves for one image."""
         try:
             crop = Crop(file.scaled(eighths), file.components, resize)
         except ValueError as error:
@@ -344,14 +346,15 @@ class JpegImage(DeferredImage):
         self._head = crop.head(len(file.scan), described)
 
     def write(self, place: Bytes) -> None:
-        """Write the entry and the scan to a place."""
+        """Write the image's entry (`Entry` of place.cuh) and scan to `place`, its memory in a
+        batch."""
         begin, end = len(self._head), len(self._head) + len(self.file.scan)
         place[:begin] = self._head
         place[begin:end] = np.frombuffer(self.file.scan, np.uint8)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return black pixels. An engine that cannot decode JPEG files computes scores from these
-        pixels, and sets no flag. The scores are discarded."""
+        """Return black pixels, because NumPy cannot decode the file. The scores of these pixels are
+        discarded."""
         return np.zeros(self.shape, dtype or self.dtype)
 
 
@@ -428,8 +431,8 @@ def _described(file: JpegFile, eighths: int, crop: Crop) -> tuple[bytes, int]:
 
 
 def _side(factors: tuple[int, int], most: tuple[int, int], eighths: int) -> int:
-    """Return the number of samples along each side of a component's block after decoding. When an
-    image is scaled down, subsampled chroma is scaled down less than luma, so that it needs less
+    """Return the side of a component's block after decoding, in samples: 8, or less if the image is
+    scaled down. Subsampled chroma is scaled down less than luma, so that it needs less
     upsampling."""
     side = eighths
     while side < 8 and all(

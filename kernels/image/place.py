@@ -1,8 +1,8 @@
 """Writes the images of a batch to memory, in the layout of kernels/src/place.cuh. Each image has a
-place of its own and may be of any kind.
+place, a part of this memory. All places have the same size, but images may be of different kinds.
 
-A place begins with an entry, which describes the image. The end of a place stays unused if its
-image needs less than the whole place:
+A place begins with an entry, which describes the image. If an image is small, the end of its place
+stays unused:
 
     Entry │ pixels of the network's size, or a tensor
     Entry │ taps of the first axis │ of the second │ pixels of another size
@@ -38,8 +38,8 @@ Bytes = NDArray[np.uint8]
 class Kind(IntEnum):
     """Lists the kinds of images. The numbers are the same as in place.cuh.
 
-    A batch has a kind too. Its launches support images of this kind, and of all kinds that are
-    listed before this kind.
+    A batch has a kind too. Launches for this kind accept images of this kind, and of all kinds
+    above it in this list.
     """
 
     PIXELS = 0  # of the network's size
@@ -49,19 +49,19 @@ class Kind(IntEnum):
 
 
 class DeferredImage:
-    """An image that is not an array of pixels yet. When NumPy converts it to an array, the array
-    has the pixels that the image will have."""
+    """An image whose pixels are computed later, by a device or by NumPy. When NumPy converts it to
+    an array, the array has these pixels."""
 
     kind: Kind
     dtype = np.dtype(np.uint8)
     shape: tuple[int, ...]
 
     def write(self, place: Bytes) -> None:
-        """Write the entry and the image's data to a place in a batch."""
+        """Write the image's entry and data to `place`, its memory in a batch."""
         raise NotImplementedError
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the pixels that the image will have."""
+        """Compute the image's pixels, and return them."""
         raise NotImplementedError
 
 
@@ -78,15 +78,16 @@ def kind_of(image: PlacedImage) -> Kind:
 
 
 def kind_of_batch(images: Iterable[PlacedImage]) -> Kind:
-    """Return the kind of a batch, which is the highest `Kind` of its images. If the batch is an
-    array, its type determines the kind."""
+    """Return the highest `Kind` of a batch's images. If the batch is an array, its type determines
+    the kind."""
     if isinstance(images, np.ndarray):
         return _KINDS[images.dtype]
     return max(map(kind_of, images))
 
 
 def array_bytes(nbytes: int) -> int:
-    """Return the size in bytes of a place for an array of `nbytes` bytes."""
+    """Return the bytes that an image needs in a batch: its entry, and an array of `nbytes`
+    bytes."""
     return aligned(ENTRY_BYTES + nbytes)
 
 
@@ -96,7 +97,7 @@ def aligned(nbytes: int) -> int:
 
 
 def write(place: Bytes, image: PlacedImage) -> None:
-    """Write an image and its entry to a place in a batch."""
+    """Write an image's entry and data to `place`, the image's memory in a batch."""
     if isinstance(image, DeferredImage):
         image.write(place)
         return
@@ -107,7 +108,7 @@ def write(place: Bytes, image: PlacedImage) -> None:
 
 @lru_cache(maxsize=16)
 def _head(kind: Kind, nbytes: int) -> Bytes:
-    """Return the entry for an array."""
+    """Return the entry of an image that is an array of `nbytes` bytes."""
     none = (0,) * CHANNELS
     return entry(
         kind=kind,
@@ -132,18 +133,19 @@ def _head(kind: Kind, nbytes: int) -> Bytes:
 
 
 def used_bytes(place: Bytes) -> int:
-    """Return the number of bytes that the entry and the image of a place need."""
+    """Return how many bytes of `place` the image and its entry use."""
     return int(place[:ENTRY_BYTES].view(np.int32)[1])
 
 
 def entry(**members: int | Iterable[int]) -> Bytes:
-    """Return the bytes of place.cuh's Entry, padded. Raises TypeError if a member is missing."""
+    """Return the bytes of an `Entry` of place.cuh, padded. Raises TypeError if a member is
+    missing."""
     packed = struct(SOURCE, "Entry", **members)
     return np.frombuffer(packed.ljust(ENTRY_BYTES, b"\0"), np.uint8)
 
 
 def read_entry(place: Bytes) -> dict[str, NDArray[np.int32]]:
-    """Return the members of a place's entry by name, as arrays. The array of a Divisor has only the
+    """Return the members of the entry in `place` by name, as arrays. Of a Divisor, return only the
     number by which it divides."""
     numbers, at = place[:ENTRY_BYTES].view(np.int32), 0
     members: dict[str, NDArray[np.int32]] = {}

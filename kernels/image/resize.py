@@ -1,4 +1,5 @@
-"""Launches kernels/src/resize.cu, which copies a batch's places and resizes decoded images."""
+"""Launches kernels/src/resize.cu, which copies a batch to the device and resizes its decoded
+images."""
 
 from kernels.device.launch import THREADS, Launch, blocks_of_threads, instantiate, launch
 from kernels.image.decoded import MIDDLE_BYTES, PLACE_BYTES
@@ -15,8 +16,8 @@ photograph."""
 
 
 def fetch_launch(n: int, place_bytes: int = PLACE_BYTES) -> Launch:
-    """Return a launch that copies the used bytes of n places to the device. It reads the operand
-    images, and writes the operand entries."""
+    """Return a launch that copies a batch of n images to the device. It reads the operand images,
+    and writes the operand entries. The unused end of each image's memory is not copied."""
     return launch(
         instantiate(SOURCE, "fetch"),
         (_FETCHING, n, 1),
@@ -51,9 +52,9 @@ def second_axis_launch(
 ) -> Launch:
     """Return a launch of the second pass of the resize: it writes the pixels of n decoded images,
     each of `shape` H×W×C. It reads the operands entries and middle, and writes the operand y. For
-    images of other kinds, y stays unchanged.
+    images that are not decoded images, y stays unchanged.
 
-    Raises ValueError if a place has no room for an image of this shape.
+    Raises ValueError if an image of this shape exceeds MIDDLE_BYTES.
     """
     height, width, channels = shape
     nbytes = height * width * channels

@@ -49,8 +49,8 @@ class Taps:
 
 
 def most_taps(size: float, outputs: int, interpolation: Interpolation) -> int:
-    """Return an upper bound of the taps per output when `size` pixels are resized to `outputs`
-    pixels."""
+    """Return an upper bound of the number of taps per output pixel when `size` pixels are resized
+    to `outputs` pixels."""
     if interpolation is Interpolation.NEAREST:
         return 1
     support, _ = _FILTERS[interpolation]
@@ -89,7 +89,8 @@ def _nearest(
     size: int, begin: float, scale: float, outputs: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return one tap per output. As in Pillow, a position is computed by adding `scale` to the
-    previous position. Taps beyond the end of the axis have the weight 0."""
+    previous position, so the rounding errors are the same. Taps beyond the end of the axis have the
+    weight 0."""
     places = np.cumsum([begin + scale * 0.5, *[scale] * (outputs - 1)]).astype(np.int64)
     weights = np.where(places < size, 1 << WEIGHT_BITS, 0)[:, None]
     return np.minimum(places, size - 1), weights
@@ -116,8 +117,8 @@ def _antialiased(
 def _within(
     size: int, starts: NDArray[np.int64], weights: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Move taps that reach beyond the end of the axis back into the axis, and put zeros before
-    their weights."""
+    """Shift the taps of each output that reach beyond the end of the axis, so that they end with
+    the axis. Zeros in front of their weights make up for the shift."""
     count = weights.shape[1]
     beyond = np.maximum(starts + count - size, 0)
     columns = np.arange(count) - beyond[:, None]

@@ -1,4 +1,4 @@
-"""Checks the operands of convolutions, and converts filters to the layouts of kernels."""
+"""Checks the tensors of a convolution, and converts its filter to the layouts that kernels read."""
 
 from typing import Any, NamedTuple
 
@@ -27,7 +27,8 @@ class ConvTensors(NamedTuple):
 
     @property
     def given(self) -> dict[str, str | int]:
-        """Return the kernel's arguments for bias and residual. A missing operand is 0."""
+        """Return the kernel's arguments `bias` and `residual`: a name, or 0 if the operand is
+        missing."""
         return {
             "bias": "bias" if self.bias else 0,
             "residual": "residual" if self.residual else 0,
@@ -35,8 +36,8 @@ class ConvTensors(NamedTuple):
 
 
 def check_operands(problem: ConvProblem, tensors: ConvTensors) -> None:
-    """Raise ValueError if the tensors have other channels than the problem, or another type than
-    its precision stores."""
+    """Raise ValueError if a tensor does not have the problem's number of channels, or not the type
+    that the problem's precision stores."""
     x, y, residual, *_ = tensors
     stored = problem.precision.stored
     present = [tensor for tensor in (x, y, residual) if tensor is not None]

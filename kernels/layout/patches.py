@@ -34,8 +34,8 @@ class Patch:
     memory.
 
     A region is the output pixels of one tile: rows × columns of one image, or all pixels of several
-    images. Shared memory is divided into places. A place holds one slice of the channels of an
-    input pixel. If images have few channels, a place holds two neighbouring pixels.
+    images. In shared memory, each input pixel has a place, which holds one slice of its channels.
+    If images have few channels, two neighbouring pixels share a place.
     """
 
     images: int
@@ -50,27 +50,27 @@ class Patch:
 
     @property
     def region(self) -> tuple[int, int, int]:
-        """Return the numbers of images, rows and columns of the region."""
+        """Return the size of the region of outputs: images, rows and columns."""
         return self.images, self.rows, self.columns
 
     def place(self, row: int, column: int) -> int:
-        """Return the index of the place that holds a pixel of the first image. `row` and `column`
-        are the pixel's position in the patch."""
+        """Return the index of the place in shared memory that holds a pixel of the first image.
+        `row` and `column` are the pixel's position in the patch."""
         (down, row_phase), (right, column_phase) = map(divmod, (row, column), self.apart)
         line = row_phase * self.phase[0] + down
         return line * self.row_places + column_phase * self.phase[1] + right
 
     @property
     def places(self) -> int:
-        """Return the number of places of the patch, including unused places."""
+        """Return the number of places in shared memory, including unused places."""
         return self.images * self.image_places
 
 
 def _of_region(window: Window, pair: int, images: int, rows: int, columns: int) -> Patch:
-    """Return the patch that a region of outputs reads.
+    """Return the patch that a region of `images` × `rows` × `columns` outputs reads.
 
-    The 8 neighbouring outputs of an mma's matrix read places whose indices differ modulo 8. This
-    avoids bank conflicts.
+    The patch is padded so that the 8 neighbouring outputs of an mma's matrix read places in shared
+    memory whose indices differ modulo 8. This avoids bank conflicts.
     """
     stride, extent = window.strides, window.extent
     high, wide = (
@@ -107,7 +107,7 @@ class Slices:
 
     @property
     def chunks(self) -> int:
-        """Return the number of chunks of a slice."""
+        """Return the number of chunks of CHUNK_VECTORS vectors in a slice."""
         return ceil(self.vectors / CHUNK_VECTORS)
 
     @property
@@ -118,7 +118,8 @@ class Slices:
 
     @property
     def place_bytes(self) -> int:
-        """Return the bytes of a place in shared memory: an odd number of vectors."""
+        """Return the bytes of a pixel's place in shared memory. The number of vectors is odd, which
+        avoids bank conflicts."""
         return 16 * (self.used_vectors | 1)
 
 
@@ -191,7 +192,7 @@ def patch_of(problem: ConvProblem, outputs: int) -> Patch:
 
 
 def window_bytes(problem: ConvProblem) -> int:
-    """Return the bytes of the patch that one output reads."""
+    """Return the bytes of shared memory that the window of one output needs."""
     patch = _of_region(problem.window, _pair(problem), 1, 1, 1)
     return patch.places * slices_of(problem).place_bytes
 

@@ -13,9 +13,9 @@ class Pixels:
     """Describes N images of pixels with `channels` contiguous numbers each.
 
     A pixel starts `pitch` numbers after the previous pixel. `pitch` exceeds `channels` if pixels
-    are padded, or if the channels are a slice of a wider pixel. If kernels must move the padding
-    too, it counts as channels. The tensor's address points to its first element, which lies
-    `offset` numbers after a multiple of 16 bytes.
+    are padded, or if the channels are a slice of a wider pixel. If kernels must copy the padding
+    too, the padding counts as channels. The tensor's address points to its first element, which
+    lies `offset` numbers after a multiple of 16 bytes.
     """
 
     channels: int
@@ -36,8 +36,8 @@ class Pixels:
 
 @dataclass(frozen=True, slots=True)
 class Addend(Pixels):
-    """Pixels that are added to the sums of a quantized convolution. Before the addition, each sum
-    is rounded to the storage `ahead`."""
+    """Describes a tensor of pixels that is added to the sums of a quantized convolution. Before the
+    addition, each sum is rounded to the 8-bit format `ahead`."""
 
     ahead: Storage = BYTE
 

@@ -139,7 +139,8 @@ def walk(written: StridedTensor, *read: StridedTensor, vectors: bool = True) -> 
 def walk_rows(
     axis: int, written: StridedTensor, *read: StridedTensor
 ) -> tuple[Walk, tuple[int, ...]]:
-    """Return the loops over the rows along `axis`, and the stride of each tensor along `axis`.
+    """Return loops that visit all rows along `axis`, and the stride of each tensor along `axis`.
+    The elements of a row differ only in their index along `axis`.
 
     The loops are like the loops of `walk`, but each step is one row.
     """
@@ -150,8 +151,8 @@ def walk_rows(
 
 
 def walk_matrices(written: StridedTensor, *read: StridedTensor) -> Walk:
-    """Return the loops over matrices, which are the last two axes of each tensor. Matrices of
-    different tensors may have different shapes.
+    """Return loops that visit all matrices of the tensors. A matrix consists of a tensor's last two
+    axes. Matrices of different tensors may have different shapes.
 
     The loops are like the loops of `walk`, but each step is one matrix. Raises ValueError for the
     same reasons as `walk`, and if an index into a tensor exceeds 32 bits.
@@ -204,8 +205,8 @@ def _merged_axes(written: StridedTensor, *read: StridedTensor) -> Axes:
 
 
 def _vectorises(axes: Axes, offsets: list[int]) -> bool:
-    """Return whether a thread can load or store VECTOR elements of the innermost axis at once in
-    every tensor."""
+    """Return whether, in every tensor, a thread can load or store VECTOR elements of the innermost
+    axis at once."""
     *outer, (extent, inner) = axes
     if extent % VECTOR or inner[0] != 1:
         return False

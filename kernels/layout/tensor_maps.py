@@ -1,5 +1,5 @@
-"""Describes the two factors of a convolution for tensor copies: images that are read in windows,
-and matrices."""
+"""Describes the images and the filter matrix of a convolution, so that Hopper's tensor copies can
+read them."""
 
 from collections.abc import Sequence
 
