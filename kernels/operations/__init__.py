@@ -1,1 +1,1 @@
-"""Builds the launches of all operations except convolutions."""
+"""Builds the launches of all GPU operations except convolutions."""

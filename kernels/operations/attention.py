@@ -1,5 +1,5 @@
-"""Launches kernels/src/attention.cu, which computes attention over few keys. A block holds the
-scores of all keys."""
+"""Launches kernels/src/attention.cu, which computes attention over few keys. A thread block holds
+the scores of its queries for all keys."""
 
 from kernels.device.device import TemplateArgument
 from kernels.device.launch import Launch, instantiate, launch, struct
@@ -104,8 +104,8 @@ def attention_launch(
 def attention_reads(
     k: StridedTensor, v: StridedTensor, precision: Precision, *, bias: bool
 ) -> BlockReads:
-    """Return the data that a block of `attention_launch` reads: its queries, and all keys and
-    values."""
+    """Return how many bytes a block of `attention_launch` reads, and how often it waits for them.
+    It reads its queries, and all keys and values."""
     (keys, depth), width = k.shape[-2:], v.shape[-1]
     nbytes = precision.stored.itemsize * (_QUERIES + keys) * (depth + width)
     nbytes += FLOAT.itemsize * _QUERIES * keys * bias

@@ -84,7 +84,8 @@ def channel_shuffle_launch(x: StridedTensor, y: StridedTensor, axis: int, groups
 
 
 def _alike(*tensors: StridedTensor) -> dict[str, TemplateArgument]:
-    """Return the C++ type of all tensors' numbers. Raises ValueError if types differ."""
+    """Return the C++ type of the numbers, which must be the same in all tensors. Raises ValueError
+    if types differ."""
     return {"t": one_type(*(tensor.stored for tensor in tensors)).element}
 
 

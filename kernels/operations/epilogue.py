@@ -1,5 +1,5 @@
-"""Chooses the variant and the arguments of an epilogue (epilogue.cuh), which computes y =
-activation(sum + bias + residual)."""
+"""Chooses the variant and the arguments of a kernel's epilogue (epilogue.cuh). The epilogue
+computes y = activation(sum + bias + residual)."""
 
 from dataclasses import replace
 from math import inf
@@ -19,8 +19,8 @@ _CLAMP, _ANY = "Finish::CLAMP", "Finish::ANY"
 
 
 def finish(activation: Activation | None) -> str:
-    """Return the template argument `finish`. It selects the variant for activations that clamp, or
-    the variant for all other activations."""
+    """Return the template argument `finish` for an activation. A kernel has one variant for
+    activations that only clamp, such as ReLU, and one variant for all other activations."""
     clamps = activation is None or activation.kind in (*_BOUNDS, ActivationKind.CLIP)
     return _CLAMP if clamps else _ANY
 
@@ -47,5 +47,6 @@ def variants(kernel: Instantiation) -> tuple[Instantiation, ...]:
 
 
 def commonest(kernel: Instantiation) -> Instantiation:
-    """Return the variant of a kernel that clamps. Its profile is used for all activations."""
+    """Return the kernel's variant for activations that only clamp. The cost model uses its profile
+    for all activations."""
     return variants(kernel)[0]

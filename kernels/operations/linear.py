@@ -71,7 +71,8 @@ def linear_launch(
 
 
 def linear_reads(rows: int, x: Pixels) -> BlockReads:
-    """Return the data that a block of `linear_launch` reads: rows of the weights and rows of x."""
+    """Return how many bytes a block of `linear_launch` reads, and how often it waits for them. It
+    reads rows of the weights and rows of x."""
     at_once, outputs, _, warps = _block(rows, x)
     vectors = -(-x.channels // VECTOR)
     nbytes = (outputs + at_once) * vectors * VECTOR * x.stored.itemsize
@@ -79,8 +80,8 @@ def linear_reads(rows: int, x: Pixels) -> BlockReads:
 
 
 def _block(rows: int, x: Pixels) -> tuple[int, int, int, int]:
-    """Return four numbers: a block's rows, its outputs, the largest number of warps that its kernel
-    allows, and its number of warps."""
+    """Return four numbers for a thread block: the rows of x that it reads, the outputs that it
+    computes for each row, the most warps that its kernel allows, and its warps."""
     at_once = next((size for size in (1, 2, 4) if rows <= size), _ROWS_AT_ONCE)
     max_warps = 4 if at_once == _ROWS_AT_ONCE else 8
     vectors = -(-x.channels // VECTOR)

@@ -9,7 +9,7 @@ from kernels.layout.strided import VECTOR
 
 
 class Places(NamedTuple):
-    """Describes a batch whose images are in places (kernels/image/place.py), `pitch` bytes apart.
+    """Describes a batch in which each image has a place of `pitch` bytes (kernels/image/place.py).
 
     With `channels_last`, images that are tensors are H×W×C, and otherwise C×H×W. If decoded images
     were resized by resize.cu (`has_made`), their pixels are in the operand `made`.
@@ -20,7 +20,8 @@ class Places(NamedTuple):
     has_made: bool = False
 
     def arguments(self, channels: int, area: int) -> dict[str, Value]:
-        """Return the kernel arguments for images of `area` pixels that are read from places."""
+        """Return the kernel arguments that describe the layout of the batch, for images of `area`
+        pixels."""
         channel, pixel = (1, channels) if self.channels_last else (area, 1)
         return {
             "pitch": self.pitch,
@@ -31,7 +32,7 @@ class Places(NamedTuple):
 
     @property
     def operands(self) -> dict[str, Value]:
-        """Return the arguments that name the operands of a batch in places."""
+        """Return the kernel arguments that name the operands of the batch."""
         return {"entries": "entries", "made": "made" if self.has_made else 0}
 
 

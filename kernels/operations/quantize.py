@@ -1,4 +1,4 @@
-"""Launches kernels/src/quantize.cu, whose kernels read and write bytes between convolutions.
+"""Launches kernels/src/quantize.cu, whose kernels compute with 8-bit tensors between convolutions.
 
 Each function raises ValueError if shapes do not match, or if an index exceeds 32 bits.
 """
@@ -38,10 +38,10 @@ def quantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
 def blocks_of(
     x: StridedTensor, y: StridedTensor, block: int
 ) -> tuple[StridedTensor, StridedTensor]:
-    """Return x and y with axes split so that both tensors have the same shape. x is N×C×H×W. Each
-    pixel of y holds a block of block × block pixels of x.
+    """Split axes of x and y so that both tensors have the same shape, and return them. x is
+    N×C×H×W. Each pixel of y holds block × block pixels of x (space to depth).
 
-    In a pixel of y, the pixels of the block follow each other row by row. Each has 4 channels.
+    In a pixel of y, the pixels of x follow each other row by row, with 4 channels each.
     """
     if block == 1:
         return x, y
@@ -138,8 +138,8 @@ def _launch(
 
 
 def clamped(y: Storage, activation: Activation | None = None) -> tuple[int, int]:
-    """Return the least and the largest value of round(number / y.scale) that a byte of y can hold
-    after the activation.
+    """Return the bounds to which a kernel clamps round(number / y.scale). They are `y.bounds`, or
+    closer bounds if the activation clamps too.
 
     Raises ValueError for an activation that does more than clamp.
     """

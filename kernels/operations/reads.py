@@ -1,5 +1,5 @@
-"""Describes the data that a block of an operation reads. From this, the cost model estimates the
-operation's time."""
+"""Describes how many bytes a thread block of an operation reads. The cost model estimates the
+operation's time from this number."""
 
 from dataclasses import dataclass
 

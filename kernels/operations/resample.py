@@ -1,5 +1,5 @@
-"""Launches kernels/src/resample.cu, which resizes images, or pads them with pixels of the image
-itself."""
+"""Launches kernels/src/resample.cu, which resizes images, or pads images with copies of their own
+pixels."""
 
 from collections.abc import Sequence
 from math import prod
@@ -14,10 +14,10 @@ def resample_launch(
 ) -> Launch:
     """Return a launch that resamples n images of `size` (H, W or D, H, W).
 
-    Each axis has a table of P×T pairs of a position and a factor (kernels/src/resample.cu).
-    `tables` has the sizes (P, T) of these tables. The operands are x, heights, widths and y, and
-    depths for volumes. Raises ValueError if channels or types do not match, or if an index exceeds
-    32 bits.
+    Each axis has a table. For each of the P output positions, it has T pairs of an input position
+    and a factor (kernels/src/resample.cu). `tables` has the sizes (P, T) of these tables. The
+    operands are x, heights, widths and y, and depths for volumes. Raises ValueError if channels or
+    types do not match, or if an index exceeds 32 bits.
     """
     if x.channels != y.channels:
         raise ValueError(f"y must have x's {x.channels} channels, got {y.channels}")

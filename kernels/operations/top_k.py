@@ -1,5 +1,5 @@
-"""Launches kernels/src/top_k.cu, which ranks each image's scores and writes the results for the
-host."""
+"""Launches kernels/src/top_k.cu, which finds the k classes with the largest scores of each image,
+and writes them for the host."""
 
 from dataclasses import dataclass
 from enum import Enum, unique
@@ -15,7 +15,7 @@ _EXACT = 1 << 24
 
 @unique
 class ScoreKind(Enum):
-    """Lists the ways to compute scores and probabilities from x."""
+    """Lists how the scores and probabilities of the classes follow from the network's output x."""
 
     PROBABILITIES = "x"
     LOGITS = "x; the k largest get a probability by softmax"
@@ -24,15 +24,16 @@ class ScoreKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResultLayout:
-    """Describes the layout of a batch's results, which are floats. Each image has all its scores, k
-    indices of classes, k probabilities, and the number 1 + flags."""
+    """Describes the layout of a batch's results, which are floats. For each image, these are the
+    scores of all classes, the indices of the k best classes, their k probabilities, and the number
+    1 + flags."""
 
     n: int
     classes: int
 
     @property
     def k(self) -> int:
-        """Return how many classes are ranked."""
+        """Return how many of the best classes the kernel reports."""
         return min(_MOST_K, self.classes)
 
     @property
@@ -47,10 +48,10 @@ class ResultLayout:
 
 
 def top_k_launch(x: StridedTensor, kind: ScoreKind, *, has_flags: bool = False) -> Launch:
-    """Return a launch that ranks each image's scores, which are a contiguous row of x. Its operands
-    are x, flags (optional, one int32 per image), and y with the layout of ResultLayout. Raises
-    ValueError if a row is not contiguous, if there are too many classes, or if an index exceeds 32
-    bits."""
+    """Return a launch that finds the k classes with the largest scores of each image. A contiguous
+    row of x has the scores of an image. Its operands are x, flags (optional, one int32 per image),
+    and y with the layout of ResultLayout. Raises ValueError if a row is not contiguous, if there
+    are too many classes, or if an index exceeds 32 bits."""
     n, classes = x.shape
     results = ResultLayout(n, classes)
     if classes > _EXACT:

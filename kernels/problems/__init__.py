@@ -1,1 +1,2 @@
-"""Defines problems. A problem is a frozen dataclass that says what to compute, with all shapes."""
+"""Defines the problems that kernels solve, such as a convolution or a pooling. A problem is a
+frozen dataclass with all shapes."""

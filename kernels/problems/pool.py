@@ -8,7 +8,7 @@ from kernels.problems.window import Window
 
 @unique
 class PoolKind(Enum):
-    """Names the operation on a window."""
+    """Names the function that reduces a window to one number."""
 
     MAX = "max"  # padding never wins: it counts as -inf
     AVERAGE = "average"  # divided by the positions inside the image

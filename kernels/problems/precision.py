@@ -34,18 +34,17 @@ class Storage:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Return the smallest and the largest number that a byte can hold, in units of the
-        scale."""
+        """Return the smallest and the largest q - zero_point that a byte q can hold."""
         return -self.zero_point, 255 - self.zero_point
 
     def byte(self, number: float) -> int:
-        """Return the byte to which ONNX's QuantizeLinear rounds a number."""
+        """Return the byte to which ONNX's QuantizeLinear converts a number."""
         steps = int(np.rint(np.float32(number) / np.float32(self.scale)))
         return min(max(steps + self.zero_point, 0), 255)
 
     def pitch(self, channels: int) -> int:
-        """Return the distance between two pixels in a buffer, in numbers: the channels padded to
-        whole vectors."""
+        """Return the distance between neighbouring pixels in a buffer, in numbers. It is
+        `channels`, padded to whole vectors."""
         to = _FEW if channels <= _FEW and self.itemsize > 1 else 16 // self.itemsize
         return -(-channels // to) * to
 

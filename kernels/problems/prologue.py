@@ -10,8 +10,8 @@ class Prologue:
     """Computes x' = activation((x - mean) / sqrt(variance + epsilon) · scale + shift).
 
     scale and shift are operands with one number per channel. With `epsilon`, mean and variance are
-    computed over a pixel's channels, as in LayerNormalization. Without `epsilon`, x is only scaled
-    and shifted, as in BatchNormalization at inference.
+    computed over a pixel's channels, as in LayerNormalization. If `epsilon` is None, x is only
+    scaled and shifted, as in BatchNormalization at inference.
     """
 
     epsilon: float | None = None

@@ -58,5 +58,5 @@ class Window:
 
 
 def by_axis(sizes: tuple[int, ...]) -> str:
-    """Return the sizes along all axes as text, such as "3x3"."""
+    """Return one number per axis as text, such as "3x3"."""
     return "x".join(map(str, sizes))

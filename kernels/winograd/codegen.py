@@ -74,7 +74,8 @@ struct Winograd<{m}, {r}, Points::{points}> {{
 
 
 def _body(transform: Program, source: str, target: str) -> str:
-    """Return the statements of a function, one per step, on the arrays `source` and `target`."""
+    """Return the body of a C++ function that computes `target` from `source`, with one statement
+    per step."""
     arrays = {Kind.INPUT: source, Kind.OUTPUT: target}
 
     def name(value: Value) -> str:

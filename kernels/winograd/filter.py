@@ -34,7 +34,8 @@ def filter_transform(weight: Filter, m: int, points: Points) -> NDArray[np.float
 
 
 def filter_rows(weight: Filter, m: int, points: Points, stored: Storage) -> Filter:
-    """Return U of `filter_transform` as (alpha² K) × C. There is one row per position and filter.
+    """Return U of `filter_transform` as a matrix (alpha² K) × C, with one row for each filter at
+    each position of the tile.
 
     K is padded with zeros to whole vectors, and C to a multiple of 16 bytes.
     """

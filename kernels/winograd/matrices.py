@@ -31,7 +31,8 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 
 @unique
 class Points(Enum):
-    """Lists sets of finite points. F(m, r) uses the first m + r - 2 points of a set.
+    """Lists sets of interpolation points, without infinity. F(m, r) uses the first m + r - 2 points
+    of a set.
 
     F(2, 3) uses the first three points. For F(4, 3), Lavin and Gray use integers. With ½ instead of
     2, the entries of the matrices differ less in size. This reduces the error by a third, but each

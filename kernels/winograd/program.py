@@ -24,7 +24,7 @@ from kernels.winograd.matrices import Matrix
 
 @unique
 class Kind(IntEnum):
-    """Names the role of a value in the program."""
+    """Names the role of a value: an input, an output, or a value that other values share."""
 
     INPUT = 0
     SHARED = 1
@@ -50,8 +50,8 @@ Pair = tuple[Value, Value, Fraction]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Lists the steps of a matrix-vector product in a valid order. The matrix has `rows` rows and
-    `columns` columns."""
+    """Lists the steps that multiply a matrix by a vector, in an order in which they can run. The
+    matrix has `rows` rows and `columns` columns."""
 
     rows: int
     columns: int
@@ -78,8 +78,11 @@ def instructions(terms: Terms) -> int:
 
 @cache
 def program(matrix: Matrix) -> Program:
-    """Return the program of a matrix. Of all ways to compute pairs of rows as a sum and a
-    difference, it uses the way with the fewest instructions."""
+    """Return the steps that multiply a matrix by a vector.
+
+    Two rows can be computed as the sum and the difference of two shared values. All sets of such
+    pairs are tried, and the set with the fewest instructions is used.
+    """
     steps = {
         Value(Kind.OUTPUT, i): {Value(Kind.INPUT, j): c for j, c in enumerate(row) if c}
         for i, row in enumerate(matrix)
@@ -90,8 +93,8 @@ def program(matrix: Matrix) -> Program:
 
 
 def _pairings(steps: Steps) -> Iterator[list[tuple[Value, Value]]]:
-    """Yield each set of disjoint pairs (a, b) in which (a + b) / 2 and (a - b) / 2 have fewer terms
-    than a and b."""
+    """Yield every set of pairs (a, b) for which (a + b) / 2 and (a - b) / 2 have fewer terms than a
+    and b. The pairs of a set are disjoint."""
     pairs = [
         (a, b)
         for a, b in combinations(steps, 2)
@@ -112,14 +115,15 @@ def _pairings(steps: Steps) -> Iterator[list[tuple[Value, Value]]]:
 
 
 def _half(a: Terms, b: Terms, sign: int) -> Terms:
-    """Return (a + sign · b) / 2. a and b must combine the same values."""
+    """Return the linear combination (a + sign · b) / 2. a and b must be combinations of the same
+    values."""
     halves = {value: (a[value] + sign * b[value]) / 2 for value in a}
     return {value: half for value, half in halves.items() if half}
 
 
 def _with_butterflies(steps: Steps, pairs: list[tuple[Value, Value]]) -> Steps:
-    """Return the steps, in which each pair (a, b) is computed as a = even + odd and b = even -
-    odd."""
+    """Return new steps. They compute each pair (a, b) from two shared values, as a = even + odd and
+    b = even - odd."""
     result = dict(steps)
     for a, b in pairs:
         result[a], result[b] = {}, {}
@@ -133,8 +137,8 @@ def _with_butterflies(steps: Steps, pairs: list[tuple[Value, Value]]) -> Steps:
 
 
 def _unit(terms: Terms) -> Fraction:
-    """Return a number by which to divide the coefficients, so that one of them becomes 1. This
-    saves a multiplication."""
+    """Return the number by which to divide all coefficients so that one of them becomes 1. A
+    coefficient of 1 saves a multiplication."""
     sizes = sorted(map(abs, terms.values()))
     exact = (unit for unit in sizes if all(_is_binary(size / unit) for size in sizes))
     return next(exact, Fraction(1))

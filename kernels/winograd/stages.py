@@ -108,8 +108,8 @@ def _require_problem(
 
 
 def winograd_growth(matrices: WinogradMatrices) -> float:
-    """Return κ for one axis: the size of F(m, r)'s products, each weighted by Aᵀ, divided by the
-    size of y.
+    """Return κ, which estimates how much F(m, r) amplifies rounding errors along one axis. κ is the
+    size of the products, each weighted by Aᵀ, divided by the size of y.
 
         κ² = mean_j Σ_i (Aᵀ[j][i] ‖G[i]‖ ‖Bᵀ[i]‖)² / r
 
