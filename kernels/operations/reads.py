@@ -1,5 +1,5 @@
-"""Describes how many bytes a thread block of an operation reads. The cost model estimates the
-operation's time from this number."""
+"""Describes how many bytes a thread block of an operation reads, and how often it waits for them.
+The cost model estimates the operation's time from these numbers."""
 
 from dataclasses import dataclass
 

@@ -1,1 +1,2 @@
-"""Chooses the kernel for each convolution, by estimates or by measurements on the device."""
+"""Chooses an algorithm and a configuration for each convolution, by an estimate of the time or by
+measurements on the device."""

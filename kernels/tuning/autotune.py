@@ -1,4 +1,5 @@
-"""Finds the fastest algorithm and configuration on a device. It checks and times all candidates.
+"""Finds the fastest algorithm and configuration of each convolution. For this, it checks and times
+candidates on a device.
 
     candidates ─ examine ─> right ─ screen: a few runs ─> finalists ─ time: warm, cold ─┬─> store
                     └ wrong, refused, does not compile: reported, stored, never chosen  │
@@ -87,12 +88,13 @@ def autotune(
     timer: Timer = time_launches,
     threads: int = 0,
 ) -> dict[ConvProblem, Outcomes]:
-    """Measure the outcomes that the store lacks. Return all outcomes of each problem.
+    """Check and time the candidates that have no outcome in `store`, and store their outcomes.
+    Return the outcomes of all candidates of each problem.
 
     All kernels are compiled before the first measurement, on `threads` threads; 0 stands for one
     per core. Completed measurements stay in the store, even after Ctrl-C. Raises TuningStoreError
-    or DeviceError. If a candidate breaks the device (FaultError), the next run leaves this
-    candidate out.
+    or DeviceError. A candidate may break the device (FaultError). The next call does not run this
+    candidate again.
     """
     key_of = keys(conditions_of(device))
     stored = {} if search.anew else store.read()
@@ -161,8 +163,8 @@ def _untimed(candidates: Candidates, known: Outcomes, search: Search) -> list[st
 
 
 def _untriggered(candidates: Candidates, known: Outcomes) -> list[str]:
-    """Return a list with the winner's name if the winner's best trigger is still unknown. Otherwise
-    return an empty list."""
+    """Return the name of the fastest candidate, in a list, if its best trigger is still unknown.
+    Otherwise return an empty list."""
     winners = [name for name, _ in ranking(known)[:1] if name in candidates]
     return [name for name in winners if known[name].trigger is None]
 
@@ -175,8 +177,8 @@ next."""
 def _measure(
     search: Search, bench: Bench, problem: ConvProblem, candidates: Candidates, known: Outcomes
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yield each candidate's outcome from a few runs. Afterwards, yield each finalist's outcome
-    from many runs."""
+    """Check all candidates and time each in a few runs. Then time the fastest candidates in many
+    runs. Yield every outcome with its candidate's name."""
     for name in _unscreened(candidates, known):
         yield from _attempt(bench, problem, name, candidates[name], _screen)
     running = dict(candidates)
@@ -191,7 +193,7 @@ def _measure(
 def _measure_triggers(
     bench: Bench, problem: ConvProblem, candidates: Candidates, known: Outcomes
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yield the winner's outcome, to which the best trigger is added."""
+    """Find the best trigger of the fastest candidate, and yield its outcome with this trigger."""
     for name in _untriggered(candidates, known):
         best = partial(_trigger, known[name], problem, candidates[name])
         yield from _attempt(bench, problem, name, candidates[name], best)
@@ -204,8 +206,8 @@ def _attempt(
     choice: ConvChoice,
     measure: Callable[[Bench, Candidate], Outcome],
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yield the outcome of one measurement. If the device has too little free memory, yield
-    nothing."""
+    """Call `measure` with the candidate, and yield the outcome. If the device has too little free
+    memory, yield nothing."""
     try:
         outcome = measure(bench, bench.candidate(problem, choice))
     except OutOfMemoryError as error:
@@ -236,7 +238,7 @@ def _time(known: Outcome, bench: Bench, candidate: Candidate) -> Outcome:
 def _trigger(
     known: Outcome, problem: ConvProblem, choice: ConvChoice, bench: Bench, _: Candidate
 ) -> Outcome:
-    """Return `known` with the best trigger. For this, time consecutive launches that overlap, with
+    """Return the outcome `known` with the best trigger. For this, time overlapping launches with
     each trigger."""
 
     def us(trigger: Trigger) -> float:

@@ -1,4 +1,5 @@
-"""Checks a convolution's candidates on a device and times them, one by one."""
+"""Checks the results of a convolution's candidates (algorithms and configurations) on a device, and
+times the candidates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,8 +46,8 @@ class Timer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A choice for a problem, with all data that a run needs, such as each operand's size in
-    bytes."""
+    """Holds the choice of an algorithm and a configuration for a problem, and all data that a run
+    needs, such as the launches and each operand's size in bytes."""
 
     problem: ConvProblem
     exam: Exam
@@ -58,7 +59,8 @@ class Candidate:
 
 
 class Bench:
-    """Checks and times candidates. Its device memory grows as needed, until `close` frees it."""
+    """Checks and times candidates on a device. It allocates device memory as needed, and `close`
+    frees all of it."""
 
     def __init__(self, device: Device, timer: Timer) -> None:
         self.device = device
@@ -76,13 +78,14 @@ class Bench:
         self._filters: tuple[Exam, dict[str, Filter]] | None = None
 
     def close(self) -> None:
-        """Free all memory."""
+        """Free all device memory."""
         rooms = self._x, self._weight, self._written, self._counters, *self._random.values()
         for room in rooms:
             room.free()
 
     def candidate(self, problem: ConvProblem, choice: ConvChoice) -> Candidate:
-        """Return the choice as a candidate. Raises ValueError if it cannot be launched."""
+        """Return the candidate for a choice of algorithm and configuration. Raises ValueError if
+        the choice cannot be launched."""
         algorithm, config = choice.algorithm, choice.config
         launches = measured_launches(problem, choice)
         exam = exam_of(problem.with_batch(1))
@@ -184,8 +187,8 @@ class Bench:
         )
 
     def _upload(self, candidate: Candidate) -> dict[str, int]:
-        """Upload the operands for the check, and return their addresses. x is uploaded only once
-        for all candidates of a problem."""
+        """Upload the inputs of the check to the device, and return their addresses. Inputs that all
+        candidates of a problem share are uploaded only once."""
         exam, n = candidate.exam, candidate.problem.n
         of_filters = exam.of_filters
         inputs = {name: candidate.read[name] for name in (*exam.images, *of_filters)}
@@ -230,8 +233,8 @@ def _y_shape(problem: ConvProblem) -> tuple[int, ...]:
 
 
 class _Room:
-    """Holds one block of device memory. If more memory is needed, the block is replaced by a larger
-    block, which is then filled."""
+    """Holds one buffer in device memory. If more memory is needed, a larger buffer replaces it, and
+    `fill` writes the contents of the new buffer."""
 
     def __init__(
         self,
@@ -244,7 +247,7 @@ class _Room:
         self._buffer: Buffer | None = None
 
     def at_least(self, nbytes: int) -> int:
-        """Return the address of a block of at least `nbytes` bytes. If a larger block must be
+        """Return the address of a buffer of at least `nbytes` bytes. If a larger buffer must be
         allocated, the old contents are lost. Raises OutOfMemoryError."""
         if self._buffer is None or self._buffer.nbytes < nbytes:
             self.free()

@@ -1,4 +1,5 @@
-"""Defines numbers of a GPU that the cost model needs. They are assumptions until they are measured.
+"""Defines properties of a GPU that the cost model needs and that no data sheet states. They are
+assumptions until they are measured.
 
 kernels/tuning/micro.py ─ measurements ─ fitted ─ Constants ─ heuristic, models/schedule/time.py
 """
@@ -13,7 +14,8 @@ CLOCK_HZ = H200.clock_hz
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Holds the numbers that small kernels (micro.py) can measure. The defaults are assumptions."""
+    """Holds the properties of a GPU that micro.py can measure with small kernels. The defaults are
+    assumptions."""
 
     launch_cycles: float = 1600
     """Cycles from a launch's end to the next launch's start in a captured graph, 0.8 µs."""

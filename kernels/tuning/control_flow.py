@@ -12,8 +12,8 @@ equal, by the next."""
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop, which consists of the instructions `first` to `last`. `last` branches back to
-    `first`."""
+    """A loop in machine code: the instructions with the indices `first` to `last`. The last
+    instruction branches back to the first."""
 
     first: int
     last: int

@@ -37,7 +37,8 @@ _ZERO = 128
 
 @dataclass(frozen=True, eq=False)
 class Exam:
-    """Holds a layer's operands, and computes the expected result when it is first needed.
+    """Holds the operands with which a convolution is checked, and computes the expected result when
+    it is first needed.
 
     Pixels have channels last, as on a device. Kernels must not use the padding of pixels to whole
     vectors. To detect its use, the padding is NaN. In bytes, it is a number larger than all numbers
@@ -57,7 +58,8 @@ class Exam:
 
     @property
     def of_filters(self) -> Mapping[str, NDArray[Any]]:
-        """Return the operands that have one number per filter."""
+        """Return the operands that have one number per filter: the bias or, for bytes, offset and
+        scale."""
         if self.stored != BYTE:
             return {"bias": self.bias}
         offset, scale = requantization(
@@ -70,7 +72,7 @@ class Exam:
         return {"offset": offset, "scale": scale}
 
     def inputs(self, n: int) -> dict[str, NDArray[Any]]:
-        """Return the operands that a launch on n images reads, each n×H×W×C."""
+        """Return x, and the residual if it is projected, for n images. Each is n×H×W×C."""
         zero = _ZERO if self.stored == BYTE else 0
         scales = _scales(n, self.stored)
         return {
@@ -79,7 +81,8 @@ class Exam:
         }
 
     def fault(self, y: NDArray[Any]) -> str | None:
-        """Return a description of the error in y, N×P×Q×K with K padded, or None if y is right."""
+        """Compare y, N×P×Q×K with K padded, with the expected result. Return a description of the
+        wrong elements, or None if y is right."""
         for index, (scale, image) in enumerate(zip(_scales(len(y), self.stored), y, strict=True)):
             expected = self.expected * scale + self.bias
             if self.stored == BYTE:
@@ -105,7 +108,8 @@ def _scales(n: int, stored: Storage) -> NDArray[Any]:
 
 @lru_cache(maxsize=2)
 def exam_of(layer: ConvProblem) -> Exam:
-    """Return a layer's operands and its expected result, both for one image."""
+    """Return the operands with which a convolution is checked and the expected result, both for one
+    image."""
     rng = np.random.default_rng(1)
     numbers = np.array([-3, -2, -1, 1, 2, 3])  # no zeros: a missing term must change y
     shapes = {"x": (layer.c, *layer.window.input)}

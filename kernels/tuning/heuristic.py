@@ -89,8 +89,8 @@ class DeviceFacts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Holds the properties of a device, which need not be present. The defaults are the properties
-    of an H200."""
+    """Holds the properties of a device, which need not exist on this machine. The defaults are the
+    properties of an H200."""
 
     multiprocessors: int
     max_shared_bytes: int = H200.max_shared_bytes

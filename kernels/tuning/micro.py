@@ -1,5 +1,5 @@
-"""Measures numbers of a GPU that the cost model otherwise assumes, with the kernels of
-kernels/src/micro.cu.
+"""Measures properties of a GPU that the cost model otherwise assumes. For this, it times the small
+kernels of kernels/src/micro.cu.
 
     MEASUREMENTS ─ readings: a name, what was run, µs ─ fitted ─ Constants
 
@@ -49,7 +49,8 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Sets the number of copies in a graph, and the number of replays."""
+    """Sets how long a measurement takes: the number of copies of a launch in a graph, and the
+    number of replays of the graph."""
 
     copies: int = COPIES
     replays: int = REPLAYS
@@ -62,7 +63,8 @@ def read_cache_launch(blocks: int, nbytes: int) -> Launch:
 
 
 def chain_launch(blocks: int, turns: int, trigger: Trigger = Trigger.START) -> Launch:
-    """Return a launch in which every thread counts to `turns` and then writes y."""
+    """Return a launch in which every thread executes `turns` additions, one after another, and then
+    writes y."""
     kernel = replace(instantiate(SOURCE, "chain"), trigger=trigger)
     return launch(kernel, (blocks, 1, 1), (256, 1, 1), y="y", turns=turns)
 
@@ -80,8 +82,8 @@ def issue_launch(blocks: int, warps: int, turns: int) -> Launch:
 
 
 class Laboratory:
-    """Holds a device, and its memory for the operands of the small kernels. `laboratory` creates a
-    Laboratory."""
+    """Times the small kernels of micro.cu on a device. It holds the device and the addresses of
+    their operands. `laboratory` creates a Laboratory."""
 
     def __init__(self, device: Device, effort: Effort, operands: Mapping[str, int]) -> None:
         self.device, self._effort, self._operands = device, effort, operands
@@ -97,8 +99,8 @@ class Laboratory:
         return lambda stream: run(stream, 0)
 
     def us(self, *runs: Callable[[Stream], None]) -> float:
-        """Time the functions `runs`, which the copies in a graph call in turn. Return the median
-        time of one call in µs. Raises DeviceError."""
+        """Time the launches that the functions `runs` enqueue. A captured graph repeats these
+        functions in turn. Return the median time of one call in µs. Raises DeviceError."""
 
         def run(stream: Stream, index: int) -> None:
             runs[index](stream)
@@ -109,7 +111,8 @@ class Laboratory:
 
 @contextmanager
 def laboratory(device: Device, effort: Effort) -> Iterator[Laboratory]:
-    """Yield a Laboratory, and free its memory at the end. Raises DeviceError."""
+    """Allocate operands, yield a Laboratory, and free the operands at the end. Raises
+    DeviceError."""
     sizes = {"x": CACHE_BYTES, "y": 4 * 1024 * max(device.multiprocessors, 1)}
     buffers = {name: device.allocate(nbytes) for name, nbytes in sizes.items()}
     stream = device.stream()
@@ -138,7 +141,8 @@ def measure_cache(at: Laboratory) -> list[Reading]:
 
 
 def measure_chain(at: Laboratory) -> list[Reading]:
-    """Time chains of empty and of short launches, with and without overlap."""
+    """Time consecutive launches of an empty and of a short kernel. They may overlap in one half of
+    the measurements."""
     readings = []
     for turns, trigger in product(TURNS, Trigger):
         launched = chain_launch(at.multiprocessors, turns, trigger)
@@ -238,5 +242,6 @@ def fitted(readings: Iterable[Reading]) -> Constants:
 
 
 def cache_bytes_per_cycle(reading: Reading) -> float:
-    """Return how many bytes per cycle a multiprocessor with one block reads."""
+    """Return how many bytes per cycle a multiprocessor reads from the second-level cache, from a
+    reading of `measure_cache`."""
     return CACHE_BYTES / cycles(reading.us)

@@ -37,7 +37,7 @@ class UnprofiledKernelError(LookupError):
 
 @cache
 def profile_of(kernel: Instantiation, arch: str = ARCHITECTURE) -> StaticProfile:
-    """Return the committed profile of a kernel. All activations have the same profile.
+    """Return the committed profile of a kernel. A kernel has the same profile with all activations.
 
     Raises UnprofiledKernelError.
     """
@@ -79,7 +79,8 @@ def _profiles() -> Mapping[tuple[str, str], StaticProfile]:
 
 
 def read() -> tuple[str, Table]:
-    """Return the name of the compiler of the profiled kernels, and the table."""
+    """Return the committed table, and before it the name of the compiler of the profiled
+    kernels."""
     header, *lines = TABLE.read_text(encoding="utf-8").splitlines()
     made_with, _, *columns = header.split("\t")
     rows = (line.split("\t") for line in lines)
@@ -89,7 +90,7 @@ def read() -> tuple[str, Table]:
 
 
 def write(compiler: str, table: Table) -> None:
-    """Replace the committed table."""
+    """Replace the committed table by `table`, made with `compiler`."""
     columns = next(iter(table.values()))
     lines: list[Iterable[str]] = [(compiler, "sm", *columns)]
     lines += [(name, arch, *row.values()) for (arch, name), row in sorted(table.items())]

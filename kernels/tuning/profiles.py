@@ -69,8 +69,8 @@ class LaunchShape(NamedTuple):
 
 @cache
 def launches() -> dict[Instantiation, LaunchShape]:
-    """Return the kernels that have a row. With each kernel, return the properties of its launch
-    with the most shared memory."""
+    """Return the kernels that have a row in the table of profiles. With each kernel, return the
+    properties of its launch with the most shared memory."""
     largest: dict[Instantiation, LaunchShape] = {}
     for kernel, launch in (*_convolutions(), *_linear()):
         before = largest.setdefault(commonest(kernel), launch)
@@ -102,8 +102,8 @@ def _linear() -> Iterator[tuple[Instantiation, LaunchShape]]:
 
 
 def profiled(arch: str, sources: Iterable[str] = ()) -> list[Instantiation]:
-    """Return the kernels that have a row for an architecture. If `sources` is not empty, return
-    only kernels of these files."""
+    """Return the kernels that have a row for an architecture in the table of profiles. If `sources`
+    is not empty, return only kernels of these files."""
     only = set(sources)
     return [
         launch
@@ -113,8 +113,8 @@ def profiled(arch: str, sources: Iterable[str] = ()) -> list[Instantiation]:
 
 
 def table_of(arch: str, kernels: Iterable[Instantiation], cache: Path = DEFAULT_CACHE) -> Table:
-    """Return the rows of `kernels`, made with the installed compiler. Raises
-    DisassemblerNotFoundError."""
+    """Compile and disassemble `kernels` with the installed tools, and return their rows for the
+    table of profiles. Raises DisassemblerNotFoundError."""
     cubins = compile_all(kernels, [arch], cache)
     table: Table = {}
     for kernel, _ in track(cubins, f"disassembling for {arch}", transient=True):

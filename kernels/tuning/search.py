@@ -1,4 +1,5 @@
-"""Chooses the candidates to measure, and the winner. The functions are pure and need no device.
+"""Chooses the candidates to measure for a convolution, and from the measurements the fastest
+candidate (the winner). No function here runs a kernel.
 
 problem ─ shortlist ─> candidates ─ autotune ─> outcomes ─ ranking ─> winner
 """
@@ -26,11 +27,11 @@ def conditions_of(device: Device) -> Conditions:
 
 
 def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch, ...]:
-    """Return the launches to measure, on separate buffers, without prologue or activation.
+    """Return the launches with which a choice for a problem is measured.
 
-    The launches have a bias. They leave out a prologue, an added residual, an activation and a
-    place in a Concat, because these take about the same time with every candidate. Raises
-    ValueError if an index exceeds 32 bits.
+    The launches add a bias. They have no prologue, no residual that is only added and no
+    activation, and they write y to a buffer of its own. All of these take about the same time with
+    every candidate. Raises ValueError if an index exceeds 32 bits.
     """
     problem = replace(problem, prologue=None)
     stored = problem.precision.stored
@@ -63,7 +64,8 @@ def by_name(candidates: Iterable[ConvChoice]) -> dict[str, ConvChoice]:
 
 
 def keys(conditions: Conditions) -> Callable[[ConvProblem], Key]:
-    """Return a function that returns a problem's key in the store.
+    """Return a function that returns a problem's key in the tuning store, for measurements under
+    these conditions.
 
     The key's digest covers the sources of all candidates, because the winner may change if a source
     changes or a candidate is added. The digest does not cover Python code.
@@ -89,8 +91,8 @@ def shortlist(
     top: int | None = None,
     known: Collection[str] = (),
 ) -> dict[str, ConvChoice]:
-    """Return the `top` candidates with the lowest estimated cost, or all candidates if `top` is
-    None.
+    """Return the candidates to measure: the `top` candidates with the lowest estimated cost, or all
+    candidates if `top` is None.
 
     Also return all candidates with known outcomes, and the best `top` / 4 candidates of each
     algorithm, because estimates of different algorithms are harder to compare.
@@ -107,9 +109,8 @@ def shortlist(
 
 
 def finalists(candidates: Mapping[str, ConvChoice], outcomes: Outcomes, count: int) -> list[str]:
-    """Return the `count` candidates that were fastest in the screening, and the fastest candidate
-    of each algorithm.
-    """
+    """Return the candidates to time in many runs. These are the `count` candidates that were
+    fastest in a few runs, and the fastest candidate of each algorithm."""
     screened = {
         name: outcome.screened_us
         for name, outcome in outcomes.items()
@@ -139,7 +140,8 @@ def ranking(outcomes: Outcomes) -> list[tuple[str, Times]]:
 
 
 def finder(measurements: Measurements, conditions: Conditions) -> Find:
-    """Return a function that returns a problem's winner, or None if the winner is unknown.
+    """Return a function that returns a problem's fastest measured candidate (the winner), or None
+    if it is unknown.
 
     The winner is unknown in two cases: the problem was not measured under these conditions and with
     the current sources, or the winner's configuration no longer exists.
@@ -164,6 +166,6 @@ def finder(measurements: Measurements, conditions: Conditions) -> Find:
 def tuned(
     find: Find, fallback: Callable[[ConvProblem], ConvChoice]
 ) -> Callable[[ConvProblem], ConvChoice]:
-    """Return a function that returns a problem's winner, or the choice of `fallback` if the winner
-    is unknown."""
+    """Return a function that chooses a problem's fastest measured candidate or, if `find` does not
+    know it, the choice of `fallback`."""
     return lambda problem: find(problem) or fallback(problem)

@@ -5,8 +5,8 @@
                                  └─ what is before and after ─┘
 
 A scheduler issues one instruction of a warp per cycle. Each instruction that does not multiply
-therefore lowers the rate below the peak. Only the usual path through a loop is counted: the path
-with the widest copies.
+therefore lowers the rate below the peak. Only the instructions on the usual path through a loop are
+counted. This is the path with the widest copies.
 """
 
 import re
@@ -118,7 +118,7 @@ def kind(instruction: Instruction) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Counts instructions that a warp executes one after another."""
+    """Counts the instructions of a part of the code, and the cycles in which a warp waits there."""
 
     instructions: int = 0
     stalls: int = 0  # cycles that the scheduler waits, in sum, before a warp's next instruction
@@ -129,10 +129,10 @@ class Stretch:
 class StaticProfile:
     """Counts a kernel's instructions by part of the code.
 
-    A thread executes four parts. `start` ends at its first copy, and `fill` ends at the loop that
-    multiplies. `loop` is one iteration of this loop. `finish` is the code behind the loop; in
-    addition, it executes `vector` for every 4 outputs. Without a loop that multiplies, `finish`
-    follows `start`.
+    A thread executes these parts in order. `start` ends at the thread's first copy, and `fill` ends
+    at the loop that multiplies. `loop` is one iteration of this loop. `finish` is the code after
+    the loop. `vector` is the code that writes 4 outputs, and is repeated for all outputs of the
+    thread. Without a loop that multiplies, `finish` follows `start`.
     """
 
     registers: int
@@ -150,8 +150,8 @@ class StaticProfile:
 
     @property
     def products(self) -> int:
-        """Return the number of mma instructions in an iteration. If there are none, return the
-        number of FFMA instructions."""
+        """Return how many mma instructions a warp executes in one iteration of the loop. If there
+        are none, return the number of FFMA instructions."""
         return self.loop.get(self._multiplies, 0)
 
     @property
@@ -169,8 +169,8 @@ class StaticProfile:
 
     @property
     def share(self) -> float | None:
-        """Return the number of multiplications divided by the number of all instructions, in the
-        warps that multiply, or None if no loop multiplies."""
+        """Return the fraction of the loop's instructions that multiply, in the warps that multiply.
+        Return None if no loop multiplies."""
         return self.products / sum(self.loop.values()) if self.loop else None
 
     @property
@@ -218,8 +218,8 @@ class StaticProfile:
 
     @property
     def wavefronts_a_product(self) -> float | None:
-        """Return `wavefronts` divided by the number of FFMA or mma instructions of a block, or None
-        if no loop multiplies."""
+        """Return the number of shared-memory cycles per FFMA or mma instruction of a block. Return
+        None if no loop multiplies."""
         multiplying = self.products * (self.warps - self.data_warps)
         return self.wavefronts / multiplying if multiplying else None
 
@@ -423,8 +423,8 @@ def _repeated(
 
 
 def _data_loop(code: Sequence[Instruction], hot: Loop) -> Loop:
-    """Return the loop of the data warps: the longest loop that copies and lies outside the hot
-    loop."""
+    """Return the loop of the data warps, which copy or transform data for the warps that multiply.
+    It is the longest loop that copies and lies outside the hot loop."""
     beside = [
         loop
         for loop in loops(code)
@@ -464,8 +464,8 @@ def weight(instruction: Instruction) -> Weight:
 
 
 def _weight_of_fill(instruction: Instruction) -> Weight:
-    """Return an instruction's weight on the path to the loop. On this path, a warp that copies
-    whole tiles has already copied the weights, and does not wait for a free stage."""
+    """Return an instruction's weight on the path to the loop that multiplies. Unlike `weight`, it
+    does not prefer copies of whole tiles, or waits at an mbarrier."""
     is_of, base = kind(instruction), instruction.base
     return (
         -_narrow(instruction),

@@ -1,4 +1,5 @@
-"""Stores measurements in a JSON file that any number of processes may read and add to.
+"""Stores measured times of convolutions in a JSON file. Any number of processes may read the file
+and add to it.
 
     {"schema": 1, "measurements": [
     {"device": "NVIDIA H200", "architecture": "90a", "driver": "CUDA 13.0",
@@ -51,7 +52,7 @@ class Conditions:
 @dataclass(frozen=True, slots=True)
 class Key:
     """Identifies a problem and the conditions of its measurement. `sources` is a digest of the
-    sources of its kernels."""
+    sources of all kernels that can compute the problem."""
 
     conditions: Conditions
     precision: str
@@ -61,8 +62,8 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Holds times in µs. For `warm`, all operands are in the second-level cache. For `cold`, no
-    operand is in this cache."""
+    """Holds a candidate's times in µs: `warm` with all operands in the second-level cache, and
+    `cold` with no operand in this cache."""
 
     warm: Timing
     cold: Timing
@@ -83,8 +84,8 @@ class Outcome:
     """Holds the result of a candidate: its time from a few runs, its times from many runs, or the
     reason for its failure.
 
-    `trigger` is set only for the winner. It is the trigger with which consecutive launches that
-    overlap take the least time.
+    `trigger` is set only for the fastest candidate. It is the trigger with which overlapping
+    launches take the least time.
     """
 
     screened_us: float | None = None
@@ -173,8 +174,8 @@ class TuningStore:
 
 
 def merged(known: Outcomes, later: Outcomes) -> Outcomes:
-    """Return both sets of outcomes. If both have an outcome of the same candidate, keep the later
-    outcome. If the later outcome has only a time from a few runs, keep the earlier outcome
+    """Return the outcomes of both sets. If both have an outcome of the same candidate, take the
+    later outcome. If the later outcome has only a time from a few runs, take the earlier outcome
     instead."""
 
     def worth_more(name: str) -> bool:

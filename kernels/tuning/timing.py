@@ -54,17 +54,17 @@ class Timing:
 
     @classmethod
     def of(cls, samples_us: Sequence[float]) -> "Timing":
-        """Return the percentiles of at least two samples."""
+        """Return the percentiles of times in µs. There must be at least two times."""
         cuts = statistics.quantiles(samples_us, n=10, method="inclusive")
         return cls(cuts[1], cuts[4], cuts[7])
 
 
 class Copies:
-    """Holds captured copies of some work, which can be timed any number of times.
+    """Captures graphs with many copies of some work, such as a launch, and times their replays.
 
     `run(stream, i)` enqueues the work on operand set i of `sets`. The addresses of the sets must
-    not change. The work first runs once on set 0, so that errors occur before the capture.
-    `capture` replaces the device's own method of capturing. Raises DeviceError.
+    not change. The work first runs once on set 0, so that errors occur before the capture. If
+    `capture` is given, it is used instead of `device.capture`. Raises DeviceError.
     """
 
     def __init__(
@@ -164,7 +164,8 @@ def launch_copies(
     copies: int = COPIES,
     dependent: bool = False,
 ) -> Copies:
-    """Return captured copies of a sequence of launches. The copies use the operand sets in turn.
+    """Capture graphs with many copies of a sequence of launches. The copies use the operand sets in
+    turn.
 
     Counters must be zero. Raises DeviceError.
     """
@@ -194,7 +195,7 @@ def graph_sizes(sets: int, copies: int) -> list[int]:
     """Return the number of copies in each graph, which is about `copies`. All graphs together use
     every operand set equally often.
 
-    Therefore the first graph can follow the last graph and continue with the next set.
+    Therefore, when the first graph follows the last graph, the sets continue in order.
     """
     if sets <= copies:
         return [-(-copies // sets) * sets]
