@@ -1,6 +1,7 @@
 """Rewrites a loaded graph to an equivalent graph with fewer, larger nodes.
 
-Each rule has a file of its own, which states its equation and the cases in which it is refused.
+Each rewrite rule has a file of its own. The file states the rule's equation and the cases in which
+the rule does not apply.
 """
 
 from dataclasses import dataclass
@@ -119,7 +120,8 @@ class RewriteStep:
 
 @dataclass(frozen=True, slots=True)
 class RuleRefusal:
-    """Records a rule's reason for leaving `node` unchanged, or for inserting `node`."""
+    """Records a rule's reason for leaving `node` unchanged, or for adding a node that copies a
+    tensor."""
 
     rule: str
     node: str
@@ -128,20 +130,21 @@ class RuleRefusal:
 
 @dataclass(frozen=True)
 class RewriteResult:
-    """Holds a rewritten graph and its history."""
+    """Holds a rewritten graph, the rewrites that were applied, and the rules that did not apply."""
 
     graph: Graph
     applied: tuple[RewriteStep, ...]
     refused: tuple[RuleRefusal, ...]
 
     def made_by(self, node: str) -> tuple[RewriteStep, ...]:
-        """Return the rewrites that made a node, oldest first, or () for a node of the loaded
+        """Return the rewrites that produced a node, oldest first, or () for a node of the loaded
         graph."""
         return tuple(self.applied[index] for index in sorted(self._made.get(node, ())))
 
     @cached_property
     def _made(self) -> dict[str, set[int]]:
-        """Return, for each node's name, the indices into `applied` of the rewrites that made it."""
+        """Map each node's name to the rewrites that produced the node, as indices into
+        `applied`."""
         made: dict[str, set[int]] = {}
         for index, step in enumerate(self.applied):
             past = {name: made.pop(name, set()) for name in step.removed}
@@ -154,8 +157,8 @@ class RewriteResult:
 
 
 def rewrite(graph: Graph, rules: tuple[Rule, ...] = RULES) -> RewriteResult:
-    """Apply the rules until no rule applies. Raises GraphError if a faulty rule breaks the
-    graph."""
+    """Apply the rules to all nodes until no rule changes the graph. Raises GraphError if a faulty
+    rule breaks the graph."""
     editor = Editor(graph)
     applied: list[RewriteStep] = []
     caveats: list[RuleRefusal] = []

@@ -1,8 +1,9 @@
-"""Moves an activation after a Concat to the Concat's parts: f(concat_i(x_i)) = concat_i(f(x_i)).
+"""Moves an activation from the output of a Concat to its inputs: f(concat_i(x_i)) =
+concat_i(f(x_i)).
 
-The node that computes a part applies the activation as its epilogue. A part that is never negative
-needs no Relu. The rule is refused if a part would need a separate node for the activation, which
-would read and write the part once more.
+The node that computes an input x_i then applies the activation to its own result. Relu is left out
+for an input that is never negative. The rule does not apply if an input would need a separate node
+for the activation, because that node would read and write the input once more.
 """
 
 from dataclasses import replace
@@ -14,7 +15,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def activation_before_concat(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the activation."""
+    """Return a rewrite that moves the activation `node` before the Concat that it reads, if
+    possible."""
     if not isinstance(node, Activate):
         return None
     concat = view.producer(node.x)

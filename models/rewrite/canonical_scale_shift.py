@@ -1,10 +1,10 @@
-"""Replaces Add, Sub, Mul or Div with a constant by a ScaleShift.
+"""Replaces Add, Sub, Mul or Div with a constant by a ScaleShift, which computes scale · x + shift.
 
     x + w = 1·x + w     x - w = 1·x - w     w - x = -1·x + w     x·w = w·x + 0     x/w = (1/w)·x + 0
 
-w has one number, or one number per channel. Broadcasting w must keep x's shape. After this rule,
-one other rule can fold all of these nodes. w/x is not a ScaleShift. x/w is refused if w contains
-zero.
+The constant w has one number, or one number per channel. The result must have x's shape. The rule
+does not apply to w/x, or to x/w if w contains zero. Other rules can then fold a ScaleShift into a
+convolution.
 """
 
 import numpy as np
@@ -16,7 +16,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal
 
 
 def canonical_scale_shift(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule to a node."""
+    """If `node` is Add, Sub, Mul or Div with a constant, return a rewrite that replaces it by a
+    ScaleShift."""
     if not isinstance(node, Binary):
         return None
     weight, weight_first = view.weight(node.b), False

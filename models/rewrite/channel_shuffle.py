@@ -3,8 +3,8 @@
     reshape(C×H×W → g × C/g × H×W), swap the first two axes, reshape back: channel j·(C/g) + i
     moves to i·g + j
 
-See Zhang et al. 2018, ShuffleNet, section 3.1. If other nodes read an intermediate value, it is
-kept for them.
+See Zhang et al. 2018, ShuffleNet, section 3.1. If other nodes also read the result of the first or
+second node, that node is kept.
 """
 
 from models.graph import ChannelShuffle, Node, Reshape, Transpose
@@ -12,7 +12,8 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def channel_shuffle(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the second Reshape, which is the last of the three nodes."""
+    """If `node` is the last of the three nodes, return a rewrite that replaces it by a
+    ChannelShuffle."""
     if not isinstance(node, Reshape) or node.channels_last:
         return None
     swap = view.producer(node.x)

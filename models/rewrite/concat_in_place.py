@@ -1,18 +1,19 @@
-"""Removes a Concat of channels. The nodes that compute its parts write directly into its output.
+"""Removes a Concat of channels: the nodes that compute its inputs write directly into its output.
 
-    y = concat(x1, ..., xn):   x_i lives inside y, at channel offset_i = Σ_{j<i} C_j
+    y = concat(x1, ..., xn):   x_i is stored in y, from channel offset_i = Σ_{j<i} C_j
 
-If a part cannot be stored inside y, an additional node copies it, and the Rewrite's `caveats` give
-the reason. Such a part is an input or output of the network, lies inside another value, occurs
-twice, is a view of another value, is viewed as contiguous memory, or has an offset that the
-kernels' vectors cannot address.
+If an input x_i cannot be stored in y, an additional node copies it, and the Rewrite's `caveats`
+give the reason. There are several such reasons. The input is an input or output of the network, or
+it is already stored in another tensor. It occurs twice in the Concat. It is a view of another
+tensor, or another node reads it as contiguous memory. Its offset is not aligned for the kernels'
+vector loads.
 
-The rule `merge_siblings` turns values into slices of a larger value m. If x1 is the last slice,
-m[c:], all of m is stored in one buffer with y:
+If the rule `merge_siblings` merged convolutions, their outputs are slices of a larger tensor m. If
+x1 is the last slice, m[c:], all of m is stored in one buffer with y:
 
     y = z[c:],  z = concat(m, x2, ..., xn)
 
-The rule is refused if every part would be copied, and for axes other than channels.
+The rule does not apply if every input would be copied, or if the Concat is along another axis.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ CHANNEL_ALIGNMENT = 8
 
 
 def concat_in_place(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule to a node."""
+    """If `node` is a Concat of channels, return a rewrite that stores its inputs in its output."""
     if not isinstance(node, Concat):
         return None
     if node.axis != 0:
@@ -65,10 +66,12 @@ def concat_in_place(view: GraphView, node: Node) -> Outcome:
 
 
 def _with_siblings(view: GraphView, node: Concat) -> tuple[tuple[str, ...], int]:
-    """Return the parts of a Concat, and the number of channels that precede its output.
+    """Return the tensors to store in one buffer, and the number of channels before the Concat's
+    output.
 
-    If `merge_siblings` made the first part the last slice of a larger value, the larger value
-    replaces it. The channels before that slice then precede the Concat's output.
+    These tensors are usually the Concat's inputs, with 0 channels before its output. If the first
+    input is the last slice of the output of merged convolutions, that whole output takes its place.
+    The channels before that slice then precede the Concat's output in the buffer.
     """
     first, *others = node.parts
     last = view.producer(first)
@@ -85,7 +88,7 @@ def _with_siblings(view: GraphView, node: Concat) -> tuple[tuple[str, ...], int]
 
 
 def _obstacle(view: GraphView, parts: Sequence[str], index: int, offset: int) -> str | None:
-    """Return the reason why part `index` cannot be written directly into the output, or None."""
+    """Return the reason why input `index` of the Concat cannot be stored in its output, or None."""
     part = parts[index]
     if part in view.inputs:
         return "it is an input of the network"
@@ -105,9 +108,9 @@ def _obstacle(view: GraphView, parts: Sequence[str], index: int, offset: int) ->
 
 
 def _view_of_one_run(view: GraphView, part: str) -> str | None:
-    """Return the reason why `part` must be contiguous in memory, or None.
+    """Return the reason why the Concat input `part` must be contiguous in memory, or None.
 
-    A part inside a larger value has gaps between its pixels.
+    A tensor that is stored as some channels of a larger tensor has gaps between its pixels.
     """
     if prod(view.shape(part)[1:]) == 1:
         return None

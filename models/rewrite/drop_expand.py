@@ -1,8 +1,8 @@
-"""Removes an Expand before an operation that broadcasts its input itself.
+"""Removes an Expand before an operation that broadcasts its operands anyway.
 
-    expand(x) op y = x op y   where y has the output's shape, or x and y broadcast to it
+    expand(x) op y = x op y   if y has the output's shape, or if x and y broadcast to it
 
-The rule is never refused. If other nodes read the expanded value, the Expand is kept for them.
+If other nodes read the expanded tensor, the Expand is kept for them.
 """
 
 import numpy as np
@@ -12,7 +12,8 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def drop_expand(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the operation."""
+    """If an Expand computes an operand of `node`, return a rewrite in which `node` reads the
+    Expand's input instead, if possible."""
     if not isinstance(node, Binary):
         return None
     for expanded, other in ((node.a, node.b), (node.b, node.a)):

@@ -1,12 +1,12 @@
-"""Removes nodes that change nothing (y = x).
+"""Removes nodes whose output equals their input (y = x).
 
 These are Identity (including Dropout), Reshape to the same shape, Transpose to the same order, Pad
-by nothing, Slice of everything, Pool over a 1×1 window, Concat of one part, ChannelShuffle of one
-group or of groups of one, and Relu of a value that is never negative.
+by nothing, Slice of everything, Pool over a 1×1 window, Concat of one input, ChannelShuffle of one
+group or of groups of one, and Relu of a tensor that is never negative.
 
-The readers of y read x instead. If y is an output of the network, its name must remain. In that
-case, the node that computes x writes y instead. The rule is refused if this is impossible, because
-x is also an output, lies inside another value, or is not computed by a node.
+The nodes that read y read x instead. If y is an output of the network, its name must remain. In
+that case, the node that computes x writes y instead. The rule does not apply if this is impossible,
+because x is also an output, is stored in another tensor, or is not computed by a single node.
 """
 
 from kernels.problems.activation import ActivationKind
@@ -27,7 +27,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def drop_identity(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule to a node."""
+    """If the output of `node` equals its input, return a rewrite that removes `node`, if
+    possible."""
     x = _same(view, node)
     y = node.output
     if x is None or view.weight(x) is not None or view.value(y).inside is not None:
@@ -41,7 +42,7 @@ def drop_identity(view: GraphView, node: Node) -> Outcome:
 
 
 def _same(view: GraphView, node: Node) -> str | None:
-    """Return the value that `node` copies unchanged, or None for other nodes."""
+    """Return the input of `node` if its output is always equal to it, or otherwise None."""
     match node:
         case Identity(x=x):
             return x
@@ -66,7 +67,8 @@ def _same(view: GraphView, node: Node) -> str | None:
 
 
 def _cannot_be_called(view: GraphView, x: str) -> str | None:
-    """Return the reason why x cannot have the name of a network output, or None if it can."""
+    """Return the reason why x cannot be renamed to the name of a network output, or None if it
+    can."""
     if x in view.inputs:
         return "is an input"
     if x in view.outputs:

@@ -16,10 +16,8 @@ class Change:
 
 
 class Editor(GraphView):
-    """Holds a graph that is being edited.
-
-    Nodes without readers are removed at once, so that rules never see them.
-    """
+    """Holds a graph while rewrites change it. Nodes whose results no node reads are removed at
+    once, so that rules never see them."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
@@ -27,7 +25,8 @@ class Editor(GraphView):
         self._drop_unread(self._nodes)
 
     def apply(self, node: Node, rewrite: Rewrite) -> Change:
-        """Replace `node` by `rewrite`."""
+        """Replace `node` by the nodes of `rewrite`, and return the removed and the inserted
+        nodes."""
         for value in rewrite.values:
             self._set_value(value)
         self._weights.update(rewrite.weights)
@@ -56,7 +55,7 @@ class Editor(GraphView):
         return Change(tuple(removed), rewrite.nodes)
 
     def graph(self) -> Graph:
-        """Return the current graph. Unused values and weights are left out."""
+        """Return the current graph, without values and weights that no node uses."""
         nodes = tuple(self.nodes())
         used = {*self.inputs, *self.outputs}
         for node in nodes:
@@ -108,10 +107,10 @@ class Editor(GraphView):
             outputs[outputs.index(name)] = new_name
 
     def _drop_unread(self, names: Iterable[str]) -> list[Node]:
-        """Remove nodes whose outputs have no readers, and return the removed nodes.
+        """Remove nodes whose outputs no node reads, and return the removed nodes.
 
-        The first candidates are the nodes that write `names`. The inputs of removed nodes are
-        checked next.
+        The search begins with the nodes that write `names`, and continues with the inputs of
+        removed nodes.
         """
         dropped = []
         pending = list(names)

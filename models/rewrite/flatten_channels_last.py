@@ -1,11 +1,11 @@
-"""Flattens x in the order H, W, C, as it lies in memory, instead of C, H, W. No element is moved.
+"""Flattens a tensor x before a Gemm in the order H, W, C instead of C, H, W.
 
     Σ_j W[k,j] · flat_CHW(x)[j] = Σ_i W'[k,i] · flat_HWC(x)[i],   W'[k, (h,w,c)] = W[k, (c,h,w)]
 
-The Gemm that reads the vector gets its columns in the same order. Activations may lie before the
-Gemm. If C = 1 or H·W = 1, both orders are equal, and any node may read the vector. The rule is
-refused if a node other than such a Gemm reads the vector, because the order of its elements
-changes. It is also refused if x lies inside another value, with gaps between the pixels of x.
+H, W, C is the order of x in memory, so the Reshape copies nothing. The columns of the Gemm's weight
+are permuted to the same order. Activations may lie between the Reshape and the Gemm. If C = 1 or
+H·W = 1, both orders are equal, and any node may read the vector. Otherwise, the rule does not apply
+if a node other than such a Gemm reads the vector, or if x has gaps in memory.
 """
 
 from dataclasses import replace
@@ -20,7 +20,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def flatten_channels_last(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the Reshape."""
+    """If `node` flattens an image, return a rewrite that flattens it in the order H, W, C, if
+    possible."""
     if not isinstance(node, Reshape) or node.channels_last:
         return None
     shape, vector = view.shape(node.x), view.shape(node.output)
@@ -41,12 +42,12 @@ def flatten_channels_last(view: GraphView, node: Node) -> Outcome:
 
 
 def _is_of_floats(view: GraphView, gemm: Gemm) -> bool:
-    """Return whether a Gemm reads one row per image and has float weights."""
+    """Return whether a Gemm reads one float vector per image."""
     return len(view.shape(gemm.x)) == 1 and not is_quantized(view.value(gemm.x).stored)
 
 
 def _permuted(view: GraphView, gemm: Gemm, shape: Shape) -> Weight:
-    """Return the filter (K×(C·H·W)) with its columns in the order H, W, C."""
+    """Return the Gemm's weight (K×(C·H·W)) with its columns in the order H, W, C."""
     filters, columns = view.shape(gemm.weight)
     by_axis = weight_of(view, gemm.weight).reshape(filters, *shape)
     return np.moveaxis(by_axis, 1, -1).reshape(filters, columns)
@@ -55,7 +56,8 @@ def _permuted(view: GraphView, gemm: Gemm, shape: Shape) -> Weight:
 def _readers_in_order(view: GraphView, vector: str) -> list[Gemm] | Refusal:
     """Return the Gemms that read a vector, directly or through activations.
 
-    If the order of its elements must not change, return a Refusal with the reason.
+    If anything else depends on the order of the vector's elements, return a Refusal with the
+    reason.
     """
     gemms: list[Gemm] = []
     pending = [vector]

@@ -1,9 +1,9 @@
-"""If a constant is added to the result of a linear layer, adds it to the layer's bias instead.
+"""Folds the addition of a constant after a linear layer (Gemm) into the layer's bias.
 
     x · wᵀ + b = gemm(x, w, b)      b has one number per output, along the last axis
 
-The rule is refused if other nodes read the layer's result. It does not apply to a constant that
-differs between rows.
+The rule does not apply if other nodes read the layer's result, or if the constant differs between
+rows.
 """
 
 import numpy as np
@@ -14,7 +14,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fold_bias(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the Add."""
+    """If `node` adds a constant to a Gemm's result, return a rewrite that adds it to the Gemm's
+    bias."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.ADD:
         return None
     for x, other in ((node.a, node.b), (node.b, node.a)):

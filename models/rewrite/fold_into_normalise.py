@@ -1,11 +1,12 @@
-"""Folds a scale and shift into the normalisation before it.
+"""Folds a scale and shift into the preceding normalisation, which has a scale g and a shift b
+itself.
 
     (n·g + b)·s + t = n·(g·s) + (b·s + t),   s and t per channel, or constants that broadcast
 
 The rule applies at a ScaleShift, and at an Add, Sub, Mul or Div with a constant. Weights are
-computed in float64 and stored in float32. The rule is refused if the normalisation has an
-activation, because the scaling follows the activation. It is also refused if other nodes read the
-normalised value.
+computed in float64 and stored in float32. The rule does not apply if the normalisation has an
+activation, because the scale s comes after the activation. It also does not apply if other nodes
+read the normalised tensor.
 """
 
 from dataclasses import replace
@@ -19,7 +20,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fold_into_normalise(view: GraphView, node: Node) -> Outcome:
-    """If `node` scales or shifts a normalised value, fold it into the normalisation."""
+    """If `node` scales or shifts a normalised tensor, return a rewrite that folds it into the
+    normalisation."""
     if not isinstance(node, ScaleShift | Binary):
         return None
     found = _found(view, node)
@@ -46,7 +48,8 @@ def fold_into_normalise(view: GraphView, node: Node) -> Outcome:
 
 
 def _found(view: GraphView, node: ScaleShift | Binary) -> tuple[str, Float64, Float64] | None:
-    """Return (x, s, t) if the node computes x·s + t before its activation, or None."""
+    """If the node computes x·s + t, possibly before an activation, return (x, s, t), or otherwise
+    None."""
     if isinstance(node, ScaleShift):
         axes = len(view.shape(node.x))
         s, t = (along_first(weight64(view, name), axes) for name in (node.scale, node.shift))

@@ -1,14 +1,14 @@
-"""Folds a Pad with zeros along spatial axes into the padding of the Conv or Pool that reads it.
+"""Folds a Pad along spatial axes into the padding of the Conv or Pool that reads it.
 
-    conv(pad(x)) = conv(x) with larger padding, and likewise for an average that counts padding
+    conv(pad(x)) = conv(x) with larger padding; the same is true for some pools
 
-An average pool after the Pad includes the Pad's zeros, so the folded pool counts its padding. A
-maximum pool ignores its padding. It can therefore take any Pad with -inf, and a Pad with zeros if x
-is never negative. If other nodes read the padded value, the Pad is kept for them.
+A Conv and an average pool take a Pad with zeros. The average pool then counts its padding as zeros.
+A maximum pool ignores its padding, so it takes a Pad with -inf. It takes a Pad with zeros only if x
+is never negative. If other nodes read the padded tensor, the Pad is kept for them.
 
-The rule is refused for other padding values, and if channels are padded. It is also refused for an
-average pool that has padding and does not count it, and for a maximum pool with windows that may
-lie entirely in the padding.
+The rule does not apply if channels are padded. It also does not apply to an average pool with
+padding that it does not count, or to a maximum pool with zeros if a window may lie entirely in the
+padding.
 """
 
 from dataclasses import replace
@@ -25,7 +25,8 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 def fold_pad(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the Conv or Pool."""
+    """If a Pad computes the input of the Conv or Pool `node`, return a rewrite that folds the Pad
+    into the padding of `node`, if possible."""
     if not isinstance(node, Conv | Pool):
         return None
     pad = view.producer(node.x)

@@ -2,9 +2,10 @@
 
     f(s·(W∗x + b) + t) = f(W'∗x + b'),   W' = s·W,  b' = s·b + t,   s and t one number per output
 
-Weights are computed in float64 and stored in float32. The rule is refused if the Conv or Gemm has
-an activation or a residual, because the scaling follows them. It is also refused if other nodes
-read the unscaled value, or if the scaled channels are not the outputs of the Gemm.
+Weights are computed in float64 and stored in float32. The rule does not apply if the Conv or Gemm
+has an activation or a residual, because the scale is applied after them. It also does not apply if
+other nodes read the unscaled tensor, or if the Gemm's outputs are along another axis than the
+scaled channels.
 """
 
 from dataclasses import replace
@@ -15,7 +16,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fold_scale_shift(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the ScaleShift."""
+    """Return a rewrite that folds the ScaleShift `node` into the Conv or Gemm before it, if
+    possible."""
     if not isinstance(node, ScaleShift):
         return None
     before = view.producer(node.x)

@@ -1,11 +1,11 @@
-"""Folds a ScaleShift into the next Conv or Gemm, if no previous node can take the ScaleShift.
+"""Folds a ScaleShift into the Conv or Gemm that reads its result.
 
     W∗(s·x + t) + b = W'∗x + b',   W'[k,c] = W[k,c]·s[c],   b'[k] = b[k] + Σ_c Σ_taps W[k,c]·t[c]
 
-Weights are computed in float64 and stored in float32. The rule is refused if the ScaleShift has an
-activation, or if other nodes read its value. It is also refused if the inputs of the Gemm are not
-the scaled channels. If the Conv has padding, t must be zero, because the ScaleShift does not shift
-the padding.
+Weights are computed in float64 and stored in float32. The rule does not apply if the ScaleShift has
+an activation, if other nodes read its result, or if the Gemm's inputs are along another axis than
+the scaled channels. If the Conv has padding, t must be zero, because the padding contains zeros
+that the ScaleShift would not shift.
 """
 
 from typing import Any
@@ -18,7 +18,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fold_scale_shift_ahead(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the Conv or Gemm."""
+    """If a ScaleShift computes the input of the Conv or Gemm `node`, return a rewrite that folds
+    the ScaleShift into `node`, if possible."""
     if not isinstance(node, Conv | Gemm):
         return None
     before = view.producer(node.x)
@@ -51,8 +52,8 @@ def _pads(conv: Conv) -> bool:
 
 
 def _per_filter(vector: Float64, node: Conv | Gemm, shape: tuple[int, ...]) -> Any:
-    """Return factors for the filters, in the shape K×(C/groups)×1×1, from one number per input
-    channel."""
+    """Convert one number per input channel to factors for the filter, in the shape
+    K×(C/groups)×1×1."""
     groups = node.problem.groups if isinstance(node, Conv) else 1
     per_group = np.repeat(vector.reshape(groups, -1), shape[0] // groups, axis=0)
     return per_group.reshape(*per_group.shape, *(1,) * (len(shape) - 2))

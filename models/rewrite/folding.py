@@ -14,7 +14,7 @@ Float64: TypeAlias = NDArray[np.float64]
 
 
 def weight_of(view: GraphView, name: str) -> Weight:
-    """Return the weight of an operand. Raises GraphError if the operand is a value."""
+    """Return the weight of this name. Raises GraphError if the name belongs to a computed value."""
     weight = view.weight(name)
     if weight is None:
         raise GraphError(f"{name} must be a weight, but is a value")
@@ -22,7 +22,7 @@ def weight_of(view: GraphView, name: str) -> Weight:
 
 
 def weight64(view: GraphView, name: str) -> Float64:
-    """Return the weight of an operand, in float64."""
+    """Return the weight of this name, in float64."""
     return weight_of(view, name).astype(np.float64)
 
 
@@ -34,15 +34,16 @@ def bias64(view: GraphView, node: Conv | Gemm) -> Float64:
 
 
 def along_first(vector: Float64, axes: int) -> Float64:
-    """Return `vector` reshaped for broadcasting along the first of `axes` axes."""
+    """Reshape `vector` so that it broadcasts along the first axis of a tensor with this number of
+    axes."""
     return vector.reshape(-1, *(1,) * (axes - 1))
 
 
 def with_scale_shift(
     view: GraphView, node: Node, x: str, scale: Float64, shift: Float64, act: Activation | None
 ) -> Rewrite:
-    """Return `node` changed to compute act(x · scale + shift) with one scale and shift per
-    channel."""
+    """Return a rewrite that replaces `node` by act(x · scale + shift), with one scale and one shift
+    per channel."""
     names = view.fresh(f"{node.output}.scale"), view.fresh(f"{node.output}.shift")
     new = ScaleShift(
         name=node.name, output=node.output, x=x, scale=names[0], shift=names[1], activation=act
@@ -53,7 +54,7 @@ def with_scale_shift(
 def with_weights(
     view: GraphView, node: Conv | Gemm, weight: Float64, bias: Float64
 ) -> tuple[Conv | Gemm, dict[str, Weight]]:
-    """Return `node` with a new filter and bias, and a mapping from names to these two weights."""
+    """Return a copy of `node` that uses a new filter and bias, and these two weights by name."""
     names = view.fresh(f"{node.output}.weight"), view.fresh(f"{node.output}.bias")
     weights = _float32(dict(zip(names, (weight, bias), strict=True)))
     return replace(node, weight=names[0], bias=names[1]), weights

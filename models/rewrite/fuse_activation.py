@@ -1,8 +1,8 @@
-"""Fuses an activation into the node that computes its input, as that node's epilogue.
+"""Fuses an activation into the node that computes its input.
 
     f(conv(x)) = conv(x) with activation f, and likewise Gemm, ScaleShift, Normalise, Add, ...
 
-The rule is refused if that node already has an activation, or if other nodes read its result.
+The rule does not apply if that node already has an activation, or if other nodes read its result.
 """
 
 from dataclasses import replace
@@ -12,7 +12,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fuse_activation(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the activation."""
+    """Return a rewrite that fuses the activation `node` into the node that computes its input, if
+    possible."""
     if not isinstance(node, Activate):
         return None
     before = view.producer(node.x)

@@ -5,8 +5,9 @@ the values.
     vᵀ · softmax(q · kᵀ)ᵀ = (softmax(q · kᵀ) · v)ᵀ        if channels come before tokens
 
 s is the product of all numbers by which queries, keys or scores are multiplied. b is the sum of all
-constants that are added to the scores. The rule is refused if other nodes read the scores, if the
-softmax is not along the keys, or if the sizes are too large for a block of the kernel.
+constants that are added to the scores. The rule does not apply if other nodes read the scores, if
+the softmax is not along the keys, or if there are more keys or channels than a thread block of the
+kernel supports.
 """
 
 from collections.abc import Iterator
@@ -35,7 +36,8 @@ _SCALES = (BinaryOp.MUL, BinaryOp.DIV)
 
 
 def fuse_attention(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the product with the values."""
+    """If `node` is the last product of an attention (with the values), return a rewrite that
+    replaces the nodes of the attention by one, if possible."""
     if not isinstance(node, Product):
         return None
     shares, values, turned = node.a, node.b, False
@@ -93,7 +95,8 @@ def fuse_attention(view: GraphView, node: Node) -> Outcome:
 
 @dataclass
 class _Scores:
-    """Holds the product of queries and keys, and the factors and constants that follow it."""
+    """Describes an attention's scores: the product of queries and keys, a factor, and constants to
+    add."""
 
     product: Product
     scale: float = 1.0
@@ -101,7 +104,11 @@ class _Scores:
 
 
 def _scores(view: GraphView, softmax: Softmax) -> _Scores | Refusal:
-    """Return the product of queries and keys whose result the softmax reads, or a Refusal."""
+    """Return the product of queries and keys from which the softmax's input is computed, with its
+    factor and constants.
+
+    If something else computes the softmax's input, return a Refusal.
+    """
     name, scale = softmax.x, 1.0
     biases: list[tuple[NDArray[np.float64], Shape]] = []
     node: Node = softmax
@@ -133,7 +140,10 @@ def _squeezed(view: GraphView, name: str) -> tuple[int, ...]:
 
 
 def _number(view: GraphView, node: Node | None) -> tuple[str, float] | None:
-    """Return the value and the number that a node multiplies, or None for other nodes."""
+    """If a node multiplies a tensor by one number, return the tensor's name and the number.
+
+    Return None for other nodes.
+    """
     if isinstance(node, Binary) and node.op in _SCALES and node.activation is None:
         for x, other in ((node.a, node.b), (node.b, node.a)):
             weight = view.weight(other)
@@ -152,7 +162,8 @@ def _number(view: GraphView, node: Node | None) -> tuple[str, float] | None:
 
 
 def _constant(view: GraphView, node: Node | None) -> tuple[str, NDArray[np.float64]] | None:
-    """Return the value and the constant that a node adds, or None for other nodes."""
+    """If a node adds a constant to a tensor, return the tensor's name and the constant. Return None
+    for other nodes."""
     if isinstance(node, Binary) and node.op is BinaryOp.ADD and node.activation is None:
         for x, other in ((node.a, node.b), (node.b, node.a)):
             weight = view.weight(other)
@@ -170,12 +181,13 @@ def _swapped(shape: Shape) -> Shape:
 
 
 def _turns(view: GraphView, node: Node | None) -> bool:
-    """Return whether a node swaps the last two axes."""
+    """Return whether a node is a Transpose that swaps the last two axes."""
     return isinstance(node, Transpose) and node.axes == _swap(len(view.shape(node.x)))
 
 
 class _Made:
-    """Collects the new nodes, values and weights. Their names begin with the name of the output."""
+    """Collects the nodes, values and weights that the rewrite adds. Their names begin with
+    `output`."""
 
     def __init__(self, view: GraphView, output: str) -> None:
         self.view, self.output = view, output
@@ -184,12 +196,12 @@ class _Made:
         self.weights: dict[str, NDArray[np.float32]] = {}
 
     def shape(self, name: str) -> Shape:
-        """Return the shape of a value of the graph or of an added value."""
+        """Return the shape of a value, which is in the graph or was added by this rewrite."""
         added = {value.name: value.shape for value in self.values}
         return added.get(name) or self.view.shape(name)
 
     def value(self, role: str, shape: Shape) -> str:
-        """Add a value, and return its name."""
+        """Add a value of this shape, and return its name."""
         taken = {value.name for value in self.values}
         stem = self.view.fresh(f"{self.output}.{role}")
         name = next(free for free in _numbered(stem) if free not in taken)
@@ -197,9 +209,10 @@ class _Made:
         return name
 
     def turned(self, name: str) -> str:
-        """Return a value with its last two axes swapped.
+        """Return the name of this value with its last two axes swapped, and add a Transpose if
+        necessary.
 
-        If a swap of these axes computes the value, its input is returned instead of a second swap.
+        If a Transpose that swaps these axes computes the value, return the Transpose's input.
         """
         for node in (*self.nodes, self.view.producer(name)):
             if (
@@ -216,8 +229,8 @@ class _Made:
         return new
 
     def unscaled(self, name: str, found: _Scores) -> str:
-        """Return the operand without a multiplication by a number. The scale gets the number
-        instead."""
+        """If this query or key tensor is a product with a number, multiply the scale of the scores
+        by the number, and return the tensor before that product."""
         writer = self.view.producer(name)
         if (number := _number(self.view, writer)) is not None:
             found.scale *= number[1]
@@ -232,8 +245,8 @@ class _Made:
         return name
 
     def bias(self, found: _Scores, shape: Shape) -> str | None:
-        """Add the sum of all constants as a weight, with size 1 along axes on which it is
-        repeated."""
+        """Add a weight with the sum of all constants, and return its name, or None if there are
+        none. An axis along which the sum does not change gets size 1."""
         if not found.biases:
             return None
         total = np.broadcast_to(sum(found.biases[1:], found.biases[0]), shape)

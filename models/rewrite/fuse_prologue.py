@@ -1,12 +1,11 @@
-"""Fuses a normalisation or a ScaleShift into a 1×1 Conv, which applies it to inputs as it loads
-them.
+"""Fuses a normalisation or a ScaleShift into the 1×1 Conv that reads its result.
 
     conv(n(x)) = conv with prologue n on x,   n a ScaleShift or a Normalise over the channels
 
-As a result, the normalised value is not stored in memory. If several Convs read the value, each of
-them computes it. The rule is refused if another kind of node reads the value. It is also refused
-for Convs with larger windows or strides and for Convs on tensor cores, because their kernels have
-no prologue.
+The Conv's kernel computes n on its inputs as it loads them, so the normalised tensor is not stored
+in memory. If several Convs read that tensor, each of them computes n. The rule does not apply if
+another kind of node reads the tensor. It also does not apply to Convs with larger windows or
+strides or to Convs on tensor cores, because their kernels cannot compute n.
 """
 
 from dataclasses import replace
@@ -22,7 +21,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fuse_prologue(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the Conv."""
+    """If a normalisation or ScaleShift computes the input of the Conv `node`, return a rewrite that
+    fuses it into `node`, if possible."""
     if not isinstance(node, Conv) or node.problem.prologue is not None:
         return None
     before = view.producer(node.x)
@@ -51,7 +51,8 @@ def fuse_prologue(view: GraphView, node: Node) -> Outcome:
 
 
 def _prologue(view: GraphView, node: Node | None) -> Prologue | None:
-    """Return the prologue that is equivalent to `node`, or None."""
+    """Return the prologue with which a Conv can compute `node` on its inputs, or None if it
+    cannot."""
     match node:
         case ScaleShift(activation=activation):
             return Prologue(None, activation)
@@ -65,7 +66,7 @@ def _prologue(view: GraphView, node: Node | None) -> Prologue | None:
 
 
 def _obstacle(view: GraphView, name: str, prologue: Prologue) -> str | None:
-    """Return the reason why the normalised value must stay in memory, or None."""
+    """Return the reason why the normalised tensor `name` must be stored in memory, or None."""
     if name in view.outputs:
         return f"{name} is an output of the network"
     if (inside := view.value(name).inside) is not None:

@@ -1,11 +1,13 @@
-"""Fuses a sum into a Conv, which adds the other operand as a residual.
+"""Fuses an addition into the Conv that computes one of its operands. The Conv adds the other
+operand as a residual.
 
     f(conv(x) + r) = conv(x) with residual r and activation f
 
-The Conv moves to the position of the sum, where r is already computed. If two Convs compute the
-operands, the later one computes the sum, so that no value stays in memory for longer. A Conv cannot
-compute the sum if it already has an activation or a residual, if other nodes read its value, or if
-the sum broadcasts. If no Conv can compute the sum, the rule is refused.
+In the order of nodes, the Conv moves to the position of the addition, after the node that computes
+r. If two Convs compute the operands, the later Conv adds the residual.
+
+The rule does not apply if the Conv already has an activation or a residual, if other nodes read its
+result, or if the addition broadcasts.
 """
 
 from dataclasses import replace
@@ -17,7 +19,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fuse_residual(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the sum."""
+    """If a Conv computes an operand of the addition `node`, return a rewrite in which the Conv adds
+    the other operand, if possible."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.ADD:
         return None
     convs = [conv for conv in map(view.producer, (node.a, node.b)) if isinstance(conv, Conv)]

@@ -1,10 +1,10 @@
-"""Moves a gather of pixels before a normalisation if a later sum needs the gathered pixels, too.
+"""Moves a gather P, which reorders pixels, before a normalisation of each pixel.
 
-    P(norm(x)) = norm(P(x))     norm normalises each pixel separately
+    P(norm(x)) = norm(P(x))
 
-A Swin block computes x + P⁻¹(f(P(norm(x)))). With this rule, P(x) exists, and the rule
-`sum_of_gathered` can add it before P⁻¹. The rule is never refused. It does not apply if other nodes
-read the normalised value.
+In a Swin block, this helps another rule. The block computes x + P⁻¹(f(P(norm(x)))), where P⁻¹
+restores the order of the pixels. After this rule, P(x) is computed, so the rule `sum_of_gathered`
+can add it before P⁻¹. This rule applies only if such a sum follows and no other node reads norm(x).
 """
 
 from dataclasses import replace
@@ -16,7 +16,8 @@ from models.rewrite.rule import GraphView, Outcome
 
 
 def gather_ahead(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the last node of the gather."""
+    """If `node` is the last node of a gather of normalised pixels, return a rewrite that gathers
+    the pixels before the normalisation, if this helps."""
     if not isinstance(node, Resample | Reshape):
         return None
     source = source_of_pixels(view, node.output)
@@ -41,7 +42,8 @@ def gather_ahead(view: GraphView, node: Node) -> Outcome:
 
 
 def is_of_pixels(view: GraphView, norm: Normalise) -> bool:
-    """Return whether a Normalise treats each pixel separately, and all pixels in the same way."""
+    """Return whether a Normalise normalises the channels of each pixel, with the same scale and
+    shift for all pixels."""
     shapes = [view.shape(name) for name in (norm.scale, norm.shift)]
     rank = len(view.shape(norm.x))
     alike = all(set(shape[max(0, len(shape) - rank + 1) :]) <= {1} for shape in shapes)
@@ -49,8 +51,8 @@ def is_of_pixels(view: GraphView, norm: Normalise) -> bool:
 
 
 def _adds_what_returns(view: GraphView, node: Node, x: str, moved: Moved) -> bool:
-    """Return whether a node adds pixels to x that were moved and then moved back to their
-    positions."""
+    """Return whether a node adds a tensor to x whose pixels were reordered by `moved` and then put
+    back in order."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.ADD or x not in (node.a, node.b):
         return False
     other = node.b if node.a == x else node.a

@@ -1,12 +1,12 @@
-"""Replaces several nodes that only move whole pixels by one gather.
+"""Replaces several nodes that only reorder whole pixels by one gather.
 
-    y[c, q] = x[c, p(q)]        p a table
+    y[c, q] = x[c, p(q)]        p is a table of pixel indices
 
 Swin and MobileViT roll an image, cut it into windows or patches, and join these again. Their
-Slices, Concats, Transposes and Reshapes copy the image several times. A Resample with one tap and
-the factor 1 copies it once, and if p(q) = q, no copy is needed. If other nodes read an intermediate
-value, it is kept for them. The rule is refused for bytes. It is also refused for images with too
-many pixels, because their tables and proofs would take long.
+Slices, Concats, Transposes and Reshapes copy the image several times. A Resample node that reads
+one pixel per output pixel copies the image only once. If p(q) = q, nothing is copied. If other
+nodes also read an intermediate tensor, it is kept for them. The rule does not apply to quantized
+images or to images with too many pixels, for which the tables would take long to compute.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,25 +33,27 @@ _MOST_MOVES = 16
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Describes a value that consists of the pixels of `x` at `places`."""
+    """Describes a tensor whose pixel q is the pixel `places[q]` of the tensor `x`."""
 
     x: str
     places: Places
 
     @property
     def stays(self) -> bool:
-        """Return whether every pixel stays at its position."""
+        """Return whether all pixels are in their original order."""
         return np.array_equal(self.places, np.arange(len(self.places)))
 
     def undoes(self, other: "Moved") -> bool:
-        """Return whether this move, after the other, returns every pixel to its position."""
+        """Return whether the pixels are in their original order again if `other` reorders them
+        first, and then this object."""
         if len(self.places) != len(other.places):
             return False
         return np.array_equal(other.places[self.places], np.arange(len(self.places)))
 
 
 def gather_pixels(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the last of the moves."""
+    """If `node` is the last of several nodes that reorder pixels, return a rewrite that replaces
+    them by one gather, if possible."""
     if not isinstance(node, Concat | Resample | Reshape | Transpose):
         return None
     if isinstance(node, Transpose) and (seen := _seen_last(view, node)) is not None:
@@ -78,10 +80,8 @@ def gather_pixels(view: GraphView, node: Node) -> Outcome:
 
 
 def gathered(view: GraphView, x: Value, places: Places, y: str) -> Rewrite:
-    """Return nodes that compute `y` from the pixels of x at `places`.
-
-    The spatial axes of `y` may differ from those of x.
-    """
+    """Return a rewrite with nodes that compute `y`, in which pixel q is the pixel `places[q]` of x.
+    The height and width of `y` may differ from those of x."""
     channels, *spatial = x.shape
     before = Value(view.fresh(f"{y}.before"), (channels, 1, prod(spatial)))
     after = Value(view.fresh(f"{y}.after"), (channels, 1, len(places)))
@@ -101,7 +101,11 @@ def gathered(view: GraphView, x: Value, places: Places, y: str) -> Rewrite:
 
 
 def _seen_last(view: GraphView, node: Transpose) -> Rewrite | None:
-    """Return the gather for a Transpose that also puts the channels last, or None."""
+    """If a Transpose reorders pixels and also moves the channel axis to the end, return a rewrite
+    with one gather and a Transpose that only moves the channels.
+
+    Return None for other Transposes.
+    """
     shape, rank = view.shape(node.output), len(node.axes)
     last = (*range(1, rank), 0)
     if not _is_of_pixels(shape) or node.axes[-1] != 0 or node.axes == last:
@@ -118,28 +122,26 @@ def _seen_last(view: GraphView, node: Transpose) -> Rewrite | None:
 
 
 def source_of_pixels(view: GraphView, name: str) -> str | None:
-    """Return the value from which the pixels of `name` probably come, or None.
-
-    `moved_pixels` proves whether they come from it.
-    """
+    """Return the tensor from which the pixels of `name` probably come, or None. Only a sample of
+    pixels is checked; `moved_pixels` checks all pixels."""
     steps = _steps(view, view.shape(name), name)
     return steps[-1].x if steps else None
 
 
 def moved_pixels(view: GraphView, name: str) -> Moved | None:
-    """Return the earliest value that contains all pixels of `name`, and the place of each pixel in
+    """Return the earliest tensor that contains all pixels of `name`, and the index of each pixel in
     it.
 
-    The result is None if `name` does not consist of whole pixels of another value.
+    Return None if `name` does not consist of whole pixels of another tensor.
     """
     shape = view.shape(name)
     return _moved(shape, _steps(view, shape, name))
 
 
 def _moved(shape: Shape, steps: Sequence["_Step"]) -> Moved | None:
-    """Return the combined effect of the steps (the last one first) on pixels, or None.
+    """Combine the steps, of which the last comes first, to one reordering of pixels.
 
-    The result is None if the steps do not move whole pixels.
+    Return None if the steps do not move whole pixels.
     """
     if not steps or not _is_small(shape):
         return None
@@ -154,11 +156,8 @@ def _moved(shape: Shape, steps: Sequence["_Step"]) -> Moved | None:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Describes one move of elements: the value `x` that it reads, and the function `source`.
-
-    `source` converts an element's index in the result to its index in x. Indices count elements in
-    the order of the axes.
-    """
+    """Describes a node that moves elements: its input `x`, and the function `source`, which
+    converts an element's index in the node's result to its index in x."""
 
     x: str
     source: Callable[[Places], Places]
@@ -167,10 +166,11 @@ class _Step:
 
 
 def _steps(view: GraphView, shape: Shape, x: str, *steps: _Step) -> list[_Step]:
-    """Return the moves that probably make `x` from whole pixels of another value, the last move
+    """Return the nodes that probably make `x` from whole pixels of another tensor, the last node
     first.
 
-    `steps` are moves after `x` that are not in the graph. Only a sample of the pixels is followed.
+    `steps` are moves that follow `x` and are not nodes of the graph. Only a sample of the pixels is
+    checked.
     """
     if not _is_of_pixels(shape):
         return []
@@ -190,7 +190,8 @@ def _steps(view: GraphView, shape: Shape, x: str, *steps: _Step) -> list[_Step]:
 
 
 def _step(view: GraphView, name: str) -> _Step | None:
-    """Return the move that makes a value from another, or None if the value is computed."""
+    """If the node that writes a value only moves elements of another value, describe it. Otherwise,
+    return None."""
     node, shape = view.producer(name), view.shape(name)
     match node:
         case Reshape(x=x, channels_last=False):
@@ -217,7 +218,7 @@ def _step(view: GraphView, name: str) -> _Step | None:
 
 
 def _turned(view: GraphView, x: str, shape: Shape, axes: Sequence[int]) -> _Step:
-    """Return the move of a Transpose of x by `axes` to a value of this shape."""
+    """Describe a Transpose of x by `axes`, whose result has this shape."""
     before = view.shape(x)
 
     def source(at: Places) -> Places:
@@ -230,7 +231,8 @@ def _turned(view: GraphView, x: str, shape: Shape, axes: Sequence[int]) -> _Step
 def _taken(
     view: GraphView, x: str, shape: Shape, places: Mapping[int, Places], copies: int
 ) -> _Step:
-    """Return the move that selects elements of x at `places` along some axes."""
+    """Describe a node that selects elements of x: for each axis in `places`, the indices along that
+    axis."""
     before = view.shape(x)
 
     def source(at: Places) -> Places:
@@ -255,10 +257,10 @@ def _is_small(shape: Shape) -> bool:
 
 
 def _are_whole(at: Places, area: int) -> bool:
-    """Return whether each column of `at` (C × some pixels) is one whole pixel, with all its
-    channels.
+    """Return whether each column of `at` holds the element indices of all channels of one pixel, in
+    order.
 
-    The entries are indices of elements. A channel has `area` pixels.
+    `at` has one row per channel. A channel has `area` pixels.
     """
     whole = at[0] + area * np.arange(len(at))[:, None]
     return bool((at[0] < area).all()) and np.array_equal(at, whole)

@@ -2,8 +2,8 @@
 
     reshape(C×H×W → g × C/g·H·W), normalise along the last axes, reshape back
 
-See Wu & He 2018, Group Normalization, section 3.1. The rule is refused if other nodes read an
-intermediate value.
+See Wu & He 2018, Group Normalization, section 3.1. The rule does not apply if other nodes read the
+normalised tensor before it is reshaped back.
 """
 
 from math import prod
@@ -16,7 +16,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def group_normalisation(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the second Reshape, which is the last of the three nodes."""
+    """If `node` is the last of the three nodes, return a rewrite that replaces them by one
+    Normalise, if possible."""
     if not isinstance(node, Reshape) or node.channels_last:
         return None
     normalised = view.producer(node.x)

@@ -1,16 +1,17 @@
-"""Lets a convolution multiply bytes if its inputs and its result are quantized.
+"""Lets a convolution multiply 8-bit integers if its inputs, its filter and its result are
+quantized.
 
     quantize(f(conv(dequantize(x), w) + b + dequantize(r)))  →  conv of the bytes of x and w,
                                                                 to which the bytes of r are added
 
-The rule applies to a Gemm, too. The filter must be quantized, and f may only clamp. If the filter
-has a zero point, its integers minus the zero point may need 9 bits. Each integer is then written as
-the sum of two signed bytes, and x is multiplied by both:
+The rule applies to a Gemm, too. The activation f may only clamp. If the filter has a zero point,
+its integers minus the zero point may need 9 bits. Each integer is then written as the sum of two
+signed bytes, and x is multiplied by both:
 
     conv(x, w) = conv((x, x), (u, v)),   w = u + v
 
-The rule is refused if an operand is not quantized, if a sum may exceed 32 bits, or if another node
-reads the input of the Quantize.
+The rule does not apply if an operand is not quantized, if a sum may exceed 32 bits, or if another
+node reads the float result of the convolution.
 """
 
 from dataclasses import replace
@@ -36,7 +37,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def integer_conv(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the Quantize."""
+    """If the Quantize `node` reads the result of a Conv or Gemm, return a rewrite that replaces
+    both by one operation on bytes, if possible."""
     if not quantizes(node, view):
         return None
     product = view.producer(node.x)
@@ -70,9 +72,10 @@ def integer_conv(view: GraphView, node: Node) -> Outcome:
 
 
 def _in_bytes(grid: Grid) -> Grid:
-    """Return the filter in signed bytes. If it has 9-bit integers, each integer becomes two bytes.
+    """Return the filter in signed bytes.
 
-    The two bytes are adjacent channels, and therefore in the same group.
+    If it has 9-bit integers, return a filter with twice the channels: each integer is the sum of
+    two bytes in adjacent channels.
     """
     numbers = grid.numbers
     upper = numbers.clip(-128, 127)
@@ -84,7 +87,8 @@ def _in_bytes(grid: Grid) -> Grid:
 
 
 def _twice(view: GraphView, product: Conv | Gemm, grid: Grid, x: str) -> Rewrite:
-    """Return a rewrite that repeats each channel of x, for filters with two bytes per integer."""
+    """Return nodes that repeat each channel of x, for the filter `grid` with two bytes per
+    integer."""
     shape, stored = (2 * view.shape(x)[0], *view.shape(x)[1:]), view.value(x).stored
     joined, pairs = (
         Value(view.fresh(f"{product.output}/{stem}"), shape, stored=stored)
@@ -103,13 +107,13 @@ def _twice(view: GraphView, product: Conv | Gemm, grid: Grid, x: str) -> Rewrite
 
 
 def quantizes(node: Node, view: GraphView) -> TypeGuard[Quantize]:
-    """Return whether a node converts floats to bytes. A conversion of bytes to bytes does not
-    count."""
+    """Return whether a node quantizes floats. A Quantize that only changes the scale of bytes does
+    not count."""
     return isinstance(node, Quantize) and not is_quantized(view.value(node.x).stored)
 
 
 def behind(view: GraphView, name: str) -> str | None:
-    """Return the quantized value from which the value `name` is dequantized, or None."""
+    """If a Dequantize computes the value `name`, return its quantized input, or otherwise None."""
     node = view.producer(name)
     return node.x if isinstance(node, Dequantize) else None
 

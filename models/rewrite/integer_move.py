@@ -1,12 +1,13 @@
-"""Lets an operation on quantized values move or select bytes instead of the numbers they represent.
+"""Lets an operation that only moves or selects elements work on bytes, if its inputs and its result
+are quantized.
 
-    quantize(move(dequantize(x)))  →  move(x)             if both scales are the same
-                                   →  move(quantize(x))   otherwise: bytes with the result's scale
+    quantize(move(dequantize(x)))  →  move(x)             if x and the result have the same scale
+                                   →  move(quantize(x))   otherwise; this Quantize changes the scale
 
-"move" is a maximum, Reshape, Transpose, Slice, Pad, Concat or ChannelShuffle. It may also be
-missing. A maximum may follow the quantization, because quantization keeps the order of numbers. A
-global average also works on bytes, even if the scales differ. The rule is refused if another node
-reads the input of the Quantize.
+"move" is a maximum pool, Reshape, Transpose, Slice, Pad, Concat or ChannelShuffle, or nothing. A
+maximum of bytes is correct, because quantization keeps the order of numbers. A global average also
+works on bytes, even if the scales differ. The rule does not apply if another node reads the float
+result of the operation.
 """
 
 from dataclasses import replace
@@ -31,7 +32,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite, listed
 
 
 def integer_move(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the Quantize."""
+    """If the Quantize `node` reads the result of such an operation, return a rewrite in which the
+    operation works on bytes, if possible."""
     if not quantizes(node, view):
         return None
     move = view.producer(node.x)

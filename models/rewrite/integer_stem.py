@@ -1,11 +1,12 @@
-"""Lets the first convolution, on bytes and with stride 2, read a block of 2×2 pixels as one pixel.
+"""Lets the first convolution, if it is quantized and has stride 2, read 2×2 pixels as one pixel
+with more channels.
 
     conv(x, w, stride 2) = conv(blocks(x), v, stride 1),
     v[k, (i, j, c), r, s] = w[k, c, 2r+i, 2s+j]
 
 The kernel multiplies 16 bytes at once. A pixel with 3 channels uses only 3 of them, but a block of
-pixels uses 12. If the padding is odd, the filter gets zeros at its beginning. The rule is refused
-if the image does not consist of whole blocks, or if other nodes read x.
+2×2 pixels uses 12. If the padding is odd, the filter gets zeros at its beginning. The rule does not
+apply if the image's height or width is odd, or if other nodes read x.
 """
 
 from dataclasses import replace
@@ -25,7 +26,8 @@ _PIXEL = 4
 
 
 def integer_stem(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the Conv."""
+    """If the Conv `node` is such a first convolution, return a rewrite in which it reads blocks of
+    2×2 pixels, if possible."""
     if not isinstance(node, Conv) or node.problem.precision is not Precision.INT8:
         return None
     problem, window, grid = node.problem, node.problem.window, view.grid(node.weight)
@@ -61,12 +63,13 @@ def integer_stem(view: GraphView, node: Node) -> Outcome:
 
 
 def _ahead(window: Window) -> tuple[int, ...]:
-    """Return the number of zeros to put before the filter, so that the padding has whole blocks."""
+    """Return, per axis, how many zeros to put before the filter so that the padding consists of
+    whole blocks."""
     return tuple(-pad % _BLOCK for pad in window.pads_begin)
 
 
 def _in_blocks(window: Window) -> Window:
-    """Return the window over blocks, which has stride 1."""
+    """Convert a window over pixels, with stride 2, to a window over blocks, with stride 1."""
     input_ = tuple(size // _BLOCK for size in window.input)
     kernel = tuple(
         -(-(taps + ahead) // _BLOCK)
@@ -81,7 +84,7 @@ def _in_blocks(window: Window) -> Window:
 
 
 def _filter(numbers: NDArray[np.int32], window: Window, blocks: Window) -> NDArray[np.int32]:
-    """Return the filter over blocks: K×C×R×S becomes K×16×R'×S'."""
+    """Convert a filter over pixels (K×C×R×S) to a filter over blocks (K×16×R'×S')."""
     (k, c, r, s), (down, right) = numbers.shape, _ahead(window)
     rows, columns = blocks.kernel
     whole = np.zeros((k, _PIXEL, rows * _BLOCK, columns * _BLOCK), np.int32)

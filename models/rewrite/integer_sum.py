@@ -1,11 +1,11 @@
-"""Lets a sum add bytes if its operands and its result are quantized.
+"""Lets an addition work on 8-bit integers if its operands and its result are quantized.
 
-    quantize(f(dequantize(a) + dequantize(b)))  →  a + b, of bytes
+    quantize(f(dequantize(a) + dequantize(b)))  →  a + b, on bytes
     if a = conv(x) has no other reader          →  conv(x), rounded to a's scale, with residual b
 
-f may only clamp. If convolutions compute both operands, the later convolution computes the sum. The
-rule is refused if the sum broadcasts, if an operand is not quantized, or if another node reads the
-input of the Quantize.
+The activation f may only clamp. If convolutions compute both operands, the later convolution adds
+the result of the earlier one. The rule does not apply if the addition broadcasts, if an operand is
+not quantized, or if another node reads the float sum.
 """
 
 from dataclasses import replace
@@ -19,7 +19,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def integer_sum(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the Quantize."""
+    """If the Quantize `node` reads a sum of dequantized tensors, return a rewrite that adds their
+    bytes, if possible."""
     if not quantizes(node, view):
         return None
     add = view.producer(node.x)
@@ -60,8 +61,8 @@ def integer_sum(view: GraphView, node: Node) -> Outcome:
 
 
 def _takes_the_sum(view: GraphView, bytes_: str, floats: str, add: Binary) -> Conv | None:
-    """Return the convolution that computes the value, if it can also add the other operand, or
-    None."""
+    """Return the convolution that computes the quantized value `bytes_`, or None if it cannot add
+    the other operand."""
     conv, between = view.producer(bytes_), view.producer(floats)
     if not isinstance(conv, Conv) or conv.problem.precision is not Precision.INT8:
         return None

@@ -2,8 +2,8 @@
 
     concat_i(s_i · x[c_i : c_{i+1}] + t_i) = s · x + t,   s = concat_i(s_i), t = concat_i(t_i)
 
-Networks that normalise their input channel by channel are exported in this form. The slices must
-cover all of x in order. If no slice is scaled, the result is x itself.
+Some networks normalise each channel of their input separately and are exported in this form. The
+slices must cover all channels of x in order. If no slice has a ScaleShift, the result is x itself.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def join_slices(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the Concat."""
+    """If `node` is a Concat of such slices, return a rewrite that replaces it by a ScaleShift."""
     if not isinstance(node, Concat) or node.axis != 0:
         return None
     scales: list[Float64] = []

@@ -1,9 +1,9 @@
-"""Merges successive reductions along single axes into one reduction along all these axes.
+"""Merges two successive reductions into one reduction along the axes of both.
 
     mean_h(mean_w(x)) = mean_hw(x), and likewise sums, maxima, minima and L2 norms
 
-Between the reductions, Reshapes may remove axes of size 1. The rule is refused if other nodes read
-an intermediate value.
+A Reshape between the reductions may remove axes of size 1. The rule does not apply if other nodes
+read the result of the first reduction.
 """
 
 from dataclasses import replace
@@ -13,7 +13,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def merge_reductions(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the last reduction."""
+    """If the Reduce `node` follows another Reduce of the same kind, return a rewrite that merges
+    them, if possible."""
     if not isinstance(node, Reduce):
         return None
     before = view.producer(node.x)
@@ -48,8 +49,6 @@ def _long(shape: Shape) -> Shape:
 
 
 def _place(shape: Shape, before: Shape) -> int:
-    """Return the index of the axis of `shape` that follows `len(before)` other axes.
-
-    Axes of size 1 do not count.
-    """
+    """Return the index of an axis of `shape`, given the sizes of the axes before it. Axes of size 1
+    do not count."""
     return [axis for axis, size in enumerate(shape) if size > 1][len(before)]

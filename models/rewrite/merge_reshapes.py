@@ -1,7 +1,7 @@
 """Merges two successive Reshapes: reshape(reshape(x, a), b) = reshape(x, b).
 
-Squeeze, Unsqueeze and Flatten are loaded as Reshapes, and exporters write them in sequence. If
-other nodes read the first Reshape, it is kept for them.
+Squeeze, Unsqueeze and Flatten are loaded as Reshapes, and exporters often write several of them in
+sequence. If other nodes read the first Reshape, it is kept for them.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def merge_reshapes(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule to a node."""
+    """If the Reshape `node` follows another Reshape, return a rewrite that merges them."""
     if not isinstance(node, Reshape) or node.channels_last:
         return None
     first = view.producer(node.x)

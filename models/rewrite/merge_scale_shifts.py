@@ -1,7 +1,7 @@
 """Merges two successive ScaleShifts: s2·(s1·x + t1) + t2 = (s2·s1)·x + (s2·t1 + t2).
 
-Weights are computed in float64 and stored in float32. The rule is refused if the first ScaleShift
-has an activation, or if other nodes read its value.
+Weights are computed in float64 and stored in float32. The rule does not apply if the first
+ScaleShift has an activation, or if other nodes read its result.
 """
 
 from models.graph import Node, ScaleShift
@@ -10,7 +10,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal
 
 
 def merge_scale_shifts(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the second ScaleShift."""
+    """If the ScaleShift `node` follows another ScaleShift, return a rewrite that merges them, if
+    possible."""
     if not isinstance(node, ScaleShift):
         return None
     first = view.producer(node.x)

@@ -1,12 +1,13 @@
-"""Merges 1×1 convolutions of the same value into one convolution with the output channels of all.
+"""Merges 1×1 convolutions that read the same tensor into one convolution with all their output
+channels.
 
     y_i = f(conv(x, w_i) + b_i)  →  m = f(conv(x, w) + b),  y_i = m[c_i : c_{i+1}],
     w = concat_i(w_i),  b = concat_i(b_i)
 
-The convolutions may differ only in their filters and biases. If an output is the first part of a
-Concat, its convolution becomes the last sibling. The rule `concat_in_place` can then store m and
-the Concat's output in one buffer. A convolution is not merged if its output is a later part of a
-Concat, if its channels do not fill whole vectors, or if its filter is quantized.
+The convolutions may differ only in their filters and biases. If an output is the first input of a
+Concat, its channels become the last channels of m. The rule `concat_in_place` can then store m and
+the Concat's output in one buffer. A convolution is not merged if its output is a later input of a
+Concat, if its number of channels is not a multiple of 8, or if its filter is quantized.
 """
 
 from dataclasses import replace
@@ -21,7 +22,8 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def merge_siblings(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the first of the convolutions."""
+    """If the Conv `node` is the first of several 1×1 convolutions of the same tensor, return a
+    rewrite that merges them."""
     if not isinstance(node, Conv) or not _may_merge(view, node):
         return None
     alike = [
@@ -60,10 +62,11 @@ def _concats(view: GraphView, conv: Conv) -> list[Concat]:
 
 
 def _is_first(view: GraphView, concat: Concat, part: str) -> bool:
-    """Return whether `part` is the first part of a Concat that can contain the merged siblings.
+    """Return whether `part` is the first input of a Concat that can be stored in one buffer with
+    the merged convolutions.
 
     `part` must occur only once. The Concat must concatenate channels. Its result must be neither an
-    output of the network nor a part of another Concat.
+    output of the network nor an input of another Concat.
     """
     return (
         concat.axis == 0

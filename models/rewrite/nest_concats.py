@@ -1,9 +1,9 @@
-"""Replaces the first parts of a Concat by the value of another Concat of the same parts.
+"""Lets a Concat read the result of an earlier Concat that has the same first inputs.
 
     concat(x1, ..., xm, ..., xn) = concat(concat(x1, ..., xm), ..., xn)
 
-In DenseNet, each layer concatenates all earlier layers. With nested Concats, each earlier layer is
-stored only once. The other Concat must come earlier and also concatenate channels.
+In DenseNet, each layer concatenates the results of all earlier layers. With nested Concats, each of
+these results is stored only once. Both Concats must concatenate channels.
 """
 
 from dataclasses import replace
@@ -13,7 +13,8 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def nest_concats(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the longer Concat."""
+    """If an earlier Concat has the same first inputs as the Concat `node`, return a rewrite in
+    which `node` reads its result."""
     if not isinstance(node, Concat) or node.axis != 0:
         return None
     nested = node
@@ -24,9 +25,10 @@ def nest_concats(view: GraphView, node: Node) -> Outcome:
 
 
 def _longest_beginning(view: GraphView, node: Concat) -> Concat | None:
-    """Return the longest earlier Concat whose parts are the first parts of `node`, or None.
+    """Return the earlier Concat with the most inputs whose inputs are all first inputs of `node`,
+    or None.
 
-    The earlier Concat must have fewer parts than `node`.
+    It must have fewer inputs than `node`.
     """
     found: Concat | None = None
     for other in view.readers(node.parts[0]):

@@ -1,4 +1,4 @@
-"""Proves that a value is never negative."""
+"""Finds out from a graph whether a value can be negative."""
 
 from kernels.problems.activation import Activation, ActivationKind
 from models.graph import (
@@ -28,7 +28,8 @@ _ALWAYS = {
 
 
 def is_nonnegative(view: GraphView, name: str) -> bool:
-    """Return True if it is proved that no element of the value is negative, and otherwise False."""
+    """Return True if the graph proves that no element of the value is negative. Return False if
+    this is unknown."""
     pending, seen = [name], set[str]()
     while pending:
         name = pending.pop()

@@ -1,12 +1,12 @@
-"""Merges a 1×1 convolution, which computes a residual, into the convolution that adds the residual.
+"""Merges a 1×1 convolution into the convolution that adds its result as a residual.
 
     f(W·x + b + (V·x'[::u, ::v] + c)) = f([W V]·[x x'[::u, ::v]] + b + c)
 
 ResNet has such residuals between layers of different sizes. The rule applies only on tensor cores,
-because their kernel can read the channels of both inputs in place. It is refused if the Conv that
-adds the residual is larger than 1×1, because some algorithms for larger windows cannot compute a
-projection. It is also refused if the Conv that computes the residual has an activation, a residual,
-padding or groups, or if other nodes read its value.
+because their kernel can read the channels of x and of x' without a copy. Both convolutions must be
+1×1, because some kernels for larger windows cannot read a second input. The rule does not apply if
+the convolution that computes the residual has an activation, a residual, padding or groups, or if
+other nodes read its result.
 """
 
 from dataclasses import replace
@@ -21,7 +21,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def project_residual(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the Conv that adds the residual."""
+    """If a 1×1 Conv computes the residual of the Conv `node`, return a rewrite that merges it into
+    `node`, if possible."""
     if not isinstance(node, Conv) or node.residual is None or node.problem.projection:
         return None
     shortcut, precision = view.producer(node.residual), node.problem.precision

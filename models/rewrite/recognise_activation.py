@@ -1,4 +1,5 @@
-"""Recognises arithmetic that exporters write for an activation, and replaces it by one Activate.
+"""Recognises an activation that an exporter wrote as several nodes, and replaces them by one
+Activate.
 
     x · Sigmoid(x)                        = SiLU(x)
     x · HardSigmoid(x)                    = HardSwish(x)      with slope 1/6 and offset 1/2
@@ -9,7 +10,7 @@
     x · Tanh(Softplus(x))                 = Mish(x)
 
 The factors may be in any order, and in any number of Mul and Div nodes. Constants are compared at
-float32's precision. If other nodes read an intermediate value, it is kept for them.
+float32's precision. If other nodes also read an intermediate result, it is kept for them.
 """
 
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ _HARD_SIGMOID = Activation(ActivationKind.HARD_SIGMOID, 1 / 6, 1 / 2)
 
 
 def recognise_activation(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the last Mul or Div."""
+    """If `node` is the last Mul or Div of such an activation, return a rewrite that replaces it by
+    an Activate."""
     if not isinstance(node, Binary) or node.activation is not None:
         return None
     product = _product(view, node)
@@ -56,7 +58,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Product:
-    """Holds the product coefficient · Π factors."""
+    """Describes a product of a number, `coefficient`, and of the values named `factors`."""
 
     coefficient: float
     factors: tuple[str, ...]
@@ -68,8 +70,8 @@ def _of_one_factor(view: GraphView, coefficient: float, y: str) -> _Found | None
 
 
 def _of_two_factors(view: GraphView, coefficient: float, x: str, y: str) -> _Found | None:
-    """If coefficient · x · y is a known activation of x, return the activation. Otherwise return
-    None."""
+    """If coefficient · x · y is a known activation of x, return the activation and x. Otherwise,
+    return None."""
     if _hard_sigmoid_input(view, coefficient, y) == x:
         return _Found(x, Activation(ActivationKind.HARD_SWISH))
     producer = view.producer(y)
@@ -135,9 +137,10 @@ def _is_one_plus_tanh(view: GraphView, y: str, x: str) -> bool:
 
 
 def _polynomial(view: GraphView, y: str, x: str, depth: int = 8) -> NDArray[np.float64] | None:
-    """Return the coefficients of y as a polynomial in x, the constant first.
+    """Return the coefficients of y as a polynomial in x, beginning with the constant term.
 
-    Return None if y has other operations than + and ·, a degree above 3, or over `depth` levels.
+    Return None if y is computed by other operations than + and ·, has a degree above 3, or is
+    nested over `depth` levels deep.
     """
     if y == x:
         return np.array([0.0, 1.0])
@@ -164,7 +167,11 @@ def _is_hard_sigmoid(activation: Activation) -> bool:
 
 
 def _product(view: GraphView, node: Binary) -> _Product | None:
-    """Return the node's value as a product. Factors that only this node reads are split further."""
+    """Return the node's result as a product of a number and of factors, or None if it is no
+    product.
+
+    If a factor is a product itself and no other node reads it, its own factors take its place.
+    """
     coefficient, factors = 1.0, []
     pending: list[tuple[Node, str]] = []
 

@@ -1,9 +1,10 @@
-"""Recognises arithmetic that exporters write for a normalisation, and replaces it by one Normalise.
+"""Recognises a normalisation that an exporter wrote as several nodes, and replaces it by one
+Normalise.
 
     c / Sqrt(mean(c·c) + epsilon), c = x - mean(x)  =  Normalise(x), scale 1 and shift 0
 
-Both means are over the same axes, which are kept with size 1. If a scale and shift follow, another
-rule folds them. If other nodes read an intermediate value, it is kept for them.
+Both means are over the same axes. If a scale and shift follow, the rule `fold_into_normalise` folds
+them. If other nodes also read an intermediate result, it is kept for them.
 """
 
 import numpy as np
@@ -17,7 +18,8 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def recognise_normalisation(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the division."""
+    """If `node` is the division of such a normalisation, return a rewrite that replaces it by a
+    Normalise."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.DIV or node.activation is not None:
         return None
     centred, root = view.producer(node.a), view.producer(node.b)
@@ -53,7 +55,7 @@ def recognise_normalisation(view: GraphView, node: Node) -> Outcome:
 
 
 def _mean_of(view: GraphView, name: str) -> tuple[str, tuple[int, ...]] | None:
-    """Return (x, axes) if the value is the mean of x over `axes`, kept with size 1, or None."""
+    """If the value is a mean of x over `axes`, return (x, axes), or otherwise None."""
     match view.producer(name):
         case Reduce(x=x, kind=ReduceKind.MEAN, axes=axes):
             return x, axes

@@ -1,10 +1,10 @@
-"""Defines a rewrite rule as a stateless function of a node and its graph.
+"""Defines a rewrite rule as a function of a graph and one of its nodes.
 
     rule(view, node) -> Rewrite    the replacement of the node
-                      | Refusal    the pattern matches, but rewriting would be wrong or useless
-                      | None       the pattern does not match
+                      | Refusal    the node fits, but rewriting it would be wrong or useless
+                      | None       the node does not fit
 
-A rule only reads the view. `editor.py` applies the change.
+A rule only reads the graph. `editor.py` changes it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ from models.graph import Graph, Grid, Node, Shape, Value, Weight
 
 @dataclass(frozen=True, kw_only=True)
 class Rewrite:
-    """Describes the replacement of a node. Nodes that then have no readers are removed.
+    """Describes the replacement of a node. Nodes whose results are then unused are removed.
 
     If another node already writes the output of a node in `nodes`, the new node replaces it. All
     other new nodes take the position of the rewritten node. `rename` maps old names of values to
@@ -44,8 +44,7 @@ Outcome: TypeAlias = Rewrite | Refusal | None
 
 
 class GraphView:
-    """Gives rules read access to a graph. Its edges are indexed in both directions, in linear
-    time."""
+    """Gives rules read access to a graph, with the writer and the readers of each value."""
 
     def __init__(self, graph: Graph) -> None:
         self.inputs = graph.inputs
@@ -71,8 +70,8 @@ class GraphView:
                 self._readers.setdefault(name, []).append(node.output)
 
     def nodes(self) -> Iterator[Node]:
-        """Yield every node in order. If a rule has replaced a node by then, its replacement is
-        yielded."""
+        """Yield every node in order. If a node is replaced during the iteration, yield its
+        replacement."""
         for outputs in self._positions:
             for output in tuple(outputs):
                 if output in self._nodes:
@@ -100,7 +99,8 @@ class GraphView:
         return self._weights.get(name)
 
     def grid(self, name: str) -> Grid | None:
-        """Return the integers and scales of a quantized weight, or None for other weights."""
+        """Return the integers and scales of a quantized weight, or None if the weight is not
+        quantized."""
         return self._grids.get(name)
 
     def shape(self, name: str) -> Shape:
@@ -109,7 +109,8 @@ class GraphView:
         return value.shape if value is not None else tuple(self._weights[name].shape)
 
     def pieces(self, name: str) -> tuple[str, ...]:
-        """Return the values that are slices of this one, in the order of their channels."""
+        """Return the values that are stored as slices of this value, in the order of their
+        channels."""
 
         def offset(piece: str) -> int:
             inside = self._values[piece].inside
@@ -122,16 +123,16 @@ class GraphView:
         return self._position(first) < self._position(second)
 
     def fresh(self, stem: str) -> str:
-        """Return the name `stem`, with a number at its end if a value or weight has that name
-        already."""
+        """Return an unused name for a value or weight: `stem`, or `stem` and a number if `stem` is
+        in use."""
         name, count = stem, 1
         while name in self._values or name in self._weights:
             name, count = f"{stem}.{count}", count + 1
         return name
 
     def tie(self, name: str, reader: Node) -> str | None:
-        """Return the reason why `name` must be stored and cannot be fused into `reader`, or
-        None."""
+        """Return the reason why `name` must be stored in memory and cannot be fused into its
+        reader, or None."""
         if name in self.outputs:
             return f"{name} is an output of the network"
         inside = self._values[name].inside
@@ -150,15 +151,16 @@ class GraphView:
 
 
 class Rule(Protocol):
-    """Describes a rewrite rule: a function whose name is the rule's name."""
+    """Describes the type of a rewrite rule. Its `__name__` is the rule's name in reports."""
 
     __name__: str
 
     def __call__(self, view: GraphView, node: Node, /) -> Outcome:
-        """Return the outcome of applying the rule to `node`."""
+        """Return the replacement of `node`, a Refusal, or None if the rule does not fit the
+        node."""
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return the distinct names joined for a message, such as "a, b and c"."""
+    """Join the distinct names for a message, such as "a, b and c"."""
     *others, last = dict.fromkeys(names)
     return f"{', '.join(others)} and {last}" if others else last

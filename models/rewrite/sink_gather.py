@@ -1,10 +1,11 @@
-"""Moves a gather of pixels past nodes that compute each pixel separately, up to the next gather.
+"""Moves a gather P, which reorders pixels, past the operations f that compute each pixel
+separately, up to the next gather Q.
 
     f(P(x)) = P(f(x)),  Q(P(x)) = (Q·P)(x)     f an activation, a normalisation of channels, a 1×1
-                                               Conv, a ScaleShift, or a sum of such values
+                                               Conv, a ScaleShift, or a sum of such tensors
 
-As a result, one gather between two Swin blocks is enough to change the order of windows. The rule
-applies only if all results of f are gathered again. Otherwise, it would not save a gather.
+P and Q then become one gather. In Swin, one gather between two blocks is enough, instead of two.
+The rule applies only if all results of f are gathered again. Otherwise, it would not save a gather.
 """
 
 from dataclasses import replace
@@ -27,7 +28,8 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def sink_gather(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the last node of the gather."""
+    """If `node` is the last node of a gather, return a rewrite that moves the gather past the
+    operations that follow, if this saves a gather."""
     if not isinstance(node, Resample | Reshape):
         return None
     source = source_of_pixels(view, node.output)
@@ -61,10 +63,8 @@ def sink_gather(view: GraphView, node: Node) -> Outcome:
 
 
 def _of_pixels(view: GraphView, name: str) -> list[Node]:
-    """Return the nodes that depend on no other value than `name` and compute each pixel separately.
-
-    The nodes are in the order of the graph.
-    """
+    """Return the nodes that are computed only from `name` and weights, and that compute each pixel
+    separately. They are in the order of the graph."""
     known, found = {name}, list[Node]()
     pending = [name]
     while pending:
@@ -98,9 +98,9 @@ def _computes_pixels(view: GraphView, node: Node, known: set[str]) -> bool:
 
 
 def _ends(view: GraphView, name: str, nodes: list[Node]) -> list[str] | None:
-    """Return the results of `nodes` that other nodes read.
+    """Return the results of `nodes` that nodes outside `nodes` read.
 
-    The result is None if one of these other nodes does not gather pixels, or reads `name` itself.
+    Return None if one of those outside nodes does not gather pixels, or reads `name` itself.
     """
     inner = {node.output for node in nodes}
     ends = []
@@ -125,7 +125,7 @@ def _gathers(view: GraphView, node: Node) -> bool:
 
 
 def _of_size(node: Node, size: tuple[int, ...]) -> Node:
-    """Return the node changed for images of another size."""
+    """Return a copy of the node for images of another size."""
     if not isinstance(node, Conv):
         return node
     window = replace(node.problem.window, input=size, output=size)

@@ -3,17 +3,18 @@
     f(transpose(x)) = transpose(f'(x))   f' is f with its axes and constants permuted
 
 f is an activation, Normalise, Reduce, Softmax, Slice or Concat, a Reshape that keeps the channels
-last, or a Gemm over several rows. It may also be an operation of two transposed values, or of a
-transposed value and a constant. The Gemm becomes a 1×1 Conv with its rows as pixels.
+last, or a Gemm over several rows. It may also be an operation on two transposed tensors, or on a
+transposed tensor and a constant. The Gemm becomes a 1×1 Conv with its rows as pixels.
 
-As a result, networks that compute on H×W×C between convolutions (ConvNeXt) or on tokens T×C (ViT)
-compute on C×H×W or C×1×T. This costs nothing, because the kernels always store the channels of a
-pixel contiguously. The advantage is that a later sum can become a residual. For this purpose, the
-rule may also add a Transpose before a Gemm, or before a value that is added to a transposed value.
+Some networks compute on H×W×C between convolutions (ConvNeXt) or on tokens T×C (ViT). After this
+rule, they compute on C×H×W or C×1×T. This costs nothing, because the kernels always store the
+channels of a pixel contiguously. The advantage is that a Conv can then add a later sum as a
+residual. For this purpose, the rule may also add a Transpose before a Gemm, or before a tensor that
+is added to a transposed tensor.
 
 Two Transposes in a row become one. A Transpose that moves only axes of size 1 becomes a Reshape. If
-a Reshape after a Transpose only removes axes of size 1, both move together. The rule is never
-refused. If other nodes read the transposed value, it is kept for them.
+a Reshape after a Transpose only removes axes of size 1, both move together. If other nodes read the
+transposed tensor, it is kept for them.
 """
 
 from collections.abc import Callable
@@ -52,26 +53,26 @@ Axes = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """Describes a transposed value: axis i is axis `axes[i]` of its source, which has `rank` axes.
-
-    The other axes of the source have size 1.
-    """
+    """Describes a transposed tensor: its axis i is axis `axes[i]` of the tensor before the
+    Transpose (the source), which has `rank` axes. The other axes of the source have size 1."""
 
     axes: Axes
     rank: int
 
     @property
     def whole(self) -> Axes:
-        """Return all axes of the source: first the axes that the value lacks, which have size 1."""
+        """Return all axes of the source: first the axes of size 1 that the transposed tensor lacks,
+        and then `axes`."""
         return (*(axis for axis in range(self.rank) if axis not in self.axes), *self.axes)
 
     @property
     def is_of_pixels(self) -> bool:
-        """Return whether the source is C×H×W or C×D×H×W and the value has its channels last."""
+        """Return whether the source is C×H×W or C×D×H×W and the transposed tensor has its channels
+        last."""
         return self.axes[-1:] == (0,) and self.rank in (3, 4)
 
     def of_source(self, shape: Shape) -> Shape:
-        """Return the shape of the source of a value with this shape."""
+        """Return the shape of the source, given the shape of the transposed tensor."""
         return tuple(
             shape[self.axes.index(axis)] if axis in self.axes else 1 for axis in range(self.rank)
         )
@@ -85,7 +86,8 @@ _ROWS = {1: _TOKENS, 2: _Order((1, 2, 0), 3)}
 
 
 def sink_transpose(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the node that reads the Transpose."""
+    """If `node` reads the result of a Transpose, return a rewrite that moves the Transpose after
+    `node`, if possible."""
     if isinstance(node, Transpose):
         return _one_transpose(view, node)
     if isinstance(node, Reshape):
@@ -109,8 +111,8 @@ def sink_transpose(view: GraphView, node: Node) -> Outcome:
 
 
 def _seen(view: GraphView, name: str) -> tuple[str, _Order] | None:
-    """Return the source of a transposed value and the order of its axes. The result is None for
-    other values."""
+    """If a Transpose computes this value, return its input (the source) and the order of axes.
+    Otherwise, return None."""
     node = view.producer(name)
     is_view = isinstance(node, Reshape) and not node.channels_last
     turn = view.producer(node.x) if isinstance(node, Reshape) and is_view else node
@@ -125,8 +127,7 @@ def _seen(view: GraphView, name: str) -> tuple[str, _Order] | None:
 
 
 def _source(view: GraphView, node: Node, order: _Order) -> Value:
-    """Return a new value, which holds the node's result in the order of axes before the
-    Transpose."""
+    """Return a new value for the node's result, with its axes in the order before the Transpose."""
     name = view.fresh(f"{node.output}.untransposed")
     return Value(name, order.of_source(view.shape(node.output)))
 
@@ -134,7 +135,8 @@ def _source(view: GraphView, node: Node, order: _Order) -> Value:
 def _seen_again(
     view: GraphView, value: Value, order: _Order, output: str
 ) -> tuple[tuple[Node, ...], tuple[Value, ...]]:
-    """Return nodes and values that compute `output` by transposing `value`."""
+    """Return nodes that compute `output` by transposing `value`, and the intermediate values that
+    they need."""
     name = f"{value.name}.transposed"
     if len(order.axes) == order.rank:
         return (Transpose(name=name, output=output, x=value.name, axes=order.axes),), ()
@@ -189,7 +191,8 @@ def _reshaped(view: GraphView, node: Node, x: str, order: _Order) -> Rewrite:
 
 
 def _as_matrix(view: GraphView, node: Gemm) -> Outcome:
-    """Reshape the rows of a Gemm to a matrix if they have more axes than a Conv's pixels."""
+    """Return a rewrite that reshapes a Gemm's input to a matrix, if its rows have more axes than a
+    Conv supports."""
     *rows, c = view.shape(node.x)
     if prod(rows) == 1 or len(rows) in _ROWS:
         return None
@@ -205,7 +208,7 @@ def _as_matrix(view: GraphView, node: Gemm) -> Outcome:
 
 
 def _order_read(view: GraphView, node: Node) -> _Order | None:
-    """Return an order of axes that all operands of the node have or can be given, or None."""
+    """Return an order of axes to which all operands of the node can be converted, or None."""
     order = _order_seen(view, node)
     if not isinstance(node, Gemm) or (order is not None and order.is_of_pixels):
         return order
@@ -214,9 +217,10 @@ def _order_read(view: GraphView, node: Node) -> _Order | None:
 
 
 def _order_seen(view: GraphView, node: Node) -> _Order | None:
-    """Return the order of axes that all transposed operands of the node have, or None.
+    """Return the order of axes that all transposed operands of the node have, or None if they
+    differ.
 
-    The result is also None if another operand cannot get this order.
+    Return None also if another operand cannot be converted to this order.
     """
     found, others = set[_Order](), list[str]()
     for name in node.operands():
@@ -233,7 +237,8 @@ def _order_seen(view: GraphView, node: Node) -> _Order | None:
 
 
 def _can_follow(view: GraphView, node: Node, name: str, order: _Order) -> bool:
-    """Return whether a value that is not transposed can get the order of axes of the source."""
+    """Return whether an operand that is not transposed can be converted to the order of axes before
+    the Transpose."""
     if len(view.shape(name)) != len(order.axes):
         return False
     if isinstance(view.producer(name), Constant):
@@ -244,7 +249,7 @@ def _can_follow(view: GraphView, node: Node, name: str, order: _Order) -> bool:
 
 @dataclass
 class _Moving:
-    """Collects the added nodes, values and weights if a node is moved before a Transpose."""
+    """Collects the nodes, values and weights that are added to move `node` before a Transpose."""
 
     view: GraphView
     node: Node
@@ -254,7 +259,8 @@ class _Moving:
     weights: dict[str, Weight] = field(default_factory=dict)
 
     def operand(self, name: str) -> str:
-        """Return an operand with its axes in the order of the source."""
+        """Return an operand's name, with its axes in the order before the Transpose. Add nodes or
+        weights if necessary."""
         if self.view.weight(name) is not None:
             return self.constant(name, "constant")
         seen, producer = _seen(self.view, name), self.view.producer(name)
@@ -276,7 +282,7 @@ class _Moving:
         return self._add(Transpose, "pixels", self.order.of_source(shape), x=name, axes=axes)
 
     def constant(self, name: str, role: str) -> str:
-        """Add a copy of a constant with its axes in the order of the source, and return its
+        """Add a copy of a constant with its axes in the order before the Transpose, and return its
         name."""
         weight, axes = weight_of(self.view, name), self.order.axes
         aligned = weight.reshape((1,) * (len(axes) - weight.ndim) + weight.shape)

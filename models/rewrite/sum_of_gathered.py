@@ -1,9 +1,9 @@
-"""Adds pixels before they are brought back to their positions, instead of afterwards.
+"""Adds pixels before a gather restores their order, instead of afterwards.
 
-    x + P⁻¹(y) = P⁻¹(P(x) + y)      P moves pixels; P(x) exists already
+    x + P⁻¹(y) = P⁻¹(P(x) + y)      P reorders pixels, P⁻¹ restores their order
 
-After this, P(x) can be a residual of the Conv that computes y. The rule is refused if other nodes
-read P⁻¹(y).
+The rule applies only if P(x) is already computed in the graph. The Conv that computes y can then
+add P(x) as a residual. The rule does not apply if other nodes read P⁻¹(y).
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def sum_of_gathered(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the Add."""
+    """If `node` adds x and P⁻¹(y), return a rewrite that adds P(x) and y before P⁻¹, if
+    possible."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.ADD:
         return None
     if view.weight(node.a) is not None or view.weight(node.b) is not None:
@@ -38,7 +39,8 @@ def _brought_back(view: GraphView, name: str) -> Moved | None:
 
 
 def _moved_there(view: GraphView, node: Node, x: str, moved: Moved) -> str | None:
-    """Return the value P(x), or None if it does not exist. `moved` describes P⁻¹."""
+    """Return the name of P(x), or None if no node before `node` computes it. `moved` describes
+    P⁻¹."""
     for name in _gathers(view, x):
         other, writer = moved_pixels(view, name), view.producer(name)
         is_ahead = writer is not None and view.precedes(writer, node)
@@ -48,7 +50,8 @@ def _moved_there(view: GraphView, node: Node, x: str, moved: Moved) -> str | Non
 
 
 def _gathers(view: GraphView, name: str) -> Iterator[str]:
-    """Yield the values that Reshapes and Resamples compute from a value, the farthest first."""
+    """Yield the values that only Reshapes and Resamples compute from a value, the farthest
+    first."""
     for reader in view.readers(name):
         if isinstance(reader, Resample | Reshape):
             yield from _gathers(view, reader.output)

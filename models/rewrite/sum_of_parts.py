@@ -1,10 +1,10 @@
-"""Adds the parts of a Concat or Reshape directly, so that nothing is concatenated.
+"""Adds the parts of a Concat or Reshape directly, so that they need not be concatenated first.
 
     Σ_i concat(x_0, ..., x_r)_i = Σ_i x_i,   Σ_i reshape(x: r·C → r×C)_i = Σ_i x[i·C : i·C + C]
 
 The same is true of products: Σ_i (x · a)_i = Σ_i x_i · a_i. In ResNeSt and SKNet, a is the softmax
-over the parts. A Slice of channels copies nothing. The rule is refused for more than 8 parts,
-because each part takes a launch.
+over the parts. The rule does not apply to more than 8 parts, because each part needs a kernel
+launch.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ _PARTS = 8
 
 @dataclass
 class _Made:
-    """Collects the nodes and values of one rewrite."""
+    """Collects the nodes and values that the rewrite adds."""
 
     view: GraphView
     stem: str
@@ -35,7 +35,8 @@ class _Made:
 
 
 def sum_of_parts(view: GraphView, node: Node) -> Outcome:
-    """Apply the rule at the sum."""
+    """If `node` is a sum over the first axis, return a rewrite that adds the slices along that axis
+    one by one, if possible."""
     if not isinstance(node, Reduce) or node.kind is not ReduceKind.SUM or node.axes != (0,):
         return None
     shape = view.shape(node.x)
@@ -53,8 +54,8 @@ def sum_of_parts(view: GraphView, node: Node) -> Outcome:
 
 
 def _parts(made: _Made, name: str, reader: Node) -> list[str] | None:
-    """Return the parts of a value along axis 0, or None if this requires a copy. The parts lack
-    axis 0."""
+    """Return the slices of a value along axis 0, without that axis. Return None if this requires a
+    copy."""
     view = made.view
     producer, shape = view.producer(name), view.shape(name)
     rest = shape[1:]
@@ -82,8 +83,8 @@ def _parts(made: _Made, name: str, reader: Node) -> list[str] | None:
 
 
 def _factors(made: _Made, name: str, product: Node) -> list[str] | None:
-    """Return the parts of a factor, as `_parts` does. Slices cut a factor with one number per
-    channel."""
+    """Return the slices of a factor along axis 0, without that axis. Return None if the factor
+    cannot be sliced."""
     view, shape = made.view, made.view.shape(product.output)
     mine = view.shape(name)
     if view.weight(name) is not None or len(mine) != len(shape) or mine[0] != shape[0]:
