@@ -46,7 +46,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """Holds a model in two equivalent forms: as a typed graph and as ONNX."""
+    """Holds a model in two equivalent forms: as Convoy's typed graph and as an ONNX model."""
 
     name: str
     graph: Graph  # typed nodes as exported, before any rewriting
@@ -72,7 +72,7 @@ def metadata_of(proto: ModelProto) -> Mapping[str, str]:
 
 
 def weighs_halves(proto: ModelProto) -> bool:
-    """Return whether most elements of the model's weights are float16."""
+    """Return whether most of the model's weights are stored as float16."""
     elements = Counter[int]()
     for tensor in proto.graph.initializer:
         elements[tensor.data_type] += prod(tensor.dims)
@@ -102,14 +102,13 @@ def load_proto(
     beside: str | None = None,
     keep: Path | None = None,
 ) -> LoadedModel:
-    """Convert a checked ModelProto to both forms, and return them as a LoadedModel.
+    """Convert a checked ModelProto to a typed graph and to ONNX in normal form, and return both.
 
-    `opaque` allows models that typed nodes cannot express; these are loaded unchanged, for ONNX
-    Runtime. `outputs` is the result of `take_outputs`. Of these outputs, only the classifier's
-    scores are kept; if `outputs` is None, all are kept. `labels` is the number of classes, or 0 if
-    it is unknown. The nodes that compute the value `beside` are kept, too. If `keep` is a folder,
-    the result is stored in it and reused the next time. Raises NoKernelsError, whose message lists
-    all unsupported nodes.
+    `opaque` allows models that typed nodes cannot express; ONNX Runtime runs their original nodes.
+    `outputs` is the result of `take_outputs`. Of these outputs, only the classifier's scores are
+    kept; if `outputs` is None, all are kept. `labels` is the number of classes, or 0 if it is
+    unknown. The nodes that compute the value `beside` are kept, too. If `keep` is a folder, the
+    result is cached in it. Raises NoKernelsError, whose message lists all unsupported nodes.
     """
 
     def translate() -> tuple[Graph, ModelProto, bool, Meaning]:

@@ -1,8 +1,9 @@
-"""Loads a model that typed nodes cannot express, with the model's original nodes, opset and types.
+"""Loads a model that Convoy's typed nodes cannot express, so that ONNX Runtime can run it
+unchanged.
 
-ONNX Runtime runs the result. Only three changes are made, for the engines. The input image and the
-scores become float32, and all sizes become known. Nodes may work along the batch axis, so engines
-run the model with one image at a time.
+Its nodes, opset and types remain. Only the input image and the scores become float32, and all sizes
+become fixed. Nodes may work along the batch axis, so engines run the model with one image at a
+time.
 """
 
 from math import prod
@@ -29,9 +30,9 @@ def as_it_is(
 ) -> tuple[Graph, ModelProto]:
     """Return a graph with a single node for the whole model, and the ONNX model for this node.
 
-    `model` is the normal form, in which shapes are known. Raises UnsupportedModelError if ONNX
-    Runtime cannot run the model with one image at a time in bounded time. The message begins with
-    `reason`.
+    `model` is the same model after `normalise`, with known shapes. Raises UnsupportedModelError if
+    ONNX Runtime cannot run the model with one image at a time in bounded time. The message begins
+    with `reason`.
     """
     (image,), (scores,) = model.graph.inputs, model.graph.outputs
     try:
@@ -72,8 +73,8 @@ def as_it_is(
 
 
 def _runnable(proto: ModelProto, model: ir.Model, scores: str) -> ModelProto:
-    """Return the original nodes. If ONNX Runtime may not support their opset, return the normal
-    form."""
+    """Return a model that ONNX Runtime can run. It has the original nodes, or the nodes of `model`
+    if the original opset is too new."""
     if any(
         opset.domain in ("", "ai.onnx") and opset.version > OPSET for opset in proto.opset_import
     ):
@@ -89,7 +90,7 @@ def _runnable(proto: ModelProto, model: ir.Model, scores: str) -> ModelProto:
 
 
 def _terms(node: ir.Node) -> int:
-    """Return an upper bound on the number of terms in the sum for one element of the node's result.
+    """Return an upper bound on the number of terms that a node sums for one element of its result.
 
     The bound holds for most operators. It is the size of a filter (Conv), the size of the last axis
     (MatMul, Gemm, Softmax, LayerNormalization), or the number of elements read per element written
@@ -103,7 +104,7 @@ def _terms(node: ir.Node) -> int:
 
 
 def _take_floats(proto: ModelProto, image: str) -> None:
-    """Make the image the model's only input, with the type float32."""
+    """Change `proto` so that the image is its only input, and has the type float32."""
     graph = proto.graph
     (taken,) = (value for value in graph.input if value.name == image)
     kept = type(taken)()

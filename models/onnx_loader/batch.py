@@ -1,9 +1,9 @@
-"""Makes the batch axis symbolic in a model that was exported for one batch size.
+"""Makes the batch size variable in a model that was exported for one batch size.
 
 Axis 0 of every computed tensor is the batch. Only two kinds of constants fix the exported batch
 size b: targets of a Reshape, Expand or Resize, and constants whose first size is b. Each of these
-is replaced by a constant that has the same effect and is valid for every batch size. Typed nodes
-have no batch axis and need no change.
+is replaced by a constant that has the same effect and is valid for every batch size. Convoy's typed
+nodes have no batch axis and need no change.
 """
 
 from collections.abc import Iterable
@@ -73,8 +73,8 @@ def _expand_without_batch(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _resize_without_batch(graph: ir.Graph, node: ir.Node) -> None:
-    """Restrict a Resize with given sizes to the spatial axes. It never changes the first two
-    axes."""
+    """Restrict a Resize with given sizes to the spatial axes, so that it does not name the batch
+    size."""
     sizes = node.inputs[3] if len(node.inputs) > 3 else None
     if sizes is None:
         return

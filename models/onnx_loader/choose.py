@@ -1,7 +1,7 @@
-"""Finds the output that is a model's scores. The model is in its normal form, with known shapes.
+"""Finds out which of a model's outputs has the scores of the classes.
 
-features ─ Gemm ─ logits ─ Softmax ─ probabilities     of these outputs, the last is the scores
-         └ ... ─ TopK, ArgMax, ReduceMax               never scores: they select some scores
+features ─ Gemm ─ logits ─ Softmax ─ probabilities     of these outputs, the last is the scores └
+... ─ TopK, ArgMax, ReduceMax               never scores: they select some scores
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,8 @@ _MORE_OWN = 2  # by which a main head's convolutions exceed twice another head's
 
 
 def choose_scores(model: ir.Model, outputs: Outputs, labels: int, beside: str | None) -> None:
-    """Keep only the output with the scores and, after it, the output `beside` if it exists.
+    """Remove all outputs of the model except the scores. The output `beside` is kept, too, if it
+    exists.
 
     `labels` is the number of known labels, or 0. Raises NotScoresError if no output or more than
     one output can be the scores.
@@ -93,7 +94,7 @@ def _unfit(value: ir.Value) -> str:
 
 
 def _distinct(values: Iterable[ir.Value]) -> list[ir.Value]:
-    """Return the values. A value with the same elements as an earlier one is left out."""
+    """Return the values without those that only cast or reshape an earlier value."""
     roots: dict[ir.Value, ir.Value] = {}
     for value in values:
         roots.setdefault(_moved_from(value), value)
@@ -123,9 +124,9 @@ def _leads_to(value: ir.Value, other: ir.Value) -> bool:
 
 
 def _ancestors(value: ir.Value, without: ir.Value | None = None) -> set[ir.Value] | None:
-    """Return all values from which `value` is computed. The search stops at `without`.
+    """Return all values from which `value` is computed. The search does not go past `without`.
 
-    The result is None if `without` is given and `value` is not computed from it.
+    Return None if `without` is given and `value` is not computed from it.
     """
     seen, waiting, met = {value}, [value], without is None
     while waiting:
@@ -140,10 +141,11 @@ def _ancestors(value: ir.Value, without: ir.Value | None = None) -> set[ir.Value
 
 
 def _without_auxiliary(fitting: list[ir.Value]) -> list[ir.Value]:
-    """Remove auxiliary heads, which serve training only and branch off early in the network.
+    """Remove auxiliary classifiers from the outputs. They serve training only and branch off early
+    in the network.
 
-    All heads must have the same number of scores, and the main head must have clearly more
-    convolutions of its own than each auxiliary head.
+    All outputs must have the same number of scores. The main output must depend on clearly more
+    convolutions that no other output depends on.
     """
     sizes = {prod(static_shape_or_none(value) or ()) for value in fitting}
     if len(sizes) != 1:

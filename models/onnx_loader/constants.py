@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 def numbered(stem: str) -> Iterator[str]:
-    """Yield the name, and then the name followed by 1, 2, and so on."""
+    """Yield the name, and then the name with the suffixes 1, 2, and so on."""
     yield stem
     yield from (f"{stem}.{number}" for number in itertools.count(1))
 

@@ -1,11 +1,12 @@
-"""Imports Einsum, with which exporters write matrix products over axes in any order.
+"""Imports the operator Einsum, with which exporters write matrix products over axes in any order.
 
-    y[B, L, R] = Σ_K a[B, L, K] · b[B, K, R]      per image; B, L, R and K may be several letters
+    y[B, L, R] = Σ_K a[B, L, K] · b[B, K, R]   per image; B, L, R and K may be several letters
 
-B are the letters in both operands and in the output. K are the letters in both operands but not in
-the output. L and R are the letters in one operand and in the output. Thus every equation becomes a
-Product between Transposes and Reshapes. The Product becomes a Gemm if b is a constant without B,
-and an elementwise product if K is empty. The first letter of the output is the batch.
+Each letter names an axis. B are the letters in both operands and in the output. K are the letters
+in both operands but not in the output. L and R are the letters in one operand and in the output.
+Thus every equation becomes a matrix product (Product) between Transposes and Reshapes. The Product
+becomes a Gemm if b is a constant without B, and an elementwise product if K is empty. The first
+letter of the output is the batch.
 """
 
 from collections.abc import Iterable
@@ -23,15 +24,14 @@ from models.onnx_loader.integers import constant_of
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """Holds the name of an operand or output, and a letter for each of its axes except the
-    batch."""
+    """Describes an operand or the output: its name, and a letter for each axis except the batch."""
 
     name: str
     letters: str
 
 
 def einsum(to: Importer, node: OnnxNode) -> None:
-    """Import an Einsum of one or two tensors. Raises RefusedError, whose message has the
+    """Import an Einsum with one or two operands. Raises RefusedError, whose message has the
     equation."""
     equation = node.text("equation", "").replace(" ", "")
     try:
@@ -61,7 +61,8 @@ def _import(to: Importer, node: OnnxNode, equation: str) -> None:
 
 
 def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str]:
-    """Return the letters of each operand and of the output, with unused letters for an ellipsis."""
+    """Return the letters of each operand and the letters of the output. An ellipsis is replaced by
+    unused letters."""
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):
@@ -85,7 +86,8 @@ def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str]:
 
 
 def _operand(to: Importer, node: OnnxNode, index: int, letters: str, batch: str) -> _Term:
-    """Return an operand without its batch axis. A constant must have no batch axis."""
+    """Return operand `index` without its batch axis. If it is a constant, it must have no batch
+    axis."""
     value = node.input(index)
     constant = constant_of(value)
     if constant is not None:
@@ -107,14 +109,15 @@ def _operand(to: Importer, node: OnnxNode, index: int, letters: str, batch: str)
 
 @dataclass
 class _Products:
-    """Writes typed nodes for one equation. `sizes` has the size of each letter."""
+    """Adds typed nodes for one equation to the import. `sizes` has the size of each letter's
+    axis."""
 
     to: Importer
     node: OnnxNode
     sizes: dict[str, int]
 
     def write(self, terms: list[_Term], y: str) -> None:
-        """Write nodes that compute the output, which has the letters `y`."""
+        """Add nodes that compute the output, whose axes have the letters `y`."""
         for index, term in enumerate(terms):
             others = {letter for other in terms if other is not term for letter in other.letters}
             if alone := set(term.letters) - others - set(y):
@@ -134,7 +137,7 @@ class _Products:
             self.product(a, b, y)
 
     def product(self, a: _Term, b: _Term, y: str) -> None:
-        """Write a product of matrices. If one matrix is constant, the product becomes a Gemm."""
+        """Add a matrix product: a Gemm if one operand is constant, or otherwise a Product."""
         both, rows, columns = (
             [letter for letter in y if (letter in a.letters, letter in b.letters) == where]
             for where in ((True, True), (True, False), (False, True))
@@ -157,7 +160,7 @@ class _Products:
         self.into_output(self.transposed(_Term(shaped, apart), y))
 
     def elements(self, a: _Term, b: _Term, y: str) -> None:
-        """Write an elementwise product. Each operand is repeated along the axes that it lacks."""
+        """Add an elementwise product. Each operand is broadcast along the axes that it lacks."""
         names = []
         for term in (a, b):
             order = [letter for letter in y if letter in term.letters]
@@ -169,7 +172,8 @@ class _Products:
         )
 
     def transposed(self, term: _Term, order: Iterable[str]) -> str:
-        """Return the name of the tensor with its axes transposed to the given order of letters."""
+        """Transpose the tensor's axes to the order of the given letters, and return the result's
+        name."""
         axes = tuple(term.letters.index(letter) for letter in order)
         if term.name in self.to.weights:
             turned = self.to.weights[term.name].transpose(axes)
@@ -180,7 +184,7 @@ class _Products:
         return name
 
     def in_shape(self, name: str, shape: Shape) -> str:
-        """Return the name of the tensor reshaped to the given shape."""
+        """Reshape the tensor to the given shape, and return the result's name."""
         if name in self.to.weights:
             return self.to.weight(f"{name}/shaped", np.reshape(self.to.weights[name], shape))
         made = self.to.temporary(f"{self.node.name}/shaped", shape)
@@ -188,7 +192,7 @@ class _Products:
         return made
 
     def into_output(self, name: str) -> None:
-        """Write nodes that give the elements of a tensor to the output."""
+        """Add a node that copies a tensor to the output of the Einsum."""
         output = str(self.node.output.name)
         self.to.nodes.append(Identity(name=f"{self.node.name}/output", output=output, x=name))
 

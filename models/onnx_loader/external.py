@@ -1,4 +1,4 @@
-"""Reads weights that a model stores in other files, which must be inside the model's folder.
+"""Reads weights that a model stores in other files. These files must be inside the model's folder.
 
 Files directly in the folder are always read, because exporters write them (`model.onnx.data`).
 Files in subfolders are read only if this is allowed.
@@ -56,8 +56,8 @@ def _external(model: ModelProto) -> list[TensorProto]:
 
 
 def _check(path: Path, folder: Path, tensor: TensorProto, *, inner: bool) -> int:
-    """Return the number of bytes of `tensor` in its file. Raises ModelFileError if reading is
-    unsafe."""
+    """Return the number of bytes that `tensor` occupies in its file. Raises ModelFileError if
+    reading is unsafe."""
     info = ExternalDataInfo(tensor)
     offset, length = info.offset or 0, info.length
     where = f"{path}: external data of {tensor.name} in {shortened(ascii(info.location))}"

@@ -1,4 +1,5 @@
-"""Reads a file as a checked ModelProto. Hostile files are refused before they cost much.
+"""Reads a file as a checked ModelProto. Cheap checks come first, so that hostile files are refused
+early.
 
 read_model   size → fields, names → parse → opset → nodes, tensors → external data → onnx.checker
 """
@@ -41,7 +42,7 @@ class FileLimits:
 
 
 def read_model(path: Path, limits: FileLimits) -> ModelProto:
-    """Return the valid model in `path`. Raises ModelFileError or UnsupportedModelError."""
+    """Read the model file `path` and check it. Raises ModelFileError or UnsupportedModelError."""
     data = _read(path, limits.max_bytes)
     model = _parse(path, data)
     if not model.HasField("graph") or not model.opset_import:
@@ -75,7 +76,7 @@ def remedy(model: ModelProto) -> str:
 
 
 def check_valid(model: ModelProto) -> None:
-    """Run onnx's checker on the model without the old operators that Convoy replaces.
+    """Run onnx's checker on the model, but not on old operators that Convoy replaces itself.
 
     ONNX Runtime runs these operators, but the checker does not know them. Raises the checker's
     errors.
@@ -184,16 +185,16 @@ _OTHERS = (
 
 
 def _no_model(path: Path, data: bytes, how: str) -> ModelFileError:
-    """Return the error for a file that is not a model. The message names its kind if that is
-    recognised."""
+    """Return the error for a file that is not a model. The message names the kind of file if it is
+    known."""
     kind = name_of(data, _OTHERS) if data else "empty; copy or download it again"
     said = f", but {kind}" if kind else f"{how}; give an .onnx file"
     return ModelFileError(f"{path} is not an ONNX model{said}")
 
 
 def _refuse(path: Path, check: Callable[[_Checked], None], what: _Checked) -> None:
-    """Run a check of a file's content. If it raises an error, prefix the message with the file's
-    path."""
+    """Run a check of a file's content. If the check raises an error, add the file's path to the
+    message."""
     try:
         check(what)
     except ModelError as error:

@@ -1,8 +1,8 @@
-"""Folds constants and removes nodes without effect, using passes of onnxscript and onnx-ir.
+"""Computes constant parts of a model in advance and removes nodes without effect, with onnxscript.
 
-The passes are the same as in onnxscript.optimizer.optimize_ir, without three parts that a small
-file can make slow or large: rules that compare every pair of nodes, the recorded history of folded
-constants, and constants of unbounded size.
+The passes of onnxscript and onnx-ir are the same as in onnxscript.optimizer.optimize_ir, without
+three parts that a small file can make slow or large: rules that compare every pair of nodes, the
+recorded history of folded constants, and constants of unbounded size.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ _ITERATIONS = 4
 
 
 class _OfInference(_FuseBatchNormBase):
-    """Applies the library's rule only if the BatchNormalization is not in training mode."""
+    """Folds a BatchNormalization with the library's rule, except if it is in training mode."""
 
     @override
     def check(
@@ -131,7 +131,7 @@ _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv"})
 
 
 def fold(model: ir.Model, room: int) -> None:
-    """Fold `model` in place. It must not call functions, and its input shapes must be static.
+    """Fold constants in `model`. It must not call functions, and its input shapes must be static.
 
     At most `room` numbers are computed from constants. Raises UnsupportedModelError if folding
     needs more, or if a shape is too large.
@@ -158,7 +158,7 @@ def fold(model: ir.Model, room: int) -> None:
 
 
 def _keep_batch(node: ir.Node) -> None:
-    """Give explicit axes to a Squeeze that has none: all axes of size 1 except the batch axis.
+    """If a Squeeze names no axes, let it name all axes of size 1 except the batch axis.
 
     Otherwise, it would also remove the batch axis of a batch with one image.
     """
@@ -176,7 +176,7 @@ def _keep_batch(node: ir.Node) -> None:
 
 
 def _undo_strides(node: ir.Node) -> None:
-    """Replace a Gather that reads a flattened tensor in order by a Reshape.
+    """If a Gather reads all elements of a flattened tensor in order, replace it by a Reshape.
 
     PyTorch's as_strided is exported as such a Gather.
     """
@@ -204,7 +204,7 @@ def _undo_strides(node: ir.Node) -> None:
 
 
 def _check_divisor(node: ir.Node) -> None:
-    """Refuse an integer division by 0. NumPy would fold it to 0."""
+    """Raise an error if the node divides integers by 0, because NumPy would compute 0."""
     divisor = node.inputs[1] if node.op_type in ("Div", "Mod") and len(node.inputs) > 1 else None
     if divisor is None or divisor.const_value is None:
         return
@@ -228,10 +228,11 @@ def _is_standardisation(node: ir.Node) -> bool:
 
 
 def _standardise(node: ir.Node) -> None:
-    """Compute a weight standardisation (Qiao et al. 2019) of constants in float64.
+    """Compute a BatchNormalization of constants in float64, and replace the node by an Identity of
+    the result.
 
-    The node is replaced by an Identity of the result. The library does not fold nodes with several
-    outputs.
+    Weight standardisation (Qiao et al. 2019) is exported as such a node. The library does not fold
+    it, because it has several outputs.
     """
     x, scale, shift = (
         value.const_value.numpy().astype(np.float64)
@@ -275,14 +276,15 @@ def _integers(graph: ir.Graph | ir.Function, name: str, numbers: Sequence[int]) 
 
 
 def _is_linear(conv: ir.Node) -> bool:
-    """Return whether a convolution's window is one position, so that it is a matrix product."""
+    """Return whether a convolution's window has one position (1×1), so that it is a matrix
+    product."""
     weight = conv.inputs[1] if len(conv.inputs) > 1 else None
     shape = known_shape(weight) if weight is not None else None
     return shape is not None and len(shape) > 2 and set(shape[2:]) == {1}
 
 
 class _Folding(FoldConstantsPass):
-    """Extends onnxscript's constant folding with limits for each node."""
+    """Folds constants with onnxscript's pass, within a limit on the numbers that are computed."""
 
     def __init__(self, room: int) -> None:
         super().__init__(
@@ -314,7 +316,8 @@ class _Folding(FoldConstantsPass):
     def replace_node(
         self, node: ir.Node, replacement: Replacement, root: ir.Graph | ir.Function
     ) -> None:
-        """Replace a folded node, and delete the constant's history.
+        """Replace a folded node, and delete the history that the library records for the new
+        constant.
 
         In a chain of n nodes, the history would record n²/2 names.
         """

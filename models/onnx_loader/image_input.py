@@ -27,7 +27,7 @@ class ImageInput:
 
     @property
     def takes_bytes(self) -> bool:
-        """Return whether the input takes unnormalised pixels from 0 to 255."""
+        """Return whether the input expects pixels from 0 to 255, as uint8."""
         return self.elements == TensorProto.UINT8
 
     @property
@@ -105,8 +105,8 @@ def _check_axes(name: str, tensor: TypeProto.Tensor) -> None:
 
 
 def _shown(tensor: TypeProto.Tensor) -> str:
-    """Return a shape as text, including the batch axis. Symbolic sizes keep their names in the
-    file."""
+    """Return a shape as text, including the batch axis. An axis with a symbolic size has its name
+    from the file."""
     dims = tensor.shape.dim
     sizes = [str(dim.dim_value) if dim.dim_value > 0 else dim.dim_param[:20] or "?" for dim in dims]
     return "×".join(sizes) or "()"

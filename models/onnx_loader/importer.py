@@ -1,4 +1,4 @@
-"""Holds the state of an import: the known tensors, and the nodes written so far."""
+"""Holds the state of a conversion from ONNX nodes to Convoy's typed nodes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,8 +14,8 @@ from models.onnx_loader.integers import constant_of, dequantized_constant
 
 
 class RefusedError(Exception):
-    """Raised if an ONNX node cannot be converted to typed nodes. The loader collects these
-    errors."""
+    """Raised if an ONNX node cannot be converted to typed nodes. The loader collects these errors
+    for one message."""
 
 
 class ImpossibleError(RefusedError):
@@ -28,7 +28,7 @@ class UnknownShapeError(RefusedError):
 
 @dataclass
 class Importer:
-    """Collects typed nodes, values and weights while operators are imported one by one."""
+    """Collects Convoy's nodes, values and weights while ONNX nodes are converted one by one."""
 
     reserved: frozenset[str] = frozenset()  # names of computed values that are declared later
     values: dict[str, Value] = field(default_factory=dict)
@@ -46,7 +46,10 @@ class Importer:
         return name
 
     def temporary(self, name: str, shape: Shape) -> str:
-        """Add a value between two typed nodes of the same ONNX node, and return its name."""
+        """Add a value that one converted node writes and another reads, and return its name.
+
+        Both nodes belong to the same ONNX node.
+        """
         name = next(n for n in numbered(name) if not self._taken(n) and n not in self.weights)
         self.values[name] = Value(name, shape)
         return name
@@ -58,8 +61,8 @@ class Importer:
     def weight(self, name: str, array: NDArray[np.generic], grid: Grid | None = None) -> str:
         """Store a weight as contiguous float32, and return its name.
 
-        If `name` is used, a number is appended to it. `grid` holds the weight's integers if it is
-        quantized in the file.
+        If another weight has this name, a number is appended. `grid` holds the weight's integers if
+        it is quantized in the file.
         """
         # np.ascontiguousarray would add an axis to a scalar.
         weight = np.asarray(array, np.float32, order="C")
@@ -75,10 +78,10 @@ class Importer:
         return name
 
     def keep_storage(self, first: int) -> None:
-        """Copy the type, scale and zero point of inputs to outputs, for all nodes from index
-        `first` on.
+        """For all nodes from index `first` on, give each output the type, scale and zero point of
+        the input.
 
-        These nodes only move elements.
+        This is correct only for nodes that move elements.
         """
         for node in self.nodes[first:]:
             read = {self.values[name].stored for name in node.operands() if name in self.values}
@@ -90,9 +93,9 @@ class Importer:
             self.values[node.output] = replace(self.values[node.output], stored=read.pop())
 
     def operand(self, value: ir.Value, rank: int) -> str:
-        """Return the name of a value. If it is a constant, it is stored as a weight.
+        """Return the name of an operand. If it is a constant, store it as a weight first.
 
-        `rank` is the number of axes that the operation's tensors have.
+        `rank` is the number of axes of the operation's tensors, including the batch axis.
         """
         name = str(value.name)
         constant = constant_of(value)
@@ -116,7 +119,8 @@ def _same(a: Weight, b: Weight) -> bool:
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """Reads a node of the normal form. Absent attributes have defaults."""
+    """Gives access to an ONNX node's inputs, outputs and attributes. Absent attributes have
+    defaults."""
 
     node: ir.Node
 
@@ -151,7 +155,7 @@ class OnnxNode:
         return static_shape(self.input(index))
 
     def x(self, index: int = 0) -> str:
-        """Return the name of the computed input `index`. Raises RefusedError if it is a
+        """Return the name of input `index`, which must be computed. Raises RefusedError if it is a
         constant."""
         value = self.input(index)
         if constant_of(value) is not None:
@@ -169,7 +173,7 @@ class OnnxNode:
     def grid(self, index: int, *, transposed: bool = False) -> Grid | None:
         """Return the quantized constant at input `index` as integers and scales.
 
-        The constant must have a single scale, or one scale per row. Otherwise, the result is None.
+        Return None if the constant is not quantized, or if it has more scales than one per row.
         """
         kept = dequantized_constant(self.input(index))
         if kept is None:
@@ -185,12 +189,13 @@ class OnnxNode:
         return [int(entry) for entry in np.atleast_1d(self.constant(index))]
 
     def scalar(self, index: int, default: float) -> float:
-        """Return the constant at input `index` as a number, or `default` if the input is
+        """Return the constant at input `index` as one number, or `default` if the input is
         missing."""
         return float(self.constant(index).item()) if self.has(index) else default
 
     def gives(self, index: int) -> bool:
-        """Return whether output `index` is read by another node or is an output of the model."""
+        """Return whether output `index` is used: another node reads it, or it is an output of the
+        model."""
         outputs = self.node.outputs
         return index < len(outputs) and bool(
             outputs[index].uses() or outputs[index].is_graph_output()
@@ -217,7 +222,8 @@ class OnnxNode:
         return tuple(default if attribute is None else attribute.as_ints())
 
     def axis(self, axis: int, rank: int) -> int:
-        """Return the index of `axis` without the batch axis, for a tensor of `rank` axes.
+        """Return the index that `axis` has once the batch axis is removed, for a tensor of `rank`
+        axes.
 
         Raises RefusedError if it is the batch axis.
         """

@@ -30,7 +30,8 @@ _ARITHMETIC = _LINEAR | {
 
 
 def check_old_inference(model: ir.Model, opset: int) -> None:
-    """Refuse a BatchNormalization in training mode. The model must still have the file's opset."""
+    """Raise an error if a BatchNormalization is in training mode. The model must still have the
+    file's opset."""
     if opset >= _TRAINING_MODE:
         return
     for node in model.graph.all_nodes():
@@ -39,10 +40,9 @@ def check_old_inference(model: ir.Model, opset: int) -> None:
 
 
 def check_inference(model: ir.Model) -> None:
-    """Refuse nodes that run in training mode or compute random numbers. Constants must already be
-    folded.
+    """Raise UnsupportedModelError if a node runs in training mode or computes random numbers.
 
-    Raises UnsupportedModelError, whose message names the node and the remedy.
+    Constants must already be folded. The message names the node and the remedy.
     """
     for node in model.graph.all_nodes():
         training = node.attributes.get("training_mode")
@@ -57,7 +57,7 @@ def check_inference(model: ir.Model) -> None:
 
 
 def check_weights(model: ir.Model) -> None:
-    """Refuse weights with NaN, and weights with infinite numbers that would make every score
+    """Raise an error if a weight contains NaN, or infinite numbers that would make every score
     infinite."""
     for node in model.graph.all_nodes():
         if node.op_type not in _ARITHMETIC:

@@ -1,17 +1,19 @@
-"""Moves 8-bit integers instead of the numbers that they represent.
+"""Changes the order of quantization and operations that move elements, so that they move 8-bit
+integers.
 
     move(dequantize(q))  →  dequantize(move(q))
     quantize(max(x))     →  max(quantize(x))     over the windows of a MaxPool
 
 With the first rule, the convolution after the move reads integers. With the second rule, the
 convolution before the MaxPool writes integers. The results stay the same, because quantization
-keeps the order of numbers. Pads with zeros are moved to the convolution after them, which then pads
-with the zero point:
+keeps the order of numbers.
 
-    dequantize(pad(q, code))         →  pad(dequantize(q), number)       code represents number
-    dequantize(quantize(pad(x, 0)))  →  pad(dequantize(quantize(x)), 0)
+A Pad with zeros is moved to the convolution after it, which then pads with the zero point itself:
 
-The first rule applies to all other Pads, which then pad integers. The rules do not apply if
+    dequantize(pad(q, code))           →  pad(dequantize(q), number)     code represents number
+    dequantize(quantize(pad(x, 0)))    →  pad(dequantize(quantize(x)), 0)
+
+All other Pads are moved by the first rule, and then pad integers. The rules do not apply if
 operands are quantized differently or per channel, if no integer represents the padding exactly, or
 if other nodes read the values in between.
 """
@@ -119,8 +121,8 @@ def _pad_later(pad: ir.Node, graph: ir.Graph) -> None:
 
 
 def _padded_with(pad: ir.Node) -> float | None:
-    """Return the number with which a Pad pads. The result is None if it is computed, or if pixels
-    are repeated."""
+    """Return the number with which a Pad pads. Return None if it is computed, or if the Pad repeats
+    pixels."""
     if _mode(pad) != "constant":
         return None
     given = pad.inputs[2] if len(pad.inputs) > 2 else None
@@ -134,7 +136,7 @@ def _mode(pad: ir.Node) -> str:
 
 
 def _code(number: float | None, meaning: _Meaning) -> int | None:
-    """Return the integer that represents exactly this number, or None."""
+    """Return the integer that represents exactly this number in the given quantization, or None."""
     kind, scale, zero = meaning
     if number is None:
         return None
@@ -192,7 +194,8 @@ def _quantize_sooner(move: ir.Node, graph: ir.Graph) -> None:
 
 
 def _common(ends: Sequence[_End]) -> _Meaning | None:
-    """Return the type, scale and zero point of these 8-bit values, or None if they differ."""
+    """Return the type, scale and zero point that these 8-bit values share, or None if they
+    differ."""
     found = {_meaning(node, integers) for node, integers in ends}
     return found.pop() if len(found) == 1 else None
 

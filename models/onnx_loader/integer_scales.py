@@ -1,14 +1,15 @@
-"""Scales the channels of a quantized convolution by changing its filter's scales.
+"""Folds scales and shifts of channels into the filter of a quantized convolution.
 
     a · (conv(x, s · (q - z)) + b) + c = conv(x, |a| s · (q' - z)) + (a b + c),
     q' = q, or 2z - q where a < 0
 
-Two rules follow. First, a BatchNormalization after the convolution has this form:
+s are the filter's scales, q its integers and z their zero point. Two rules use this equation. The
+first rule folds a BatchNormalization after the convolution, with
 
     a = gamma / sqrt(variance + epsilon),   c = beta - mean · a
 
-Second, scales per channel between a convolution and a depthwise convolution become a single scale
-S:
+The second rule replaces the scales s of the channels between a convolution and a depthwise
+convolution by a single scale S:
 
     conv(quantized(relu(y), s), w) = conv(quantized(relu(y S/s), S), w s/S)
 
@@ -51,7 +52,8 @@ _Numbers = NDArray[np.float64]
 
 
 def fold_into_integer_filters(model: ir.Model) -> None:
-    """Apply the rules to `model`, whose constants must already be folded."""
+    """Fold scales and shifts into the quantized filters of `model`, whose constants must already be
+    folded."""
     for node in list(model.graph):
         if node.op_type == "BatchNormalization" and node.domain == "":
             _fold_batch_norm(node, model.graph)
@@ -78,7 +80,8 @@ def _fold_batch_norm(norm: ir.Node, graph: ir.Graph) -> None:
 
 
 def _share_scale(quantize: ir.Node, graph: ir.Graph) -> None:
-    """Give a convolution's output a single scale if only depthwise convolutions read it."""
+    """If only depthwise convolutions read a convolution's quantized output, replace its scales per
+    channel by a single scale."""
     found = _by_channel(quantize)
     if found is None:
         return
@@ -128,10 +131,11 @@ def _share_scale(quantize: ir.Node, graph: ir.Graph) -> None:
 
 
 def _by_channel(quantize: ir.Node) -> tuple[_Numbers, _Numbers, list[ir.Node]] | None:
-    """Return the scales and zero points of a QuantizeLinear, and the nodes that read its result.
+    """Return the scales and zero points of a QuantizeLinear, and the DequantizeLinear nodes that
+    read its result.
 
-    The readers are DequantizeLinear nodes with the same scales and zero points. The result is None
-    if the scales are not per channel, or if a node of another kind reads the quantized value.
+    Return None if the scales are not per channel, if a node of another kind reads the result, or if
+    a reader has other scales or zero points.
     """
     scales, (integers,) = _floats(quantize.inputs[1]), quantize.outputs
     back = [reader for reader, _ in integers.uses()]
@@ -202,9 +206,9 @@ def _spell_out_channels(quantize: ir.Node, graph: ir.Graph) -> None:
 
 
 def _is_relu(activation: ir.Node, scales: _Numbers, codes: _Numbers) -> bool:
-    """Return whether a Relu could replace the activation without a change of the quantized values.
+    """Return whether the activation gives the same quantized values as a Relu.
 
-    `codes` has the number of codes above the zero point, per channel.
+    `codes` has the number of integers above the zero point, per channel.
     """
     if activation.op_type == "Relu":
         return True
@@ -247,9 +251,10 @@ def _floats(value: ir.Value | None) -> _Numbers | None:
 
 
 def _only_reader_of(value: ir.Value | None, operator: str) -> ir.Node | None:
-    """Return the node that computes `value`, or None.
+    """Return the node that computes `value`, if its type is `operator` and only one node reads the
+    value.
 
-    The node must be of type `operator`, and the value must have exactly one reader.
+    Otherwise, return None.
     """
     node = None if value is None else value.producer()
     if node is None or value is None or node.op_type != operator or node.domain:
@@ -271,7 +276,8 @@ def _scaled(
     c: _Numbers | None,
     step: float | None = None,
 ) -> list[ir.Node] | None:
-    """Return nodes that compute a · conv + c, or None if a rule does not apply.
+    """Return nodes that compute a · conv + c, with a changed filter and bias, or None if this is
+    impossible.
 
     If `c` is None, only the filter is scaled, and the bias stays unchanged. `step` is the new scale
     of x, or None if x keeps its scale.
@@ -319,10 +325,9 @@ def _step(x: ir.Value | None) -> float:
 def _scaled_filter(
     weight: QuantizedConstant, a: _Numbers, least: _Numbers
 ) -> QuantizedConstant | None:
-    """Return the filter times `a`, which has one number per output channel.
+    """Multiply the filter by `a`, which has one number per output channel, and return the result.
 
-    The scales of the result are at least `least`. The result is None if an integer exceeds its
-    type.
+    The scales of the result are at least `least`. Return None if an integer exceeds its type.
     """
     along = (-1, *[1] * (weight.integers.ndim - 1))
     channels = (len(weight.integers),)

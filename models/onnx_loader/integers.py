@@ -1,10 +1,10 @@
-"""Replaces integer operators by float operators between quantizing nodes.
+"""Replaces integer operators by float operators between quantization and dequantization.
 
     QLinearConv(x, w, bias) = QuantizeLinear(Conv(DequantizeLinear(x), DequantizeLinear(w), ...))
 
 As a result, quantized models of all exporters have the same form. ONNX Runtime fuses these nodes
-again and runs the same integer kernel. For this purpose, weights remain integers. `constant_of`
-reads them as floats.
+again and runs the same integer kernel. Weights remain integers, because it would not fuse float
+weights. `constant_of` reads them as floats.
 """
 
 import re
@@ -64,9 +64,9 @@ BYTE_SHIFTS = {ir.DataType.UINT8: 0, ir.DataType.INT8: 128}
 
 
 def spell_out_integers(model: ir.Model) -> None:
-    """Replace integer operators in `model`, which has the opset of the normal form.
+    """Replace integer operators in `model` by float operators, if a replacement is known.
 
-    An integer operator that has no replacement remains.
+    The model's opset must already be converted.
     """
     for node in list(model.graph):
         if node.domain == _CONTRIB and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
@@ -154,7 +154,8 @@ def _constant(value: ir.Value | None) -> NDArray[np.generic] | None:
 
 
 def stays_integer(node: ir.Node) -> bool:
-    """Return whether a node dequantizes a constant for readers that all have integer kernels."""
+    """Return whether a node dequantizes a constant and all nodes that read the result have integer
+    kernels."""
     (output,) = node.outputs[:1] or (None,)
     return (
         node.op_type == "DequantizeLinear"
@@ -169,7 +170,7 @@ def stays_integer(node: ir.Node) -> bool:
 
 @dataclass(frozen=True)
 class QuantizedConstant:
-    """Holds a quantized constant. An integer q represents scale · (q - zero_point)."""
+    """Holds a quantized constant: an integer q stands for the number scale · (q - zero_point)."""
 
     integers: NDArray[np.integer]
     scale: NDArray[np.float32]  # one number, or one number per entry of `axis`
@@ -184,7 +185,7 @@ class QuantizedConstant:
 
     @property
     def floats(self) -> NDArray[np.float32]:
-        """Return the dequantized numbers in float32, each rounded once like in ONNX Runtime."""
+        """Return the dequantized numbers in float32. Each is rounded once, as in ONNX Runtime."""
         floats: NDArray[np.float32] = self.numbers.astype(np.float32) * self._along(self.scale)
         return floats
 
@@ -198,8 +199,8 @@ class QuantizedConstant:
 def dequantized(node: ir.Node) -> QuantizedConstant | None:
     """Return the quantized constant that a DequantizeLinear reads, or None.
 
-    The result is None if an input is computed, if the type is neither 8-bit nor int32, or if scales
-    are per block.
+    Return None if an input is computed, if the type is neither 8-bit nor int32, or if scales are
+    per block.
     """
     tensors = [_input(node, index) for index in range(3)]
     integers, scale, zero_point = map(_constant, tensors)
@@ -228,7 +229,8 @@ def dequantized(node: ir.Node) -> QuantizedConstant | None:
 
 
 def constant_of(value: ir.Value) -> NDArray[np.generic] | None:
-    """Return the numbers of a constant, dequantized if needed, or None if the value is computed."""
+    """Return a constant's numbers, which are dequantized if needed, or None if the value is
+    computed."""
     if value.const_value is not None:
         return _constant(value)
     constant = dequantized_constant(value)

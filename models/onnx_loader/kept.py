@@ -1,4 +1,4 @@
-"""Caches translated models on disk, so that a second start needs no conversion.
+"""Caches translated models on disk, so that the next start need not translate them again.
 
 A cached translation is used only for the same file, the same options and the same version of the
 translator. It is read only if no other user can write its file.
@@ -41,7 +41,8 @@ _log = logging.getLogger("convoy")
 def translated(
     proto: ModelProto, question: Any, translate: Callable[[], T], folder: Path | None
 ) -> T:
-    """Return the translation of a model: the cached one, or the result of `translate`.
+    """Return a model's translation from the cache. If it is not there, call `translate` and cache
+    the result.
 
     `question` holds all options that affect the translation, and must have a stable repr. If
     `folder` is None, nothing is cached.
@@ -83,7 +84,8 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file atomically, and delete the oldest files beyond the limits on number and size.
+    """Write a cache file atomically. Delete the oldest files if there are too many or if they are
+    too large.
 
     Raises OSError.
     """

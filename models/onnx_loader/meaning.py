@@ -1,9 +1,10 @@
-"""Finds the kind of a model's scores from the range of values that its last nodes can compute.
+"""Finds out whether a model's scores are probabilities, logits or something else. For this purpose,
+it computes the range of values that the last nodes can have.
 
-A node and the ranges of its inputs determine the range of its output. A softmax gives numbers from
-0 to 1 with the sum 1. A Clip keeps this sum, a Mul by 100 changes it to 100, and the mean of
-several softmaxes keeps it. A sigmoid or softmax may also be written out as 1 / (1 + e^-x) or e^x /
-sum, and then has the same range.
+The range of a node's output follows from the node and the ranges of its inputs. A softmax gives
+numbers from 0 to 1 with the sum 1. A Clip keeps this sum, a Mul by 100 changes it to 100, and the
+mean of several softmaxes keeps it. A sigmoid or softmax may also be written out as 1 / (1 + e^-x)
+or e^x / sum, and then has the same range.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +33,8 @@ _CUT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Holds facts about the elements of a value. The facts are true for every image."""
+    """Holds facts about the elements of a value, such as their bounds and their sum. They are true
+    for every image."""
 
     low: float = -inf
     high: float = inf
@@ -60,8 +62,8 @@ def meaning_of_scores(scores: ir.Value) -> Meaning:
 
 
 def picked(scores: ir.Value, operator: str) -> str:
-    """Return the error message for an output of class numbers. The message names an output with
-    scores."""
+    """Return the error message for an output that has class numbers or selected scores. The message
+    names the value with all scores."""
     node = scores.producer()
     while node is not None and node.op_type != operator and node.inputs and node.inputs[0]:
         node = node.inputs[0].producer()
@@ -75,7 +77,7 @@ def picked(scores: ir.Value, operator: str) -> str:
 
 
 def range_of(value: ir.Value) -> Range:
-    """Return the range of a value in a model in normal form."""
+    """Return the range of a value in a normalised model."""
     return _Ranges().of(value)
 
 
@@ -167,7 +169,8 @@ _PICKS = frozenset({"ArgMax", "ArgMin", "Hardmax", "TopK", "NonZero", "NonMaxSup
 
 
 class _Ranges:
-    """Computes ranges, from the scores backwards. Only a limited number of values is examined."""
+    """Computes the range of a value from the ranges of its inputs. Only a limited number of values
+    is examined."""
 
     def __init__(self) -> None:
         self._known: dict[ir.Value, Range] = {}
@@ -232,8 +235,7 @@ class _Ranges:
     def _linear(self, node: OnnxNode) -> Range:
         """Return the range of a linear layer's result.
 
-        The range is unknown if the layer mixes the probabilities of a softmax, and otherwise
-        unbounded.
+        It is unbounded, but if the layer's input is the result of a softmax, it is unknown.
         """
         for each in node.node.inputs[:2]:
             if each is not None and each.const_value is None:
@@ -261,8 +263,7 @@ class _Ranges:
         """Return the range of a node that ends a written-out normalisation, or None for other
         nodes.
 
-        The recognised forms are x / sum(x) with x never negative, x - log(sum(e^x)), and x -
-        min(x).
+        The known forms are x / sum(x) with x never negative, x - log(sum(e^x)), and x - min(x).
         """
         x, divisor = node.input(0), _origin(node.input(1))
         by = "a division by the sum"
@@ -331,9 +332,10 @@ def _softmax(node: OnnxNode, *, is_log: bool) -> Range:
 
 
 def _moved(seen: Range, value: ir.Value) -> Range:
-    """Return the range of a value whose elements are moved or averaged.
+    """Return the range of a value whose elements are moved or averaged elements of another value.
 
-    If no axis of the result has the size of the summed axis, the sum is unknown.
+    `seen` is the range of the other value. The sum is kept only if an axis of the result has the
+    size of the summed axis.
     """
     if seen.total is None:
         return seen
@@ -353,7 +355,8 @@ def _one_of_many(node: OnnxNode, value: ir.Value) -> bool:
 
 
 def _origin(value: ir.Value | None) -> ir.Node | None:
-    """Return the node that computes a value. Moves and operations with a constant are skipped."""
+    """Return the node that computes a value, past nodes that only move elements or combine them
+    with a constant."""
     node = None if value is None else value.producer()
     while node is not None:
         if node.op_type in _MOVES:
@@ -374,7 +377,7 @@ def _is_constant(value: ir.Value) -> bool:
 
 
 def _root(value: ir.Value) -> ir.Value:
-    """Return the earliest value with the same elements as `value`."""
+    """Return the value of which `value` is only a copy or a cast."""
     while (node := value.producer()) is not None and node.op_type in ("Identity", "Cast"):
         if node.inputs[0] is None:
             break
@@ -383,7 +386,7 @@ def _root(value: ir.Value) -> ir.Value:
 
 
 def _size_of_sum(node: ir.Node) -> int:
-    """Return how many elements a reduction adds, or 0 if that is unknown."""
+    """Return how many elements a reduction adds for each result, or 0 if that is unknown."""
     read = node.inputs[0]
     before = None if read is None else static_shape_or_none(read)
     after = static_shape_or_none(node.outputs[0])
@@ -402,7 +405,8 @@ def _product(a: float, b: float) -> float:
 
 
 def _mixed(inputs: list[Range], low: float, high: float) -> Range:
-    """Return a range from `low` to `high`, with the other facts that all inputs share."""
+    """Return a range from `low` to `high` that keeps the other facts that are true of all
+    inputs."""
     bounded = [each for each in inputs if each.by]
     return Range(
         low,

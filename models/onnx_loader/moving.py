@@ -17,7 +17,7 @@ Cut = tuple[int, int, int, int]
 
 
 def slice_(to: Importer, node: OnnxNode) -> None:
-    """Import a Slice with positive steps along any axes except the batch."""
+    """Import a Slice with positive steps. It may slice any axes except the batch."""
     shape = node.input_shape(0)
     rank = len(shape)
     starts, stops = node.constant_integers(1), node.constant_integers(2)
@@ -39,7 +39,7 @@ def slice_(to: Importer, node: OnnxNode) -> None:
 
 
 def gather(to: Importer, node: OnnxNode) -> None:
-    """Import a Gather with constant indices, such as PyTorch's x[:, 0].
+    """Import a Gather with constant indices, such as PyTorch's x[:, 0], as Slices.
 
     Each run of consecutive indices becomes a Slice.
     """
@@ -105,7 +105,7 @@ def _cut(to: Importer, node: OnnxNode, cuts: Sequence[Cut]) -> None:
 
 
 def reshape(to: Importer, node: OnnxNode) -> None:
-    """Import Reshape, Flatten, Squeeze and Unsqueeze, which change the shape of each image."""
+    """Import Reshape, Flatten, Squeeze or Unsqueeze as a Reshape of each image."""
     before, after = node.input_shape(0), node.output_shape
     if not after or before[0] != after[0] or prod(before[1:]) != prod(after[1:]):
         raise RefusedError(f"it reshapes {before} to {after}; axis 0, the batch, must not change")
@@ -113,7 +113,7 @@ def reshape(to: Importer, node: OnnxNode) -> None:
 
 
 def transpose(to: Importer, node: OnnxNode) -> None:
-    """Import a Transpose of the axes of an image."""
+    """Import a Transpose, which must leave the batch axis first."""
     rank = len(node.output_shape)
     axes = node.integers("perm", list(reversed(range(rank))))
     if sorted(axes) != list(range(len(node.input_shape(0)))):
@@ -127,7 +127,7 @@ def transpose(to: Importer, node: OnnxNode) -> None:
 
 
 def expand(to: Importer, node: OnnxNode) -> None:
-    """Import an Expand of the axes of an image."""
+    """Import an Expand, which must not change the batch axis."""
     before, after = node.input_shape(0), node.output_shape
     if len(before) != len(after) or before[0] != after[0]:
         raise RefusedError(f"it expands {before} to {after}; axis 0, the batch, must not change")

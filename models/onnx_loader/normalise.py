@@ -118,8 +118,7 @@ def _name_nodes(model: ir.Model, given: set[str]) -> None:
     """Give each unnamed node the name of its output, or a similar name if another node has that
     name.
 
-    ONNX Runtime refuses a model in which two nodes have the same name. A node and a value may share
-    a name.
+    ONNX Runtime refuses a model in which two nodes have the same name.
     """
     taken = {node.name for node in model.graph if node.name in given}
     for node in model.graph:
@@ -133,7 +132,7 @@ def _name_nodes(model: ir.Model, given: set[str]) -> None:
 
 
 def _check_values(proto: ModelProto) -> None:
-    """Refuse values that are not dense tensors, because onnx-ir cannot read them."""
+    """Raise an error if a value is not a dense tensor, because onnx-ir cannot read such values."""
     graph = proto.graph
     for value in (*graph.output, *graph.value_info):
         kind = value.type
@@ -177,14 +176,16 @@ def _inlined(proto: ModelProto) -> ModelProto:
 
 
 def _opset(model: ir.Model) -> int:
-    """Return the model's opset. The domain "ai.onnx" is renamed to "", which means the same."""
+    """Return the model's opset. The operator domain "ai.onnx" is renamed to "", which means the
+    same."""
     if "ai.onnx" in model.opset_imports:
         model.opset_imports.setdefault("", model.opset_imports.pop("ai.onnx"))
     return int(model.opset_imports.get("", OPSET))
 
 
 def _open_sizes(model: ir.Model) -> None:
-    """Make negative sizes unknown, as ONNX Runtime does. Paddle writes -1 for unknown sizes."""
+    """Declare negative sizes as unknown, as ONNX Runtime does. Paddle writes -1 for unknown
+    sizes."""
     for graph in model.graphs():
         outputs = (value for node in graph for value in node.outputs)
         for value in (*graph.inputs, *outputs):

@@ -32,7 +32,7 @@ _MVN_EPSILON = 1e-9
 
 
 class _Writer:
-    """Writes the nodes that replace one old node."""
+    """Adds the nodes that replace one old node."""
 
     def __init__(self, node: ir.Node, opset: int) -> None:
         self.node, self.opset = node, opset
@@ -75,14 +75,14 @@ class _Writer:
         return default if attribute is None else attribute.as_int()
 
     def cut(self, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int]) -> ir.Value:
-        """Return a slice of the input."""
+        """Add a Slice of the input, and return its output."""
         if self.opset < _SLICE_OF_INPUTS:
             return self.add("Slice", self.x(), starts=starts, ends=ends, axes=axes)
         given = (self.constant(numbers, np.int64) for numbers in (starts, ends, axes))
         return self.add("Slice", self.x(), *given)
 
     def refused(self, why: str) -> UnsupportedModelError:
-        """Return an error whose message names the node."""
+        """Return an UnsupportedModelError whose message names the node."""
         name = self.node.name or self.node.outputs[0].name
         return UnsupportedModelError(f"{self.node.op_type} {name} {why}")
 
@@ -184,12 +184,14 @@ _SPELLINGS: Mapping[str, tuple[int, Callable[[_Writer], ir.Value]]] = {
 
 
 def is_spelled_out(op: str, opset: int) -> bool:
-    """Return whether `spell_out_old` may replace this operator in a model of this opset."""
+    """Return whether this operator in a model of this opset is an old operator with a
+    replacement."""
     return op in _SPELLINGS and opset <= _SPELLINGS[op][0]
 
 
 def spell_out_old(model: ir.Model, opset: int) -> None:
-    """Replace old operators in `model`, which has the file's own opset.
+    """Replace old operators in `model` by current ones. The model must still have the file's own
+    opset.
 
     Raises UnsupportedModelError, whose message names the node.
     """
@@ -213,8 +215,8 @@ _OF_CORNERS = 10
 
 
 def keep_old_sampling(model: ir.Model, opset: int) -> None:
-    """Set attributes of each former Upsample and of each Resize of opset 10, to keep its sampling
-    positions.
+    """Set the attributes of each Upsample or Resize from opset 10 or earlier that define its
+    sampling positions.
 
     Output i is sampled at position i / scale. In the mode `nearest`, this position is rounded down
     along an axis that grows, and up along an axis that shrinks, as in ONNX Runtime. The converters
@@ -273,7 +275,7 @@ def _floats(graph: ir.Graph, name: str, array: NDArray[Any]) -> ir.Value:
 
 
 def unconverted(model: ir.Model, opset: int, target: int) -> str:
-    """Return a list of the nodes whose operators onnx cannot convert from `opset` to `target`."""
+    """Return the nodes whose operators onnx cannot convert from `opset` to `target`, as text."""
     found: dict[str, list[str]] = {}
     tried: dict[str, bool] = {}
     for node in model.graph.all_nodes():

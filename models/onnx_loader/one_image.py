@@ -1,6 +1,6 @@
-"""Adds a batch axis where a model for one image merges the batch with other axes.
+"""Adds a batch axis to values of a model that merges the batch with other axes.
 
-    f(x) = f'(x')[0]   x' is x with a new first axis of size 1; f' is f with axes shifted by one
+    f(x) = f'(x')[0]    x' is x with a new first axis of size 1; f' is f with axes shifted by one
 
 Some models leave no axis for the batch. They store windows (Swin), patches (MobileViT), or queries,
 keys and values (ViT) along axis 0. At batch size 1, such a value belongs to one image, and a new
@@ -25,7 +25,8 @@ Made = tuple[str, list[ir.Value | None], dict[str, ir.Attr]]
 
 
 def separate_batch(model: ir.Model) -> bool:
-    """Edit a model in normal form, and return whether it was changed.
+    """Add batch axes to the values of a normalised model where they are missing. Return whether
+    this changed the model.
 
     Raises RefusedError, whose message names the node, if an operator cannot have an additional
     axis.
@@ -47,8 +48,7 @@ class _Pass:
         self.ahead: dict[ir.Value, ir.Value] = {}  # values with an added first axis
 
     def concerns(self, node: ir.Node) -> bool:
-        """Return whether axis 0 of an input or output of the node is something else than the
-        batch."""
+        """Return whether axis 0 of an input or output of the node is not the batch."""
         computed = [value for value in node.inputs if value is not None and not _constant(value)]
         if not computed or node.domain != "":
             return False
@@ -64,7 +64,7 @@ class _Pass:
         return False
 
     def move(self, node: ir.Node) -> None:
-        """Replace a node by one whose values have an additional first axis."""
+        """Replace a node by a node whose inputs and outputs have an additional first axis."""
         name = node.name or str(node.outputs[0].name)
         if node.op_type not in _MOVED:
             raise RefusedError(f"{node.op_type} {name} cannot have an axis for the batch")
@@ -100,10 +100,10 @@ class _Pass:
         return made
 
     def lifted(self, node: ir.Node, index: int, rank: int = 0) -> ir.Value:
-        """Return input `index` with an additional first axis.
+        """Return input `index` with an additional first axis. If it has fewer than `rank` axes, it
+        gets the missing axes as well.
 
-        A value with fewer than `rank` axes also gets the missing axes. A constant with fewer than
-        `rank` axes stays unchanged.
+        A constant with fewer than `rank` axes stays unchanged.
         """
         value = OnnxNode(node).input(index)
         shape = static_shape(value)
@@ -137,7 +137,7 @@ class _Pass:
         return made
 
     def constant(self, node: ir.Node, role: str, array: np.ndarray) -> ir.Value:
-        """Add a constant for a node, and return it."""
+        """Add a constant for a node to read, and return it."""
         return add_constant(self.graph, f"{node.name}/{role}", array)
 
 
@@ -146,8 +146,8 @@ def _constant(value: ir.Value) -> bool:
 
 
 def _axis(node: ir.Node, axis: int) -> int:
-    """Return the index of an axis after the first axis is added. Refuse an axis that does not
-    exist."""
+    """Return the index that an axis has after a first axis is added. Raises an error if the axis
+    does not exist."""
     read = static_shape(OnnxNode(node).input(0))
     if not -len(read) <= axis < len(read):
         raise ImpossibleError(f"axis {axis} does not exist; the input has {len(read)} axes")
@@ -229,8 +229,8 @@ def _gemm(to: _Pass, node: ir.Node) -> Made:
 
 
 def _batch_normalisation(to: _Pass, node: ir.Node) -> Made:
-    """Return x · scale + shift as a Mul and an Add, because the channels are no longer at axis
-    1."""
+    """Return a Mul and an Add that replace a BatchNormalization, because its channels are no longer
+    at axis 1."""
     read = OnnxNode(node)
     gamma, beta, mean, variance = (read.constant(i).astype(np.float64) for i in (1, 2, 3, 4))
     scale = gamma / np.sqrt(variance + read.number("epsilon", 1e-5))

@@ -1,4 +1,5 @@
-"""Defines a node that stands for a whole model, which typed nodes cannot express."""
+"""Defines a graph node that stands for a whole model. It is used if no other nodes can express the
+model."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Imports ONNX operators of the normal form as typed nodes, with one function per operator."""
+"""Converts ONNX operators to Convoy's typed nodes, with one function per operator."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -81,8 +81,8 @@ def _gelu(to: Importer, node: OnnxNode) -> None:
 
 
 def _broadcast_operands(to: Importer, node: OnnxNode) -> list[str]:
-    """Return an elementwise node's inputs. Refuses a node that broadcasts an input along the batch
-    axis."""
+    """Return the names of an elementwise node's inputs. Raises an error if an input is broadcast
+    along the batch axis."""
     rank = len(node.output_shape)
     for index in range(len(node.node.inputs)):
         if constant_of(node.input(index)) is None and len(node.input_shape(index)) != rank:
@@ -102,7 +102,7 @@ def _binary(op: BinaryOp) -> Operator:
 
 
 def _all_of(op: BinaryOp) -> Operator:
-    """Return a function that imports an operator with any number of inputs.
+    """Return a function that imports an operator with any number of inputs, such as Sum.
 
     The function adds a chain of nodes with two inputs each. It returns a single input unchanged.
     """
@@ -173,7 +173,7 @@ def _selu(to: Importer, node: OnnxNode) -> None:
 
 
 def _pow(to: Importer, node: OnnxNode) -> None:
-    """Import a power with the exponent 1/2 as a square root, or with the exponent 2 or 3 as
+    """Import a Pow with the exponent 1/2 as a square root, or with the exponent 2 or 3 as
     products."""
     exponents = np.unique(node.constant(1))
     exponent = float(exponents[0]) if exponents.size == 1 else None
@@ -193,7 +193,8 @@ def _pow(to: Importer, node: OnnxNode) -> None:
 
 
 def _with_number(op: BinaryOp, number: float, *, first: bool = False) -> Operator:
-    """Return a function that imports `x op number`, or `number op x` if `first` is True."""
+    """Return a function that imports an operator as `x op number`, or as `number op x` if `first`
+    is True."""
 
     def read(to: Importer, node: OnnxNode) -> None:
         weight = to.weight(f"{node.name}/number", np.array(number))
@@ -212,7 +213,7 @@ def _gemm(to: Importer, node: OnnxNode) -> None:
 
 
 def _matmul(to: Importer, node: OnnxNode) -> None:
-    """Import a product with a constant matrix as a Gemm, and any other product as a Product."""
+    """Import a MatMul with a constant matrix as a Gemm, and any other MatMul as a Product."""
     weight = constant_of(node.input(1))
     if weight is not None and weight.ndim == 2:
         _linear(to, node, weight.T, node.grid(1, transposed=True))
@@ -229,7 +230,7 @@ def _matmul(to: Importer, node: OnnxNode) -> None:
 
 
 def _linear(to: Importer, node: OnnxNode, weight: np.ndarray, grid: Grid | None) -> None:
-    """Add a Gemm whose `weight` is K×C, with one row per output."""
+    """Add a linear layer (Gemm) whose `weight` is K×C, with one row per output."""
     bias = None
     if node.has(2):
         beta = node.number("beta", 1.0)
@@ -311,8 +312,7 @@ def _split(to: Importer, node: OnnxNode) -> None:
 
 
 def _storage(node: OnnxNode, integers: ir.Value) -> Storage:
-    """Return the type, scale and zero point of the integers of a QuantizeLinear or
-    DequantizeLinear."""
+    """Return the type, scale and zero point that a QuantizeLinear or DequantizeLinear uses."""
     if integers.dtype not in BYTE_SHIFTS:
         raise RefusedError(f"its integers are {integers.dtype}; only int8 and uint8 are supported")
     attributes_only(node, {"block_size": 0})

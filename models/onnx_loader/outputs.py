@@ -1,4 +1,4 @@
-"""Keeps only the outputs of a model that can be its scores.
+"""Removes the outputs of a model that cannot be its scores.
 
 Outputs that are not float are removed. A ZipMap is replaced by its input. If the user names a value
 inside the model, it becomes an output. If several outputs remain, `choose.py` finds the scores.
@@ -33,9 +33,10 @@ class Outputs:
 
 
 def take_outputs(proto: ModelProto, wanted: str | None, beside: str | None = None) -> Outputs:
-    """Keep the outputs of `proto` that can be scores. If `wanted` is given, keep only this value.
+    """Remove the outputs of `proto` that cannot be scores, and return facts about the outputs.
 
-    The output `beside` is kept, too. Raises NotScoresError if no output remains.
+    If `wanted` is given, keep only this value. The output `beside` is kept, too. Raises
+    NotScoresError if no output remains.
     """
     graph = proto.graph
     writers = {name: node for node in graph.node for name in node.output}
@@ -123,16 +124,14 @@ def _copied(value: ValueInfoProto) -> ValueInfoProto:
 
 
 def _value_of(graph: GraphProto, name: str) -> ValueInfoProto:
-    """Return the declaration of a value inside the graph, with its type if the type is known."""
+    """Return the declaration of a value inside the graph, with its type if it is known."""
     known = (value for value in (*graph.output, *graph.value_info) if value.name == name)
     return next(known, ValueInfoProto(name=name))
 
 
 def _zipped(writers: Mapping[str, NodeProto], name: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return the input and the labels of the ZipMap that computes an output.
-
-    The result is None if the output is not computed by a ZipMap.
-    """
+    """If a ZipMap computes an output, return the ZipMap's input and its labels. Otherwise, return
+    None."""
     node = writers.get(name)
     if node is None or node.op_type != "ZipMap" or not node.input:
         return None
@@ -151,7 +150,7 @@ def _text(label: bytes) -> str:
 
 
 def _behind(writers: Mapping[str, NodeProto], name: str) -> Iterator[NodeProto]:
-    """Yield nodes from which a value is computed, the nearest first, up to a limit."""
+    """Yield the nodes from which a value is computed, the nearest first, up to a limit."""
     waiting, seen = [name], {name}
     for _ in range(_FOLLOWED):
         if not waiting:
@@ -167,7 +166,7 @@ def _behind(writers: Mapping[str, NodeProto], name: str) -> Iterator[NodeProto]:
 def _strings_behind(
     graph: GraphProto, writers: Mapping[str, NodeProto], name: str
 ) -> Iterator[tuple[str, ...]]:
-    """Yield lists of strings from which the output `name` may select its strings."""
+    """Yield lists of strings that may be the labels which the output `name` selects from."""
     tensors = {t.name: t for t in graph.initializer if t.data_type == TensorProto.STRING}
     for node in _behind(writers, name):
         for each in node.input:

@@ -1,11 +1,10 @@
-"""Finds the range of pixels that a network expects, from its first operations.
+"""Finds out from a network's first operations which range of pixels it expects.
 
 A network that multiplies its input by 1 / 255 or subtracts means of about 120 normalises pixels
 from 0 to 255 itself, like Keras' Rescaling. A network that subtracts 0.485 and divides by 0.229
-expects pixels from 0 to 1. A BatchNormalization or a depthwise 1×1 convolution has the same effect.
-If the means are ImageNet's, they also show the order of the channels. If an earlier operation
-reverses the channels, this is taken into account. If the first operations do not show the range,
-the module does not guess it.
+expects pixels from 0 to 1. A BatchNormalization or a depthwise 1×1 convolution may do the same. If
+the means are ImageNet's, they also show the order of the channels, even if an earlier operation
+reverses the channels. If the first operations do not show the range, it is unknown.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -66,7 +65,8 @@ def own_normalisation(proto: ModelProto, name: str) -> OwnNormalisation | None:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Describes the first operations as one linear function: pixel · scale + shift, per channel.
+    """Describes a network's first operations as pixel · scale + shift, with one scale and shift per
+    channel.
 
     The channels are in the order that they have after these operations.
     """
@@ -78,17 +78,19 @@ class _Line:
     is_reversed: bool = False  # whether the channels are reversed, compared with the input
 
     def then(self, scale: Floats, shift: Floats) -> "_Line":
-        """Return this function, followed by another scale and shift."""
+        """Return the function that applies this scale and shift, and then another scale and
+        shift."""
         return replace(self, scale=self.scale * scale, shift=self.shift * scale + shift)
 
     def reversed(self) -> "_Line":
-        """Return the same function for channels in reverse order."""
+        """Return the same scale and shift for channels in reverse order."""
         scale, shift = self.scale[::-1], self.shift[::-1]
         return replace(self, scale=scale, shift=shift, is_reversed=not self.is_reversed)
 
 
 def _order(mean: Floats, line: _Line) -> str:
-    """Return the order of the input's channels, "rgb" or "bgr", if `mean` is ImageNet's, or "".
+    """If `mean` is ImageNet's, return the order of the input's channels, "rgb" or "bgr". Otherwise,
+    return "".
 
     `mean` is in the order of the channels after the operations in `line`.
     """
@@ -100,7 +102,7 @@ def _order(mean: Floats, line: _Line) -> str:
 
 
 def _line(graph: GraphProto, name: str) -> _Line | None:
-    """Return the linear function that the first operations apply to pixels, or None if there is
+    """Return the scale and shift that the first operations apply to pixels, or None if they apply
     none."""
     constants = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
@@ -130,9 +132,9 @@ _Constants = Mapping[str, TensorProto]
 
 
 def _numbers(node: NodeProto, at: Iterable[int], constants: _Constants) -> list[Floats] | None:
-    """Return the inputs `at` of a node as arrays, or None.
+    """Return the node's inputs with the indices `at` as arrays.
 
-    The result is None if an input is computed, or too large for a normalisation.
+    Return None if an input is computed, or is too large for a normalisation.
     """
     names = [node.input[index] for index in at]
     found = [constants.get(name) for name in names]
@@ -142,7 +144,10 @@ def _numbers(node: NodeProto, at: Iterable[int], constants: _Constants) -> list[
 
 
 def _moved(node: NodeProto, line: _Line, constants: _Constants) -> _Line | None:
-    """Return `line` as it is after a node that only moves pixels, or None for any other node."""
+    """If a node only moves pixels, return `line` with its channels in the order after the node.
+
+    Return None for other nodes.
+    """
     if node.op_type in _MOVES:
         return line
     given = {part.name: helper.get_attribute_value(part) for part in node.attribute}

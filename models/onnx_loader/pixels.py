@@ -1,4 +1,4 @@
-"""Converts an input of uint8 pixels to float32, which represents all of them exactly."""
+"""Changes model inputs of the type uint8 to float32, which represents all uint8 numbers exactly."""
 
 import onnx_ir as ir
 
@@ -19,7 +19,8 @@ _MOVES = {
 
 
 def pixels_to_float32(model: ir.Model) -> None:
-    """Change uint8 inputs to float32 if their readers only move pixels or cast them to float32.
+    """Change uint8 inputs to float32 if the nodes that read them only move pixels or cast them to
+    float32.
 
     An input remains uint8 if a node computes on it, because sums of uint8 wrap around.
     """
@@ -30,8 +31,7 @@ def pixels_to_float32(model: ir.Model) -> None:
 
 
 def _moved(value: ir.Value) -> list[ir.Value] | None:
-    """Return all values whose elements are the pixels of `value`, or None if a node computes on
-    pixels."""
+    """Return all values that consist of pixels of `value`, or None if a node computes on pixels."""
     found = [value]
     for each in found:  # the list grows meanwhile
         if each.is_graph_output():

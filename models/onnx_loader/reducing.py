@@ -1,5 +1,7 @@
-"""Imports reductions and normalisations. Constants that give axes are evaluated. All other
-constants become weights."""
+"""Converts reductions and normalisations to Convoy's typed nodes.
+
+Constants that give axes are evaluated. All other constants become weights.
+"""
 
 from math import prod
 
@@ -21,8 +23,8 @@ _POOLS = {ReduceKind.MEAN: PoolKind.AVERAGE, ReduceKind.MAX: PoolKind.MAX}
 
 
 def reduce(to: Importer, node: OnnxNode) -> None:
-    """Import ReduceSum, ReduceMean, ReduceMax, ReduceMin or ReduceL2 over any axes except the
-    batch."""
+    """Import ReduceSum, ReduceMean, ReduceMax, ReduceMin or ReduceL2. It may reduce any axes except
+    the batch."""
     x, output, shape = node.x(), to.declare(node.output), node.input_shape(0)
     rank = len(shape)
     given = node.constant_integers(1) if node.has(1) else []

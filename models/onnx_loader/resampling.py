@@ -1,4 +1,5 @@
-"""Imports Resize and Pad as tables of the input positions that each output position reads.
+"""Imports Resize and Pad. For each output position, a table lists the input positions that are
+read.
 
 A table is P×T×2. For each of P output positions along an axis, it has T input positions and their
 factors. Positions are computed in float32, as in ONNX Runtime.
@@ -63,7 +64,7 @@ def _check_left(shape: Sequence[int]) -> None:
 
 
 def _factors(node: OnnxNode, before: Sequence[int], after: Sequence[int]) -> list[float]:
-    """Return the scale of each axis: the node's own scale, or otherwise output size / input
+    """Return the scale of each axis. If the node gives no scales, it is output size / input
     size."""
     factors = [wanted / size for size, wanted in zip(before, after, strict=True)]
     given = node.constant(2).reshape(-1) if node.has(2) else np.zeros(0)
@@ -143,7 +144,8 @@ _INSIDE: Mapping[str, Callable[[Index, int], Index]] = {
 
 
 def pad(to: Importer, node: OnnxNode) -> None:
-    """Import a Pad with a constant or with elements of the image. Negative pads crop the image."""
+    """Import a Pad with a constant or with elements of the image. Negative padding crops the
+    image."""
     rank = len(node.output_shape)
     pads = node.constant_integers(1)
     axes = node.constant_integers(3) if node.has(3) else list(range(rank))
@@ -183,8 +185,8 @@ def pad(to: Importer, node: OnnxNode) -> None:
 
 
 def _padded_with(to: Importer, node: OnnxNode) -> float:
-    """Return the number with which a Pad pads. An integer is converted to the number that it
-    represents."""
+    """Return the number with which a Pad pads. If the Pad works on quantized integers, it is
+    dequantized."""
     value, stored = node.scalar(2, 0.0), to.values[node.x()].stored
     if not is_quantized(stored):
         return value
@@ -194,7 +196,7 @@ def _padded_with(to: Importer, node: OnnxNode) -> float:
 
 
 def _cut(to: Importer, node: OnnxNode, begin: Sequence[int], end: Sequence[int]) -> str:
-    """Return the part of the input that remains if negative pads crop it."""
+    """If negative padding crops the input, return the part that remains."""
     x, shape = node.x(), list(node.input_shape(0)[1:])
     for axis, (first, last) in enumerate(zip(begin, end, strict=True)):
         if min(first, last) >= 0:

@@ -1,9 +1,9 @@
-"""Sets subnormal weights to 0.
+"""Sets subnormal weights (closer to 0 than 1.18e-38) to 0.
 
-Many processors take several times as long to compute with numbers below 1.18e-38. Weight decay
-leaves such numbers in dead filters. A few of them in each layer slow down the whole network, but
-they are too small to change a float32 score. Numbers that are subnormal in float16 are normal in
-float32 and stay unchanged.
+Many processors take several times as long to compute with such numbers. Weight decay leaves them in
+filters that are not used. A few of them in each layer slow down the whole network, but they are too
+small to change a float32 score. Numbers that are subnormal in float16 are normal in float32 and
+stay unchanged.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Converts a model to typed nodes, and to ONNX for any N.
+"""Converts a model to Convoy's typed graph and to an ONNX model for any batch size.
 
 This is a separate module so that importing the package does not import onnx-ir and its dependencies
 (0.6 s).
@@ -52,10 +52,10 @@ def translate(
     opaque: bool,
     choose: Callable[[ir.Model], None] | None = None,
 ) -> Translation:
-    """Return both forms of a model. `choose` edits the model to keep only some of its outputs.
+    """Convert a model to a typed graph and to an ONNX model in normal form.
 
-    A model that typed nodes cannot express raises NoKernelsError. With `opaque`, the result has the
-    original nodes of such a model instead.
+    `choose` edits the model to keep only some of its outputs. If typed nodes cannot express the
+    model, NoKernelsError is raised. With `opaque`, the result has the original nodes instead.
     """
     model = normalise(proto, input_shape)
     if choose is not None:
@@ -81,10 +81,10 @@ def translate(
 
 
 def _at_batch_one(name: str, model: ir.Model) -> tuple[Graph, ir.Model]:
-    """Return the typed graph and the model from which it is made.
+    """Return the typed graph for one image, and the model from which it is made.
 
-    If the batch is merged with other axes and typed nodes cannot express this, it gets an axis of
-    its own. Raises NoKernelsError.
+    If the model merges the batch with other axes and typed nodes cannot express this, the model
+    gets a separate batch axis. Raises NoKernelsError.
     """
     try:
         return _typed_graph(name, model), model
@@ -163,7 +163,7 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
 
 
 def _holds_integers(value: ir.Value | None) -> bool:
-    """Return whether a value is computed and has the type int8 or uint8."""
+    """Return whether a value is computed (not a constant) and has the type int8 or uint8."""
     return (
         value is not None
         and value.const_value is None
@@ -186,8 +186,8 @@ _REASONS = 50
 
 
 def _report(problems: list[_Problem]) -> str:
-    """Return a message with all causes. Unknown shapes are left out if they result from another
-    cause."""
+    """Return an error message with all causes. An unknown shape is left out if another cause
+    explains it."""
     causes = [p for p in problems if not isinstance(p.error, UnknownShapeError)] or problems
     return "\n".join(
         [
@@ -199,7 +199,8 @@ def _report(problems: list[_Problem]) -> str:
 
 
 def _lines(causes: list[_Problem]) -> list[str]:
-    """Return one line per operator and reason, with the names of the first nodes.
+    """Return the lines of a message: one per operator and reason, with the names of the first
+    nodes.
 
     After `_REASONS` lines, one more line gives the number of further reasons.
     """

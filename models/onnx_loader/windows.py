@@ -1,4 +1,4 @@
-"""Imports convolution and pooling. ONNX's window attributes become a Window."""
+"""Imports convolution and pooling. The window attributes of ONNX are converted to a Window."""
 
 from operator import ge
 
@@ -61,8 +61,8 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
 def _ends(to: Importer, node: OnnxNode) -> tuple[str, str]:
     """Return the names of the values that the node reads and writes.
 
-    Rows (C×W) become images of height 1. For this purpose, this adds a Reshape before the node, and
-    `_end` adds one after it.
+    If the node works on rows (C×W), add a Reshape that turns them into images of height 1. `_end`
+    adds the Reshape after the node.
     """
     output = to.declare(node.output)
     if len(node.output_shape) != 3:
@@ -74,13 +74,13 @@ def _ends(to: Importer, node: OnnxNode) -> tuple[str, str]:
 
 
 def _end(to: Importer, node: OnnxNode, written: str) -> None:
-    """Reshape the node's result to rows, if `_ends` has changed rows to images."""
+    """If `_ends` has changed rows to images, reshape the node's result to rows."""
     if written != node.output.name:
         to.nodes.append(Reshape(name=f"{node.name}/rows", output=str(node.output.name), x=written))
 
 
 def conv(to: Importer, node: OnnxNode) -> None:
-    """Import a Conv with a constant filter."""
+    """Import a Conv, whose filter must be constant."""
     weight = node.constant(1)
     kernel = node.integers("kernel_shape", list(weight.shape[2:]))
     if kernel != weight.shape[2:]:

@@ -70,7 +70,7 @@ WINDOW_LIMIT = 2**14
 
 
 def shown(number: int) -> str:
-    """Return a number as text, as a power of two if it has too many digits."""
+    """Return a number as text. If it has too many digits, return a power of two."""
     if abs(number) < 10**15:
         return f"{number:,}"
     power = number.bit_length() - 1

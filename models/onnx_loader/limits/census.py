@@ -1,7 +1,7 @@
-"""Measures the size of a parsed model before any library processes it.
+"""Counts the nodes and elements of a parsed model before any library processes it.
 
-Nodes are counted as if all functions were inlined. No function is inlined for this: the body of
-each function is counted once, and the count is multiplied by the number of calls. Thus 60 functions
+Nodes are counted as if all functions were inlined. Inlining them could take too long, so the body
+of each function is counted once and multiplied by the number of calls. For example, 60 functions
 that each call the previous one twice count as 2**60 nodes.
 """
 
@@ -32,7 +32,7 @@ _Key = tuple[str, str, str]  # a function's domain, name and overload
 
 
 def check_census(model: ModelProto) -> None:
-    """Refuse a model with too many nodes, or with a tensor or input of an impossible size.
+    """Raise an error if a model has too many nodes, or a tensor or input of an impossible size.
 
     Raises UnsupportedModelError, whose message names the limit, or ModelFileError if the model is
     invalid.
@@ -83,7 +83,7 @@ def check_census(model: ModelProto) -> None:
 
 
 def check_stored(model: ModelProto) -> None:
-    """Refuse a model whose tensors declare more elements than the file's bytes can hold."""
+    """Raise an error if a model's tensors declare more elements than the file's bytes can hold."""
     numbers, stored = sum(prod(tensor.dims) for tensor in tensors(model)), model.ByteSize()
     if numbers > _NUMBERS_A_BYTE * stored:
         raise ModelFileError(
@@ -114,7 +114,7 @@ def _graphs(model: ModelProto) -> Iterator[GraphProto]:
 
 
 def all_nodes(model: ModelProto) -> Iterator[NodeProto]:
-    """Yield every node of the graph, of functions and of subgraphs."""
+    """Yield every node of the model's graph, functions and subgraphs."""
     yield from _with_nested(model.graph.node)
     for function in model.functions:
         yield from _with_nested(function.node)

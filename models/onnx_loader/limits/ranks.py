@@ -30,7 +30,7 @@ _Types = dict[ir.Value, TypeProto]
 
 
 def check_ranks(model: ir.Model) -> None:
-    """Refuse a model in which a value has too many axes. The sizes of the axes may still be
+    """Raise an error if a value of the model has too many axes. The sizes of the axes may still be
     unknown."""
     basic_constant_propagation(model.graph.all_nodes())
     types: _Types = {}
@@ -83,8 +83,8 @@ def _note(value: ir.Value, types: _Types) -> None:
 
 
 def _inferred(node: ir.Node, types: _Types, opsets: Mapping[str, int]) -> dict[str, TypeProto]:
-    """Return the types of the node's outputs by name, as far as onnx can infer them from the node's
-    inputs."""
+    """Return the types of the node's outputs by name. Types that onnx cannot infer from the node's
+    inputs are left out."""
     given = [value for value in node.inputs if value is not None]
     if any(value not in types for value in given) or any(True for _ in _subgraphs(node)):
         return {}
@@ -115,10 +115,8 @@ def _rank(value: ir.Value, types: _Types, ranks: Mapping[ir.Value, int]) -> int 
 
 
 def _entries(value: ir.Value | None, types: _Types) -> int:
-    """Return the number of elements of a tensor that is a shape, or 0 if the number is unknown.
-
-    This is the number of axes of a tensor with that shape.
-    """
+    """Return how many axes a tensor has whose shape is given by `value`, or 0 if this is
+    unknown."""
     if value is None or value not in types:
         return 0
     return prod(dim.dim_value for dim in types[value].tensor_type.shape.dim)

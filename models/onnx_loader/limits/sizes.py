@@ -32,7 +32,7 @@ def known_shape(value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def check_value(value: ir.Value) -> None:
-    """Refuse a value with too many axes or too many elements per image.
+    """Raise an error if a value has too many axes or too many elements per image.
 
     The limit on elements is lower for a value with a single axis.
     """
@@ -57,7 +57,8 @@ def check_value(value: ir.Value) -> None:
 
 
 def check_attributes(model: ir.Model) -> None:
-    """Refuse windows that are too large, and attributes that crash onnx's shape inference."""
+    """Raise an error if a window is too large, or if an attribute would crash onnx's shape
+    inference."""
     for node in model.graph.all_nodes():
         parts = node.attributes.get("num_outputs")
         count = len(node.outputs) if parts is None or parts.is_ref() else parts.as_int()
@@ -85,7 +86,8 @@ def check_attributes(model: ir.Model) -> None:
 
 
 def check_flat(model: ir.Model) -> None:
-    """Refuse a model whose one-dimensional integer values have too many elements in total."""
+    """Raise an error if the model's one-dimensional integer values have too many elements in
+    total."""
     entries = 0
     for node in model.graph.all_nodes():
         for value in node.outputs:
@@ -100,7 +102,7 @@ def check_flat(model: ir.Model) -> None:
 
 
 def check_reads(model: ir.Model, room: int) -> None:
-    """Refuse a model whose nodes read more than `room` elements of constants in total.
+    """Raise an error if the model's nodes read more than `room` elements of constants in total.
 
     Folding and importing copy a constant for each node that reads it. Therefore each read of a
     constant counts.
@@ -120,7 +122,8 @@ def check_reads(model: ir.Model, room: int) -> None:
 
 
 def _read(value: ir.Value) -> int:
-    """Return how many elements of a constant each reader copies, or 0 if the value is computed."""
+    """Return how many elements are copied for each node that reads the value: its size if it is a
+    constant, or otherwise 0."""
     if value.const_value is not None:
         return value.const_value.size
     node = value.producer()

@@ -1,8 +1,8 @@
-"""Limits a typed graph so that rewrite rules take little time on it.
+"""Limits the structure of a graph so that rewrite rules take little time on it.
 
 A rule examines all readers of a value, and searches backwards through nodes that only move, pool,
 activate or scale. Real networks have few readers per value, and few such nodes in a row. A graph
-with too many is refused here.
+with too many of either is refused here.
 """
 
 from collections import Counter
@@ -44,8 +44,8 @@ _FACTORS = (BinaryOp.MUL, BinaryOp.DIV)
 
 
 def check_structure(graph: Graph) -> None:
-    """Refuse a graph with a value that has too many readers, or with too many nodes for a rule to
-    search."""
+    """Raise an error if too many nodes read the same value, or if a rule would have to search too
+    many nodes."""
     readers: Counter[str] = Counter()
     moves: dict[str, int] = {}  # the number of such nodes in a row that end in this value
     pieces: dict[str, int] = {}  # the number of computed values that this value joins

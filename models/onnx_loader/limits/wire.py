@@ -1,9 +1,9 @@
-"""Bounds the memory that a serialised model will take, before it is parsed.
+"""Bounds the memory that a model file will take once it is parsed.
 
 A protobuf message of two bytes becomes an object of several hundred bytes. For example, 20 MB of
-empty nodes become 3.5 GB. Therefore this module walks over the file's bytes first, counts fields
-and checks names. The walk follows the protobuf descriptors and stores one position per nesting
-level. It stops at the first exceeded limit.
+empty nodes become 3.5 GB. Therefore this module reads through the file's bytes first, counts fields
+and checks names. It finds nested messages by the protobuf descriptors, and stores one position per
+nesting level. It stops at the first exceeded limit.
 """
 
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """Lists the fields of a message, by number, that the walk enters. All other fields are
+    """Lists the fields of a message, by number, whose content is read. All other fields are
     skipped."""
 
     fields: dict[int, "_Message | _Kind"] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class _Message:
 
 @cache
 def _model() -> _Message:
-    """Return the fields of a ModelProto that the walk enters."""
+    """Return the fields of a ModelProto whose content is read."""
     known: dict[str, _Message] = {}
     pending: list[Descriptor] = [ModelProto.DESCRIPTOR]
     known[ModelProto.DESCRIPTOR.full_name] = _Message()
@@ -73,10 +73,10 @@ def _model() -> _Message:
 
 
 def check_wire(data: bytes) -> None:
-    """Refuse a serialised ModelProto that would take too much memory.
+    """Raise an error if parsing a serialised ModelProto would take too much memory.
 
     Raises ModelFileError, whose message names the limit, or MalformedError if the bytes are not a
-    protobuf message. All other errors are left to the parser.
+    protobuf message. The parser reports all other errors.
     """
     fields = integers = position = 0
     # The messages that contain the position, outermost first: the end and the type of each.
