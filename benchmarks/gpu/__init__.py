@@ -1,2 +1,2 @@
-"""Proves that Convoy computes correctly on a GPU, and measures it there. The results are for
-"Compared with other servers" in README and for docs/gpu-day.md."""
+"""Runs Convoy's tests and benchmarks on a GPU that is available only for a limited time. The
+results are for "Compared with other servers" in README and for docs/gpu-day.md."""

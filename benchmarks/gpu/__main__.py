@@ -1,4 +1,5 @@
-"""Runs commands.py, with the Python packages that `carry` packed, if there are any."""
+"""Runs commands.py. If the folder .gpu contains Python packages for this machine, the commands
+import them."""
 
 import sys
 

@@ -1,4 +1,5 @@
-"""Unpacks, on the GPU machine, the folder that `carry` made. Every command calls this module.
+"""Unpacks the folder .gpu on a GPU machine without a network. `python -m benchmarks.gpu carry`
+packs this folder on another machine. Every command calls this module.
 
 .gpu/COMMIT            the checkout's commit, since there is no git
 .gpu/PYTHON            the wheels' version of Python; other versions do not use the wheels
@@ -31,10 +32,11 @@ _NAMES = ("squeezenet1.1-fp16.onnx", "images", "imagenet_labels.txt")
 def python(
     carried: Path = CARRIED, cache: Path = DEFAULT_CACHE, *, tf32: bool = False
 ) -> list[str]:
-    """Return the command that runs Python. If packages for this version of Python were carried, the
-    command lets Python import them. Libraries do not use TF32 unless `tf32` is set.
+    """Return the command that starts Python. If the folder `carried` has packages for this version
+    of Python, the command lets Python import them. Unless `tf32` is set, it forbids libraries to
+    use TF32.
 
-    The first call unpacks the carried files. Kernels are unpacked into `cache`.
+    The first call unpacks the packages, and unpacks the compiled kernels into `cache`.
     """
     command = ["env", "PYTHONUNBUFFERED=1", *([] if tf32 else ["NVIDIA_TF32_OVERRIDE=0"])]
     made_for, running = carried / "PYTHON", "{}.{}".format(*sys.version_info)
@@ -53,8 +55,8 @@ def python(
 
 
 def enter(arguments: Sequence[str], carried: Path = CARRIED) -> None:
-    """If packages were carried and this process does not import from them yet, replace it by a
-    Python process that does."""
+    """If the folder `carried` has packages for this version of Python, and this process does not
+    import them yet, replace this process by a Python process that does."""
     command = python(carried)
     added = f"PYTHONPATH={carried / SITE}"
     if added in command and str(carried / SITE) not in sys.path:
@@ -62,6 +64,7 @@ def enter(arguments: Sequence[str], carried: Path = CARRIED) -> None:
 
 
 def data(carried: Path = CARRIED) -> Path | None:
-    """Return the folder of SqueezeNet and the photographs, or None if they are missing."""
+    """Return the folder that contains SqueezeNet and the photographs, or None if there is no such
+    folder."""
     folders = (carried / "data", ROOT.resolve().parent / "shared" / "data")
     return next((folder for folder in folders if all((folder / n).exists() for n in _NAMES)), None)

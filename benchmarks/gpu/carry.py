@@ -1,4 +1,4 @@
-"""Packs everything that a GPU machine without a network needs into one folder.
+"""Packs the files that a GPU machine without a network needs into one folder, .gpu.
 
 The service's Python packages have the versions of this environment, and are built for the GPU
 machine's Python. Packages that the GPU machine already has are left out.
@@ -47,7 +47,8 @@ machine."""
 
 
 def carry(folder: Path = CARRIED, *, release: str = NVRTC) -> list[tuple[str, int]]:
-    """Replace the folder's contents, and return its files with their sizes in bytes.
+    """Replace the folder's contents by the files for the GPU machine. Return these files with their
+    sizes in bytes.
 
     Kernels are compiled with the given `release` of NVRTC, which must be the GPU machine's release.
     Needs a package index, and the folder that `carried.data` returns. Raises FileNotFoundError if
@@ -78,17 +79,17 @@ def carry(folder: Path = CARRIED, *, release: str = NVRTC) -> list[tuple[str, in
 
 
 def checkout_files() -> list[str]:
-    """Return the names of the files to send, which are all files of the checkout that git does not
-    ignore."""
+    """Return the names of all files of the checkout that git does not ignore. These are sent to the
+    GPU machine too."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [name for name in names.split("\0") if name and (ROOT / name).is_file()]
 
 
 def pins(package: str, *more: str) -> list[str]:
-    """Return the dependencies of `package`, the packages `more`, and the dependencies of `more`.
-    All are pinned to this machine's versions. Packages that the GPU machine already has are left
-    out."""
+    """Return requirements for pip: the dependencies of `package`, the packages `more`, and their
+    dependencies. All are pinned to the versions that are installed here. Packages that the GPU
+    machine already has are left out."""
     found = {name: version(name) for name in more}
     waiting = [package, *more]
     while waiting:
@@ -136,8 +137,8 @@ def download(folder: Path, wanted: Iterable[str]) -> None:
 
 
 def photographs(source: Path, folder: Path) -> None:
-    """Copy SqueezeNet, the labels, and PHOTOGRAPHS photographs, evenly spaced in the sorted
-    list."""
+    """Copy SqueezeNet, its labels, and PHOTOGRAPHS photographs that are evenly spaced in the sorted
+    list of all photographs."""
     (folder / "images").mkdir(parents=True)
     for name in ("squeezenet1.1-fp16.onnx", "imagenet_labels.txt"):
         shutil.copy(source / name, folder / name)

@@ -1,4 +1,4 @@
-"""Runs the commands to prove and measure on a GPU that is available for a limited time.
+"""Runs Convoy's tests and benchmarks on a GPU that is available for a limited time.
 
 python -m benchmarks.gpu carry [--nvrtc RELEASE]    pack what the GPU machine needs, into .gpu
 python -m benchmarks.gpu day [PART --out OUT]       run a day's proof, or its measurements
@@ -72,7 +72,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(command_line: Sequence[str] | None = None) -> int:
-    """Run one command, and return the exit status."""
+    """Run the command on the command line, and return the exit status."""
     arguments = parse_arguments(command_line)
     status: int = globals()[f"_{arguments.command}"](arguments)
     return status

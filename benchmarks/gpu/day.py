@@ -1,5 +1,5 @@
-"""Uses a GPU for a quarter of an hour: runs stages in order, each in a separate process with a time
-limit.
+"""Runs tests and benchmarks on a GPU that is available for a quarter of an hour (a day). There are
+two parts, which consist of stages. Each stage runs in a separate process with a time limit.
 
     python3 -m benchmarks.gpu day proof --out "$OUT"      # is every kernel right?
     python3 -m benchmarks.gpu day speed --out "$OUT"      # how fast is everything?
@@ -46,12 +46,12 @@ _MOST_LOG_BYTES = 12 << 20
 
 @dataclass(frozen=True)
 class Stage:
-    """Describes one stage of a day: a command, its expected time and its time limit, both in
-    seconds.
+    """Describes one stage: the arguments of a Python command, and the command's expected time and
+    time limit, both in seconds.
 
     In `arguments`, {out} stands for the results' folder, and {seconds} for slightly less than the
-    limit. `program` is a command, such as a profiler, that starts Python. The stage is skipped if
-    this program is not installed.
+    limit. If `program` is given, this command, such as a profiler, starts Python. The stage is
+    skipped if this program is not installed.
     """
 
     name: str
@@ -126,9 +126,10 @@ PARTS: Mapping[str, Sequence[Stage]] = {
 
 
 def spend(part: str, out: Path, seconds: float, patience: float = 1) -> None:
-    """Run the stages of a part in order until the time is over.
+    """Run the stages of a part in order, for at most `seconds`.
 
-    All limits are multiplied by `patience`, because rehearsals run on slower machines.
+    All limits are multiplied by `patience`, which is above 1 on machines that are slower than the
+    GPU machine.
     """
     out.mkdir(parents=True, exist_ok=True)
     deadline, python = time.monotonic() + patience * seconds, carried.python()
@@ -170,8 +171,8 @@ def _run_stage(
 
 
 def here() -> Iterator[str]:
-    """Yield the versions on which results depend, and whether the carried kernels were compiled by
-    this machine's compiler."""
+    """Yield lines with the versions on which results depend. The last line says whether the cache
+    has kernels compiled by this machine's compiler."""
     yield f"driver {nvidia_driver()}"
     for installed in sorted(distributions(), key=lambda each: each.name.lower()):
         if installed.name.lower().startswith(_TOLD):
@@ -186,8 +187,8 @@ def here() -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    """Yield each command of a day, and after it a line for each of its stages. The line says when
-    the stage ends at the latest."""
+    """Yield a line with the command of each part, and then a line for each of its stages, which
+    says when the stage ends at the latest."""
     total = START_S
     for part, stages in PARTS.items():
         limit = sum(stage.limit for stage in stages)

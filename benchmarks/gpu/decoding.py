@@ -1,5 +1,5 @@
-"""Times the decoding of JPEG files on a device. For each of several kernels, it times all launches
-up to this kernel."""
+"""Times the decoding of JPEG files on a device. Decoding takes several launches. For each kernel in
+LAST, it times all launches up to the last launch of this kernel."""
 
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice

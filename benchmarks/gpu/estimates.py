@@ -50,8 +50,8 @@ class Check:
 
 
 def pairs(rows: Iterable[Row], constants: Constants = ASSUMED) -> Iterator[Pair]:
-    """Yield a pair for each row that measures Convoy on a layer of the suites, with a warm or a
-    cold cache.
+    """Yield the estimated and the measured time for each row that measures Convoy on a layer of the
+    suites, with a warm or a cold cache.
 
     Rows are skipped if their choice no longer exists, or if their GPU is not an H100 or H200.
     """
@@ -71,8 +71,8 @@ def pairs(rows: Iterable[Row], constants: Constants = ASSUMED) -> Iterator[Pair]
 
 
 def check(every: Iterable[Pair]) -> Check:
-    """Compare the estimates with the measurements. Raises ValueError if there are fewer than LEAST
-    pairs."""
+    """Return how well the estimated times predict the measured times. Raises ValueError if there
+    are fewer than LEAST pairs."""
     times = np.array([(pair.estimated_us, pair.measured_us) for pair in every])
     if len(times) < LEAST:
         raise ValueError(f"a check needs at least {LEAST} measured layers, got {len(times)}")
@@ -98,8 +98,7 @@ def _centred_ranks(values: Numbers) -> Numbers:
 
 
 def readings(rows: Iterable[Row]) -> list[Reading]:
-    """Return the readings that the rows contain. A reading is a measurement to which the cost
-    model's constants are fitted."""
+    """Return the measurements in the rows to which the constants of the cost model are fitted."""
     return [
         Reading(row["reading"], row["conditions"], float(row["p50_us"]))
         for row in rows

@@ -1,4 +1,5 @@
-"""Measures units (units.py) on the GPU with the benchmarks of kernels, networks and serving."""
+"""Measures Convoy and other libraries on the GPU, with the benchmarks of kernels, networks and
+serving. A unit (units.py) is one measurement."""
 
 import ctypes
 import signal
@@ -50,8 +51,8 @@ DIE_WITH_PARENT = f"import ctypes; ctypes.CDLL(None).prctl(1, {int(signal.SIGKIL
 
 
 def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
-    """Return the function that measures units of this kind for this side. Raises BaselineError if a
-    library is missing or the side is unknown."""
+    """Return the function that measures units of this kind. `side` names Convoy or another library.
+    Raises BaselineError if the library is missing or unknown."""
     checked_side(side.removesuffix(WITH_TF32))
     store = TuningStore(out / "tuning.json")
     if kind == MICRO:
@@ -64,8 +65,8 @@ def measurer_of(kind: str, side: str, device: Device, out: Path) -> Measure:
 
 
 def checked_side(side: str) -> str:
-    """Return `side` if it is known. Otherwise raises BaselineError, whose message lists all
-    sides."""
+    """Return `side` if it names Convoy or another library in SIDES. Otherwise raises BaselineError,
+    whose message lists SIDES."""
     if side not in SIDES:
         raise BaselineError(f"{side!r} is not a side; the sides are {', '.join(sorted(SIDES))}")
     return side
@@ -74,7 +75,8 @@ def checked_side(side: str) -> str:
 def measure_constants(
     device: Device, unit: Unit, effort: micro.Effort = _MICRO_EFFORT
 ) -> list[Row]:
-    """Measure the constants of the cost model. Return a row for each reading."""
+    """Time the small kernels from which the cost model's constants follow. Return a row for each
+    time."""
     with micro.laboratory(device, effort) as at:
         readings = micro.MEASUREMENTS[unit.subject](at)
     return [
@@ -104,8 +106,8 @@ def _layers(name: str, device: Device, store: TuningStore, effort: Effort = _EFF
 
 
 def rows_of(problem: ConvProblem, side: str, outcome: Outcome, effort: Effort) -> list[Row]:
-    """Return a row with the fastest candidate for each state of the cache. Return no rows if no
-    candidate could run."""
+    """Return one row for each state of the cache (warm, cold), with the time of the fastest
+    algorithm. Return no rows if no algorithm could run."""
     return [
         {
             "problem": str(problem),
@@ -192,11 +194,11 @@ def _requests(device: str = "cuda", load_s: float = LOAD_S) -> Measure:
 
 
 def main(kind: str, side: str, out: Path, commit: str) -> None:
-    """Measure on the GPU. Raises SystemExit with the reason if there is no GPU or a library is
-    missing.
+    """Measure the units that arrive on standard input. Raises SystemExit with the reason if there
+    is no GPU or a library is missing.
 
-    When the run that started this process ends, this process is killed too, so that the next run
-    has the GPU to itself.
+    When the process that started this process ends, this process is killed too, so that it does not
+    occupy the GPU any longer.
     """
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     try:

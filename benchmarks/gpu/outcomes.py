@@ -2,8 +2,8 @@
 
 If the process is killed, the file has the outcome of each test that had ended. The test that was
 running is recorded as begun, and the tests after it as waiting. A second process with the same file
-and run skips all tests that have begun. So it continues after the test that stopped the first
-process.
+and the same --outcomes-of skips all tests that have begun. So it continues after the test that
+stopped the first process.
 """
 
 from collections.abc import Iterable
@@ -20,13 +20,13 @@ WAITS, BEGAN, PASSED = "waits", "began", "passed"
 
 
 def pytest_addoption(parser: "pytest.Parser") -> None:
-    """Add the options."""
+    """Add the options --outcomes and --outcomes-of to pytest."""
     parser.addoption("--outcomes", type=Path, help="file to which outcomes are appended")
     parser.addoption("--outcomes-of", help="name of the run, in each line")
 
 
 def pytest_configure(config: "pytest.Config") -> None:
-    """Begin to write outcomes if the option --outcomes names a file."""
+    """If the option --outcomes names a file, register the plugin that writes outcomes to it."""
     if file := config.getoption("--outcomes"):
         config.pluginmanager.register(_Writer(file, config.getoption("--outcomes-of")))
 
@@ -64,7 +64,8 @@ class _Writer:
     def pytest_exception_interact(
         self, node: "pytest.Item | pytest.Collector", call: "pytest.CallInfo[Any]"
     ) -> None:
-        """Stop if this process has lost the device. The next process continues."""
+        """Stop after this test if it raised FaultError, because the GPU accepts no more work from
+        this process. The next process runs the remaining tests."""
         if call.excinfo is not None and isinstance(call.excinfo.value, FaultError):
             node.session.shouldstop = f"the device is lost: {call.excinfo.value}"
 
@@ -85,8 +86,8 @@ def _why(report: "pytest.TestReport | pytest.CollectReport") -> str:
 
 
 def ends_of(lines: Iterable[Row], run: str) -> dict[str, str]:
-    """Return the outcome of each test of a run, by the test's name. Tests that have not ended have
-    the outcome WAITS or BEGAN. If a test passes and its fixtures then fail, the test counts as
+    """Return the latest outcome of each test of a run, by the test's name. Tests that have not
+    ended have the outcome WAITS or BEGAN. A test that passes and whose fixtures then fail counts as
     failed."""
     ends: dict[str, str] = {}
     for line in lines:

@@ -99,11 +99,11 @@ def command(group: Group) -> list[str]:
 
 
 def prove(groups: Mapping[str, Sequence[str]], seconds: float, commit: str, out: Path) -> bool:
-    """Run the command of each group, for at most `seconds` in total. Return whether all tests
-    passed.
+    """Run each group of tests, for at most `seconds` in total. `groups` maps a group's name to its
+    command. Return whether all tests passed.
 
-    Adds a row to `out`, and a line for each outcome as soon as it is known. A skipped test counts
-    as not passed.
+    Writes a summary to gpu_proof.jsonl in the folder `out`, and each test's outcome as soon as it
+    is known. A skipped test counts as not passed.
     """
     deadline, ends, ended = time.monotonic() + seconds, dict[str, str](), dict[str, str]()
     for name, tests in groups.items():
@@ -131,7 +131,8 @@ def prove(groups: Mapping[str, Sequence[str]], seconds: float, commit: str, out:
 
 
 def _run(tests: Sequence[str], deadline: float, outcomes: Path, run: str) -> str:
-    """Run a group's tests until all have begun or the time is over. Return how the last process
+    """Run the command `tests` until all of its tests have begun or the time is over. If a test
+    stops the process, run the command again for the remaining tests. Return how the last process
     ended."""
     plugin = ("-p", "benchmarks.gpu.outcomes", f"--outcomes={outcomes}", f"--outcomes-of={run}")
     alone = "--continue-on-collection-errors"  # run the other files if one cannot be imported

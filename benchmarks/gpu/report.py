@@ -1,4 +1,5 @@
-"""Writes RESULTS.md and the README's section from the recorded lines, with tables and plots."""
+"""Writes RESULTS.md, with tables and plots, and the README's section on GPUs from recorded
+measurements."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -27,8 +28,8 @@ _NOTES = """\
 
 
 def rows_of(lines: Iterable[Row]) -> list[Row]:
-    """Return the measured rows. A line holds several rows and the fields that these rows share, and
-    every returned row includes these fields."""
+    """Return the measured rows in the recorded lines. A line holds several rows, and fields that
+    these rows share. Every returned row includes these fields."""
     found: list[Row] = []
     for line in lines:
         shared = {key: value for key, value in line.items() if key != "rows"}
@@ -71,8 +72,8 @@ def results(lines: Sequence[Row], folder: Path) -> str:
 
 
 def section(lines: Sequence[Row]) -> str:
-    """Return the section of the README. It has a line for each suite and N, and a line for each
-    network."""
+    """Return the README's section on GPUs. For each suite and N, it has a line that compares Convoy
+    with the fastest other library."""
     if not lines:
         return "Nothing has been measured on a GPU yet."
     lines = of_last(lines)
@@ -93,13 +94,13 @@ def section(lines: Sequence[Row]) -> str:
 
 
 def of_kind(rows: Iterable[Row], kind: str) -> list[Row]:
-    """Return the rows of one kind of unit."""
+    """Return the rows of one kind of measurement, such as LAYER or NETWORK."""
     return [row for row in rows if row["unit"].startswith(kind)]
 
 
 def into_readme(text: str, told: str) -> str:
-    """Return the README with its section replaced. Raises ValueError if the section's marks are
-    missing."""
+    """Return the README's text with its section on GPUs replaced by `told`. Raises ValueError if
+    the comments around the section are missing."""
     return fill(text, BEGIN, END, told)
 
 
@@ -181,8 +182,8 @@ def _goals(rows: Sequence[Row]) -> str:
 
 
 def _constants(rows: Sequence[Row]) -> Iterable[str]:
-    """Yield two tables: the readings, and the constants of the cost model as assumed and as
-    measured."""
+    """Yield two tables: the measured times of small kernels, and the constants of the cost model,
+    both as assumed and as fitted to these times."""
     found = readings(rows)
     if not found:
         return
@@ -227,8 +228,8 @@ def _cost_model(layers: Sequence[Row], rows: Sequence[Row]) -> str:
 
 
 def _known_constants(rows: Sequence[Row]) -> dict[str, Constants]:
-    """Return the sets of constants with which the cost model is checked: the assumed constants and,
-    if there are readings, the constants that are fitted to them."""
+    """Return the sets of constants with which the cost model is checked, by name: the assumed
+    constants and, if there are measurements, the constants fitted to them."""
     try:
         return {"assumed": ASSUMED, "measured": fitted(readings(rows))}
     except ValueError:

@@ -1,10 +1,11 @@
-"""Measures units until the time is over. The next run continues with the remaining units.
+"""Measures units (units.py) until the time is over. A unit is one measurement of Convoy or of
+another library. The next run continues with the remaining units.
 
     units without a line ─ one by one ─> measurer (kind, side) ─ reply ─> a line in OUT/gpu.jsonl
 
 A line is written as soon as its unit is measured, so a run that is killed loses only its current
-unit. If a measurer dies or hangs, a line records this, so that the unit is not tried again. Then
-another measurer is started.
+unit. A measurer is a process. If it dies or hangs, a line records this, so that the unit is not
+tried again, and another measurer is started.
 """
 
 import fcntl
@@ -29,11 +30,11 @@ Command = Callable[[str, str], Sequence[str]]
 
 
 class LostError(Exception):
-    """Raised when a measurer dies or hangs. Says how."""
+    """Raised when a measuring process dies or hangs. The message says which."""
 
 
 class Measurer:
-    """Runs a process that measures units of one kind and side."""
+    """Runs a process that measures units of one kind with one library."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(
@@ -54,8 +55,8 @@ class Measurer:
         return machine
 
     def measure(self, unit: Unit, limit: float) -> dict[str, Any]:
-        """Return the reply for a unit. Raises LostError if no reply comes in time, or if the
-        process died."""
+        """Let the process measure a unit, and return its reply. Raises LostError if no reply comes
+        within `limit` seconds, or if the process died."""
         assert self._process.stdin is not None
         fields = {name: getattr(unit, name) for name in ("kind", "subject", "n", "side")}
         try:
@@ -93,8 +94,8 @@ class Measurer:
 
 
 class Measurers:
-    """Keeps at most one measurer. Replaces it when the next unit needs a measurer of another kind
-    or side."""
+    """Keeps at most one measuring process, and replaces it when the next unit needs another
+    process."""
 
     def __init__(self, command: Command) -> None:
         self._command = command
@@ -104,11 +105,11 @@ class Measurers:
         self.machine: Row = {}
 
     def start_s(self, unit: Unit) -> float:
-        """Return the seconds until a measurer is ready for the unit."""
+        """Return the expected seconds until a measuring process is ready for the unit."""
         return 0.0 if self._measurer and self._key == unit.worker else START_S
 
     def of(self, unit: Unit) -> Measurer | None:
-        """Return a measurer for the unit's kind and side, or None if it cannot be started."""
+        """Return a measuring process for the unit, or None if it cannot be started."""
         key = unit.worker
         if key in self._absent:
             return None
@@ -124,14 +125,14 @@ class Measurers:
         return self._measurer
 
     def end(self) -> None:
-        """End the measurer if there is one."""
+        """Kill the measuring process if there is one."""
         if self._measurer is not None:
             self._measurer.end()
             self._measurer = None
 
 
 def run(out: Path, seconds: float, commit: str, units: Sequence[Unit], command: Command) -> None:
-    """Measure the units that have no line for this commit, for at most `seconds`."""
+    """Measure the units that are not yet recorded for this commit, for at most `seconds`."""
     deadline = time.monotonic() + seconds
     out.mkdir(parents=True, exist_ok=True)
     file = out / "gpu.jsonl"

@@ -1,8 +1,8 @@
 """Lists the units to measure on a GPU, the most valuable first, and selects units that fit into a
 given time.
 
-A side is Convoy or another library in one of its settings. A unit is the measurement of one side on
-one problem. It is measured without interruption, stored as one line, and never repeated.
+A unit is one measurement: the time of Convoy or of another library (the side) for one problem. It
+is measured without interruption, stored as one line of JSON, and never repeated.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -62,7 +62,7 @@ _RECORDED = tuple(RECORDED)
 
 
 def at_precision(network: str, precision: Precision) -> str:
-    """Return the subject for a network at a precision, such as "ResNet-50 fp16"."""
+    """Return the name of a network at a precision, such as "ResNet-50 fp16"."""
     return network if precision is Precision.FP32 else f"{network} {precision.value}"
 
 
@@ -126,8 +126,8 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Names a measurement by its kind, subject, N and side. The tables of this module list the
-    values of each.
+    """Names one measurement by its kind, its subject, N, and the measured library (the side). The
+    tables of this module list the values of each.
 
     `subject` is a problem as text, or a name in MEASUREMENTS, AT_PRECISIONS, SENT or SAMPLINGS.
     """
@@ -142,8 +142,8 @@ class Unit:
 
     @property
     def worker(self) -> tuple[str, str]:
-        """Return the kind and side for which a worker is started. One worker measures all sides of
-        Convoy. PyTorch with TF32 has a worker of its own."""
+        """Return the kind and side for which a worker process is started. One worker measures
+        Convoy in all of its settings. PyTorch with TF32 has a separate worker."""
         if self.kind == NETWORK and self.side in CONVOYS:
             return self.kind, CONVOY
         if self.kind == NETWORK and AT_PRECISIONS[self.subject][1] is Precision.TF32:
@@ -157,7 +157,8 @@ def problems() -> Mapping[str, ConvProblem]:
 
 
 def _subjects(kind: str, group: str, n: int) -> list[str]:
-    """Return the subjects of a group for one N: a suite's layers, or the members of NAMED."""
+    """Return the subjects of a group for one N. For a suite or NAMED, these are its layers. Any
+    other group is itself the only subject."""
     if kind != LAYER:
         return [group]
     named = (each.layer for each in NAMED if each.n == n)
@@ -165,7 +166,7 @@ def _subjects(kind: str, group: str, n: int) -> list[str]:
 
 
 def units() -> list[Unit]:
-    """Return every unit once, in the order of measurement."""
+    """Return all units, each once, in the order in which they are measured."""
     found = []
     for kind, groups, batches, sides in _ORDER:
         for group in groups:
@@ -182,7 +183,7 @@ def units() -> list[Unit]:
 def missing(
     every: Iterable[Unit], lines: Iterable[Row], commit: str, device: str = ""
 ) -> list[Unit]:
-    """Return the units that have no line for this commit. If a device is named, lines from other
+    """Return the units that no line records for this commit. If a device is given, lines from other
     devices do not count."""
     there = {
         line["unit"]
@@ -193,8 +194,8 @@ def missing(
 
 
 def seconds_of(lines: Sequence[Row]) -> dict[tuple[str, str], float]:
-    """Return the expected seconds per unit, by kind and side. They come from the recorded lines, or
-    from _SECONDS if there are none."""
+    """Return the expected seconds per unit, by kind and side. This is the median of the recorded
+    units or, if there are none, the guess in _SECONDS."""
     took: dict[tuple[str, str], list[float]] = {}
     for line in lines:
         if line["outcome"] == "measured":
@@ -205,8 +206,8 @@ def seconds_of(lines: Sequence[Row]) -> dict[tuple[str, str], float]:
 def packed(
     todo: Iterable[Unit], seconds: float, takes: Mapping[tuple[str, str], float]
 ) -> list[Unit]:
-    """Return the units that fit into `seconds`, in order. Units that take longer than the remaining
-    time are skipped."""
+    """Return the units of `todo` that can be measured within `seconds`, in order. A unit that takes
+    longer than the remaining time is skipped."""
     chosen: list[Unit] = []
     left, worker = seconds, None
     for unit in todo:
@@ -218,5 +219,5 @@ def packed(
 
 
 def limit_s(unit: Unit, takes: Mapping[tuple[str, str], float]) -> float:
-    """Return the seconds after which a unit counts as hung."""
+    """Return the seconds after which the measurement of a unit counts as hung."""
     return 3 * (takes[unit.kind, unit.side] + START_S)

@@ -1,7 +1,8 @@
-"""Runs a worker, which reads units and writes results as lines of JSON.
+"""Runs a worker process, which reads the measurements to make (units) from standard input, and
+writes the results to standard output as lines of JSON.
 
-A unit may crash the worker, or the worker may lose its device. The run (run.py) records such a
-unit, and starts another worker.
+A unit may crash the worker, or may break the device. run.py then records the unit as crashed or
+faulted, and starts another worker.
 """
 
 import json
@@ -18,15 +19,15 @@ Measure = Callable[[Unit], list[Row]]
 
 
 class RefusedError(Exception):
-    """Raised when a side cannot run a unit. Says why."""
+    """Raised when a library cannot compute the unit's problem. The message says why."""
 
 
 def serve_units(measurer: Measure, device_row: Row, check: Callable[[], None]) -> None:
-    """Measure the units that arrive on standard input, until the input ends or `check` says that
-    the device is lost.
+    """Measure the units that arrive on standard input. Stop when the input ends, or when `check`
+    raises FaultError because the device is broken.
 
-    A library's error does not show that the device is lost, so the device is checked after each
-    unit.
+    The error of a measurement does not show whether the device is broken. Therefore `check` is
+    called after each unit.
     """
     _say({"machine": device_row})
     for line in sys.stdin:

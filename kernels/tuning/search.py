@@ -29,9 +29,9 @@ def conditions_of(device: Device) -> Conditions:
 def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch, ...]:
     """Return the launches with which a choice for a problem is measured.
 
-    The launches add a bias. They have no prologue, no residual that is only added and no
-    activation, and they write y to a buffer of its own. All of these take about the same time with
-    every candidate. Raises ValueError if an index exceeds 32 bits.
+    The launches have a bias, and a residual only if it is projected. They have no prologue and no
+    activation, and y is no part of a Concat's output. The omitted operations take about the same
+    time with every candidate. Raises ValueError if an index exceeds 32 bits.
     """
     problem = replace(problem, prologue=None)
     stored = problem.precision.stored
