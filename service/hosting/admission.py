@@ -1,9 +1,9 @@
-"""Limits how many images, and how many bytes of bodies, are in progress at once; used from one
-event loop.
+"""Limits the images, and the bytes of bodies and answers, that are in progress at once. Used from
+one event loop.
 
-If a limit is reached, the client with the most in progress gives way. Its next request is refused.
-Its newest requests in progress are also refused if a client with less in progress needs the room.
-So a client that floods the server fills only its own share of the queue.
+If a limit is reached, the client that uses most of it is refused. Its next request is refused. Its
+newest requests in progress are also cancelled if a client that uses less needs their capacity. So a
+client that floods the server does not crowd out the other clients.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ _ANSWERS = 4
 
 @dataclass(eq=False, slots=True)
 class ByteRoom:
-    """Counts bytes of all models: of the bodies that are being read or decoded, and of the answers
-    that are being created or sent."""
+    """Counts the bytes of request bodies that are being read or decoded, and of answers that are
+    being created or sent. The bytes of all models are counted together."""
 
     max_bytes: int
     taken: int = 0
@@ -34,12 +34,12 @@ class ByteRoom:
     _most: int = 0  # taken at once since `most_taken`
 
     def take(self, count: int) -> None:
-        """Count bytes as taken."""
+        """Add `count` to the bytes in use."""
         self.taken += count
         self._most = max(self._most, self.taken)
 
     def most_taken(self) -> int:
-        """Return the largest number of bytes that were taken at the same time since the last
+        """Return the largest number of bytes that were in use at the same time since the last
         call."""
         most, self._most = self._most, self.taken
         return most
@@ -54,14 +54,14 @@ class ByteRoom:
 
     @property
     def max_answer(self) -> int:
-        """Return the most bytes that one answer may have, so that several answers fit at the same
-        time."""
+        """Return the maximum size of one answer in bytes. It is a fraction of `max_bytes`, so that
+        several answers fit at the same time."""
         return self.max_bytes // _ANSWERS
 
 
 @dataclass(eq=False)
 class Admission:
-    """Holds one model's limits, and counts images and requests in progress."""
+    """Holds one model's limits, and counts the model's images and requests in progress."""
 
     max_images: int
     max_images_a_request: int
@@ -81,15 +81,15 @@ class Admission:
 
 
 class Held:
-    """Reserves bytes of a `ByteRoom` for a client, until `release`."""
+    """Reserves bytes of a `ByteRoom` for a client, until `release` is called."""
 
     __slots__ = ("_bytes", "_on_given_way", "_room", "client")
 
     def __init__(
         self, room: ByteRoom, client: Client, on_given_way: Callable[[ServiceError], None]
     ) -> None:
-        """`on_given_way` is called with an error if this object is released in favour of another
-        client."""
+        """`on_given_way` is called with an error if the reservation is released because another
+        client needs the bytes."""
         self._room = room
         self.client = client
         self._on_given_way: Callable[[ServiceError], None] | None = on_given_way
@@ -98,11 +98,12 @@ class Held:
 
     @property
     def bytes(self) -> int:
-        """Return how many bytes are held."""
+        """Return how many bytes are reserved."""
         return self._bytes
 
     def hold_bytes(self, count: int) -> None:
-        """Reserve `count` more bytes. Raises QueueFullError if there is no room."""
+        """Reserve `count` more bytes. If too few are free, cancel requests of clients that have
+        reserved more. Raises QueueFullError if that does not free enough."""
         self._check()
         room = self._room
         lacking = room.taken + count - room.max_bytes
@@ -112,12 +113,12 @@ class Held:
         self._bytes += count
 
     def release_bytes(self) -> None:
-        """Release the bytes, because they are no longer needed."""
+        """Free the reserved bytes. More bytes may be reserved later."""
         self._room.taken -= self._bytes
         self._bytes = 0
 
     def release(self) -> None:
-        """Release everything; further calls do nothing."""
+        """Free everything and end the reservation. Further calls do nothing."""
         if self._on_given_way is None:
             return
         self._on_given_way = None  # breaks a reference cycle
@@ -125,7 +126,8 @@ class Held:
         del self._room.inside[self]
 
     def give_way(self) -> None:
-        """Release everything in favour of another client, and call `on_given_way`."""
+        """End the reservation because another client needs it, and call `on_given_way` with an
+        error that says so."""
         wait_s = self.expected_wait_s()
         error = QueueFullError(
             f"the queue is full, and your client holds the largest part of it; "
@@ -142,8 +144,8 @@ class Held:
         return 1.0
 
     def _let_in(self, lacking: int, count: int) -> None:
-        """Refuse other requests until `count` bytes fit. Raises QueueFullError if that is
-        impossible."""
+        """Cancel other clients' requests until `count` bytes can be reserved. Raises QueueFullError
+        if that is impossible."""
         room = self._room
         amounts = {held: held._bytes for held in room.inside if held._bytes}
         refused = _giving_way(lacking, self, count, amounts)
@@ -163,7 +165,7 @@ class Held:
 
 
 class Reservation(Held):
-    """Counts a request with its images and bytes against the limits, until `release`."""
+    """Counts a request, its images and its bytes against the limits, until `release` is called."""
 
     __slots__ = ("_admission", "_images")
 
@@ -173,8 +175,8 @@ class Reservation(Held):
         client: Client = ANYONE,
         on_given_way: Callable[[ServiceError], None] = lambda _: None,
     ) -> None:
-        """Count the request. `on_given_way` is called with an error if the request is refused later
-        in favour of another client."""
+        """Count the request. `on_given_way` is called with an error if the request is cancelled
+        later because another client needs its capacity."""
         super().__init__(admission.room, client, on_given_way)
         self._admission = admission
         self._images = 0
@@ -196,7 +198,8 @@ class Reservation(Held):
         self._images_giving_way(1)
 
     def admit(self, images: int) -> None:
-        """Admit the request's images, all or none. Raises TooManyImagesError or QueueFullError."""
+        """Count the request's images as in progress, all or none. Raises TooManyImagesError or
+        QueueFullError."""
         self._check()
         admission = self._admission
         limit = admission.max_images_a_request
@@ -213,8 +216,8 @@ class Reservation(Held):
         return self._admission.expected_wait_s()
 
     def _images_giving_way(self, images: int) -> Sequence[Held]:
-        """Return the requests to refuse so that these images fit. Raises QueueFullError if that is
-        impossible."""
+        """Return the requests to cancel so that `images` more images can be admitted. Raises
+        QueueFullError if that is impossible."""
         admission = self._admission
         lacking = admission.images + images - admission.max_images
         if lacking <= 0:
@@ -242,12 +245,13 @@ class Reservation(Held):
 def _giving_way(
     lacking: int, asking: Held, count: int, amounts: Mapping[Any, int]
 ) -> Sequence[Held] | None:
-    """Return the requests to refuse so that a request of size `count` fits, or None if that is
-    impossible. `lacking` is the size that must become free.
+    """Return the requests to cancel so that a request of size `count` can be admitted, or None if
+    that is impossible. `lacking` is the size that must become free. `amounts` has the size of each
+    request in progress, in the order of arrival.
 
-    Again and again, the client that holds the most per weight loses its newest request. This client
-    must hold more than the asking client would hold afterwards. `amounts` has the size of each
-    request, in the order of arrival.
+    The client with the largest total size, divided by its weight, loses its newest request. This
+    repeats until enough is free. A client loses requests only while its total is larger than the
+    asking client's total would become.
     """
     held: dict[str, float] = {}
     newest: dict[str, list[tuple[Held, int]]] = {}

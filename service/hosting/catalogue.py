@@ -2,7 +2,7 @@
 
     name ─ catalogue.toml, --catalogue ─ Entry ─ download ─ PULLED/NAME/model.onnx
 
-A model's name is also the name of its folder.
+The folder of a downloaded model has the model's name.
 """
 
 import json
@@ -41,7 +41,8 @@ class Entry(BaseModel):
 
 
 def check_name(name: str, whose: object) -> None:
-    """Raise ModelFileError unless a model may have this name; the message begins with `whose`."""
+    """Raise ModelFileError if `name` is not a valid model name. The message begins with `whose`,
+    which says where the name is from."""
     if not _NAME.fullmatch(name):
         raise ModelFileError(
             f"{whose}: invalid model name {name[:80]!a}; use letters, digits, dots, dashes and"
@@ -55,8 +56,8 @@ _ALIKE, _FEWEST_LETTERS = 0.8, 3
 
 
 def read_catalogue(more: Path | None = None) -> dict[str, Entry]:
-    """Return all entries by name; entries of the file `more` override others. Raises
-    ModelFileError."""
+    """Return the entries of the built-in catalogue and of the file `more`, by model name. Entries
+    of `more` override built-in entries. Raises ModelFileError."""
     entries: dict[str, Entry] = {}
     for path in (_SHIPPED, more):
         if path is None:
@@ -99,7 +100,7 @@ def near_names(name: str, names: Iterable[str]) -> str:
 
 
 def pulled(name: str, folder: Path = PULLED) -> Path | None:
-    """Return the file of a pulled model, or None if the model was not pulled."""
+    """Return the model file that `pull` downloaded earlier, or None if there is none."""
     path = _file(name, folder) if _NAME.fullmatch(name) else None
     return path if path is not None and path.is_file() else None
 
@@ -108,7 +109,7 @@ def pull(name: str, entry: Entry, show: Show, folder: Path = PULLED) -> Path:
     """Download a model unless it was downloaded before, and return its file.
 
     Raises ModelFileError for an invalid name, and NotDownloadedError if the server does not send
-    the file or sends another one.
+    the file or sends a different file.
     """
     target = _file(name, folder)
     source = Source(entry.url, entry.bytes, entry.sha256)
@@ -133,7 +134,7 @@ def _file(name: str, folder: Path) -> Path:
 
 
 def _advice(error: DownloadError, entry: Entry) -> str:
-    """Return advice to give after a failed download."""
+    """Return advice for the user after a failed download."""
     if error.begun:
         return f"{error.begun:,} of {entry.bytes:,} bytes were downloaded; try again to resume"
     if error.status is not None and error.status < 500:
@@ -145,7 +146,7 @@ def _advice(error: DownloadError, entry: Entry) -> str:
 
 
 def _describe(folder: Path, entry: Entry) -> None:
-    """Write the model's model.toml and labels."""
+    """Write model.toml and, if the entry has labels, labels.txt into the model's folder."""
     lines = [f"preset = {json.dumps(entry.preset)}"]
     if entry.labels:
         lines.append('labels = "labels.txt"')

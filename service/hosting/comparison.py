@@ -16,11 +16,11 @@ from service.telemetry.metrics import Comparison
 def compare(
     old: ModelInfo, before: Sequence[Example], new: ModelInfo, after: Sequence[Example]
 ) -> Comparison:
-    """Compare the answers of two versions to the same images.
+    """Compare the scores of two model versions for the same images.
 
-    Classes are matched in two ways: by number, because labels may have been corrected, and by
-    label, because classes may have another order. The match with more agreement counts. A score
-    that is not finite never agrees.
+    Classes are matched by number, because labels may have been corrected. They are also matched by
+    label, because their order may have changed. The result is for the matching with more agreement.
+    An image whose scores are not finite counts as a disagreement.
     """
     if not after:
         return Comparison()
@@ -35,8 +35,8 @@ def compare(
 
 
 def relabelled(old: ModelInfo, new: ModelInfo) -> str:
-    """Return a phrase about the classes whose labels have changed in a new version. It is empty if
-    no label has changed."""
+    """Return a phrase that says how many classes have another label in the new version. It is empty
+    if there are none."""
     pairs = list(zip(old.labels, new.labels, strict=False))
     changed = [f"{after!r} instead of {before!r}" for before, after in pairs if before != after]
     if not changed and len(old.labels) == len(new.labels):
@@ -56,8 +56,9 @@ def _compare(
     olds: NDArray[np.intp],
     news: NDArray[np.intp],
 ) -> Comparison:
-    """Compare the answers. `olds` and `news` give each class of the old and the new version a
-    column. Matching classes have the same column."""
+    """Compare scores whose classes have been matched. `olds` has a column number for each class of
+    the old version, and `news` for each class of the new version. Matching classes have the same
+    column."""
     count = int(max(olds.max(), news.max())) + 1
     same, largest = 0, 0.0
     for first, second in zip(before, after, strict=True):
@@ -74,7 +75,7 @@ def _compare(
 
 
 def _columns(info: ModelInfo, classes: int, columns: dict[str, int]) -> NDArray[np.intp]:
-    """Return a column for each class of a model. `columns` maps labels to columns; new labels are
-    added."""
+    """Return a column number for each class of a model. `columns` maps each label to its column.
+    Labels that it lacks are added with new columns."""
     names = [*info.labels[:classes], *map(str, range(len(info.labels), classes))]
     return np.array([columns.setdefault(name, len(columns)) for name in names])

@@ -2,8 +2,9 @@
 
     Source ─ fetch ─ TARGET.SUM.part ─ size and sum ─ TARGET
 
-A file is moved to its place only once its size and checksum are right. An incomplete download is
-resumed. Redirects from https are followed only to https, and no token is sent to another server.
+A file gets its final name only after its size and checksum have been checked. An incomplete
+download is resumed. Redirects from https are followed only to https, and an access token is never
+sent to a second server.
 """
 
 import fcntl
@@ -39,7 +40,7 @@ _Got = TypeVar("_Got")
 
 
 class NotDownloadedError(ModelFileError):
-    """Says why a model cannot be downloaded; a copy from an earlier download may be served."""
+    """Says why a model cannot be downloaded."""
 
 
 class DownloadError(NotDownloadedError):
@@ -77,8 +78,8 @@ def fetch(
     of bytes so far.
 
     `before` is called once the file is complete, before it is moved to `target`. Raises
-    DownloadError if the server does not send the file, and NotDownloadedError if it sends another
-    one.
+    DownloadError if the server does not send the file, and NotDownloadedError if it sends a
+    different file.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.{source.sum[:16]}.part")
@@ -102,8 +103,8 @@ def _is_at(path: Path, file: BinaryIO) -> bool:
 
 
 def _complete(source: Source, part: Path, file: BinaryIO, progress: Callable[[int], None]) -> None:
-    """Download the bytes that a file lacks. Raises DownloadError, and NotDownloadedError if the
-    server sent another file."""
+    """Download the missing bytes of a partial file, and check the file's checksum. Raises
+    DownloadError, and NotDownloadedError if the checksum is wrong."""
     try:
         _try(lambda: _append(source, file, progress))
     except DownloadError as error:
@@ -119,7 +120,8 @@ def _complete(source: Source, part: Path, file: BinaryIO, progress: Callable[[in
 
 
 def read(url: str, most: int, token: str = "") -> bytes:
-    """Return a server's answer of at most `most` bytes. Raises DownloadError."""
+    """Download `url`, and return the bytes of the answer. Raises NotDownloadedError if they are
+    more than `most`, and DownloadError if the download fails."""
 
     def answer() -> bytes:
         with _open(url, token) as response:
@@ -134,7 +136,8 @@ def read(url: str, most: int, token: str = "") -> bytes:
 
 
 def _try(download: Callable[[], _Got]) -> _Got:
-    """Call `download`, several times if it fails, and return its result. Raises DownloadError."""
+    """Call `download` until it succeeds, at most `_TRIES` times, and return its result. Raises
+    DownloadError."""
     for number in range(_TRIES):
         try:
             return download()
@@ -152,7 +155,8 @@ def _try(download: Callable[[], _Got]) -> _Got:
 
 
 def _pause(error: Exception, number: int) -> float:
-    """Return the seconds until the next try. A server may ask for a longer pause."""
+    """Return the number of seconds to wait before the next try. It doubles with each try, and is
+    larger if the server asks for a longer wait."""
     pause: float = _PAUSE_S * 2**number
     asked = error.headers.get("retry-after", "") if isinstance(error, HTTPError) else ""
     return max(pause, int(asked)) if asked.isdecimal() else pause
@@ -170,7 +174,7 @@ def _reason(error: Exception) -> str:
 
 class _Redirects(HTTPRedirectHandler):
     """Follows a redirect from https only to https, and a redirect from http only to https or http.
-    urllib would also follow redirects to ftp. Only the first server gets the token."""
+    urllib would also follow redirects to ftp. The access token is not sent to another server."""
 
     @override
     def redirect_request(
@@ -197,7 +201,8 @@ def _open(url: str, token: str = "", **headers: str) -> Any:
 
 
 def _append(source: Source, file: BinaryIO, progress: Callable[[int], None]) -> None:
-    """Append the missing bytes. Raises OSError or HTTPException if the connection breaks."""
+    """Download the missing bytes and append them to the file. Raises OSError or HTTPException if
+    the connection breaks."""
     begin = file.seek(0, 2)
     if begin > source.bytes:
         begin = file.truncate(0)

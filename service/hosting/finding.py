@@ -46,7 +46,7 @@ _SCHEME = re.compile(r"(\w{2,}):/")
 
 @dataclass(frozen=True)
 class ReadModel:
-    """Holds all data from a model's files that serving needs. Picklable."""
+    """Holds everything that the server needs from a model's files. It can be pickled."""
 
     info: ModelInfo
     preprocessing: Preprocessing
@@ -56,8 +56,8 @@ class ReadModel:
 
 @dataclass(frozen=True)
 class ProvedModel:
-    """Opens engines for a model that has passed its self-test; these engines are not tested again.
-    Picklable."""
+    """Opens engines for a model that has passed its self-test. These engines do not run the
+    self-test again. It can be pickled."""
 
     proved: WarmUpResult
 
@@ -75,7 +75,8 @@ Stamp = Sequence[tuple[str, int, int, int]]
 
 @dataclass(frozen=True)
 class ModelFile:
-    """Says where a model to serve is. A missing file is reported only when the model is opened."""
+    """Says where the file of a model to serve is. A missing file is reported only when the model is
+    opened."""
 
     name: str
     version: str
@@ -108,10 +109,10 @@ def find_models(settings: Settings) -> list[ModelFile]:
     """Return the models that the settings name: one file, or each folder in a folder, sorted by
     name.
 
-    With the setting `beside`, the only model is returned twice. Raises ModelFileError if there is
-    no model, or if a name cannot be part of a URL. If the name of one of several models cannot be
-    part of a URL, this is only logged, unless `strict` is set. Raises SettingsError if a flag needs
-    a single model and there are several.
+    With the setting `beside`, the only model is returned a second time, with one key of its
+    model.toml changed. Raises ModelFileError if there is no model, or if a name cannot be part of a
+    URL. If the name of one of several models cannot be part of a URL, this is only logged, unless
+    `strict` is set. Raises SettingsError if a flag needs a single model and there are several.
     """
     found = _find_models(settings)
     if (name := settings.model_name) is not None:
@@ -123,8 +124,8 @@ def find_models(settings: Settings) -> list[ModelFile]:
 
 
 def _single(found: list[ModelFile], flag: str) -> ModelFile:
-    """Return the only model, ignoring folders without a model. Raises SettingsError if there are
-    several."""
+    """Return the only model in `found`, ignoring models whose file is missing. Raises SettingsError
+    if there are several."""
     whole = [file for file in found if file.path.is_file()]
     if len(whole) > 1:
         names = ", ".join(file.name for file in whole)
@@ -133,8 +134,8 @@ def _single(found: list[ModelFile], flag: str) -> ModelFile:
 
 
 def _beside(file: ModelFile, assignment: str) -> ModelFile:
-    """Return the model under another name, with one key of model.toml changed; `assignment` is
-    KEY=VALUE."""
+    """Return a copy of `file` with another name and with one key of model.toml changed.
+    `assignment` has the key and its new value, as KEY=VALUE."""
     overrides = parse_assignments([assignment], "--beside")
     value = re.sub(r"[^\w.-]+", "-", assignment.partition("=")[2], flags=re.ASCII)
     return replace(file, name=f"{file.name}-{value.strip('-')}", overrides=overrides)
@@ -187,8 +188,8 @@ def _find_models(settings: Settings) -> list[ModelFile]:
 
 
 def _folder_name(folder: Path, settings: Settings) -> str:
-    """Return a folder's name. Raises ModelFileError if a model cannot have this name, unless the
-    settings give another name."""
+    """Return a folder's name, which becomes the model's name. Raises ModelFileError if a model
+    cannot have this name, unless the settings give another name."""
     folder = folder.resolve()
     if settings.model_name is None:
         check_name(folder.name, folder)
@@ -233,7 +234,8 @@ def _preparing(meaning: Preprocessing) -> Callable[..., Decoding]:
 
 
 def _model_file(settings: Settings) -> Path:
-    """Return the file of the only model. A model in the catalogue is downloaded first."""
+    """Return the model file for settings that do not name a folder. A model in the catalogue is
+    downloaded first."""
     path = settings.model
     if path is None or path == Path(BUILT_IN_NAME):
         return BUILT_IN_MODEL
@@ -288,7 +290,8 @@ def _model_in(folder: Path) -> Path | None:
 
 
 def stamp_of(file: ModelFile) -> Stamp:
-    """Return a stamp that changes when a file of the model changes."""
+    """Return the time stamps and sizes of a model's files. The result changes when one of the files
+    changes."""
     from models import files_of  # noqa: PLC0415  it brings all that reads such files
 
     stamps = []

@@ -44,13 +44,13 @@ class _Sent(Enum):
 def forked(
     make: Callable[[], Iterator[T]], lost: Callable[[str], Exception], bound_s: float = 0
 ) -> Generator[T, None, None]:
-    """Begin to create picklable items in a copy of this process, and return an iterator over the
+    """Fork a copy of this process that creates picklable items, and return an iterator over the
     items.
 
     The iterator raises the errors of `make`. If the copy ends too early, the iterator raises
-    `lost(how)`, with `how` such as "was ended by signal 9". After the first item, the copy may take
-    `bound_s` seconds per item; 0 means no limit. Closing the iterator ends the copy. Call this
-    while the process has no other threads, because the copy would lack them.
+    `lost(how)`, where `how` is a phrase such as "was ended by signal 9". After the first item, the
+    copy may take `bound_s` seconds per item; 0 means no limit. Closing the iterator ends the copy.
+    Call this while the process has no other threads, because the copy would lack them.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # else the copy would write it, too
@@ -72,8 +72,8 @@ def forked(
 def _make_and_end(
     make: Callable[[], Iterator[object]], writing: int, parent: int, bound_s: float
 ) -> NoReturn:
-    """Send the items that `make` yields, and end this process. If the parent ends earlier, this
-    process ends too."""
+    """Send the items that `make` yields to the parent process, and end this process. If the parent
+    ends earlier, this process ends too."""
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:  # else it has ended already
@@ -112,7 +112,8 @@ def _send_all(make: Callable[[], Iterator[object]], pipe: IO[bytes], bound_s: fl
 def _received(
     copy: int, pipe: IO[bytes], lost: Callable[[str], Exception], bound_s: float
 ) -> Generator[Any, None, None]:
-    """Yield None, then the items that the copy sends, and end the copy."""
+    """Yield None once, and then the items that the copy sends. At the end, or when it is closed,
+    the generator ends the copy."""
     status: int | None = None
     try:
         with pipe:
@@ -137,7 +138,8 @@ def _received(
 
 
 def _next(pipe: IO[bytes]) -> list[Any] | None:
-    """Return a list of the next message's kind and content, or None if the copy has ended."""
+    """Return the kind and the content of the next message as a list, or None if the copy has
+    ended."""
     try:
         return pickle.load(pipe)  # type: ignore[no-any-return]  # noqa: S301  (of this program)
     except (EOFError, pickle.UnpicklingError):  # nothing, or cut off

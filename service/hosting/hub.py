@@ -91,7 +91,8 @@ _Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 class _Large(msgspec.Struct):
-    """Holds the checksum and size of a file that git stores only as a pointer."""
+    """Holds the checksum and size of a file in Git LFS. The git repository itself has only a
+    pointer to such a file."""
 
     sha256: _Sha256
     size: _Size
@@ -105,15 +106,15 @@ class _File(msgspec.Struct):
 
 
 class _Listing(msgspec.Struct):
-    """Holds the hub's description of a repository at a commit."""
+    """Holds the hub's list of the files of a repository at one commit."""
 
     sha: _Sha1
     siblings: list[_File]
 
 
 def pull(address: Address, access: HubAccess, show: Show, cache: Path = CACHE) -> Path:
-    """Return a model's file. Download the model, its weights and its descriptions if they are
-    missing.
+    """Return the path of the model at an address. Download the model, its weights and its
+    description files first, unless they are in the cache.
 
     Raises ModelFileError if there is no model or several, or if a file name leads outside the
     folder. Raises NotDownloadedError if the repository or a file cannot be downloaded, or differs
@@ -188,7 +189,8 @@ def _listing(address: Address, access: HubAccess, home: Path) -> _Listing:
 
 
 def _parsed(data: bytes) -> _Listing:
-    """Return the parsed listing. Raises DownloadError if the text is not a listing."""
+    """Return the hub's list of files, parsed from JSON. Raises DownloadError if the text is not
+    such a list."""
     try:
         return msgspec.json.decode(data, type=_Listing)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -215,8 +217,8 @@ def _checked(address: Address, name: str) -> PurePosixPath:
 
 
 def _choose(address: Address, files: Collection[PurePosixPath]) -> PurePosixPath:
-    """Return the model that the address names. Raises ModelFileError if there is none or
-    several."""
+    """Return the path of the model file that the address names. Raises ModelFileError if there is
+    none or several."""
     every = sorted(file for file in files if file.suffix == ".onnx")
     if address.file:
         if PurePosixPath(address.file) in every:
@@ -246,8 +248,8 @@ def _shown(files: Collection[PurePosixPath], word: str) -> str:
 def _named(
     address: Address, model: PurePosixPath, name: str, files: Collection[PurePosixPath]
 ) -> PurePosixPath:
-    """Return the path of a weights file that a model names. Raises ModelFileError if the repository
-    lacks the file."""
+    """Return the path of a weights file to which the model refers by `name`. Raises ModelFileError
+    if the repository lacks the file."""
     path = model.parent / name
     if path not in files:
         raise ModelFileError(
@@ -304,7 +306,7 @@ _FINAL = {401, 403, 404}  # the hub's verdict on the repository, which is final
 def _explained(
     address: Address, access: HubAccess, url: str, error: DownloadError
 ) -> NotDownloadedError:
-    """Return the error of a download, with advice for the user."""
+    """Return an error for the user: the error of a download, with advice."""
     advice = _REFUSED.get(error.status or 0) or (
         "check the network. Set https_proxy to a proxy or HF_ENDPOINT to a mirror of the hub "
         f"(now {access.endpoint}), or copy the files to this machine and name their folder"

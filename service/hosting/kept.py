@@ -1,6 +1,7 @@
-"""Keeps a model as it was read, so that engines can be opened after the model's files have changed.
+"""Stores a model as it was read, so that engines can be opened after the model's files have
+changed.
 
-The model is kept on disk, because its weights would take much memory.
+The model is stored on disk, because its weights would take much memory.
 """
 
 import io
@@ -21,10 +22,10 @@ _log = logging.getLogger("convoy")
 
 
 class KeptObject(Generic[T]):
-    """Holds a picklable object in an unnamed file. The file is deleted when this object is deleted
-    or the process ends.
+    """Stores a picklable object in a temporary file. The file is deleted when this object is
+    deleted or the process ends.
 
-    If no file can be written, the object is held in memory, and a warning is logged.
+    If no file can be written, the object is stored in memory, and a warning is logged.
     """
 
     def __init__(self, what: T) -> None:

@@ -21,7 +21,7 @@ _log = logging.getLogger("convoy")
 
 @dataclass(frozen=True)
 class OpenModel:
-    """Holds a model and its engines, which are not warm yet."""
+    """Holds a model and its engines. The engines have not run their warm-up yet."""
 
     info: ModelInfo
     preprocessing: Preprocessing
@@ -40,7 +40,7 @@ def open_models(
 
     Before any model is opened, raises SettingsError if the default model is not among the models,
     or if a flag needs a single model and there are several. Raises ModelError if no model can be
-    opened. With `strict`, one model that cannot be opened is enough to raise it.
+    opened or, with `strict`, if one of them cannot.
     """
     with closing(reads or read_models(settings, expectations)) as found:
         files = cast("Sequence[ModelFile]", next(found))
@@ -68,7 +68,7 @@ def open_models(
 
 
 def for_clients(error: Exception, settings: Settings, file: ModelFile | None = None) -> str:
-    """Return an error's message without the names of this server's folders."""
+    """Return an error's message for clients, without the names of this server's folders."""
     places = [] if file is None else [file.path.parent]
     if settings.model is not None:
         places.insert(0, settings.model if settings.model.is_dir() else settings.model.parent)
@@ -78,7 +78,7 @@ def for_clients(error: Exception, settings: Settings, file: ModelFile | None = N
 def open_read(
     read: ReadModel, file: ModelFile, settings: Settings, expectations: Sequence[str] | None
 ) -> OpenModel:
-    """Open a model's engines. Raises EngineError."""
+    """Open the engines of a model that was read from its files. Raises EngineError."""
     info, places = read.info, settings.device_choices
     if info.origin:
         _log.info("%s is described by %s", info.name, info.origin)
@@ -109,8 +109,8 @@ def _read_again(
     stamp: tuple[int, int],
     meaning: Preprocessing,
 ) -> ReadModel:
-    """Read a model's file again, because the server does not keep the weights in memory. Raises
-    ModelError; its message may be shown to clients."""
+    """Read a model's file again to replace an engine, because the server does not keep the weights
+    in memory. Raises ModelError; its message may be shown to clients."""
     from service.hosting.reading import read_file  # noqa: PLC0415  as above
 
     try:

@@ -1,4 +1,5 @@
-"""Describes models without their engines."""
+"""Defines the descriptions of models, both of served models and of models that could not be
+opened."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +42,7 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class FailedModel:
-    """Names a model that could not be opened, with the reason. Other models are served."""
+    """Holds the name of a model that could not be opened, and the reason."""
 
     name: str
     version: str

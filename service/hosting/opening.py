@@ -16,7 +16,8 @@ from service.settings import Settings, SettingsError
 
 
 def make_repository(settings: Settings, parent: JobParent | None = None) -> Repository:
-    """Return an empty repository. `parent` will fork the job processes of its models."""
+    """Return a repository without models, configured by the settings. `parent` is the process that
+    will fork the models' job processes."""
     return Repository(
         max_batch=settings.max_batch,
         max_queue=settings.max_queue,
@@ -36,10 +37,10 @@ def make_repository(settings: Settings, parent: JobParent | None = None) -> Repo
 
 
 def _default(settings: Settings) -> str | None:
-    """Return the name of the default model, or None if the settings do not determine it.
+    """Return the name of the default model. If the settings do not determine it, return None, and
+    the repository chooses.
 
-    If one model is served twice (`beside`), the first is the default. For None, the repository
-    chooses.
+    If one model is served twice (`beside`), the first is the default.
     """
     if settings.beside is not None and settings.default_model is None:
         address = settings.model and parse_address(settings.model)
@@ -61,7 +62,7 @@ def add_models(
     `reads` is the result of `begin_reading`, if that was called.
 
     Raises the errors of `open_models`, and SettingsError if a model on a hub is to be watched. If
-    the settings allow models to change, sets `repository.changes`.
+    the settings allow models to change while they are served, sets `repository.changes`.
     """
     if settings.watch and settings.model is not None and parse_address(settings.model):
         raise SettingsError("--watch: a model on a hub cannot be watched; name a folder or a file")

@@ -1,4 +1,4 @@
-"""Serves one model, from the bytes of images to scores, with its limits and metrics."""
+"""Combines the objects that serve one version of a model."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -31,7 +31,8 @@ takes."""
 
 @dataclass(eq=False, slots=True)
 class Pipeline:
-    """Combines a model's runner, decoders and limits; used from one event loop."""
+    """Holds the engine runner, the decoders, the limits and the metrics of one version of a model.
+    Used from one event loop."""
 
     info: ModelInfo
     runner: EngineRunner
@@ -74,10 +75,10 @@ class Pipeline:
 
     @property
     def left(self) -> Collection[Kind]:
-        """Return the kinds of images that the decode pool may leave to the engines now.
+        """Return the kinds of images whose preparation an engine may finish at the moment.
 
-        Decoded images may be left to an engine, which then resizes them, only while few images are
-        in progress. Each may take 3 MB until it is resized.
+        A GPU's engine can decode JPEG files, and resize decoded images. Decoded images are passed
+        to it only while few images are in progress, because each may take 3 MB until it is resized.
         """
         takes = self.runner.takes
         if takes < Kind.DECODED:  # on a CPU, mostly

@@ -1,15 +1,15 @@
-"""Runs built-in photographs to determine the kind of a model's scores and the preset for its
-pixels.
+"""Runs built-in photographs through a model to determine the kind of its scores and the preset for
+its pixels.
 
 A guessed preset is replaced if the photographs show that it is wrong and which preset is right. If
 they show only that the guess is wrong, it is kept, with a warning. The photographs show most if the
 model's labels name the objects in them. With the right preset, the network then recognises every
 photograph, and the right labels are far likelier. With a wrong preset, it recognises hardly any.
 
-With other labels, the photographs show less. Confidence says little: a network made for `imagenet`
-is sure of everything if it gets the pixels of `caffe`, which are sixty times as large. But a wrong
-preset shows in the share of the scores that changes with the image: if the pixels are too small,
-they hardly change the scores.
+With other labels, the photographs show less. A high probability proves little: a network made for
+`imagenet` gives some class nearly 100% for any image if it gets the pixels of `caffe`, which are
+sixty times as large. But if the pixels are too small, the scores hardly change with the image. So
+the presets are compared by the share of the scores that changes with the image (`_share`).
 
 Measured with SqueezeNet 1.1 (trained, ImageNet), unchanged and wrapped for other presets, on three
 photographs:
@@ -92,7 +92,7 @@ Decode = Callable[[Path, Preprocessing], Pixels]
 
 @dataclass(frozen=True)
 class PresetTrial:
-    """Holds the results of one preset on some images."""
+    """Holds the results of running a model on some images with one preset."""
 
     name: str
     used: bool  # by the model as it is set
@@ -104,8 +104,8 @@ class PresetTrial:
 
 
 def judged(classifier: "Classifier", engine: Engine, decode: Decode) -> "Classifier":
-    """Return a model with the kind of scores and the preset that the photographs show. The model
-    has a warning if the photographs show only that its guessed preset is wrong.
+    """Return the model with the kind of scores and the preset that the built-in photographs show.
+    If they show only that a guessed preset is wrong, the model gets a warning.
 
     Raises UnsupportedModelError if nothing shows the kind of the scores.
     """
@@ -143,8 +143,8 @@ def judged(classifier: "Classifier", engine: Engine, decode: Decode) -> "Classif
 
 
 def _with_kind(classifier: "Classifier", engine: Engine, decode: Decode) -> "Classifier":
-    """Return a model with the kind of scores that photographs and images of a single colour
-    show."""
+    """Return the model with the kind of its scores, such as probabilities. The kind is found by
+    running photographs and images of a single colour."""
     meaning = classifier.preprocessing
     if meaning.frames is None:
         images = [decode(photograph, meaning) for photograph in PHOTOGRAPHS]
@@ -191,8 +191,8 @@ def try_presets(
     decode: Decode,
     only: Collection[str] | None = None,
 ) -> list[PresetTrial]:
-    """Run images through every preset that fits, or only through the presets in `only`. `images`
-    maps each image to the names of the objects in it.
+    """Run images through a model, once with every preset that fits the model, or only with the
+    presets in `only`. `images` maps each image to the names of the objects in it.
 
     The model's own preprocessing is tried first if it is not a preset. Raises the errors of
     `decode` and of the engine.
@@ -217,7 +217,7 @@ def try_presets(
 
 
 class _Tally:
-    """Adds up the results of one preset on several images."""
+    """Adds up the results of one preset over several images."""
 
     def __init__(self, preset: Preprocessing) -> None:
         self._output = preset.output
@@ -260,10 +260,11 @@ class _Tally:
 
 
 def _share(total: NDArray[np.float64] | float, size: float, count: int) -> float:
-    """Return the share of the scores that changes with the image, or 0 if all rows are equal or
-    zero.
+    """Return how much of the scores changes with the image: 0 if all images have the same scores,
+    at most 1. `total` is the sum of the rows of scores, and `size` is the sum of |row|².
 
-    It is 1 - n |mean of the rows|² / sum of |row|² for n rows of scores.
+    For n = `count` rows, it is 1 - n |mean of the rows|² / sum of |row|², or 0 if all rows are
+    zero.
     """
     if not size:
         return 0.0
@@ -312,8 +313,9 @@ def _logits(scores: Scores, output: OutputKind) -> NDArray[np.float64]:
 def _by_names(
     classifier: "Classifier", guessed: PresetTrial, trials: Sequence[PresetTrial]
 ) -> "Classifier":
-    """Return a model with the preset that the trials show, or with a warning. The model's labels
-    must name the objects in the photographs."""
+    """Return the model with the preset that recognises the photographs best, if that is clear.
+    Otherwise, return it with a warning, or unchanged. The model's labels must name the objects in
+    the photographs."""
     likeliest = max(trials, key=lambda trial: (trial.right, trial.likelihood))
     alike = [
         trial
@@ -376,8 +378,8 @@ def _with_preset(classifier: "Classifier", name: str) -> "Classifier":
 
 
 def _by_shares(name: str, guessed: PresetTrial, trials: Sequence[PresetTrial], classes: int) -> str:
-    """Return a warning about a guessed preset with which the scores hardly change with the
-    photograph. Otherwise, return an empty text."""
+    """Return a warning if the scores hardly depend on the photograph with the guessed preset, but
+    do with another preset. Otherwise, return an empty text."""
     clearer = any(
         trial.share > max(_CLEARLY, _FAR * guessed.share)
         for trial in trials

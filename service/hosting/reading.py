@@ -4,8 +4,8 @@ ONNX graphs.
     file ── classifier ─┬─ no GPU may serve it: self-test on the CPU ── engines, tested no more
                         └─ otherwise: engines that run the self-test themselves
 
-A server whose models run on the CPU avoids this import. When it starts, a copy of its process reads
-the models (`forked.py`). Later, separate processes read new versions (`trial.py`).
+A server whose models run on the CPU does not import this module. When it starts, a copy of its
+process reads the models (`forked.py`). Later, separate processes read new versions (`trial.py`).
 """
 
 from collections.abc import Sequence
@@ -62,8 +62,8 @@ def read_proved(
 def proved_on_cpu(
     classifier: Classifier, stamp: Stamp, file: ModelFile, settings: Settings
 ) -> tuple[ReadModel, Engine] | None:
-    """Run a model's self-test on the CPU. Return the model, whose engines need no other test, and
-    the warm engine that was tested. Return None if a GPU may serve the model. Raises
+    """Run a model's self-test on the CPU. Return the model, whose engines need no further
+    self-test, and the engine that passed. Return None if a GPU may serve the model. Raises
     EngineError."""
     tried = try_on_cpu(
         classifier,
@@ -146,8 +146,8 @@ def open_on_devices(
 
 
 def judge(classifier: Classifier, settings: Settings) -> Classifier:
-    """Return the model, with the facts that only the built-in photographs show, because the model's
-    files do not describe them.
+    """Return the model with the facts that its files do not state, such as the kind of its scores.
+    They are found by running the built-in photographs.
 
     The photographs run on a separate CPU engine, which is closed afterwards. Raises
     UnsupportedModelError and EngineError.
@@ -194,7 +194,8 @@ def _load(
 
 
 def _photographs(meaning: Preprocessing) -> NDArray[np.uint8]:
-    """Return the built-in photographs as pixels for a model; empty for a model of clips."""
+    """Return the built-in photographs as pixels in the model's size. For a model of clips, the
+    array is empty."""
     limits = ImageLimits()  # whatever the settings allow clients
     files = PHOTOGRAPHS if meaning.frames is None else []
     images = [prepare_image(file.read_bytes(), meaning, limits).run() for file in files]
@@ -229,8 +230,8 @@ def info_of(classifier: Classifier, version: str) -> ModelInfo:
 
 
 def _tensor_type(classifier: Classifier) -> str:
-    """Return the V2 name of the type of a model's own input; float types other than float16 are
-    FP32."""
+    """Return the data type of the model's input, as the V2 protocol names it. Float types other
+    than float16 are FP32."""
     if classifier.preprocessing.as_bytes:
         return "UINT8"
     return "FP16" if classifier.takes_halves else "FP32"

@@ -3,7 +3,8 @@
     settings ─┬─ this process ─── imports the server ─ listens ─ opens models ── warms up ── serves
               └─ forked process ─ imports ONNX ─ reads and tests models ─┘
 
-If a GPU may serve, the server's process also reads the models, because it plans from their graphs.
+If a GPU may serve a model, the server's process reads the models itself, because it needs their
+graphs to plan the kernel launches.
 """
 
 from collections.abc import Generator, Sequence
@@ -42,9 +43,9 @@ def _lost(how: str) -> ModelError:
 def read_models(
     settings: Settings, expectations: Sequence[str] | None, *, prove: bool = False
 ) -> Reads:
-    """Yield the models' files, then the models or errors, as `Reads` describes. With `prove`, also
-    run the self-test of each model that the CPU will serve; its engines then need no test. Raises
-    the errors of `check_models`."""
+    """Yield the list of the models' files, and then one model or error per file, as `Reads`
+    describes. With `prove`, also run the self-test of each model that the CPU will serve; its
+    engines then need no test. Raises the errors of `check_models`."""
     # These modules import ONNX.
     from service.hosting.finding import check_models  # noqa: PLC0415
     from service.hosting.reading import read_file, read_proved  # noqa: PLC0415

@@ -1,9 +1,9 @@
 """Holds the regions of system shared memory that clients on this machine register by name.
 
-A region is part of a file in /dev/shm. Regions are not mapped, but read and written with system
-calls. If a client shortens its file, a read fails; with a mapping, SIGBUS would end the process. A
-client also cannot change data after the server has read it. The server can use a region even after
-`shm_unlink`, because the file is open.
+A region is part of a file in /dev/shm. The server reads and writes it with system calls instead of
+mapping it. If a client shortens its file, a system call fails, whereas access to a mapping would
+end the process with SIGBUS. A client also cannot change data after the server has read it. The
+server can use a region even after `shm_unlink`, because the file is open.
 """
 
 import errno
@@ -30,7 +30,8 @@ _MOST_OFFSET = 2**62
 
 
 class RegionStatus(TypedDict):
-    """Describes a region."""
+    """Describes a registered region: its name, its file (`key`), and its position and length in the
+    file."""
 
     name: str
     key: str
@@ -48,14 +49,15 @@ class _Region:
 
 
 class RegionPart(NamedTuple):
-    """Says where in a region one tensor is."""
+    """Identifies the bytes of one tensor in a region."""
 
     region: _Region
     offset: int  # in the region
     byte_size: int
 
     def read(self) -> bytes:
-        """Return a copy of the bytes. Raises BadRequestError if the file has become shorter."""
+        """Return a copy of the tensor's bytes. Raises BadRequestError if the file has become
+        shorter."""
         self._check()
         data = os.pread(self.region.file.fileno(), self.byte_size, self._start)
         if len(data) != self.byte_size:
@@ -63,8 +65,8 @@ class RegionPart(NamedTuple):
         return data
 
     def write(self, data: bytes) -> None:
-        """Write the bytes. Raises BadRequestError if there are more bytes than the part has, or if
-        the file has become too short."""
+        """Write the tensor's bytes. Raises BadRequestError if `data` is longer than this part of
+        the region, or if the file has become too short."""
         if len(data) > self.byte_size:
             raise BadRequestError(
                 f"shared memory size specified with the request for output should be at least "
@@ -97,8 +99,8 @@ class Regions:
         self.longest = 0  # bytes of a region, of those that were ever registered
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Register part of a shared-memory file. Raises BadRequestError unless the file exists and
-        is long enough."""
+        """Register part of a shared-memory file under a name. Raises BadRequestError unless the
+        file exists and is long enough."""
         if not _NAME(name) or not _KEY(key):
             raise BadRequestError(
                 "a region's name must have 1 to 256 characters, and its key must be a name of "
@@ -165,7 +167,8 @@ class Regions:
 
 
 def _open(key: str) -> io.FileIO:
-    """Open the file of a key and return it. Raises BadRequestError if it is not shared memory."""
+    """Open the shared-memory file named `key` and return it. Raises BadRequestError if it is not
+    shared memory."""
     # Do not wait for the end of a client's lease on its file, which may take 45 s.
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:

@@ -85,8 +85,8 @@ def _decode(prepare: Callable[[Any], Decoding], file: bytes) -> None:
 
 
 def those_there_are(name: str, names: Sequence[str]) -> str:
-    """Return the end of an error message about an unknown model name. The text has a similar name,
-    if there is one, and the first names that exist."""
+    """Return the end of an error message about an unknown model name. The text suggests a similar
+    name, if there is one, and lists the first names that exist."""
     near = get_close_matches(name[:_SHOWN_NAME], names[:_MOST_COMPARED], 1)
     also = f"did you mean '{near[0]}'? " if near else ""
     more = len(names) - _SHOWN
@@ -95,8 +95,8 @@ def those_there_are(name: str, names: Sequence[str]) -> str:
 
 
 class LoadResult(TypedDict):
-    """Names the version of a model that is served now, and says how much its answers differ from
-    the previous version's answers."""
+    """Describes a loaded model: its served version, and how much its answers differ from the
+    previous version's answers."""
 
     name: str
     version: str
@@ -106,22 +106,24 @@ class LoadResult(TypedDict):
 
 
 class Changes(Protocol):
-    """Changes the models while they are served."""
+    """Loads, replaces and unloads models while the server runs."""
 
     by_clients: bool
     """Whether clients may ask for changes."""
 
     async def load(self, name: str) -> LoadResult:
-        """Serve the current files of a model; do nothing if they have not changed.
+        """Load a model from its current files and serve it. Do nothing if the files have not
+        changed.
 
         Raises ModelNotFoundError if the model has no files, and RetryableError if models may not
-        change now. Raises NotLoadedError if the new version cannot be served or agrees too little
-        with the old version. The old version is then still served. If the caller is cancelled, the
-        load continues.
+        change now. Raises NotLoadedError if the new version cannot be served, or if its answers
+        differ too much from the old version's. The old version is then still served. If the caller
+        is cancelled, the load continues.
         """
 
     async def unload(self, name: str) -> None:
-        """Stop serving a model; requests in progress are answered. Raises ModelNotFoundError."""
+        """Stop serving a model. Its requests in progress are still answered. Raises
+        ModelNotFoundError."""
 
     def start(self) -> None:
         """Allow changes, because the models are now warm."""
@@ -157,13 +159,12 @@ class Repository:
         all models.
 
         `max_queue` is in images. `sample` is an image file. If decoding it takes at least as long
-        as running it on a CPU, a model's engine decodes the images that it runs. `parent` then
-        forks up to `processes` job processes for the model. `default` names the model of
-        `/v1/classify`. With `strict`, warming up raises the first error of any model. Without it,
-        warming up raises an error only if no model can be served. Warming up measures batches for
-        `measure_s` seconds. `bounds` has the engines' time limits, and `decode_s` is the time limit
-        for decoding one image. With `swaps`, recent images are kept, to compare versions of a
-        model.
+        as running it on a CPU, the model's engine also decodes images. `parent` then forks up to
+        `processes` job processes for the model. `default` names the model of `/v1/classify`. With
+        `strict`, warming up raises the first error of any model. Without it, warming up raises an
+        error only if no model can be served. Warming up measures batches for `measure_s` seconds.
+        `bounds` has the engines' time limits, and `decode_s` is the time limit for decoding one
+        image. With `swaps`, recent images are kept, to compare versions of a model.
         """
         self.max_body_bytes, self.max_pixels = max_body_bytes, max_pixels
         self.regions = Regions(max_body_bytes) if shared_memory else None
@@ -213,8 +214,8 @@ class Repository:
         prepare: Callable[[Any], Decoding],
         reopen: Callable[[int], Engine] | None = None,
     ) -> Pipeline:
-        """Add a model, which `close` will close. `reopen` takes the number of an engine and opens a
-        replacement for this engine."""
+        """Add a model and serve it. `reopen` takes the number of an engine and returns a new engine
+        that replaces it."""
         if info.name in self.models:
             raise ValueError(f"two models are named {info.name!r}")
         pipeline = self.open_aside(info, engines, prepare, reopen)
@@ -233,8 +234,8 @@ class Repository:
         """Return a model that is not served yet. Call `install` to serve it, or `discard` to close
         it.
 
-        `measure_s` replaces the repository's value. `known` has L(n), the time of a batch of n
-        images, or is None if the time must be measured.
+        `measure_s` is the time for measuring batches, if it differs from the repository's. `known`
+        has the time of each batch size, or is None if the times must be measured.
         """
         metrics = self.metrics.beside(info.name, info.version)
         runner = EngineRunner(
@@ -264,8 +265,8 @@ class Repository:
         return pipeline
 
     def _jobs_of(self, prepare: Callable[[bytes], Decoding], engine: Engine) -> JobProcesses | None:
-        """Return the job processes for an engine's batches, or None if these batches cannot run in
-        processes."""
+        """Return the processes that can run an engine's batches, or None if other processes cannot
+        run them."""
         from models import elsewhere  # noqa: PLC0415  with the library that the engine has brought
 
         opened = elsewhere(engine)
@@ -287,7 +288,7 @@ class Repository:
         self._change(old, new)
 
     def remove(self, name: str) -> Pipeline | None:
-        """Stop serving a model. Return the model, or None if it was broken. Raises
+        """Stop serving a model. Return the model, or None if it could not be opened. Raises
         ModelNotFoundError."""
         if (broken := self.broken.pop(name, None)) is not None:
             old, version = None, broken.version
@@ -412,7 +413,7 @@ class Repository:
                 pipeline.runner.check_ready()
 
     def leave(self) -> None:
-        """Report that the server is not ready from now on, but continue to accept requests."""
+        """Report from now on that the server is not ready, but continue to accept requests."""
         self._leaving = True
 
     def exposition(self) -> "asyncio.Future[bytes]":
@@ -420,8 +421,8 @@ class Repository:
         may be slow.
 
         Calls that come while a text is being created share the next text. Creating a text holds the
-        interpreter's lock most of the time. So a pause follows each text, several times as long as
-        its creation took.
+        interpreter's lock most of the time, and so delays requests. Therefore a pause follows,
+        several times as long as the creation took.
         """
         if self._next_told is None:
             self._next_told = asyncio.ensure_future(self._tell(self._told))
@@ -441,8 +442,8 @@ class Repository:
             self._tell_at = ended + min(_TELL_PAUSES * (ended - began), _MOST_PAUSE_S)
 
     def busy_gpus(self) -> "asyncio.Future[list[float]]":
-        """Return the share of time for which each GPU is busy. A thread reads it, because drivers
-        may be slow."""
+        """Return the utilization of each GPU, from 0 to 1. A thread reads it, because drivers may
+        be slow."""
         return self._teller.run(Metrics.busy_gpus, self.metrics)
 
     async def warm_up(self) -> None:
@@ -506,8 +507,8 @@ class Repository:
         return self._decoders.lost + self._reader.pool.lost + jobs
 
     def _give_back(self) -> None:
-        """Give back resources that the server can do without: recent images, idle processes and
-        free memory."""
+        """Free memory because it is short: drop the recent images, end idle processes, and return
+        free memory to the system."""
         _log.warning("memory is short: new images are refused until more memory is free")
         for pipeline in self._every:
             if pipeline.recent is not None:
@@ -515,12 +516,13 @@ class Repository:
         self._teller.post(_shrink, self._processes, lambda _, __: None)
 
     async def read_aside(self, read: Callable[[], bytes], client: Client) -> bytes:
-        """Run `read`, which may take long, in a thread when the client's turn comes. Return its
-        result. Raises the errors of `read`."""
+        """Run `read`, which may take long, in a thread, and return its result. Clients take turns
+        to use the threads. Raises the errors of `read`."""
         return await self._reader.run(READ, read, client)
 
     async def give_back_periodically(self) -> None:
-        """Give memory back to the system, soon after the server has used much of it."""
+        """Return free memory to the system, soon after the server has used much memory. Runs until
+        it is cancelled."""
         slack = Slack()
         while True:
             await asyncio.sleep(_GIVE_BACK_S)
@@ -528,7 +530,7 @@ class Repository:
                 await self._teller.run(lambda _: give_back_garbage(), None)
 
     async def give_back(self) -> None:
-        """Give free memory back to the system, in a thread, because this may take milliseconds."""
+        """Return free memory to the system, in a thread, because this may take milliseconds."""
         await self._teller.run(lambda _: give_back_free_memory(), None)
 
     def _fail(self, failure: EngineError) -> None:

@@ -1,14 +1,14 @@
 """Handles one request to a model, in any protocol, from admission to its single outcome.
 
     open ── body ── read ─┬─ files ─┬─ headers ─┬─ decode pool ─┬─ queued ─┬─ scored ── answered
-      │       │       │   │         │           └───────────────│──────────┘ what an engine left
-      │       │       │   │         └─ whose jobs decode ───────┤
+      │       │       │   │         │           └───────────────│──────────┘ files not decoded
+      │       │       │   │         └─ a job decodes them ──────┤
       │       │       │   └─ images ────────────────────────────┘
       └───────┴───────┴──────────────────────── failed, or abandoned
 
-A protocol calls `open`, then `hold` for the body, `aside` if reading the body takes long, and
-`infer`. The callback `then` gets the scores. The protocol creates the answer between `hold_answer`
-and `finish`. A request consists of callbacks, without an asyncio task.
+The code for HTTP or gRPC calls `open`, then `hold` for the body, `aside` if reading the body takes
+long, and `infer`. The callback `then` gets the scores. The answer is created between the calls of
+`hold_answer` and `finish`. A request consists of callbacks, without an asyncio task.
 """
 
 import asyncio
@@ -71,8 +71,8 @@ _NOTHING = ImageRequest((), None)
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """Handles one request. `then` is called once, with the scores or an error, unless the request
-    is abandoned."""
+    """Handles one request. `then` is called once, with the scores or an error. It is not called if
+    the request is abandoned."""
 
     pipeline: Pipeline
     record: RequestRecord
@@ -102,8 +102,8 @@ class Request:
     def hold(self, length: int, what: str) -> None:
         """Reserve memory for a body of `length` bytes. Later calls may give a larger length.
 
-        Raises QueueFullError, MemoryShortError, or PayloadTooLargeError. The message of the last
-        one contains `what`.
+        Raises QueueFullError, MemoryShortError, or PayloadTooLargeError. The last one's message
+        contains `what`, a phrase about the body's length.
         """
         if length <= self._held:
             return
@@ -122,7 +122,7 @@ class Request:
         self._reservation.hold_bytes(count)
 
     def hold_answer(self, count: int) -> None:
-        """Reserve memory for the answer, and release the body's memory.
+        """Free the memory of the body, and reserve `count` bytes for the answer.
 
         Raises QueueFullError, and PayloadTooLargeError if the answer is too long.
         """
@@ -136,8 +136,8 @@ class Request:
         self._reservation.hold_bytes(count)
 
     def aside(self, work: Callable[[B], T], body: B, then: Callable[[T], None]) -> None:
-        """Call `work` with the body in a thread when the client's turn comes. Then call `then` with
-        the result, unless the request has ended."""
+        """Call `work` with the body in a thread; clients take turns to use the threads. Then call
+        `then` with the result, unless the request has ended."""
 
         def done(result: T, error: Exception | None) -> None:
             self._under_way = []
@@ -180,8 +180,8 @@ class Request:
         self._start(wanted)
 
     def phases(self, scored: Scored) -> Phases:
-        """Return how long each phase of the request has taken until now. `finish` counts the times
-        that the last call returned. Any thread may call this method."""
+        """Return how long each phase of the request has taken until now. `finish` adds the times of
+        the last call to the metrics. Any thread may call this method."""
         started, received = self.record.started, self.record.received
         total_s, receive_s = perf_counter() - started, received - started
         inside_s = self._decoding_s  # in the batch's job
@@ -191,7 +191,8 @@ class Request:
         return self._phases
 
     def finish(self, scored: Scored) -> None:
-        """Count and record the request as answered, and release everything."""
+        """Record the request as answered in the metrics and in its record, and free its
+        reservations."""
         phases = self._phases or self.phases(scored)
         images = len(scored.results) if scored.batch_size else 0  # others are not scored
         self.pipeline.metrics.counts.answered(images, phases)
@@ -217,15 +218,16 @@ class Request:
             then(error)
 
     def abandon(self, code: Code) -> None:
-        """Stop the request because no client waits for the answer, and count it under `code`."""
+        """Stop the request because no client waits for its answer any more. Count it under
+        `code`."""
         if self.ended:
             return
         self._let_go()
         self.pipeline.metrics.counts.refused(code, perf_counter() - self.record.started)
 
     def _start(self, wanted: ImageRequest) -> None:
-        """Decode the images if they are files, and score them. A deadline is checked before
-        decoding, too."""
+        """Decode the images if they are files, and score them. A request whose deadline cannot be
+        met is refused before decoding."""
         client = self._reservation.client
         self._wanted, self._awaits_scores = wanted, True
         if wanted.images is not None:
@@ -262,7 +264,7 @@ class Request:
             self._under_way = [work]
 
     def _prepared(self, decodings: list[Decoding], error: Exception | None) -> None:
-        """Continue after a thread has read the headers."""
+        """Decode the images, after a thread has read the headers of their files."""
         if error is not None:
             self.fail(error)
             return
@@ -272,7 +274,7 @@ class Request:
             self.fail(failure)
 
     def _decode(self, decodings: list[Decoding]) -> None:
-        """Decode all images, or none if the pool refuses one."""
+        """Pass all images to the decode pool, or none of them if the pool refuses one."""
         decoders = self.pipeline.decoders
         client = self._reservation.client
         if copied := sum(decoding.copied for decoding in decodings):
@@ -292,14 +294,15 @@ class Request:
             self._post(index, decoding, left)
 
     def _post(self, index: int, decoding: Decoding, left: Collection[Kind]) -> None:
-        """Let the pool decode an image."""
+        """Queue an image in the decode pool. For the kinds in `left`, the engine finishes the
+        preparation."""
         then, client = partial(self._one_decoded, index), self._reservation.client
         job = self.pipeline.decoders.post(decoding, then, client, left)
         if job is not None:
             self._under_way.append(job)
 
     def _decode_here(self, index: int, reason: str) -> None:
-        """Let the pool decode a file that a device or a job did not decode."""
+        """Let the decode pool decode a file that was meant for a GPU's decoder or for a job."""
         coded = self._decoded[index]
         if isinstance(coded, Coded):
             try:
@@ -377,7 +380,7 @@ class Request:
             self._post_images(images, self._all_scored)
 
     def _post_images(self, images: Sequence[Any], then: OnOutcome[ScoreRow]) -> None:
-        """Queue the images, unless the scores are no longer needed."""
+        """Queue the images for a batch, unless their scores are no longer needed."""
         self._decoded_at = perf_counter()
         if self._awaits_scores:
             runner, client = self.pipeline.runner, self._reservation.client
@@ -386,8 +389,8 @@ class Request:
             self._under_way = [posted]
 
     def _score_rest(self) -> None:
-        """Score the images that have no scores yet. The engine may leave some files to the decode
-        pool."""
+        """Queue the images that have no scores yet. The engine may return some of the files
+        undecoded; the decode pool then decodes them."""
         indices = [index for index, row in enumerate(self._rows) if row is None]
         images = [self._decoded[index] for index in indices]
         if not any(map(self._is_file, indices)):
@@ -401,7 +404,8 @@ class Request:
             self._answer(outcome)
 
     def _scored(self, indices: Sequence[int], outcome: Scored | ServiceError) -> None:
-        """Store the rows of a batch. Let the pool decode the files that the engine left."""
+        """Store the scores from a batch. Let the decode pool decode the files that the engine did
+        not decode."""
         self._under_way = []
         if isinstance(outcome, ServiceError):
             self.fail(outcome)
@@ -441,13 +445,14 @@ class Request:
         self._then(scored)
 
     def _give_way(self, error: ServiceError) -> None:
-        """Stop in favour of another client. The error is sent in a later iteration of the event
-        loop, because sending it may begin the client's next request."""
+        """Cancel the request because another client needs its capacity. The error is sent in a
+        later iteration of the event loop, because sending it may begin the client's next
+        request."""
         self._withdraw()
         asyncio.get_running_loop().call_soon(self.fail, error)
 
     def _let_go(self) -> None:
-        """Release everything and withdraw all work in progress."""
+        """End the request: cancel its work in progress, and free its data and reservations."""
         self.ended = True
         self._withdraw()
         # These assignments break reference cycles, such as those of an error's traceback.

@@ -5,11 +5,12 @@ versions.
       └─ read ── self-test ── every batch size ── recent images ─┬─ opened here, takes over
                                                                  └─ refused: agrees too little
 
-If the CPU will serve, a separate process does all of this except the last step (`trial.py`).
+If the model will run on the CPU, a separate process does all of this except the last step
+(`trial.py`).
 
-A request stays with the version that it began with. The old version is freed after its last
-request. One model is loaded at a time. At most two versions of a model have engines: a third
-version is opened only after the first is freed.
+A request is answered by the version that was served when the request began. The old version is
+freed after its last request. One model is loaded at a time. At most two versions of a model have
+engines: a third version is opened only after the first is freed.
 """
 
 import asyncio
@@ -69,7 +70,7 @@ class _Version(NamedTuple):
 
 
 class Swaps(Changes):
-    """Changes the models of a repository; used from its event loop."""
+    """Loads, replaces and unloads the models of a repository. Used from its event loop."""
 
     def __init__(
         self,
@@ -164,7 +165,7 @@ class Swaps(Changes):
                 raise self._refuse(old, file, "failed", why) from error
 
     async def _swap(self, old: Pipeline | None, file: ModelFile, stamp: Stamp) -> LoadResult:
-        """Open, test and compare a new version, and then serve it."""
+        """Open and test a new version, compare it with the old one, and then serve it."""
         repository, name = self._repository, file.name
         if old is not None and old.info.version == file.version and file.numbered:
             raise NotLoadedError(
@@ -229,7 +230,7 @@ class Swaps(Changes):
     async def _scores(
         self, old: Pipeline, new: Pipeline, image: bytes | Frames | Array
     ) -> NDArray[np.float32] | None:
-        """Return the scores of an image by a new version, or None if this version does not accept
+        """Return the new version's scores for an image, or None if the new version does not accept
         the image."""
         prepare = partial(prepared, old.info, new.info, new.prepare)
         taken = await self._thread.run(prepare, image)
@@ -271,13 +272,13 @@ class Swaps(Changes):
             self._retiring[old.info.name] = asyncio.create_task(self._free(old))
 
     async def _free(self, old: Pipeline) -> None:
-        """Free a version after its last request."""
+        """Close a version after its last request, and free its memory."""
         await self._repository.retire(old)
         if not self._stopped:
             await self._thread.run(lambda _: give_back_free_memory(), None)
 
     async def _retired(self, name: str) -> None:
-        """Wait until the previous version of a model is freed."""
+        """Wait until the previous version of a model is closed."""
         if (retiring := self._retiring.pop(name, None)) is not None:
             await asyncio.wait([retiring])
             retiring.result()
@@ -301,8 +302,8 @@ class Swaps(Changes):
             raise NotReadyError("the server is warming up; try again in a second")
 
     def _version(self, file: ModelFile, stamp: Stamp) -> str:
-        """Return the version number for a model's files. It is the number of their folder, or the
-        next number."""
+        """Return the version number for a model's files. If their folder is numbered, it is the
+        folder's number. Otherwise it is one more than the last number if the files have changed."""
         last = self._tried.get(file.name)
         if file.numbered or last is None:
             return file.version
@@ -365,8 +366,8 @@ class Swaps(Changes):
 
 
 def _summary(old: Pipeline | None, new: Pipeline, compared: Comparison) -> str:
-    """Return a phrase on how the answers of a new version differ from the answers of the old
-    one."""
+    """Return a phrase for the log that says how the new version's answers differ from the old
+    version's."""
     said = ["its answers were not compared, because there are no recent images"]
     if compared.agreement is not None:
         said = [

@@ -3,10 +3,11 @@
     files ── classifier ── self-test, every batch size ── L(n) ── recent images ─┬─ ReadModel
                                                                                  └─ their scores
 
-The process does all work that holds the interpreter's lock or needs all cores. Its results are also
-valid for the session in the server, which has the same model file, threads, library and machine. So
-the server only opens a session. The process cannot access other devices than the CPU. A model for
-another device is only read in the process; its self-test runs in the server.
+L(n) is the time that a batch of n images takes. The process does all work that holds the
+interpreter's lock or needs all cores. The server then only opens an ONNX Runtime session. The
+process's results are valid for it, because the model file, the threads, the library and the machine
+are the same. The process cannot use other devices than the CPU. It only reads a model for another
+device, and the server runs the self-test.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ _MEASURE_S = 0.5
 
 @dataclass(frozen=True)
 class Trial:
-    """Holds a new version and the results of its trial. The results are None if the version was
+    """Holds a new version and the results of trying it. The results are None if the version was
     only read."""
 
     read: ReadModel
@@ -47,7 +48,8 @@ def try_file(
     old: ModelInfo | None,
     images: Sequence[bytes | Frames | Array],
 ) -> Trial:
-    """Try a new version on images that the old version answered. Raises ModelError."""
+    """Read a new version, test it, and run it on images that the old version answered. Return its
+    scores and the time of each batch size. Raises ModelError."""
     # Imports ONNX, which the server does not need.
     from service.hosting.reading import (  # noqa: PLC0415
         load_unchanged,
@@ -90,8 +92,8 @@ def prepared(
     prepare: Callable[[Any], Decoding],
     image: bytes | Frames | Array,
 ) -> Image | None:
-    """Return the input of the new version for an image that the old version accepted. Return None
-    if the new version does not accept the image."""
+    """Return an image that the old version accepted as an input of the new version. Return None if
+    the new version does not accept it."""
     if isinstance(image, Frames) and not new.of_clips:
         return None
     if not isinstance(image, np.ndarray):

@@ -1,4 +1,4 @@
-"""Takes embeddings from an engine's results: one vector of finite numbers per image."""
+"""Reads embeddings from an engine's results: one vector of finite numbers per image."""
 
 from collections.abc import Sequence
 
@@ -12,16 +12,16 @@ from service.hosting.model_info import ModelInfo
 
 
 def embedding(info: ModelInfo) -> Inner:
-    """Return the value inside the network that is the model's embedding. Raises UnsupportedError if
-    the model has none."""
+    """Return the value inside the network that serves as the model's embedding. Raises
+    UnsupportedError if the model has none."""
     if isinstance(info.embedding, Inner):
         return info.embedding
     raise UnsupportedError(f"the model '{info.name}' has no embedding: {info.embedding.reason}")
 
 
 def embeddings_of(rows: Sequence[ScoreRow], info: ModelInfo) -> NDArray[np.float32]:
-    """Return the requested embedding of each image. Raises EngineFailedError if a number is not
-    finite."""
+    """Return the embeddings in an engine's results, one row per image. Raises EngineFailedError if
+    a number is not finite."""
     name = embedding(info).name
     vectors = as_vectors(np.stack([row.inner[name] for row in rows]))
     if not np.isfinite(vectors).all():
