@@ -23,14 +23,16 @@ _SPLIT_SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Handwriting:
-    """Holds n images of 8×8 pixels from 0 to 255, light on dark, and their digits from 0 to 9."""
+    """Holds n images of handwritten digits (8×8 pixels from 0 to 255, light on dark), and the
+    digits 0 to 9 in them."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
 
 
 def handwriting() -> tuple[Handwriting, Handwriting]:
-    """Return 1437 training images and 360 test images, the same in every call."""
+    """Return 1437 training images and 360 test images of handwritten digits, the same in every
+    call."""
     # Importing scikit-learn takes two seconds, and drawing digits does not need it.
     from sklearn.datasets import load_digits  # noqa: PLC0415
     from sklearn.model_selection import train_test_split  # noqa: PLC0415
@@ -44,7 +46,7 @@ def handwriting() -> tuple[Handwriting, Handwriting]:
 
 
 def enlarge(image: NDArray[np.uint8], threshold: float, sharpness: float) -> Image.Image:
-    """Return an 8×8 digit, cropped to its ink and enlarged.
+    """Crop an 8×8 digit to its ink, enlarge it, and return it as a map of ink from 0 to 1.
 
     The edges of its strokes are 1 / sharpness pixels wide. A lower threshold (0 to 1) makes the
     strokes thicker.
@@ -66,7 +68,7 @@ def enlarged_digit(
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Gives the number of training images of each kind."""
+    """Sets the number of training images of each kind."""
 
     as_is: int = 6  # per handwritten digit
     enlarged: int = 12  # per handwritten digit
@@ -77,7 +79,8 @@ class Amounts:
 def coverage_maps(
     learnt: Handwriting, amounts: Amounts, rng: np.random.Generator
 ) -> tuple[Coverage, NDArray[np.int64]]:
-    """Return n coverage maps of SIDE × SIDE pixels, and the digits in them."""
+    """Return n coverage maps of SIDE × SIDE pixels (0 is paper, 1 is ink), and the digits in
+    them."""
     maps: list[Coverage] = []
     labels: list[int] = []
     for image, label in zip(learnt.images, learnt.labels.tolist(), strict=True):
@@ -95,7 +98,7 @@ def coverage_maps(
 
 
 def _as_is(image: NDArray[np.uint8], rng: np.random.Generator) -> Coverage:
-    """Return the 8×8 pixels enlarged to the whole image, as the server enlarges them, and shifted
+    """Enlarge a digit's 8×8 pixels to the whole image, as the server enlarges them, and shift it
     slightly."""
     placement = Placement(
         height=rng.uniform(0.85, 1.1),
@@ -116,10 +119,8 @@ def _small(coverage: Coverage) -> Coverage:
 
 
 def photograph(maps: Coverage, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return n images with pixels from 0 to 1, rendered from n coverage maps.
-
-    The images show ink on unevenly lit paper, with blur and noise.
-    """
+    """Render n coverage maps as images of ink on unevenly lit paper, with blur and noise. Pixels
+    are from 0 to 1."""
     n = len(maps)
 
     def per_image(low: float, high: float) -> NDArray[np.float32]:

@@ -94,8 +94,8 @@ class Placement:
         )
 
     def matrix(self) -> NDArray[np.float64]:
-        """Return the 2×3 matrix that maps points of the digit's box (0 to 1) to points of the image
-        (0 to 1)."""
+        """Return the 2×3 matrix that maps points of the digit's bounding box (0 to 1) to points of
+        the image (0 to 1)."""
         cos, sin = np.cos(np.radians(self.angle)), np.sin(np.radians(self.angle))
         turn = np.array([[cos, sin], [-sin, cos]])
         shape = np.array([[self.aspect, -self.slant], [0, 1]]) * self.height
@@ -106,7 +106,8 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Colours:
-    """Holds the RGB colours 0..255 of paper and ink, and the standard deviation of their noise."""
+    """Holds the RGB colours of paper and ink (0 to 255), and the standard deviation of the image's
+    noise."""
 
     paper: tuple[float, float, float]
     ink: tuple[float, float, float]
@@ -177,7 +178,8 @@ def place(glyph: Image.Image, placement: Placement, side: int, aspect: float) ->
 def on_paper(
     coverage: Coverage, size: tuple[int, int], colours: Colours, rng: np.random.Generator
 ) -> Image.Image:
-    """Return an RGB image of `size` (width, height) with a square coverage map at its centre.
+    """Render a square coverage map as an RGB image of `size` (width, height), with the map at the
+    centre.
 
     The light is uneven, and the image has the noise of a camera. Both sides of `size` must be at
     least as long as the sides of the map.

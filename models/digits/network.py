@@ -52,8 +52,8 @@ CONVS: Mapping[str, ConvLayer] = {
 
 
 class Operations(Protocol[T]):
-    """Declares the operations that the network uses. Each implementation has its own type of
-    values."""
+    """Declares the operations that the network uses. PyTorch tensors and ONNX values have one
+    implementation each."""
 
     def conv(self, name: str, x: T) -> T:
         """Return the output of layer CONVS[name], including its BatchNormalization."""
@@ -115,7 +115,8 @@ def to_onnx(
 
 
 class _OnnxWriter:
-    """Implements the operations on names of ONNX values. Each call adds nodes."""
+    """Implements the operations for ONNX: each call adds nodes and returns the name of their
+    result."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []

@@ -100,7 +100,7 @@ def _fresh_layers() -> nn.ModuleDict:
 
 
 class _Torch:
-    """Implements the operations on PyTorch tensors."""
+    """Implements the operations of `Operations` on PyTorch tensors."""
 
     def __init__(self, layers: nn.ModuleDict) -> None:
         self._layers = layers
@@ -133,7 +133,7 @@ def _fit(
     epochs: int,
     rng: np.random.Generator,
 ) -> None:
-    """Train the layers in place. Each epoch renders new images from the same coverage maps."""
+    """Train the layers. Each epoch renders new images from the same coverage maps."""
     steps = len(maps) // _BATCH
     optimiser = torch.optim.AdamW(layers.parameters(), weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(

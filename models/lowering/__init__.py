@@ -1,13 +1,13 @@
-"""Converts typed nodes to kernel launches on named buffers.
+"""Converts a graph's nodes to kernel launches on named buffers.
 
     graph ─ nodes (one function per node) ─ tape: launches, buffers, weights
             context: where each value lies (placement)
 
 Each node becomes as few launches as possible. A node needs no launch if its output can be a view of
 an existing buffer. Examples are a Reshape that moves nothing, and a Slice of channels. A node
-overwrites its input if no later node reads the input. If a value is a part of a larger value (a
-fused Concat), the node writes the value there directly. The kernel that ranks scores also computes
-the last softmax (last_softmax).
+overwrites its input if no later node reads the input. If a value is stored as part of a larger
+value (a fused Concat), the node writes it there directly. The kernel that ranks scores also
+computes the last softmax (last_softmax).
 """
 
 from kernels.image.place import Kind
@@ -46,7 +46,8 @@ __all__ = [
 def lower(
     graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose, kind: Kind = Kind.PIXELS
 ) -> Tape:
-    """Return the launches, from INPUT to OUTPUT, for n images of all kinds up to `kind`.
+    """Return the kernel launches that compute the buffer OUTPUT from the buffer INPUT, for n images
+    of all kinds up to `kind`.
 
     The graph's first output holds the scores. All other outputs remain in the buffers to which
     their nodes write them.

@@ -1,9 +1,9 @@
-"""Describes where values are stored: the buffer, the first element and the strides.
+"""Describes where tensors are stored: the buffer, the first element and the strides.
 
-A value of shape C×H×W (or C×D×H×W) is stored as pixels in the order N·H·W·C. The channels of a
-pixel are contiguous and padded to whole vectors. A vector of C elements is stored as N pixels. All
-other values are stored in row-major order. A value may be a view of another value's buffer, for
-example a range of channels or a flattened image.
+A tensor of shape C×H×W (or C×D×H×W) is stored as pixels in the order N·H·W·C. The channels of a
+pixel are contiguous and padded to a multiple of 16 bytes. A vector of C elements is stored as N
+pixels. All other tensors are stored in row-major order. A tensor may be a view of another tensor's
+buffer, for example a range of channels or a flattened image.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ PIXEL_RANKS = (1, 3, 4)
 
 @dataclass(frozen=True, slots=True)
 class BufferView:
-    """Locates a value of n images in buffer `root`, in the order N, C, H, W.
+    """Describes where the tensor of n images is stored in buffer `root`. Its axes are N, C, H, W.
 
     `offset` is the index of its first element.
     """
@@ -34,14 +34,14 @@ class BufferView:
 
 @dataclass(frozen=True, slots=True)
 class NewBuffer:
-    """Describes a new buffer for one value, and the view of that value."""
+    """Describes a new buffer for one tensor, and how the tensor is stored in it."""
 
     view: BufferView
     nbytes: int
 
 
 def new_buffer(root: str, n: int, shape: Shape, stored: Storage = FLOAT) -> NewBuffer:
-    """Return a new buffer for n images of `shape`, and the view of the value."""
+    """Return a new buffer for n images of `shape`, and the view of the tensor in it."""
     if len(shape) not in PIXEL_RANKS:
         view = BufferView(root, 0, StridedTensor.contiguous((n, *shape), stored), None)
         return NewBuffer(view, stored.itemsize * n * prod(shape))
@@ -59,8 +59,8 @@ def aligned_elements(stored: Storage) -> int:
 def view_of_pixels(
     root: str, offset: int, n: int, spatial: Sequence[int], pixels: Pixels
 ) -> BufferView:
-    """Return the view of n images of pixels. The first image begins `offset` elements into the
-    buffer."""
+    """Return the view of n images that are stored as pixels. The first image begins `offset`
+    elements into the buffer."""
     pixels = replace(pixels, offset=offset % aligned_elements(pixels.stored))
     return BufferView(root, offset, pixels.strided(n, spatial), pixels)
 
@@ -83,8 +83,8 @@ def cut(view: BufferView, axis: int, start: int, stop: int, step: int = 1) -> Bu
 def flattened(view: BufferView, n: int) -> BufferView | None:
     """Return the view of each image as a vector, with its elements in the order of memory.
 
-    The result is None if an image has gaps between elements. This is the case if channels are
-    padded or are a part of a wider pixel.
+    Return None if an image has gaps between its elements, because channels are padded or are a part
+    of a wider pixel.
     """
     if view.pixels is None:
         return None
@@ -97,9 +97,9 @@ def flattened(view: BufferView, n: int) -> BufferView | None:
 
 
 def with_single_axes(view: BufferView, shape: Shape) -> BufferView | None:
-    """Return the view with another `shape` (of one image), which has other axes of size 1.
+    """Return the view with another `shape` (of one image) that only adds or removes axes of size 1.
 
-    The result is None if the shapes differ in any other axis.
+    Return None if the shapes differ in any other axis.
     """
     old = [
         (size, stride)
@@ -136,7 +136,7 @@ def pixels_in_order(view: BufferView, shape: Shape) -> BufferView | None:
 
 
 def is_in_vectors(view: BufferView) -> bool:
-    """Return whether a value is stored as pixels that all begin and end at multiples of 16
+    """Return whether a tensor is stored as pixels that all begin and end at multiples of 16
     bytes."""
     pixels = view.pixels
     width = aligned_elements(view.strided.stored)
@@ -176,8 +176,8 @@ def reshaped(view: BufferView, shape: Shape) -> BufferView | None:
 
 
 def _as_it_lies(view: BufferView) -> BufferView:
-    """Return the view with the right `pixels`, which are None if its strides are not those of
-    pixels."""
+    """Return the view with `pixels` that match its strides. They are None if its strides are not
+    those of pixels."""
     n, *shape = view.strided.shape
     if len(shape) not in PIXEL_RANKS:
         return replace(view, pixels=None)
@@ -196,7 +196,7 @@ def _as_it_lies(view: BufferView) -> BufferView:
 
 
 def common_refinement(a: Iterable[int], b: Iterable[int]) -> tuple[int, ...] | None:
-    """Return axes from which both shapes result if neighbouring axes are merged, or None.
+    """Return axes that give both shapes if neighbouring axes are merged, or None if there are none.
 
     Examples: (6, 4) and (2, 12) → (2, 3, 4); (4, 9) and (6, 6) → None.
     """

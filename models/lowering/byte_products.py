@@ -1,4 +1,5 @@
-"""Prepares the operands of 8-bit products, and lowers a fully connected layer as a convolution."""
+"""Prepares the operands of 8-bit convolutions, and lowers a fully connected layer as such a
+convolution."""
 
 from functools import partial
 
@@ -28,9 +29,10 @@ _PIXEL = Window(
 def integer_operands(
     to: Context, node: Conv | Gemm, problem: ConvProblem, choice: ConvChoice
 ) -> dict[str, Operand]:
-    """Return the operands of an 8-bit product: integer weights, and an offset and scale per output.
+    """Return the operands of an 8-bit convolution: integer weights, and an offset and a scale per
+    output.
 
-    The kernel uses the offsets and scales to convert sums to bytes.
+    The kernel uses the offsets and scales to convert its 32-bit sums to bytes.
     """
     graph, grid = to.graph, to.graph.grids[node.weight]
     algorithm, config = choice.algorithm, choice.config
@@ -56,8 +58,8 @@ def integer_operands(
 
 
 def added_to(residual: Pixels, rounded: Storage) -> Addend:
-    """Return the layout of a residual. The kernel adds the residual to sums that are already
-    rounded."""
+    """Return the layout of a residual, for a kernel that rounds its sums before it adds the
+    residual."""
     r = residual
     return Addend(r.channels, r.pitch, r.offset, r.stored, rounded)
 

@@ -1,5 +1,5 @@
-"""Holds the state while a graph is lowered: where each value is stored and last read, and the
-launches."""
+"""Holds the state while a graph is converted to launches: where each value is stored, when it is
+last read, and the launches so far."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -46,7 +46,8 @@ OUTPUT = "convoy/results"
 
 
 class Context:
-    """Lowers the nodes of one graph, in order, for n images."""
+    """Holds the state while the nodes of one graph are converted to launches, in order, for n
+    images."""
 
     def __init__(self, graph: Graph, n: int, choose: Choose) -> None:
         self.graph, self.n, self.choose = graph, n, choose
@@ -63,13 +64,13 @@ class Context:
     # -------------------------------------------------------------------------
 
     def settle(self, value: str, view: BufferView) -> BufferView:
-        """Record `view` as the location of `value`, and return it."""
+        """Record `view` as the storage of `value`, and return `view`."""
         self.views[value] = view
         self.values_in.setdefault(view.root, []).append(value)
         return view
 
     def fresh(self, root: str, shape: tuple[int, ...], stored: Storage) -> BufferView:
-        """Make a new buffer, and return its view."""
+        """Add a buffer for a value of this shape, and return its view."""
         made = buffer_view.new_buffer(root, self.n, shape, stored)
         self.tape.buffer(root, made.nbytes)
         return made.view
@@ -77,11 +78,11 @@ class Context:
     def output(
         self, value: str, over: str | None = None, reads: Sequence[BufferView] = ()
     ) -> BufferView:
-        """Return the view to which a value is written.
+        """Choose the storage to which `value` is written, and return its view.
 
-        If the value is a part of a larger value, the result is a part of the larger value's view.
-        If the value `over` may be overwritten, the result is the view of `over`. In all other
-        cases, the result is a new buffer.
+        If the value is stored as a part of a larger value, the result is a part of the larger
+        value's view. If the value `over` may be overwritten, the result is the view of `over`. In
+        all other cases, the result is a new buffer.
 
         Each thread may read an element of `reads` just before it writes the same element of the
         output. Therefore, if `over` and a view in `reads` share a buffer, they must be the same
@@ -98,7 +99,8 @@ class Context:
         return self.settle(value, self.fresh(value, self.graph.shape(value), stored))
 
     def output_by_tokens(self, value: str) -> BufferView:
-        """Return the view to which a product is written, with the heads of each token side by side.
+        """Choose the storage of an attention or matrix product, such that the heads of a token are
+        adjacent in memory. Return its view.
 
         The heads are the last axis before the two axes of the matrices. In this order, the next
         layer finds all channels of a token, and all tokens of a window, in contiguous memory.
@@ -116,10 +118,10 @@ class Context:
         )
 
     def output_as_read(self, node: Reshape) -> BufferView:
-        """Return the view to which a copy is written.
+        """Choose the storage to which a Reshape copies its input, and return its view.
 
-        If a Transpose is the only reader of the copy, the copy is stored such that the transposed
-        view consists of pixels.
+        If only a Transpose reads the copy, the copy is stored such that the transposed tensor
+        consists of pixels.
         """
         settled, readers = self.graph.values[node.output], self._readers.get(node.output, [])
         turn = readers[0] if len(readers) == 1 and node.output not in self.graph.outputs else None
@@ -140,9 +142,9 @@ class Context:
         return node.output in self.of_tokens
 
     def may_overwrite(self, over: str, value: str, reads: Sequence[BufferView]) -> bool:
-        """Return whether `value` can be written over `over`.
+        """Return whether `value` can be written to the buffer of the value `over`.
 
-        `over` must have the same layout and no later reader.
+        `over` must have the same layout, and no later node may read it.
         """
         view = self.views.get(over)
         if view is None or self.graph.shape(over) != self.graph.shape(value):
@@ -156,7 +158,7 @@ class Context:
         )
 
     def alias(self, value: str, view: BufferView) -> None:
-        """Make `value` a view of existing elements.
+        """Store `value` as a view of existing elements, without a copy if possible.
 
         The elements are copied if the value must be stored elsewhere or with another type.
         """
@@ -167,12 +169,12 @@ class Context:
             self.copy(view, self.output(value))
 
     def copy(self, x: BufferView, y: BufferView) -> None:
-        """Emit a launch that copies x to y element by element."""
+        """Add a launch that copies x to y element by element."""
         self.tape.copy(x.strided, at(x), y.strided, at(y))
 
     def pixels(self, value: str) -> tuple[BufferView, Pixels]:
-        """Return the view and layout of a value as pixels. A value with another layout is
-        copied."""
+        """Return the view and the pixel layout of a value. If it is not stored as pixels, it is
+        copied first."""
         view = self.views[value]
         if view.pixels is None:
             lies = view
@@ -198,14 +200,14 @@ class Context:
         return replace(made, stored=stored)
 
     def vectors(self, name: str) -> WeightOperand:
-        """Return the operand for a weight with one axis, padded with zeros to a whole number of
-        vectors."""
+        """Return the operand for a weight with one axis, padded with zeros to a multiple of the
+        vector size."""
         weight = self.graph.weights[name]
         filled = np.pad(weight, (0, -weight.size % VECTOR))
         return replace(self.tape.weight(name, lambda: filled, "in vectors"), stored=FLOAT)
 
     def dense(self, value: str) -> BufferView:
-        """Return a view in which the elements of each image are contiguous.
+        """Return a view of the value in which the elements of each image are contiguous.
 
         If the value is not stored in this way, it is copied.
         """
@@ -220,7 +222,8 @@ class Context:
         return view
 
     def rank(self, value: str, kind: ScoreKind) -> None:
-        """Emit the launch that computes every image's results from its scores or logits."""
+        """Add the launch that ranks every image's scores and writes the results. `kind` tells
+        whether they are logits."""
         x = self.dense(value)
         results = ResultLayout(*x.strided.shape)
         elements = self.n * results.classes
@@ -232,7 +235,7 @@ class Context:
         self.tape.emit(launch, x=at(x), **self.flags, y=results_at)
 
     def preprocess(self, p: Preprocessing, kind: Kind = Kind.PIXELS) -> None:
-        """Emit the launches that compute the network's input from images of all kinds up to `kind`.
+        """Add the launches that compute the network's input from images of all kinds up to `kind`.
 
         For pixels, x = pixel · multiplier + offset. A tensor stays unchanged. If the only reader of
         x is a Quantize, the launches write the quantized values directly.
@@ -267,9 +270,9 @@ class Context:
         )
 
     def _quantize_of_pixels(self, p: Preprocessing) -> Quantize | None:
-        """Return the Quantize that is the only reader of the network's input, or None.
+        """If a Quantize is the only reader of the network's input, return it, or otherwise None.
 
-        The result is also None if an image has too many channels.
+        Return None also if an image has too many channels.
         """
         (value,) = self.graph.inputs
         if value in self.graph.outputs:
@@ -285,7 +288,7 @@ class Context:
         """Return the layout of the images in the batch, and the operands for the images' addresses.
 
         The layout is None for plain pixels, which are contiguous. For other kinds of images, this
-        emits the launches that fetch, decode and resize them.
+        adds the launches that fetch, decode and resize them.
         """
         place_bytes, nbytes = p.place_bytes(kind), self.n * prod(p.image_shape)
         images = self.tape.buffer(INPUT, self.n * place_bytes)
@@ -310,7 +313,7 @@ class Context:
         return places, {"entries": entries, "made": made}
 
     def _decode_files(self, place_bytes: int, entries: Operand) -> None:
-        """Emit the launches that decode the JPEG files in the batch."""
+        """Add the launches that decode the JPEG files in the batch."""
         scratch = self.tape.buffer("convoy/scratch", self.n * SCRATCH_BYTES)
         self.flags = {"flags": self.tape.buffer("convoy/flags", 4 * self.n)}
         operands = {"entries": entries, "scratch": scratch, **self.flags}
@@ -346,7 +349,7 @@ class Context:
         )
 
     def reshape_copy(self, x: StridedTensor, x_at: Operand, y: BufferView) -> None:
-        """Emit a launch that copies elements in logical order to `y`, which has another shape."""
+        """Add a launch that copies the elements of x in order to `y`, which has another shape."""
         axes = buffer_view.common_refinement(x.shape[1:], y.strided.shape[1:])
         if axes is not None:
             into = buffer_view.refined(y.strided, axes)
@@ -362,7 +365,7 @@ class Context:
 
 
 def pixels_of(view: BufferView) -> Pixels:
-    """Return the pixel layout of a view. Raises ValueError if it has none."""
+    """Return the pixel layout of a view. Raises ValueError if it is not stored as pixels."""
     if view.pixels is None:
         raise ValueError(f"{view.root} is not stored as pixels")
     return view.pixels
@@ -381,11 +384,11 @@ def _readers(graph: Graph) -> Mapping[str, Sequence[Node]]:
 
 
 def _values_of_tokens(graph: Graph, readers: Mapping[str, Sequence[Node]]) -> frozenset[str]:
-    """Return the values that are connected to a product only by nodes that move elements.
+    """Return the values that only Identities, Reshapes, Slices and Transposes separate from a
+    product.
 
-    A product computes such a value, directly or followed by moves. Results of moves are also
-    included if only products and moves read them. A move costs nothing if its result can be a view;
-    otherwise, it is a copy.
+    These nodes either compute the value from a product, or compute operands of products from it.
+    They cost nothing if their results can be views. The products accept any strides.
     """
     read, written = set[str](), set[str]()
     for node in graph.nodes:

@@ -1,8 +1,8 @@
-"""Leaves a network's last softmax to the kernel that ranks scores, which saves a launch.
+"""Removes a network's last softmax, because the kernel that ranks the scores can compute it, too.
 
     logits ─ Softmax ─ scores ─ top_k   becomes   logits ─ top_k
 
-The scores and their ranking stay the same.
+This saves a launch. The scores and their ranking stay the same.
 """
 
 from collections import Counter

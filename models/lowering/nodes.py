@@ -1,4 +1,4 @@
-"""Emits the launches of each node, with one function per type of node."""
+"""Converts each node to kernel launches, with one function per type of node."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -69,7 +69,7 @@ from models.schedule.time import Cost, PlannedConv
 
 
 def lower_node(to: Context, node: Node) -> None:
-    """Emit the launches of one node. Raises TypeError if no kernel computes the node."""
+    """Add the launches of one node to the tape. Raises TypeError if no kernel computes the node."""
     if type(node) not in _LOWER:
         raise TypeError(f"{node.name}: {type(node).__name__} has no kernel; add one here")
     graph, n = to.graph, to.n
@@ -80,8 +80,8 @@ def lower_node(to: Context, node: Node) -> None:
 
 
 def _reading(to: Context, reads: BlockReads, precision: Precision = Precision.FP32) -> None:
-    """Set two facts about the next launch: the precision of its products, and the bytes each block
-    reads."""
+    """Record two facts about the next launch: the precision of its products, and the bytes that
+    each block reads."""
     to.tape.cost = replace(to.tape.cost, precision=precision, reads=reads)
 
 

@@ -1,4 +1,4 @@
-"""Emits the launches of nodes that reduce, normalise or resample."""
+"""Converts nodes that reduce, normalise or resample to kernel launches."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from models.lowering.tape import Operand, at
 
 
 def lower_normalise(to: Context, node: Normalise) -> None:
-    """Lower a Normalise to one launch in which each block computes a row."""
+    """Convert a Normalise to one launch, in which each thread block normalises a row."""
     x, y = to.views[node.x], to.output(node.output)
 
     def by_group(tensor: StridedTensor) -> StridedTensor:
@@ -32,14 +32,14 @@ def lower_normalise(to: Context, node: Normalise) -> None:
 
 
 def lower_reduce(to: Context, node: Reduce) -> None:
-    """Lower a Reduce to one launch."""
+    """Convert a Reduce to one launch."""
     x, y = to.views[node.x], to.output(node.output)
     axes = [axis + 1 for axis in node.axes]
     to.tape.emit(reduce_launch(node.kind, x.strided, y.strided, axes), x=at(x), y=at(y))
 
 
 def lower_resample(to: Context, node: Resample) -> None:
-    """Lower a Resample to one launch on pixels."""
+    """Convert a Resample to one launch on pixels."""
     x, x_pixels = to.pixels(node.x)
     y = to.output(node.output)
     shapes = [to.graph.shape(table) for table in node.taps]
@@ -53,7 +53,8 @@ def lower_resample(to: Context, node: Resample) -> None:
 
 
 def lower_expand(to: Context, node: Expand) -> None:
-    """Lower an Expand to a copy that reads the same element for several elements of the output."""
+    """Convert an Expand to a copy that reads the same element for several elements of the
+    output."""
     x, y = to.views[node.x], to.output(node.output)
     missing = (1,) * (len(y.strided.shape) - len(x.strided.shape))
     n, *rest = x.strided.shape

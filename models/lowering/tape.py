@@ -1,4 +1,5 @@
-"""Records the result of lowering: launches on named buffers, and the weights that launches read."""
+"""Records the result of converting a graph: kernel launches on named buffers, and the weights that
+they read."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,8 @@ MakeWeight = Callable[[], NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class BufferOperand:
-    """Addresses the byte at `offset` in buffer `root`. `stored` is the type of elements, if known.
+    """Points a launch to the byte at `offset` in buffer `root`. `stored` is the type of elements,
+    if known.
 
     If `pitch` is not 0, the launch touches at most `width` bytes of every `pitch` bytes.
     """
@@ -41,7 +43,8 @@ class BufferOperand:
 
 @dataclass(frozen=True, slots=True)
 class WeightOperand:
-    """Addresses the first byte of a weight. `stored` is the type of its elements, if known."""
+    """Points a launch to the first byte of a weight. `stored` is the type of its elements, if
+    known."""
 
     weight: str
     stored: Storage | None = None
@@ -53,7 +56,7 @@ _TYPES = {FLOAT.element, HALF.element, BYTE.element}
 
 
 def at(view: BufferView) -> BufferOperand:
-    """Return the operand that addresses a view's first element."""
+    """Return the operand that points to a view's first element."""
     stored = view.strided.stored
     offset, pixels = stored.itemsize * view.offset, view.pixels
     if pixels is None:
@@ -64,7 +67,8 @@ def at(view: BufferView) -> BufferOperand:
 
 @dataclass(frozen=True, slots=True)
 class TapeStep:
-    """Describes a launch for the node `name`, on buffers without addresses."""
+    """Describes a kernel launch for the node `name`. Its buffers have names, but no addresses
+    yet."""
 
     name: str
     launch: Launch
@@ -75,7 +79,8 @@ class TapeStep:
 
 @dataclass
 class Tape:
-    """Collects the steps in order, the sizes of buffers, and functions that create the weights."""
+    """Collects kernel launches in order, the sizes of their buffers, and functions that create
+    their weights."""
 
     steps: list[TapeStep] = field(default_factory=list)
     buffers: dict[str, int] = field(default_factory=dict)  # the bytes of each root
@@ -88,11 +93,11 @@ class Tape:
     chosen: PlannedConv | None = None  # that node's convolution and algorithm
 
     def begin(self, node: str, cost: Cost) -> None:
-        """Begin the steps of this node. All following steps belong to it, until the next call."""
+        """Assign all launches that are added from now on to this node, until the next call."""
         self.node, self.cost, self.chosen = node, cost, None
 
     def emit(self, launch: Launch, **operands: Operand) -> None:
-        """Add a step. An operand that the launch does not use is ignored.
+        """Add a launch with its operands. Operands that the launch does not use are ignored.
 
         Raises KeyError if an operand of the launch is missing. Raises TypeError if an operand has
         another type than the kernel expects, or if the kernel declares an operand `__restrict__`
@@ -134,10 +139,11 @@ class Tape:
         return BufferOperand(root)
 
     def scratch(self, workspace: Mapping[str, int], counter_bytes: int) -> dict[str, Operand]:
-        """Add the workspace that the launches of a node share, and return its operands by name.
+        """Add the workspace buffers that the launches of a node share, and return them as operands
+        by name.
 
-        `workspace` maps operands to bytes. `counter_bytes` is the size of the counters that blocks
-        share.
+        `workspace` maps operands to bytes. `counter_bytes` is the size of the counters that thread
+        blocks share.
         """
         index = len(self.steps)
         operands: dict[str, Operand] = {
@@ -149,14 +155,15 @@ class Tape:
         return operands
 
     def weight(self, name: str, make: MakeWeight, form: str = "") -> WeightOperand:
-        """Add a weight unless it exists already, and return its operand.
+        """Add a weight if it is not there yet, and return its operand.
 
-        The key consists of the weight's name in the graph and the `form` that the kernel needs.
+        `name` is the weight's name in the graph. `form` names the layout that the kernel needs.
+        Each form is a separate weight.
         """
         key = f"{name}@{form}" if form else name
         self.weights.setdefault(key, make)
         return WeightOperand(key)
 
     def copy(self, x: StridedTensor, x_at: Operand, y: StridedTensor, y_at: Operand) -> None:
-        """Emit a launch that copies x to y element by element. Both may have any strides."""
+        """Add a launch that copies x to y element by element. Both may have any strides."""
         self.emit(map_launch(x, y), x=x_at, y=y_at)

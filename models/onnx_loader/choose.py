@@ -1,7 +1,7 @@
 """Finds out which of a model's outputs has the scores of the classes.
 
-features ─ Gemm ─ logits ─ Softmax ─ probabilities     of these outputs, the last is the scores └
-... ─ TopK, ArgMax, ReduceMax               never scores: they select some scores
+features ─ Gemm ─ logits ─ Softmax ─ probabilities     of these outputs, the last is the scores
+         └ ... ─ TopK, ArgMax, ReduceMax               never scores: they select some scores
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,9 +1,10 @@
 """Builds quantized models with ONNX Runtime's calibrators and quantizer.
 
     photographs ─ calibrate ─ ranges ─┬─ quantize ─ QDQ model
-                       layers in float ┘
+                      layers in float ┘
 
-This module itself only chooses the layers that stay in float, and corrects biases.
+ONNX Runtime finds the range of each tensor and quantizes the model. This module selects the nodes
+that stay in float, and corrects biases.
 """
 
 import logging
@@ -46,7 +47,7 @@ _CHUNK = 4
 
 @unique
 class Method(Enum):
-    """Names the method that chooses the ranges of activations."""
+    """Names the methods that derive the range of an activation from its values in many images."""
 
     MIN_MAX = "min-max"
     PERCENTILE = "percentile"
@@ -156,7 +157,7 @@ def quantized(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -
 
 
 def _joined(proto: ModelProto, ranges: Ranges, in_float: Sequence[str]) -> Ranges:
-    """Return the ranges, changed so that the inputs of a Concat have the range of its output.
+    """Return the ranges, but give the inputs of each Concat the range of its output.
 
     Only inputs that no other node reads are changed. A Concat always rounds its inputs to the scale
     of its output. If the ranges are equal, the inputs are rounded only once, and need no
@@ -174,11 +175,11 @@ def _joined(proto: ModelProto, ranges: Ranges, in_float: Sequence[str]) -> Range
 
 
 def products_of_values(proto: ModelProto) -> tuple[str, ...]:
-    """Return the names of all products of two computed values, and of the nodes before them.
+    """Return the names of all products without weights, and of the nodes between them and the
+    layers before.
 
-    The nodes before a product are those between the product and the layers with weights. In
-    attention, these nodes compute queries, keys, values, scores and weights. A GPU runs all of them
-    in one float16 launch. Quantized values in between would split this launch.
+    In attention, these nodes compute queries, keys, values and scores. A GPU runs all of them in
+    one float16 launch. Quantized values in between would split this launch.
     """
     constants = {tensor.name for tensor in proto.graph.initializer}
     wanted: set[str] = set()  # names of values
@@ -193,10 +194,11 @@ def products_of_values(proto: ModelProto) -> tuple[str, ...]:
 
 
 def layers(proto: ModelProto) -> Mapping[str, tuple[str, ...]]:
-    """Return the names of each layer's nodes. The key is the name of the layer's product.
+    """Divide the model's nodes into layers. Return a mapping from each layer's name to the names of
+    its nodes.
 
-    A layer is a product with weights, followed by all nodes that depend on it up to the next
-    product.
+    A layer begins with a convolution or matrix product, which names it. All nodes that depend on it
+    belong to it, up to the next product.
     """
     order: dict[str, int] = {}  # by value: the index of the last product on which it depends
     found: list[list[str]] = []
@@ -264,7 +266,8 @@ def with_corrected_biases(proto: ModelProto, ranges: Ranges, images: Tensors) ->
 
 
 def _find_means(proto: ModelProto, products: Sequence[_Product], images: Tensors) -> None:
-    """Compute, for each product's input, the mean of each channel over the images."""
+    """For each convolution, compute the mean of each channel of its input over the images, and
+    store it in `mean`."""
     means = ModelProto()
     means.CopyFrom(proto)
     del means.graph.output[:]

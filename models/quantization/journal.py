@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Journal:
-    """Records results by name in a JSON file. They are valid for one hash of all inputs, which is
+    """Records results by name in a JSON file. They are valid only for equal inputs, whose hash is
     called `question`."""
 
     def __init__(self, path: Path, question: str) -> None:
@@ -33,8 +33,8 @@ class Journal:
         return results if isinstance(results, dict) else {}
 
     def result(self, name: str, find: Callable[[], Any]) -> Any:
-        """Return the result called `name`. If no earlier run has recorded it, compute and record
-        it."""
+        """Return the recorded result called `name`. If there is none, call `find` and record its
+        result."""
         if name not in self._results:
             self._results[name] = find()
             content = {"question": self._question, "results": self._results}

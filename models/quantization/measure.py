@@ -31,7 +31,7 @@ _BATCH = 8
 
 @dataclass(frozen=True)
 class Goal:
-    """Sets the goal: the fraction of labels that must stay the same.
+    """Sets the goal of a quantization: `keep`, the fraction of labels that must stay the same.
 
     Only images whose two highest probabilities differ by at least `margin` count.
     """
@@ -42,7 +42,8 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Counts changed labels and scores on images that were not used for calibration."""
+    """Counts how many labels and correct answers differ between two models, on images that were not
+    used for calibration."""
 
     images: int
     kept: int
@@ -75,8 +76,8 @@ class Comparison:
 
 
 def _chance(lost: int, changed: int) -> float:
-    """Return the probability of `lost` or more losses, if each change is a loss with probability
-    1/2."""
+    """Return the probability that at least `lost` of all changes are losses, if a change is a loss
+    with probability 1/2."""
     ways = sum(comb(changed, k) for k in range(lost, changed + 1))
     return float(ways / 2**changed)
 
@@ -84,8 +85,8 @@ def _chance(lost: int, changed: int) -> float:
 def compare(
     before: Probabilities, after: Probabilities, right: Sequence[frozenset[int]], margin: float
 ) -> Comparison:
-    """Compare two models' probabilities for the same images. `right` has the true classes of each
-    image."""
+    """Compare two models' probabilities for the same images. `right` has the correct classes of
+    each image."""
     best = np.sort(before, axis=1)
     clear = best[:, -1] - best[:, -2] >= margin
     was, is_ = before.argmax(axis=1), after.argmax(axis=1)
@@ -120,8 +121,8 @@ def probabilities(proto: ModelProto, images: Tensors, output: OutputKind) -> Pro
 
 
 def _opened(proto: ModelProto, threads: int) -> ort.InferenceSession:
-    """Open a model in the form that engines run. In this form, sums of 8-bit products do not
-    saturate."""
+    """Open a model with ONNX Runtime in the form that engines run. In this form, sums of 8-bit
+    products do not saturate."""
     if any(node.op_type == "QuantizeLinear" for node in proto.graph.node):
         proto = on_integers(proto, pairs_saturate=pairs_saturate())
     return open_session(proto.SerializeToString(), threads)

@@ -73,7 +73,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Photographs:
-    """Holds decoded images and, for labelled images, the correct classes of each image."""
+    """Holds decoded images and, for images with known labels, the correct classes of each image."""
 
     names: tuple[str, ...]
     pixels: NDArray[np.uint8]
@@ -82,7 +82,8 @@ class Photographs:
 
 @dataclass(frozen=True, slots=True)
 class LayerReport:
-    """Reports the divergence that one quantized layer causes, and the time that it saves."""
+    """Reports how much the result diverges if this layer is quantized, and how much time this
+    saves."""
 
     name: str
     divergence: float
@@ -92,7 +93,7 @@ class LayerReport:
 
 @dataclass(frozen=True, slots=True)
 class BatchTime:
-    """Holds the times of one batch on this machine, in seconds."""
+    """Holds the time of a batch before and after quantization on this machine, in seconds."""
 
     n: int
     before: float
@@ -117,7 +118,8 @@ class QuantizationReport:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """Holds the ranges that one method found, and the resulting difference from the float model."""
+    """Holds the ranges of activations that one method found, and how the quantized model then
+    differs from the float model."""
 
     method: Method
     corrected: bool
@@ -181,7 +183,8 @@ def check_photograph_count(photographs: int) -> None:
 
 
 class _Run:
-    """Runs one quantization step by step."""
+    """Runs the stages of one quantization: it chooses ranges, measures layers, and chooses the
+    layers in float."""
 
     def __init__(
         self,
@@ -259,7 +262,8 @@ class _Run:
         )
 
     def _best(self) -> _Candidate:
-        """Return the candidate with the smallest divergence among those that reach the goal.
+        """Return the candidate with the smallest divergence from the float model, among those that
+        reach the goal.
 
         If no candidate reaches the goal, all candidates are considered.
         """
@@ -290,7 +294,8 @@ class _Run:
         return min(candidates, key=by_error)
 
     def _layer_reports(self, best: _Candidate) -> list[LayerReport]:
-        """Return, for each layer, the change of the result if only this layer stays in float."""
+        """Measure, for each layer, how much the result changes if only this layer stays in
+        float."""
         held, before = self._held[:_PROBED], self._before[:_PROBED]
         right = self._right[:_PROBED]
 
@@ -317,8 +322,8 @@ class _Run:
     def _in_float(
         self, best: _Candidate, found: Sequence[LayerReport]
     ) -> tuple[tuple[str, ...], Comparison]:
-        """Return the layers that stay in float, and the resulting difference from the float
-        model."""
+        """Choose the layers that stay in float. Return their names, and how the resulting model
+        differs from the float model."""
         names: tuple[str, ...] = ()
         compared = best.compared
         # Layers with the most error per time come first. A layer that is faster in float costs
@@ -361,7 +366,8 @@ class _Run:
         return BatchTime(n, before, after)
 
     def _portable(self, proto: ModelProto, images: NDArray[np.float32]) -> tuple[ModelProto, int]:
-        """Return the model with the oldest opset that gives exactly the same scores."""
+        """Set the oldest opset with which the model gives exactly the same scores. Return the model
+        and this opset."""
         expected = probabilities(proto, images, self._output)
         for opset in _OPSETS:
             older = ModelProto()
@@ -380,7 +386,7 @@ class _Run:
 
 
 def _question(classifier: Classifier, photographs: Photographs, goal: Goal, threads: int) -> str:
-    """Return a hash of everything that affects the result."""
+    """Return a hash of everything that affects the measurements."""
     digest = sha256(classifier.network.proto.SerializeToString(deterministic=True))
     digest.update(photographs.pixels.tobytes())
     said: Mapping[str, Any] = {

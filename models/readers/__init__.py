@@ -1,6 +1,8 @@
-"""Reads files that other programs store beside a model, with one reader per kind of file.
+"""Reads files that other programs store beside a model, such as labels and preprocessing. Each kind
+of file has a reader.
 
-A reader takes a path. It returns a `Reading`, or None if the file comes from another program.
+A reader is a function of a path. It returns a `Reading`, or None if the file comes from another
+program.
 """
 
 import re
@@ -54,7 +56,7 @@ _SHOWN = 3
 
 
 def read_labels(path: Path) -> Reading:
-    """Read a file whose name shows that it lists labels."""
+    """Read the labels in a file, if its name shows that it lists labels."""
     return Reading(path, labels=partial(read_label_file, path))
 
 
@@ -88,8 +90,8 @@ def folders_beside(model_path: _Path) -> list[_Path]:
 
 
 def files_beside(model_path: _Path, files: Iterable[_Path]) -> list[_Path]:
-    """Return the files beside a model that readers read, and the text files to which these may
-    refer."""
+    """Return the files beside a model for which there is a reader, and the text files to which
+    these may refer."""
     folders = folders_beside(model_path)
     return [
         file
@@ -99,7 +101,7 @@ def files_beside(model_path: _Path, files: Iterable[_Path]) -> list[_Path]:
 
 
 def read_beside(model_path: Path) -> Iterator[Reading]:
-    """Yield the result of each reader, in the order of READERS.
+    """Read the files beside a model, and yield the result of each reader, in the order of READERS.
 
     The files are in the model's folder, or in the folder above it if the model is part of an
     export. Raises PreprocessingError.

@@ -142,8 +142,8 @@ def labels_in(value: object, depth: int = 2) -> tuple[str, ...] | None:
 
 
 def _pair(item: object) -> Pair | None:
-    """Return the number and the label in an entry of a list. The number is None if it is
-    missing."""
+    """Return the number and the label of an entry in a list. The number is None if the entry has
+    none."""
     label = _label_of(item)
     if label is None:
         return None
@@ -260,7 +260,7 @@ def _in_table(path: Path, text: str) -> tuple[str, ...] | None:
 
 
 def _of_columns(rows: Sequence[Sequence[str]], named: Sequence[int]) -> tuple[str, ...] | None:
-    """Return the labels in a table, or None if the table may be a list of images instead.
+    """Return the labels in a table, or None if the table may list images instead of labels.
 
     `named` has the indices of the columns that contain labels according to their headings.
     """

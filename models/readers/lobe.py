@@ -8,10 +8,8 @@ from models.readers.reading import Keys, Reading, read_json
 
 
 def read_lobe(path: Path) -> Reading | None:
-    """Read the labels, and the preprocessing that Lobe's own examples use.
-
-    The result is None if another program wrote the file.
-    """
+    """Read the labels, and return them with the preprocessing that the examples of Lobe use. Return
+    None if another program wrote the file."""
     config = read_json(path)
     classes = config.get("classes")
     if "outputs" not in config or not isinstance(classes, dict):

@@ -49,7 +49,8 @@ def read_metadata(
     *,
     normalises: bool = False,
 ) -> Reading | None:
-    """Read the metadata of the model in `path`. The result is None if no entry is relevant.
+    """Read information about labels and pixels from the metadata of the model in `path`, or return
+    None if there is none.
 
     `sides` are the height and width of the model's input, with 0 for an unknown size. If
     `normalises`, the model's first operations normalise pixels. A mean and std in the metadata are
@@ -171,7 +172,7 @@ def _unused(
     *,
     is_own: bool,
 ) -> Iterator[str]:
-    """Yield the keys about labels or pixels that are not used."""
+    """Yield the metadata keys about labels or pixels that no reader uses."""
     if names is None:
         yield from (key for key in LABEL_KEYS if key in said)
     if is_own and "scale" not in pixels and "task" not in said:

@@ -26,7 +26,7 @@ _OTHERWISE = (
 
 
 def read_paddle(path: Path) -> Reading | None:
-    """Read the transforms and labels. The result is None if another program wrote the file."""
+    """Read the image transforms and the labels. Return None if another program wrote the file."""
     import yaml  # type: ignore[import-untyped]  # noqa: PLC0415  few models need it
 
     try:

@@ -83,5 +83,5 @@ def read_json(path: Path) -> Mapping[str, object]:
 
 
 def is_side(value: object) -> TypeGuard[int]:
-    """Return whether a value is a valid number of pixels."""
+    """Return whether a value is a valid height or width in pixels."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < _TOO_LONG

@@ -72,8 +72,8 @@ _OTHERWISE = ". Change the file, or choose a preset instead: --preset, or preset
 
 
 def read_processor(path: Path) -> Reading | None:
-    """Read an image processor. The result is None if the file does not describe an image
-    processor."""
+    """Read the preprocessing in an image processor's file. Return None if the file describes no
+    image processor."""
     config = read_json(path)
     if not config.keys() & {"size", "image_mean", "do_resize"}:
         return None
@@ -86,7 +86,8 @@ def read_processor(path: Path) -> Reading | None:
 
 
 def read_config(path: Path) -> Reading | None:
-    """Read the labels in `id2label`. Placeholders that transformers generates are not labels."""
+    """Read the labels in `id2label`. Placeholders that transformers generates, such as LABEL_0, are
+    not labels."""
     config = read_json(path)
     names = config.get("id2label")
     if not isinstance(names, dict) or not names:
@@ -232,7 +233,7 @@ def _squashed(path: Path, both: tuple[int, int], crop: tuple[int, int] | None) -
 
 
 def _sides(size: object) -> tuple[int, int] | None:
-    """Return height and width, or None if `size` lacks one of them."""
+    """Return the height and width in `size`, or None if one of them is missing."""
     if is_side(size):
         return size, size
     if isinstance(size, dict):

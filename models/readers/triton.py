@@ -45,7 +45,8 @@ _CLOSES = {"{": "}", "<": ">"}
 
 
 def read_triton(path: Path) -> Reading | None:
-    """Read a configuration in protobuf's text format, and list the entries that are not used."""
+    """Read a configuration in protobuf's text format. The result also lists the entries that are
+    not used."""
     tokens = _tokens(path, read_text(path))
     try:
         config = _message(tokens, "")
@@ -134,7 +135,8 @@ def _tokens(path: Path, text: str) -> Iterator[str]:
 
 
 def _message(tokens: Iterator[str], end: str) -> Message:
-    """Return the values of each field up to `end`, which is a bracket or the end of the file."""
+    """Return the values of each field up to the token `end`, which is a bracket or the end of the
+    file."""
     fields: Message = defaultdict(list)
     for name in tokens:
         if name == end:

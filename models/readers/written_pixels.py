@@ -1,4 +1,4 @@
-"""Reads the normalisation that people or programs have written to metadata keys such as `mean`.
+"""Derives the normalisation of pixels from metadata keys such as `mean` and `std`.
 
 The numbers themselves show to which range of pixels they apply:
 
@@ -87,7 +87,7 @@ _Numbers = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class WrittenPixels:
-    """Holds the keys of `model.toml` that follow from metadata.
+    """Holds the settings for `model.toml` that follow from a model's metadata.
 
     `doubts` are sentences about contradictions in the metadata.
     """
@@ -135,8 +135,8 @@ def _is_one_number(by_key: Mapping[str, object]) -> bool:
 
 
 def _flat(said: Mapping[str, str]) -> Iterator[tuple[str, str, object]]:
-    """Yield each key with a known role, its last part and its value. Keys inside objects are
-    included."""
+    """Yield each metadata key that describes a normalisation, its last part and its value. Keys
+    inside JSON objects are included."""
     pending: list[tuple[str, object, int]] = [(key, value, 0) for key, value in said.items()]
     while pending:
         key, value, depth = pending.pop(0)
@@ -161,7 +161,8 @@ def last_part(key: str) -> str:
 
 
 def _value(role: str, name: str, value: object) -> object:
-    """Return a value converted to the type of its role, or None if this is impossible."""
+    """Convert a value to the type that its role needs, such as numbers for a mean. Return None if
+    this is impossible."""
     if role in ("mean", "std", "scale"):
         numbers = _numbers(value)
         if numbers is None or min(numbers) < 0 or (role != "mean" and not all(numbers)):
@@ -232,7 +233,8 @@ def _shown(numbers: _Numbers) -> str:
 def _scale(
     given: object, mean: _Numbers, std: _Numbers, *, of_bytes: bool
 ) -> tuple[float | None, str]:
-    """Return the factor for pixels before the normalisation, and a sentence about a doubt, or "".
+    """Return the factor by which pixels are multiplied before the normalisation, and a sentence
+    about a doubt, or "".
 
     The factor is None if the keys contradict each other.
     """
@@ -261,7 +263,7 @@ def _scale(
 
 
 def _order(mean: _Numbers, scale: float) -> str:
-    """Return "bgr" if the mean is ImageNet's in this order, and otherwise "rgb"."""
+    """Return "bgr" if the mean is ImageNet's in the order blue, green, red, and otherwise "rgb"."""
     most = _BYTE * scale
     near = all(
         abs(number / most - one) < _NEAR for number, one in zip(mean, _MEAN_OF_BGR, strict=True)

@@ -1,1 +1,2 @@
-"""Creates the reports of `convoy inspect` about a network and its costs, and about its plan."""
+"""Creates the reports of `convoy inspect`: a network with its costs, and its plan of kernel
+launches."""

@@ -1,4 +1,5 @@
-"""Creates the report of `convoy inspect --plan`: each launch of a plan, and its roofline."""
+"""Creates the report of `convoy inspect --plan`: each kernel launch, and the least time that it can
+take (its roofline)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from models.tuning.measured import conv_problems, find_on
 
 @dataclass(frozen=True, slots=True)
 class CodeReport:
-    """Reports limits on a kernel's speed. They are counted in its machine code, not measured.
+    """Reports limits on a kernel's speed. They are derived from its machine code, not measured.
 
     `products` and the ceilings describe the kernel's main loop. They are None if the kernel has no
     main loop.
@@ -39,7 +40,7 @@ class CodeReport:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """Reports on a launch. `roofline_us` is the least possible time at the GPU's peak rates.
+    """Reports on a kernel launch. `roofline_us` is the least possible time at the GPU's peak rates.
 
     It is the larger of two times: the time for the arithmetic and the time for the memory traffic.
     """
@@ -63,7 +64,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class Loser:
-    """Gives the reason why an algorithm that can compute a Conv was not chosen."""
+    """Names an algorithm that can compute a convolution, and the reason why it was not chosen."""
 
     node: str
     algorithm: str
@@ -72,7 +73,8 @@ class Loser:
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """Reports on a plan for a GPU. All times come from a model or from the data sheet."""
+    """Reports on the kernel launches of a network on a GPU. All times are estimates or come from
+    the data sheet."""
 
     name: str
     n: int
@@ -91,7 +93,7 @@ class PlanReport:
 
     @property
     def timeline(self) -> Timeline:
-        """Return the times at which each launch runs, according to the cost model."""
+        """Return the estimated start and end of each launch, according to the cost model."""
         bars = [Bar(step.name, step.start_us, step.end_us, step.after) for step in self.steps]
         return Timeline(self.name, self.n, self.gpu.name, bars)
 
@@ -156,7 +158,8 @@ def plan_report(
 def _losers(
     problem: ConvProblem, chosen: ConvChoice, gpu: Gpu, *, measured: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield the other algorithms that can compute the problem, each with the reason why it lost.
+    """Yield the algorithms that can compute the convolution but were not chosen, each with the
+    reason.
 
     Each algorithm is timed in the configuration that the heuristic would choose for it.
     """

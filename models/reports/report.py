@@ -24,8 +24,8 @@ from models.rewrite import RewriteResult
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Names an algorithm for a Conv. `refusal` is the reason why it cannot run the Conv, or
-    None."""
+    """Names an algorithm for a convolution. `refusal` is the reason why it cannot run the
+    convolution, or None."""
 
     algorithm: str
     refusal: str | None
@@ -33,7 +33,8 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """Reports on a node for N images: its kind, its cost, and the rewrites that made it."""
+    """Reports on a node for a batch of N images: its kind, its cost, and the rewrites that produced
+    it."""
 
     name: str
     operation: str
@@ -49,7 +50,7 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class NetworkReport:
-    """Reports on a network for N images, node by node and in total."""
+    """Reports on a network for a batch of N images, node by node and in total."""
 
     name: str
     n: int
@@ -64,7 +65,8 @@ class NetworkReport:
 
     @property
     def kept(self) -> tuple[tuple[str, str], ...]:
-        """Return the nodes that stay in float32 at this precision, each with the reason."""
+        """Return the nodes that stay in float32 although another precision is set, each with the
+        reason."""
         return tuple(
             (node.name, reason)
             for node in self.nodes

@@ -1,1 +1,2 @@
-"""Finds the orders in which steps may run, and estimates when each step runs."""
+"""Finds the orders in which the kernel launches of a plan may run, and estimates when each launch
+runs."""

@@ -1,10 +1,11 @@
-"""Decides which steps of a plan may run in parallel, and on how many streams.
+"""Decides which steps of a plan (kernel launches) may run in parallel, and on how many CUDA
+streams.
 
     accesses ─ dependencies ─┬─ all_before ─ windows: when each step may run, for the arena
                              └─ streams: one stream per step ─ dependents: which may begin early
 
 A step depends on an earlier step if one of them writes bytes that the other reads or writes. Steps
-that write disjoint parts of each pixel, such as the parts of a Concat, are independent.
+that write disjoint channels of each pixel, such as the inputs of a Concat, are independent.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,9 +17,9 @@ After = tuple[frozenset[int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Locates the bytes from `begin` to `end` in every `pitch` bytes of a buffer.
+    """Selects some bytes of a buffer: in every `pitch` bytes, the bytes from `begin` to `end`.
 
-    If `pitch` is 0, this is the whole buffer.
+    If `pitch` is 0, the whole buffer is selected.
     """
 
     root: str
@@ -27,7 +28,7 @@ class Part:
     pitch: int = 0
 
     def meets(self, other: "Part") -> bool:
-        """Return whether the two parts may overlap."""
+        """Return whether the two selections may have bytes in common."""
         if self.root != other.root:
             return False
         alike = self.pitch == other.pitch != 0
@@ -43,12 +44,12 @@ class Access:
 
 
 def in_order(count: int) -> After:
-    """Return the predecessors of `count` steps that run one after another."""
+    """Return the predecessors of each of `count` steps that run one after another."""
     return tuple(frozenset({step - 1} if step else ()) for step in range(count))
 
 
 def dependencies(accesses: Sequence[Access]) -> After:
-    """Return the direct predecessors of each step, as a transitive reduction.
+    """Return the steps that each step must wait for. Indirect predecessors are left out.
 
     The first step precedes all other steps, because the streams fork after it. The last step
     follows all other steps.
@@ -76,7 +77,7 @@ def dependencies(accesses: Sequence[Access]) -> After:
 
 
 def _reduced(before: Sequence[Collection[int]]) -> After:
-    """Remove a predecessor of a step if it also precedes another predecessor of this step."""
+    """Remove the predecessors of a step that also precede another predecessor of the step."""
     ancestors: list[int] = []  # bit sets of steps
     result = []
     for after in before:
@@ -100,10 +101,10 @@ def all_before(after: After) -> list[int]:
 
 
 def windows(before: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the first and the last position that each step can have in any allowed order.
+    """For each step, return the first and the last position that it can have in any allowed order.
 
-    `before` is the result of `all_before`. If two steps have disjoint windows, the step with the
-    earlier window always ends before the other begins.
+    `before` is the result of `all_before`. If the ranges of two steps do not overlap, the step with
+    the earlier range always ends before the other begins.
     """
     behind = [sum(steps >> step & 1 for steps in before) for step in range(len(before))]
     last = len(before) - 1
@@ -111,10 +112,10 @@ def windows(before: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def streams(after: After) -> list[int]:
-    """Return a stream for each step. The first and last steps are on stream 0.
+    """Assign each step to a CUDA stream. The first and last steps are on stream 0.
 
-    A step joins a stream if it must follow the last step of that stream. Otherwise, it opens a new
-    stream. Therefore streams add no waiting time.
+    A step goes on a stream only if it must follow the last step of that stream. Otherwise, it opens
+    a new stream. Therefore sharing a stream adds no waiting time.
     """
     last: list[int] = []  # the last step of each stream
     chosen = []
@@ -131,9 +132,10 @@ def streams(after: After) -> list[int]:
 
 
 def dependents(after: After) -> list[bool]:
-    """Return, for each step, whether it depends only on the previous step on its stream.
+    """For each step, return whether it depends only on the previous step on its stream.
 
-    The launch of such a step may overlap with the previous launch (kernels/src/dependent.cuh).
+    The launch of such a step may begin before the previous launch has ended
+    (kernels/src/dependent.cuh).
     """
     last: dict[int, int] = {}
     result = []

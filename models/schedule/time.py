@@ -1,12 +1,14 @@
-"""Estimates how long the steps of a plan take, and when each step runs.
+"""Estimates how long the steps of a plan (kernel launches) take, and when each step runs.
 
-This is the cost model for whole plans. The time of a convolution comes from the cost model for
-convolutions (kernels/tuning/heuristic.py), and is divided equally among its launches. Any other
-step takes OTHER_US plus the longest of four times: its operations on the busiest multiprocessor,
-its memory traffic, the traffic between its blocks and the second-level cache, and the latency of
-its reads. Exponentials of a softmax run on slower units. A gap separates a step from the last step
-on which it depends. Steps that run in parallel share the GPU. Each of them occupies one
-multiprocessor per block. If the GPU has too few multiprocessors, all steps slow down equally.
+The time of a convolution comes from the cost model for convolutions (kernels/tuning/heuristic.py),
+and is divided equally among its launches. Any other step takes OTHER_US plus the longest of four
+times: its operations on the busiest multiprocessor, its memory traffic, the traffic between its
+blocks and the second-level cache, and the latency of its reads. Exponentials of a softmax run on
+slower units.
+
+Between a step and the last step on which it depends, the GPU is idle for a short gap. Steps that
+run in parallel share the GPU. Each of them occupies one multiprocessor per block. If the GPU has
+too few multiprocessors, all steps slow down equally.
 """
 
 from collections.abc import Sequence
@@ -66,12 +68,13 @@ class Machine(Protocol):
 
     @property
     def overlaps(self) -> bool:
-        """Return whether a launch may overlap with the previous one (kernels/src/dependent.cuh)."""
+        """Return whether a launch can begin before the previous launch has ended
+        (kernels/src/dependent.cuh)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Holds the minimum work of a step: its FLOPs, and the bytes that it moves.
+    """Holds the minimum work of a step: its FLOPs, and the bytes that it moves to and from memory.
 
     `precision` is the precision of the FLOPs. Two kinds of FLOPs are exceptions: convolutions,
     whose algorithms have their own precision, and the `exponentials` of a softmax. `reads`
@@ -97,7 +100,7 @@ class PlannedConv:
 
 
 class TimedStep(Protocol):
-    """Describes a launch whose time can be estimated."""
+    """Describes a kernel launch whose time can be estimated."""
 
     @property
     def launch(self) -> Launch:
@@ -114,8 +117,8 @@ class TimedStep(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Holds the estimated time of a step that runs alone, and the fraction of the GPU that it
-    uses."""
+    """Holds the estimated time of a step if it runs alone, and the fraction of the GPU's
+    multiprocessors that it uses."""
 
     us: float
     share: float = 1.0
@@ -137,7 +140,7 @@ def precision_of(step: TimedStep) -> Precision:
 
 
 def estimate(step: TimedStep, machine: Machine) -> Estimate:
-    """Return the estimate for a step that runs alone."""
+    """Estimate the time of a step that runs alone."""
     lanes = architecture_of(machine.architecture).lanes
     clock_hz = machine.peak_flops / (2 * lanes * machine.multiprocessors)
     if step.chosen is not None:
@@ -168,9 +171,10 @@ def _cycles(step: TimedStep, machine: Machine) -> float:
 
 
 def gaps(after: After, *, overlaps: bool, constants: Constants = ASSUMED) -> list[float]:
-    """Return, for each step, the time in µs between its start and the end of its last predecessor.
+    """For each step, return the time in µs between the end of its last predecessor and its own
+    start.
 
-    `overlaps` tells whether launches may overlap.
+    `overlaps` tells whether the GPU can begin a launch before the previous launch has ended.
     """
     stream = streams(after)
 
@@ -186,7 +190,7 @@ def gaps(after: After, *, overlaps: bool, constants: Constants = ASSUMED) -> lis
 def spans(
     estimates: Sequence[Estimate], after: After, gaps_us: Sequence[float] | None = None
 ) -> list[Span]:
-    """Return the start and end of each step.
+    """Return the start and end of each step, if steps without a dependency run in parallel.
 
     A step starts one gap after the last predecessor ends. The gap is GAP_US, or the step's entry in
     `gaps_us` if that is given.
@@ -222,7 +226,8 @@ def spans(
 
 
 def pays(steps: Sequence[TimedStep], after: After, machine: Machine) -> bool:
-    """Return whether steps take clearly less time in the order `after` than one after another."""
+    """Return whether running steps in parallel, as `after` allows, takes clearly less time than one
+    after another."""
     estimates = [estimate(step, machine) for step in steps]
 
     def us(order: After) -> float:

@@ -1,4 +1,4 @@
-"""Shows when each launch of a batch runs, either as estimated or as measured on a GPU."""
+"""Defines a timeline of the kernel launches of a batch, with estimated or measured times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Lists the launches of a model for n images.
+    """Lists the kernel launches of a model for n images, with the start and end of each launch.
 
-    Measured bars are times between events. The events prevent launches from overlapping.
-    `replay_us` is the time of the whole graph without events, including copies, or None if the bars
-    are estimates.
+    Measured times are times between CUDA events. The events prevent launches from overlapping.
+    `replay_us` is the time of the whole CUDA graph without events, including copies, or None if the
+    times are estimates.
     """
 
     name: str

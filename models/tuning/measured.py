@@ -19,10 +19,10 @@ _log = logging.getLogger("convoy")
 
 
 def conv_problems(graph: Graph, batches: Iterable[int]) -> dict[ConvProblem, list[str]]:
-    """Return the convolution problems of a rewritten graph at each batch size, and their nodes'
-    names.
+    """Return the convolutions of a rewritten graph at each batch size, and the names of their
+    nodes.
 
-    The problems of a node at all batch sizes are adjacent.
+    Equal convolutions occur once. The batch sizes of a convolution are adjacent.
     """
     layers: dict[ConvProblem, list[str]] = {}
     for node in graph.nodes:
@@ -46,8 +46,8 @@ def read_measurements(tuning: Path | None) -> Measurements:
 
 
 def find_on(gpu: str, tuning: Path) -> Find:
-    """Return a function that finds the measured winner for a problem on the GPU with this short
-    name, such as "H200".
+    """Return a function that finds the fastest measured algorithm for a convolution on a GPU. `gpu`
+    is the GPU's short name, such as "H200".
 
     If the file has measurements under several conditions, the latest measurements are used. Raises
     EngineError if the file has no measurements for that GPU, or if `read_measurements` raises it.
@@ -65,11 +65,12 @@ def find_on(gpu: str, tuning: Path) -> Find:
 
 
 def choose_for(device: Device, graph: Graph, max_batch: int, tuning: Path | None) -> Choose:
-    """Return a function that chooses the fastest algorithm for a problem on this device.
+    """Return a function that chooses the fastest algorithm for a convolution on this device.
 
-    The algorithm is the winner of the measurements or, for a problem without measurements, of the
-    estimate. Nothing is measured here. The number of choices that are measured is logged. Raises
-    EngineError if the device has no compiler, or if `read_measurements` raises it.
+    If the convolution was measured, this is the algorithm with the shortest measured time.
+    Otherwise, it is the algorithm with the shortest estimated time. Nothing is measured here. Logs
+    how many choices are measured. Raises EngineError if the device has no compiler, or if
+    `read_measurements` raises it.
     """
     try:
         conditions = conditions_of(device)

@@ -28,12 +28,13 @@ def precompile(
     progress: Callable[[int, int], None] | None = None,
     threads: int = 0,
 ) -> int:
-    """Compile the kernels for N = 1..max_batch into the cache, and return their number.
+    """Compile the kernels for all batch sizes up to `max_batch` into the cache, and return their
+    number.
 
-    If the file `tuning` is given, the winners of its measurements are compiled, too. `threads`
-    threads compile; 0 means one thread per core. Calls `progress(done, total)`. Raises EngineError
-    if an architecture is unknown to the compiler or does not support the precision, or if the
-    compiler or a file is missing.
+    If the file `tuning` is given, the fastest algorithms of its measurements are compiled, too.
+    `threads` threads compile; 0 means one thread per core. Calls `progress(done, total)`. Raises
+    EngineError if an architecture is unknown to the compiler or does not support the precision, or
+    if the compiler or a file is missing.
     """
     try:
         known, by = known_architectures(), compiler()
@@ -70,7 +71,8 @@ def precompile(
 
 
 def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Choose]:
-    """Yield a function that chooses algorithms, for each measured device of these architectures."""
+    """For each measured device of these architectures, yield a function that chooses the algorithms
+    measured on it."""
     if tuning is None:
         return
     measurements = read_measurements(tuning)
@@ -82,7 +84,8 @@ def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Cho
 
 
 def _gpus_of(name: str) -> Iterator[Facts]:
-    """Yield, for each GPU of an architecture, the properties that affect plans."""
+    """Yield the properties of each GPU of an architecture that affect plans, such as its
+    multiprocessors."""
     architecture = ARCHITECTURES[name]
     for multiprocessors in architecture.multiprocessors:
         yield Facts(multiprocessors, architecture.block_bytes, name)

@@ -1,4 +1,5 @@
-"""Implements `convoy tune`, which measures a network's convolutions at every N and reports them."""
+"""Implements `convoy tune`, which measures the algorithms for a network's convolutions at every
+batch size."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from models.tuning.measured import conv_problems
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCandidate:
-    """Holds the median times of a candidate with warm and with cold caches.
+    """Holds the median times of an algorithm in one configuration, with warm and with cold caches.
 
     Candidates are compared by `us`, the mean of both times.
     """
@@ -32,7 +33,8 @@ class MeasuredCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ProblemReport:
-    """Reports on one problem and its nodes. The fastest candidate is the first in `ranked`."""
+    """Reports on one convolution, the nodes that compute it, and the measured algorithms. The
+    fastest is the first in `ranked`."""
 
     nodes: tuple[str, ...]
     problem: str
@@ -44,7 +46,8 @@ class ProblemReport:
 
     @property
     def effective_tflops(self) -> float:
-        """Return direct convolution's operations divided by the fastest candidate's time: TFLOP/s.
+        """Return the number of operations of a direct convolution divided by the fastest
+        candidate's time, in TFLOP/s.
 
         For Winograd, which needs fewer operations, the result can exceed the device's peak.
         """
@@ -52,15 +55,15 @@ class ProblemReport:
 
     @property
     def roofline_share(self) -> float:
-        """Return the least time of direct convolution at the device's peak rates, divided by the
-        winner's time."""
+        """Return the least time of a direct convolution at the device's peak rates, divided by the
+        fastest candidate's time."""
         return self.roofline_us / self.ranked[0].us
 
 
 @dataclass(frozen=True, slots=True)
 class TuningReport:
-    """Lists measurements of a network's convolutions on a device, including those of earlier
-    runs."""
+    """Lists the measurements of a network's convolutions on a device, including measurements of
+    earlier runs."""
 
     name: str
     device: str
@@ -78,7 +81,8 @@ def tune(
     anew: bool = False,
     threads: int = 0,
 ) -> TuningReport:
-    """Measure every convolution for N = 1..max_batch, with the `top` most promising candidates.
+    """Measure the `top` most promising algorithms for every convolution, at all batch sizes up to
+    `max_batch`.
 
     If `top` is None, all candidates are measured. `threads` threads compile all kernels before the
     first measurement; 0 means one thread per core. Measurements are stored in the file `tuning`, or
