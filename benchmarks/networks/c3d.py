@@ -83,7 +83,8 @@ def c3d(network: C3D = PAPER, seed: int = 0) -> onnx.ModelProto:
 def _weighted(
     to: Nodes, operator: str, name: str, x: str, shape: tuple[int, ...], **attributes: Any
 ) -> str:
-    """Add a layer whose weight has `shape`, with one row for each neuron.
+    """Add a convolution or a fully connected layer with a random weight of `shape`. The weight has
+    one row for each neuron.
 
     The weight's variance is 2 / (inputs of a neuron). With this variance, activations keep their
     size from layer to layer (He et al. 2015, "Delving Deep into Rectifiers", equation 10).
@@ -95,7 +96,7 @@ def _weighted(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the paper's network to a file."""
+    """Write C3D, as Lan et al. describe it, to an ONNX file."""
     parser = argparse.ArgumentParser(
         prog="benchmarks.networks.c3d", description="Write C3D as ONNX with random weights."
     )

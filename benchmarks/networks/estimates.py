@@ -25,13 +25,14 @@ BATCHES = (1, 8)
 
 
 def estimate_us(network: Classifier, precision: Precision, n: int, gpu: Gpu) -> float:
-    """Return the estimated time of a batch of n images in µs. Raises EngineError if the GPU lacks
-    the precision."""
+    """Return the estimated time of a batch of n images on a GPU, in µs. Raises EngineError if the
+    GPU does not support the precision."""
     return plan_report(replace(network, precision=precision), n, gpu).timeline.us
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a table with a row for each network and each precision that the GPU has."""
+    """Print a table of estimated times, with a row for each network and each precision that the GPU
+    supports."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.networks.estimates")
     parser.add_argument("networks", nargs="*", metavar="NETWORK", help=", ".join(NETWORKS))
     parser.add_argument("--gpu", choices=GPUS, default="h200")

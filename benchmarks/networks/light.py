@@ -81,8 +81,8 @@ def light_network(name: str, seed: int = 0, head: int = HEAD) -> onnx.ModelProto
 def _weights(
     rng: np.random.Generator, op: str, position: int, shape: tuple[int, ...], gain: float
 ) -> np.ndarray:
-    """Return random numbers of a suitable size for a filter, a scale, a variance (positive) or a
-    shift."""
+    """Return random weights for an operand of a node. Their distribution suits the operand: a
+    filter, a scale, a variance (positive) or a shift."""
     if op in ("Conv", "Gemm") and position == 1:
         noise = rng.standard_normal(shape, np.float32)
         return np.multiply(noise, np.sqrt(2 / prod(shape[1:])), dtype=np.float32)
@@ -111,8 +111,8 @@ NETWORKS: Mapping[str, Callable[[], onnx.ModelProto]] = {
 
 @lru_cache(maxsize=len(Precision))
 def network(name: str, precision: Precision = Precision.FP32) -> Classifier:
-    """Return one of NETWORKS at a precision. In int8, a few images of coarse squares calibrate the
-    ranges."""
+    """Return the network with this name in NETWORKS at a precision. For int8, the network is
+    quantized with ranges that a few synthetic images determine."""
     if precision is not Precision.INT8:
         return replace(classifier(name, NETWORKS[name]()), precision=precision)
     in_float = network(name)
@@ -123,7 +123,7 @@ def network(name: str, precision: Precision = Precision.FP32) -> Classifier:
 
 
 def images_of(network: Classifier, n: int, seed: int = 0) -> Images:
-    """Return n images or clips of coarse squares."""
+    """Return n synthetic images or clips, which consist of coarse random squares."""
     *spatial, channels = network.preprocessing.image_shape
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, (n, *[4] * len(spatial), channels), np.uint8)
@@ -133,7 +133,8 @@ def images_of(network: Classifier, n: int, seed: int = 0) -> Images:
 
 
 def classifier(name: str, proto: onnx.ModelProto) -> Classifier:
-    """Return a network as a classifier of pixels, which are normalised to [-2, 2)."""
+    """Return an ONNX model as a classifier of uint8 pixels, which it first normalises to [-2,
+    2)."""
     loaded = load_proto(name, proto)
     graph = loaded.graph
     channels, *frames, height, width = graph.shape(graph.inputs[0])

@@ -10,8 +10,8 @@ Each side has two times:
                  another; Convoy's time includes copies from and to pinned memory
     end to end   from the host's pixels to the host's scores, one request at a time
 
-`python -m benchmarks.gpu run` measures the networks. It also measures Convoy without each part of
-its engine that can be switched off (switches.py).
+`python -m benchmarks.gpu run` measures the networks. It also measures Convoy with one of its
+techniques disabled at a time (switches.py).
 """
 
 import time
@@ -48,21 +48,22 @@ Make = Callable[[], NetworkSide]
 
 
 class DifferentScoresError(Exception):
-    """Raised when a side's scores differ from Convoy's."""
+    """Raised when the scores of a measured library differ too much from Convoy's."""
 
 
 def chosen(
     device: Device, network: Classifier, n: int, store: TuningStore, search: Search
 ) -> Choose:
-    """Tune the network's convolutions for N = n, and return the tuner's choices. Only measurements
-    that the store lacks are made."""
+    """Tune the network's convolutions for N = n, and return a function that returns the fastest
+    choice for a convolution. Convolutions that the store contains are not measured again."""
     problems = list(conv_problems(network.rewritten.graph, [n]))
     autotune(device, problems, store, search, progress=lambda *_: None)
     return tuned(finder(store.read(), conditions_of(device)), heuristic(device))
 
 
 def times_of(side: NetworkSide, images: Images, runs: int) -> dict[str, Timing]:
-    """Return a side's times for the two metrics, "device" and "end to end"."""
+    """Run a network repeatedly, and return its times for the two metrics "device" and "end to
+    end"."""
     warm_up(lambda: side.run(images))
     end_to_end = []
     for _ in range(runs):
@@ -78,7 +79,8 @@ def check(
     expected: Scores,
     most_difference: float = MOST_DIFFERENCE[Precision.FP32],
 ) -> None:
-    """Raise DifferentScoresError unless the scores of every image agree."""
+    """Raise DifferentScoresError if the scores of an image differ too much from the expected
+    scores."""
     difference = np.abs(scores - expected).max(axis=1) / np.abs(expected).max(axis=1)
     if not difference.max() <= most_difference:  # NaN counts as a difference
         raise DifferentScoresError(
@@ -95,8 +97,9 @@ def measure(
     runs: int,
     most_difference: float = MOST_DIFFERENCE[Precision.FP32],
 ) -> Iterator[list[Row]]:
-    """Measure each of `sides`, and yield its rows. `makers` maps the name of a side to the function
-    that creates it. Raises DifferentScoresError if a side's scores differ from Convoy's."""
+    """Time a network with each library in `sides`, and yield the rows of each library. `makers`
+    maps a library's name to a function that prepares the network. Raises DifferentScoresError if
+    the scores of a library differ too much from Convoy's."""
     reference = makers[CONVOY]()
     expected = reference.run(images).scores
     for name in sides:

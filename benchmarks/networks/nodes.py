@@ -1,4 +1,5 @@
-"""Collects the nodes and seeded weights of a network with attention, and builds an ONNX model."""
+"""Builds an ONNX model of a network with attention, node by node. The weights are random with a
+fixed seed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,8 +15,8 @@ CHANNELS = 3
 
 @dataclass
 class Nodes:
-    """Collects the nodes of a network in order, and its constants. Each node is named after its
-    output."""
+    """Collects the nodes and the initializers of a network. A method's `name` is the name of the
+    new node or initializer, and of the node's output."""
 
     rng: np.random.Generator
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -31,17 +32,17 @@ class Nodes:
         self.nodes.append(helper.make_node("Split", [x, sizes], outputs, name, axis=axis))
 
     def constant(self, name: str, array: np.ndarray) -> str:
-        """Add a weight."""
+        """Add an initializer with the numbers of `array` as floats, and return its name."""
         self.weights.append(numpy_helper.from_array(array.astype(np.float32), name))
         return name
 
     def noise(self, name: str, shape: tuple[int, ...], terms: int) -> str:
-        """Add a weight whose variance is 1 / terms."""
+        """Add an initializer with random numbers of variance 1 / terms, and return its name."""
         return self.constant(name, self.rng.normal(0, terms**-0.5, shape))
 
     def integers(self, name: str, *numbers: int, at: int = 0) -> str:
-        """Add a constant of integers: the list `numbers` or, if it is empty, the single integer
-        `at`."""
+        """Add an initializer with the list of integers `numbers` or, if it is empty, with the
+        single integer `at`. Return its name."""
         array = np.array(numbers or at, np.int64)
         self.weights.append(numpy_helper.from_array(array, name))
         return name
@@ -64,7 +65,8 @@ class Nodes:
         return self.add("Add", name, self.noise(f"{name}.bias", (outputs,), 100), product)
 
     def patches(self, x: str, width: int, side: int) -> str:
-        """Add a convolution over patches of side×side pixels, which do not overlap."""
+        """Add a convolution that computes `width` channels from each patch of side×side pixels. The
+        patches do not overlap."""
         filters = self.noise("patch.weight", (width, CHANNELS, side, side), CHANNELS * side**2)
         shift = self.noise("patch.bias", (width,), 100)
         return self.add("Conv", "patch", x, filters, shift, strides=[side, side])
@@ -100,14 +102,14 @@ class Nodes:
         return self.layer(f"{name}.proj", y, width, width)
 
     def mlp(self, name: str, x: str, width: int, hidden: int) -> str:
-        """Add x + fc2(gelu(fc1(norm(x))))."""
+        """Add nodes that compute x + fc2(gelu(fc1(norm(x)))), and return the name of the output."""
         y = self.layer(f"{name}.fc1", self.norm(f"{name}.norm", x, width), width, hidden)
         y = self.layer(f"{name}.fc2", self.add("Gelu", f"{name}.gelu", y), hidden, width)
         return self.add("Add", f"{name}.sum", x, y)
 
     def network(self, name: str, side: int, logits: str, classes: int) -> onnx.ModelProto:
-        """Return the network from `image`, 1×3×H×W, to `prob`, 1×classes, which is the softmax of
-        the logits."""
+        """Return the model with all collected nodes. Its input is `image`, 1×3×H×W. Its output is
+        `prob`, 1×classes, the softmax of the logits."""
         prob = self.add("Softmax", "prob", logits, axis=1)
         graph = helper.make_graph(
             self.nodes,

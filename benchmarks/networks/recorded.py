@@ -49,7 +49,8 @@ computations."""
 
 
 def recorded(network: str, seed: int = 0) -> onnx.ModelProto:
-    """Return one of RECORDED, with weights fixed by `seed`."""
+    """Load the network with this name in RECORDED. Random weights, which `seed` determines, replace
+    its large weights."""
     model = onnx.load(FOLDER / f"{RECORDED[network].name}.onnx")
     rng = np.random.default_rng(seed)
     readers = {
@@ -71,7 +72,8 @@ def _is_large(weight: TensorProto) -> bool:
 def _numbers(
     rng: np.random.Generator, operator: str, position: int, shape: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    """Return random numbers with which activations neither vanish nor explode."""
+    """Return random weights for an operand of an operator. Their variance is so chosen that
+    activations neither vanish nor explode."""
     if position == 1 and operator in ("Conv", "Gemm", "MatMul"):
         terms = shape[-2] if operator == "MatMul" else prod(shape[1:])
         return rng.normal(0, terms**-0.5, shape)
@@ -90,7 +92,7 @@ _POSITIVE = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Export networks, and write them without weights."""
+    """Export networks from timm, and write them to recorded/ without their large weights."""
     import timm  # noqa: PLC0415  hundreds of megabytes, which only this needs
     import torch  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Runs whole networks with Convoy's engine, and with PyTorch in its fastest modes."""
+"""Runs and times whole networks with Convoy's engine, and with PyTorch in its fastest modes."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -27,10 +27,11 @@ _WARM_UP_S = 0.02
 
 
 class NetworkSide(Protocol):
-    """Runs a network that is ready for one N."""
+    """Runs a network with Convoy or PyTorch. All batches have the same number of images, N."""
 
     def run(self, images: Batch) -> Results:
-        """Return scores on the host for pixels on the host, like a service does."""
+        """Copy a batch's pixels to the device, run the network, and return the scores on the
+        host."""
 
     def queued_us(self, runs: int) -> list[float]:
         """Return the device's time in µs per run when runs are queued one after another.
@@ -40,7 +41,7 @@ class NetworkSide(Protocol):
         """
 
     def close(self) -> None:
-        """Free the side's memory on the device."""
+        """Free the network's memory on the device."""
 
 
 class AfterUpload:
@@ -50,14 +51,14 @@ class AfterUpload:
         self._upload, self.graph = upload, graph
 
     def replay(self, stream: Stream) -> None:
-        """Upload the images, and replay the graph."""
+        """Upload the batch's images, and replay the graph on `stream`."""
         self._upload()
         self.graph.replay(stream)
 
 
 class ConvoyNetwork(CudaEngine):
-    """Runs Convoy's engine. If `switch` names one of SWITCHES, the engine runs with this switch
-    applied. Raises ValueError for any other name."""
+    """Runs a network with Convoy's engine. `switch` is empty, or one of SWITCHES: a change of the
+    engine whose effect is measured. Raises ValueError for any other name."""
 
     def __init__(
         self, classifier: Classifier, device: Device, n: int, choose: Choose, switch: str = ""
@@ -116,8 +117,8 @@ class ConvoyNetwork(CudaEngine):
 
 
 class TorchNetwork:
-    """Runs PyTorch. `prepare` turns the module on the GPU into the function that is timed, such as
-    a CUDA graph of the module."""
+    """Runs a network with PyTorch. `prepare` takes the module and the images on the GPU, and
+    returns the function that is timed, such as the replay of a CUDA graph."""
 
     def __init__(
         self,
@@ -145,7 +146,8 @@ class TorchNetwork:
         torch.cuda.synchronize()
 
     def run(self, images: Batch) -> Results:
-        """Return, on the host, the scores of pixels on the host."""
+        """Copy a batch's pixels to the device, run the network, and return the scores on the
+        host."""
         torch = self._torch
         with torch.inference_mode():
             self._pinned.numpy()[:] = images
@@ -177,7 +179,7 @@ class TorchNetwork:
 
 
 def warm_up(once: Callable[[], object]) -> None:
-    """Call `once` repeatedly until the GPU's clocks have risen."""
+    """Call `once` repeatedly for 20 ms, until the GPU's clocks have risen."""
     end = perf_counter() + _WARM_UP_S
     while perf_counter() < end:
         once()

@@ -65,7 +65,7 @@ def swin(network: Swin = TINY, seed: int = 0) -> onnx.ModelProto:
 
 
 def _merged(to: Nodes, name: str, x: str, side: int, width: int) -> str:
-    """Merge each square of 2×2 tokens into one token with twice as many channels."""
+    """Add nodes that merge each square of 2×2 tokens into one token with twice as many channels."""
     y = to.reshape(f"{name}.apart", x, 1, side // 2, 2, side // 2, 2, width)
     y = to.add("Transpose", f"{name}.turned", y, perm=[0, 1, 3, 4, 2, 5])
     y = to.reshape(f"{name}.joined", y, 1, side // 2, side // 2, 4 * width)
@@ -76,7 +76,8 @@ def _merged(to: Nodes, name: str, x: str, side: int, width: int) -> str:
 def _within(
     to: Nodes, name: str, x: str, shape: tuple[int, int, int], window: int, shift: int
 ) -> str:
-    """Add attention within windows that are moved by `shift` tokens."""
+    """Add attention between the tokens of each window. The windows are moved by `shift` rows and
+    columns."""
     side, width, heads = shape
     windows, tokens = side // window, window**2
     if shift:
@@ -108,8 +109,8 @@ def _within(
 
 
 def _rolled(to: Nodes, name: str, x: str, shift: int) -> str:
-    """Move rows and columns back by `shift`, around the edge: the first rows and columns become the
-    last."""
+    """Add nodes that move all rows and columns of x back by `shift`. The first rows and columns
+    become the last."""
     begin, middle, end = (
         to.integers(f"{name}.{part}", at)
         for part, at in (("begin", 0), ("middle", shift), ("end", np.iinfo(np.int64).max))
@@ -132,8 +133,8 @@ def _offsets(window: int) -> np.ndarray:
 
 
 def _mask(side: int, window: int, shift: int) -> np.ndarray:
-    """Return the numbers that are added to the scores of each window: _APART for two tokens that
-    the mask separates, otherwise 0."""
+    """Return the numbers that are added to the attention scores of each window: _APART for two
+    tokens that were not neighbours before the move, otherwise 0."""
     regions = np.zeros((side, side))
     for index, (rows, columns) in enumerate(_parts(side, window, shift)):
         regions[rows, columns] = index

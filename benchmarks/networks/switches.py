@@ -1,4 +1,5 @@
-"""Disables the engine's techniques one at a time, to measure the gain of each on a GPU."""
+"""Names the engine's techniques that a benchmark can switch on or off, one at a time, to measure
+their gain on a GPU."""
 
 from collections.abc import Mapping
 
@@ -28,7 +29,7 @@ def known(switch: str) -> str:
     """Return `switch` if it is one of SWITCHES. Otherwise raises ValueError, whose message lists
     SWITCHES.
 
-    Without this check, a wrong name would compare the engine with itself.
+    Without this check, a benchmark with a misspelt switch would measure the unchanged engine.
     """
     if switch not in SWITCHES:
         raise ValueError(f"{switch!r} is not a switch; the switches are {', '.join(SWITCHES)}")
@@ -36,8 +37,8 @@ def known(switch: str) -> str:
 
 
 def switched(switch: str, side: str = CONVOY) -> str:
-    """Return the name of Convoy's side with one of SWITCHES applied. Raises ValueError if there is
-    no such switch."""
+    """Return the name under which Convoy is measured with one of SWITCHES applied. Raises
+    ValueError if there is no such switch."""
     return f"{side} {known(switch)}"
 
 

@@ -108,15 +108,15 @@ def torch_module(torch: Any, graph: Graph, multiplier: Any, offset: Any, dtype: 
 
 
 class _Run:
-    """Holds the values of one forward pass. A value may be stored in parts, which are joined when
-    the value is read."""
+    """Computes one forward pass, and holds the tensors that its nodes have computed. A concatenated
+    tensor may be stored in parts, which are joined when it is read."""
 
     def __init__(self, torch: Any, graph: Graph, weights: Mapping[str, Any]) -> None:
         self.torch, self.graph, self.values = torch, graph, Values()
         self._weights = weights
 
     def read(self, name: str) -> Any:
-        """Return a value or a weight."""
+        """Return the tensor with this name, which is a weight or has been computed."""
         if name in self.graph.weights:
             return self._weights[_key(name)]
         if name not in self.values:
@@ -124,8 +124,8 @@ class _Run:
         return self.values[name]
 
     def _channels(self, name: str, start: int, stop: int) -> Any:
-        """Return channels `start` to `stop` of a value. The result is a view if one part contains
-        these channels. Otherwise, the parts that contain them are joined."""
+        """Return channels `start` to `stop` - 1 of a tensor. The result is a view if one part
+        contains these channels. Otherwise, the parts that contain them are joined."""
         parts = [
             (value.inside.offset, value)
             for value in self.graph.values.values()
@@ -142,7 +142,7 @@ class _Run:
         return self.torch.cat([self._channels(*run) for run in runs if run[1] < run[2]], 1)
 
     def compute(self, node: Node) -> Any:
-        """Return the value that a node writes."""
+        """Compute a node, and return its output."""
         read, functional = self.read, self.torch.nn.functional
         match node:
             case Conv():
@@ -327,8 +327,8 @@ def _channels_last(torch: Any, axes: int) -> Any:
 
 
 def _key(name: str) -> str:
-    """Return a weight's name in a form that a ParameterDict accepts. It has no dots, and differs
-    from the names of the ParameterDict's attributes."""
+    """Return a weight's key in a ParameterDict. A key must have no dots, and must differ from the
+    names of the ParameterDict's attributes."""
     return "weight_" + name.replace(".", "_")
 
 

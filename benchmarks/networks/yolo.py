@@ -67,7 +67,8 @@ def _conv(
     *,
     silu: bool = True,
 ) -> str:
-    """Add a convolution and its SiLU."""
+    """Add a convolution of c to k channels with filters of size×size, and a SiLU if `silu`. Return
+    the name of the output."""
     terms = c // groups * size**2
     # A SiLU's output has at most half the mean square of its input. Weights with twice the variance
     # make up for this.
@@ -83,7 +84,8 @@ def _conv(
 
 
 def _halves(to: Nodes, name: str, x: str, width: int) -> list[str]:
-    """Add a 1×1 convolution. Return the two halves of its output, each with `width` channels."""
+    """Add a Split of x along the channels. Return the names of its two outputs, each with `width`
+    channels."""
     sizes = to.integers(f"{name}.sizes", width, width)
     outputs = [f"{name}.left", f"{name}.right"]
     to.split(name, x, sizes, outputs)
