@@ -1,1 +1,2 @@
-"""Reproduces the results of five papers, and writes docs/papers.md with a row for each result."""
+"""Reproduces the results of five papers on convolution, and writes docs/papers.md with a row for
+each result."""

@@ -104,7 +104,7 @@ these elements is slightly smaller than the largest error of all elements, which
 
 
 def page(results: Mapping[str, Sequence[Result]]) -> str:
-    """Return docs/papers.md."""
+    """Return the text of docs/papers.md. `results` has the rows of each paper."""
     every = [result for found in results.values() for result in found]
     counts = ", ".join(
         f"{status.value} {sum(result.status is status for result in every)}" for status in Status
@@ -143,7 +143,7 @@ def _left(headings: Sequence[str], *rows: Sequence[str]) -> str:
 
 
 def show(name: str, console: Console) -> None:
-    """Print one of TABLES."""
+    """Print the table of TABLES with this name."""
     title, make = TABLES[name]
     headings, *rows = make()
     table = Table(title=title, title_justify="left")
@@ -155,7 +155,8 @@ def show(name: str, console: Console) -> None:
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
-    """Print a table or write the page."""
+    """Print the table that the command line names. With --docs, write docs/papers.md, docs/blur.png
+    and docs/ladder.md."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.papers", description="Compare the papers' results with Convoy's."
     )

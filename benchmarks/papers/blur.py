@@ -1,4 +1,4 @@
-"""Computes the example of Soutar 2020 with a kernel, and draws docs/blur.png.
+"""Computes the example of Soutar 2020, a blur, with a Winograd kernel, and draws docs/blur.png.
 
 A 3×3 Gaussian filter blurs 32 equal images of 50×50 with 32 channels. F(2×2, 3×3) divides each
 channel into 25×25 tiles. docs/blur.png shows a channel, its transformed tiles, and the output that
@@ -32,7 +32,8 @@ _ZOOM = 4
 
 
 def channel() -> Floats:
-    """Return one channel, 50×50: rings around a corner, and a bright square."""
+    """Return the test image, one channel of 50×50 pixels: rings around a corner, and a bright
+    square."""
     rows, columns = np.mgrid[:50, :50] / 49
     pixels = np.asarray(0.5 + 0.5 * np.sin(60 * (rows**2 + columns**2)), np.float32)
     pixels[8:20, 30:42] = 1
@@ -46,15 +47,16 @@ def gauss() -> Floats:
 
 
 def operands(problem: ConvProblem) -> tuple[Floats, Floats]:
-    """Return x and the filters. All images and channels of x are equal. Each filter blurs every
-    channel and returns the mean over the channels."""
+    """Return x and the filters. All images and channels of x are equal. Each filter blurs all
+    channels, and computes the mean of the blurred channels."""
     x = np.zeros((problem.n, problem.c, 50, 50), np.float32) + channel()
     weight = np.zeros(problem.filter_shape, np.float32) + gauss() / np.float32(problem.c)
     return x, weight
 
 
 def fused(problem: ConvProblem) -> ConvChoice:
-    """Return the choice of the fused F(2×2, 3×3) with unsplit sums and the smallest blocks."""
+    """Return the choice of the fused F(2×2, 3×3) algorithm that has the smallest blocks and does
+    not split sums among blocks."""
     return min(
         (
             choice
@@ -66,7 +68,7 @@ def fused(problem: ConvProblem) -> ConvChoice:
 
 
 def blurred() -> Floats:
-    """Return the output for one image, 4×50×50, of the fused kernel on the simulator."""
+    """Run the fused kernel for one image on the simulator, and return its output, 4×50×50."""
     problem, device = PROBLEM.with_batch(1), CusimDevice()
     try:
         return np.asarray(convolve(device, problem, fused(problem), *operands(problem))[0])
@@ -84,8 +86,8 @@ def transformed() -> Floats:
 
 
 def panels(y: Floats) -> Image.Image:
-    """Return the three panels as one grey image. Each panel is scaled from its darkest to its
-    brightest value."""
+    """Return a grey image with three panels side by side: the channel, its transformed tiles, and
+    the output y. In each panel, the darkest number is black and the brightest is white."""
     panels = [(channel(), _ZOOM), (transformed(), _ZOOM // 2), (y, _ZOOM)]
     drawn = []
     for panel, zoom in panels:
@@ -95,8 +97,8 @@ def panels(y: Floats) -> Image.Image:
 
 
 def table_blur() -> Cells:
-    """Return the number of products of the direct sum and of F(2×2). Also return the largest
-    difference between the kernel's result and the direct sum in float64."""
+    """Return the numbers of multiplications of the direct sum and of F(2×2). Also return the
+    largest difference between the kernel's result and the direct sum in float64."""
     one = PROBLEM.with_batch(1)
     x, weight = operands(one)
     # In float64: the order in which NumPy adds float32 numbers depends on the processor.

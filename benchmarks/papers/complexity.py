@@ -1,8 +1,10 @@
-"""Counts arithmetic like Lavin & Gray 2015, section 5: tables 1 and 2, equations 16 to 23.
+"""Counts arithmetic as in Lavin & Gray 2015, section 5, and computes their tables 1 and 2 and
+equations 16 to 23.
 
-Equation 23 is L = alpha' (1 + beta'/K + gamma'/P + delta'/C) N H W C K. The arithmetic of each
-transform is divided by the number of multiplications between the transforms. Winograd has alpha²
-multiplications per tile, channel and filter. The FFT has alpha (alpha/2 + 1) complex
+Equation 23 is L = alpha' (1 + beta'/K + gamma'/P + delta'/C) N H W C K. alpha' is the number of
+multiplications per output and channel. beta', gamma' and delta' are the arithmetic of the data,
+filter and inverse transforms, divided by the number of multiplications between them. Winograd has
+alpha² multiplications per tile, channel and filter. The FFT has alpha (alpha/2 + 1) complex
 multiplications, each of 4 real multiplications, or 3 with the fast product. The paper does not
 state this divisor, but its numbers follow from it.
 """
@@ -37,7 +39,8 @@ POINTS: Mapping[int, tuple[Fraction | int, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Complexity:
-    """Holds the normalised arithmetic of the products and the three transforms."""
+    """Holds the factors of equation 23: the normalised arithmetic of the products and of the data,
+    filter and inverse transforms."""
 
     products: float  # alpha'
     data: float  # beta'
@@ -79,9 +82,9 @@ TABLE_2: Mapping[int, tuple[float, float, float, float]] = {
 
 
 def _steps(*rows: Mapping[str, Fraction | int]) -> dict[Value, Terms]:
-    """Return the steps that compute a transform. Each row is one step: its first name is the
-    result, and the other names are the terms with their factors. g0 to g2 are the filter's taps, u0
-    to u7 are transformed taps, and t0 to t2 are terms that several steps share."""
+    """Return the steps of a filter transform. Each row is one step. Its first name is the result,
+    and its other names are the terms of the sum, with their factors. g0 to g2 are the filter's
+    taps, u0 to u7 are transformed taps, and t0 to t2 are terms that several steps share."""
     kinds = {"g": Kind.INPUT, "u": Kind.OUTPUT, "t": Kind.SHARED}
 
     def value(name: str) -> Value:
@@ -94,8 +97,8 @@ def _steps(*rows: Mapping[str, Fraction | int]) -> dict[Value, Terms]:
 
 
 def _pair(plus: int, even: str, odd: Fraction) -> tuple[Mapping[str, Fraction | int], ...]:
-    """Return the two rows for the points a and -a. One adds odd·g1 to `even`, which is the sum of
-    the even taps, and the other subtracts it."""
+    """Return the rows that compute the transformed taps of the points a and -a. One row adds odd·g1
+    to `even`, the sum of the even taps. The other row subtracts odd·g1 from it."""
     return tuple({f"u{plus + i}": 0, even: 1, "g1": sign * odd} for i, sign in enumerate((1, -1)))
 
 
@@ -157,7 +160,8 @@ def matrix_of(steps: Mapping[Value, Terms]) -> Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Transforms:
-    """Holds the floating point instructions of one-dimensional transforms of F(m, 3)."""
+    """Holds the number of floating-point instructions of each one-dimensional transform of F(m,
+    3)."""
 
     m: int
     data: int
@@ -166,8 +170,8 @@ class Transforms:
 
     @property
     def in_2d(self) -> tuple[int, int, int]:
-        """Return the instructions of a tile's data, filter and inverse transforms in two
-        dimensions."""
+        """Return the numbers of instructions of the two-dimensional data, filter and inverse
+        transforms of a tile."""
         m, alpha = self.m, self.m + R - 1
         return self.data * 2 * alpha, self.filter * (R + alpha), self.inverse * (alpha + m)
 
@@ -178,15 +182,16 @@ def matrices(m: int) -> WinogradMatrices:
 
 
 def transforms(m: int) -> Transforms:
-    """Return the instructions of Convoy's generated data and inverse transforms, and of the filter
-    transforms that FILTERS lists."""
+    """Count the instructions of Convoy's generated data and inverse transforms, and of the filter
+    transform in FILTERS."""
     of = matrices(m)
     taken = sum(map(instructions, FILTERS[m].values()))
     return Transforms(m, program(of.bt).instructions, taken, program(of.at).instructions)
 
 
 def paired(m: int) -> Transforms:
-    """Return the instructions of transforms in which only the rows for points a and -a share terms.
+    """Count the instructions of transforms in which only the rows for the points a and -a share
+    terms.
 
     POINTS[m] must consist of 0 and of pairs a and -a. For tiles of 4, 6 and 8, the results equal
     the paper's counts.
@@ -194,8 +199,8 @@ def paired(m: int) -> Transforms:
     of = matrices(m)
 
     def rows(matrix: Matrix) -> int:
-        """Return the instructions of a matrix. The rows for 0 and infinity are counted one by one.
-        Each pair of rows shares its even half and its odd half, which are counted once."""
+        """Return the number of instructions of a matrix. The rows for 0 and infinity are counted
+        separately. The rows for a and -a share an even and an odd sum, which are counted once."""
         taken = _instructions(matrix[0]) + _instructions(matrix[-1])
         for row in matrix[1:-1:2]:
             halves = [[c for j, c in enumerate(row) if j % 2 == odd] for odd in (0, 1)]
@@ -220,7 +225,8 @@ def winograd(counts: Transforms) -> Complexity:
 
 
 def fft(alpha: int, *, fast: bool) -> Complexity:
-    """Return the normalised arithmetic of tiles of alpha×alpha with a split-radix FFT.
+    """Return the normalised arithmetic of convolution by split-radix FFTs of tiles of alpha×alpha
+    numbers.
 
     The FFT of n complex numbers takes 4 n lg n - 6 n + 8 instructions. The FFT of n real numbers
     takes 2 n lg n - 4 n + 6. First, alpha real rows are transformed. Then two real columns and
@@ -252,7 +258,7 @@ def fast_product(x: complex, y: complex) -> complex:
 
 
 def printed_product(x: complex, y: complex) -> tuple[float, float]:
-    """Return the two sums of equation 16 in the printed order."""
+    """Return the two sums of equation 16 for x·y, in the order in which the paper prints them."""
     ua, ub, uc = x.real, x.real + x.imag, x.imag - x.real
     va, vb, vc = y.real, y.imag, y.real + y.imag
     return uc * va + ua * vc, ua * vc - ub * vb

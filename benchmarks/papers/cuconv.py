@@ -1,4 +1,5 @@
-"""Lists the results of Jordà et al. 2021, "cuConv: A CUDA Implementation of Convolution"."""
+"""Lists the results of Jordà et al. 2021, "cuConv: A CUDA Implementation of Convolution", and
+Convoy's result for each."""
 
 from benchmarks.kernels.baselines_cudnn import MOST_WORKSPACE_BYTES
 from benchmarks.kernels.report import Goal
@@ -127,8 +128,8 @@ def _counts() -> list[Result]:
 
 
 def table_occupancy() -> list[tuple[str, ...]]:
-    """Return two numbers: the transforms' share of the arithmetic for configuration A of table 5,
-    and the occupancy for configuration B of table 4."""
+    """Return two of Convoy's numbers: the fraction of the arithmetic that the Winograd transforms
+    take for configuration A of table 5, and the occupancy for configuration B of table 4."""
     share = launches.transform_share(
         launches.named("cuConv, table 5, A"), WinogradConv(m=2, r=5, axes=2)
     )

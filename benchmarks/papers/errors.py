@@ -1,4 +1,5 @@
-"""Reads the errors of Lavin & Gray's table 4 from the rows of `benchmarks.kernels --accuracy`."""
+"""Reads Convoy's errors for Lavin & Gray's table 4 from the rows that `benchmarks.kernels
+--accuracy` recorded."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -18,13 +19,13 @@ Errors = Mapping[tuple[str, str], Mapping[str, float]]
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows of the commit that was measured last."""
+    """Return the rows with the same commit as the last row."""
     kept = list(rows)
     return [row for row in kept if row["commit"] == kept[-1]["commit"]]
 
 
 def errors() -> Errors:
-    """Return the most recently recorded errors."""
+    """Return the most recently recorded error of each layer, by precision and algorithm."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for row in newest(read(RESULTS / "accuracy.jsonl")):
         of = found.setdefault((row["precision"], row["variant"]), {})
@@ -39,7 +40,8 @@ def ratios(found: Errors, precision: str, variant: str, over: str) -> list[float
 
 
 def table_errors() -> Cells:
-    """Return a table of each layer's largest error: the paper's, then ours by algorithm."""
+    """Return a table of each layer's largest error, first in the paper and then in Convoy, by
+    precision and algorithm."""
     names = [layer.name for layer in LAYERS]
     rows: list[Sequence[str]] = [("precision and algorithm", *names)]
     paper = {

@@ -1,10 +1,10 @@
 """Runs the six kernels of the ladder on the simulator, counts their costs, and writes
 docs/ladder.md.
 
-The ladder leads in six steps from a direct convolution to the fused Winograd kernel. Each step (a
-file in docs/ladder) adds one idea. The number of products follows from the launches. Bytes and
-wavefronts are counted from the addresses that the simulator records. The time is estimated from
-these counts and the constants of kernels/tuning.
+The ladder is a sequence of six steps, from a direct convolution to the fused Winograd kernel. Each
+step is a file in docs/ladder, and adds one idea. The number of multiplications follows from the
+launches. Bytes and shared-memory cycles (wavefronts) are counted from the addresses that the
+simulator records. The time is estimated from these counts and the constants of kernels/tuning.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,8 +47,8 @@ LATENCY = 600
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch of a ladder kernel: its operands by name, its number of products, and how often a
-    block waits for loads."""
+    """Describes a launch: its kernel, its operands (names of arrays, and integers), its number of
+    multiplications, and how often a block waits for loads (`rounds`)."""
 
     kernel: str
     grid: Dim3
@@ -60,7 +60,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One kernel file, with its idea and its launches."""
+    """Describes one step of the ladder: a file of kernels, the idea that it adds, and its
+    launches."""
 
     source: str
     idea: str
@@ -80,8 +81,8 @@ class Counts:
 
 
 def steps(problem: ConvProblem = LAYER) -> tuple[Step, ...]:
-    """Return the six steps for a layer whose C is a multiple of 64 and whose K is a multiple of
-    32."""
+    """Return the six steps of the ladder for a convolution. C must be a multiple of 64, and K a
+    multiple of 32."""
     size, c, k = problem.window.input[0], problem.c, problem.k
     places, tiles = size * size, ceil(size / 2) ** 2
     by_tiles = 16 * tiles * c * k
@@ -120,7 +121,8 @@ def steps(problem: ConvProblem = LAYER) -> tuple[Step, ...]:
 
 
 def operands(problem: ConvProblem, seed: int = 0) -> tuple[dict[str, Floats], Floats]:
-    """Return every operand by name, and NumPy's result y, H·W·K."""
+    """Return the arrays that the steps read and write, by name. Also return the expected y, H·W·K,
+    computed by NumPy."""
     rng = np.random.default_rng(seed)
     size, c, k = problem.window.input[0], problem.c, problem.k
     x = rng.uniform(-1, 1, (1, c, size, size))
@@ -140,7 +142,8 @@ def operands(problem: ConvProblem, seed: int = 0) -> tuple[dict[str, Floats], Fl
 
 @contextmanager
 def opened(kind: Build) -> Iterator[CusimDevice]:
-    """Open a simulated device for the ladder's kernels within this block."""
+    """Yield a simulated device that runs the ladder's kernels, and close it at the end of the
+    `with` block."""
     device = CusimDevice(kind, source_root=LADDER)
     try:
         yield device
@@ -228,14 +231,15 @@ def busiest(launch: Launch, nbytes: int, wavefronts: int) -> float:
 
 
 def counted(problem: ConvProblem = LAYER) -> dict[str, Counts]:
-    """Return the costs of each step, by the name of its file."""
+    """Run all steps on the simulator, and return the costs of each step, by the name of its
+    file."""
     arrays, _ = operands(problem)
     with opened(PROFILE) as device:
         return {step.source: count(device, step, arrays) for step in steps(problem)}
 
 
 def table(found: Mapping[str, Counts]) -> Cells:
-    """Return a row for each step."""
+    """Return a table of the costs, with a row for each step."""
     rows: list[Sequence[str]] = [
         ("step", "idea", "products, 10⁶", "MB", "wavefronts", "blocks", "µs (modelled)")
     ]
@@ -253,7 +257,7 @@ BEGIN, END = "<!-- benchmarks.papers ladder -->", "<!-- end of the ladder -->"
 
 
 def page(text: str, found: Mapping[str, Counts]) -> str:
-    """Return docs/ladder.md with its table filled in."""
+    """Return `text`, the text of docs/ladder.md, with a new table of the costs `found`."""
     head, rule, *lines = markdown(*table(found)).splitlines()
     shown = "\n".join([head, rule.replace("| ---: |", "| --- |", 1), *lines])
     return fill(text, BEGIN, END, shown)

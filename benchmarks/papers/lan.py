@@ -1,5 +1,5 @@
 """Lists the results of Lan et al. 2017, "High Performance Implementation of 3D Convolutional Neural
-Networks on a GPU"."""
+Networks on a GPU", and Convoy's result for each."""
 
 from benchmarks.kernels.report import Goal
 from benchmarks.kernels.suites import C3D

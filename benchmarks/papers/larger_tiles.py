@@ -1,5 +1,5 @@
-"""Measures the errors of F(9×9, 5×5). Soutar 2020 says that scaling and other points reduce these
-errors.
+"""Measures the rounding errors of F(9×9, 5×5). Soutar 2020 says that scaled matrices and other
+interpolation points reduce these errors.
 
 All stages are in float32, and sums add one channel after another. In a second variant, U and V are
 rounded to float16 before the products, as tensor cores require.

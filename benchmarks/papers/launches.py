@@ -1,6 +1,6 @@
-"""Counts the blocks of Convoy's launches for the configurations that cuConv's tables profile.
+"""Counts the thread blocks of Convoy's launches for the convolutions that cuConv's tables profile.
 
-Nothing is run. Shares of time are estimates of the cost model for an H200.
+No kernel is run. Times are estimates of the cost model for an H200.
 """
 
 from collections.abc import Sequence
@@ -40,14 +40,15 @@ FILTER_SIZES = {
 
 
 def named(where: str) -> ConvProblem:
-    """Return the configuration at a place in the paper, such as "cuConv, table 3, A"."""
+    """Return the convolution that a paper names. `where` is its position in the paper, such as
+    "cuConv, table 3, A"."""
     (found,) = (each for each in NAMED if each.where == where)
     return found.layer.problem.with_batch(found.n)
 
 
 def best(problem: ConvProblem, algorithm: str, *, stages: int = 1) -> ConvChoice:
-    """Return the heuristic's choice for an H200. It chooses among the algorithm's choices that have
-    `stages` launches."""
+    """Return the configuration of `algorithm` with `stages` launches that the cost model estimates
+    to be the fastest on an H200."""
     of_algorithm = [
         choice
         for choice in choices(problem, H200.max_shared_bytes, H200.architecture)
@@ -63,21 +64,22 @@ def blocks(problem: ConvProblem, choice: ConvChoice) -> int:
 
 
 def occupancy(problem: ConvProblem, choice: ConvChoice) -> float:
-    """Return the resident threads of a choice, divided by the threads that a multiprocessor can
-    hold."""
+    """Return the occupancy of a choice's first launch: the resident threads of a multiprocessor,
+    divided by the most threads that it can hold."""
     work = choice.algorithm.work(problem, choice.config)[0]
     return resident_blocks(work) * work.threads / THREADS
 
 
 def second_stage(problem: ConvProblem) -> float:
-    """Return the time of the second stage divided by the time of both stages. Both times are
-    estimates."""
+    """Return the estimated time of the second launch of Convoy's coalesced algorithm, divided by
+    the estimated time of both launches."""
     first, second = launch_cycles(problem, best(problem, "coalesced", stages=2), H200)
     return second / (first + second)
 
 
 def transform_share(problem: ConvProblem, algorithm: WinogradConv) -> float:
-    """Return the data and inverse transforms' share of a layer's arithmetic."""
+    """Return the fraction of a convolution's arithmetic that the data and inverse transforms of
+    `algorithm` take."""
     matrices = winograd_matrices(algorithm.m, algorithm.r, algorithm.points[0])
     m, alpha = algorithm.m, algorithm.alpha
     data, inverse = program(matrices.bt).instructions, program(matrices.at).instructions
@@ -86,8 +88,8 @@ def transform_share(problem: ConvProblem, algorithm: WinogradConv) -> float:
 
 
 def table_blocks() -> Cells:
-    """Return the number of blocks in each profiled configuration for cuConv, for the two rivals in
-    cuConv's tables, and for Convoy's algorithms."""
+    """Return the number of thread blocks for each convolution in BLOCKS: for cuConv, for the two
+    matrix products with which the paper compares it, and for Convoy's algorithms."""
     rows: list[Sequence[str]] = [
         ("configuration", "cuConv's, and two rivals'", "coalesced", "gemm", "chosen", "occupancy")
     ]
@@ -105,8 +107,8 @@ def table_blocks() -> Cells:
 
 
 def table_stages() -> Cells:
-    """Return the second stage's share of the time. The paper's share was measured. Convoy's share
-    is the cost model's estimate."""
+    """Return the fraction of the time that the second launch takes. The paper measured this
+    fraction. For Convoy, the cost model estimates it."""
     rows: list[Sequence[str]] = [("configuration", "paper", "Convoy", "Convoy's kernel")]
     for where, theirs in SECOND_STAGE.items():
         problem = named(where)
@@ -123,19 +125,20 @@ AFTER_POOLING = (
 
 
 def configurations(network: str) -> tuple[str, ...]:
-    """Return the labels of the configurations that the paper counts for a network."""
+    """Return the labels of the convolutions that the paper counts for a network."""
     labels = CUCONV_NETWORKS[network]
     return tuple(each for each in labels if network != "GoogLeNet" or each not in AFTER_POOLING)
 
 
 def sizes(labels: Sequence[str]) -> tuple[float, ...]:
-    """Return the percentages of configurations with 1×1, 3×3 and 5×5 filters."""
+    """Return the percentages of these convolutions that have 1×1, 3×3 and 5×5 filters."""
     kernels = [label.split("-")[1] for label in labels]
     return tuple(100 * kernels.count(size) / len(kernels) for size in "135")
 
 
 def table_sizes() -> Cells:
-    """Return the percentages of filter sizes in table 1, and in the suites of this repository."""
+    """Return the percentages of convolutions with each filter size, in table 1 of the paper and in
+    the suites of this repository."""
     rows: list[Sequence[str]] = [("network", "configurations", "1×1", "3×3", "5×5")]
     for network, theirs in FILTER_SIZES.items():
         labels = configurations(network)

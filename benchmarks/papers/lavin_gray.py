@@ -1,4 +1,5 @@
-"""Lists the results of Lavin & Gray 2015, "Fast Algorithms for Convolutional Neural Networks"."""
+"""Lists the results of Lavin & Gray 2015, "Fast Algorithms for Convolutional Neural Networks", and
+Convoy's result for each."""
 
 from collections.abc import Mapping
 
@@ -51,7 +52,8 @@ _WIDE = same_padded((14, 14), 3, 512, 512)
 
 
 def filter_bytes() -> int:
-    """Return the bytes of the transformed filters for K = C = 512, in a kernel's layout."""
+    """Return the bytes of the filters for K = C = 512 after the transform of F(2×2), in the
+    kernel's layout."""
     weight = np.zeros(_WIDE.filter_shape, np.float32)
     return _F2.prepare_filter(weight, _WIDE, _F2.configs(_WIDE)[0]).nbytes
 

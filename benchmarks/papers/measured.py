@@ -1,4 +1,4 @@
-"""Reads the GPU measurements of the papers' configurations, or reports that measurements are
+"""Reads Convoy's measurements of the papers' convolutions on a GPU, or reports that they are
 missing."""
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +19,8 @@ OTHERWISE = "on another GPU, compared with newer libraries"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Holds Convoy's number as text (`ours`), and its ratio to the paper's number (`over`). If the
-    ratio is at least 1, Convoy's number is at least as good.
+    """Holds a number that was measured with Convoy, as text (`ours`), and its ratio to the paper's
+    number (`over`). If the ratio is at least 1, Convoy's number is at least as good.
 
     `waiting` lists the values of N that are not measured yet. `why` explains a number below the
     paper's.
@@ -40,7 +40,8 @@ Measured = Mapping[int, Sequence[Comparison]]
 
 
 def run(only: str) -> str:
-    """Return the command that measures the units whose names match the expression `only`."""
+    """Return the command that makes the GPU measurements whose names match the regular expression
+    `only`."""
     return f'python -m benchmarks.gpu run --only "{only}"'
 
 
@@ -51,8 +52,8 @@ def _rows() -> list[Row]:
 
 
 def on_gpu(where: str, what: str, theirs: str, only: str, read: Read) -> Result:
-    """Return a row of docs/papers.md that needs a GPU. It has Convoy's number if the number was
-    measured."""
+    """Return a row of docs/papers.md for a result that needs a GPU. The row has Convoy's number if
+    `read` finds it in the recorded measurements."""
     reading = read(_rows())
     if reading is None:
         return Result(where, what, theirs, WAITS, Status.NEEDS_GPU, run(only))
@@ -70,8 +71,8 @@ def by_batch(
     say: Callable[[Measured], tuple[str, float]],
     sides: Sequence[str] = (),
 ) -> Read:
-    """Return a function that passes measurements to `say`, and makes a reading of the text and the
-    ratio that `say` returns.
+    """Return a function that reads recorded measurements. It passes them to `say`, which returns a
+    text and a ratio for the Reading.
 
     `say` receives the comparisons for each N at which all layers are measured. A comparison has
     Convoy and the fastest other side or, if `sides` are given, the fastest of these.
@@ -89,7 +90,7 @@ def by_batch(
 
 
 def of_goal(where: str, what: str, theirs: str, only: str, goal: Goal) -> Result:
-    """Return a row that compares the value that was reached with a goal."""
+    """Return a row of docs/papers.md that compares the measured value of a goal with the goal."""
 
     def say(found: Measured) -> tuple[str, float]:
         value = reached(_rows(), replace(goal, batches=tuple(found)), "warm")
@@ -102,8 +103,8 @@ def of_goal(where: str, what: str, theirs: str, only: str, goal: Goal) -> Result
 def of_total(
     where: str, what: str, suite: str, n: int, theirs: str, speedup: float, only: str
 ) -> Result:
-    """Return a row for all layers of a suite, with Convoy's time and its speed-up over the fastest
-    other sides."""
+    """Return a row of docs/papers.md for all layers of a suite. It has Convoy's time, and its
+    speed-up over the fastest other library for each layer."""
 
     def say(found: Measured) -> tuple[str, float]:
         total = summarise(found[n], len(found[n]))
@@ -114,7 +115,7 @@ def of_total(
 
 
 def named() -> list[Result]:
-    """Return a row for each configuration whose time a paper prints."""
+    """Return a row of docs/papers.md for each convolution whose time a paper prints."""
     found = []
     for each in NAMED:
 
@@ -131,13 +132,13 @@ def named() -> list[Result]:
 
 
 def device(rows: Sequence[Row]) -> Reading | None:
-    """Return a reading with the name of the GPU that was measured last."""
+    """Return a Reading with the name of the GPU that was measured last."""
     return Reading(rows[-1]["device"], 0, why="another GPU") if rows else None
 
 
 def workspace(layers: Sequence[Layer], n: int, side: str) -> Read:
-    """Return a function that reads the workspaces of a side's fastest choices, and returns the
-    largest over all layers."""
+    """Return a function that reads the largest workspace, over all layers, of the fastest algorithm
+    of a library (`side`)."""
 
     def reading(rows: Sequence[Row]) -> Reading | None:
         found = [_row(rows, layer.problem.with_batch(n), side) for layer in layers]
@@ -150,8 +151,8 @@ def workspace(layers: Sequence[Layer], n: int, side: str) -> Read:
 
 
 def of_peak(problem: ConvProblem, theirs: float) -> Read:
-    """Return a function that reads the share of the GPU's peak arithmetic that Convoy's kernel
-    reaches."""
+    """Return a function that reads which fraction of the GPU's peak arithmetic Convoy reached for a
+    problem."""
 
     def reading(rows: Sequence[Row]) -> Reading | None:
         row = _row(rows, problem, CONVOY)
@@ -164,7 +165,7 @@ def of_peak(problem: ConvProblem, theirs: float) -> Read:
 
 
 def _row(rows: Sequence[Row], problem: ConvProblem, side: str) -> Row | None:
-    """Return the latest row of a side for a problem, or None."""
+    """Return the latest row of a library (`side`) for a problem with a warm cache, or None."""
     for row in reversed(rows):
         if (row["problem"], row["side"], row["cache"]) == (str(problem), side, "warm"):
             return row
@@ -181,12 +182,13 @@ states no number, only "equal or lower"."""
 
 
 def of_size(size: int) -> list[Layer]:
-    """Return cuConv's configurations with filters of size×size."""
+    """Return the convolutions of the cuConv paper that have filters of size×size."""
     return [layer for layer in CUCONV if layer.problem.window.kernel[0] == size]
 
 
 def figures() -> list[Result]:
-    """Return a row for each of cuConv's figures 5 to 7: speed-ups by N."""
+    """Return a row of docs/papers.md for each of cuConv's figures 5 to 7, with Convoy's speed-up
+    for each N."""
     found = []
     for where, (size, batches, mean) in FIGURES.items():
 
@@ -204,7 +206,8 @@ def figures() -> list[Result]:
 
 
 def table_figures() -> Cells:
-    """Return the speed-ups of cuConv's figures 5 to 7, by filter size and N."""
+    """Return Convoy's speed-ups for cuConv's figures 5 to 7, with a row for each filter size and
+    N."""
     rows: list[Sequence[str]] = [
         ("figure", "filters", "N", "configurations", "measured", "least", "mean", "greatest", "won")
     ]

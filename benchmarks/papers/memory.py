@@ -33,8 +33,8 @@ BLOCK = 32
 
 
 def dram_bytes(blocks: Iterable[Iterable[Touched]], cache_bytes: int) -> int:
-    """Return the bytes that blocks load from memory through a cache. The blocks run one after
-    another."""
+    """Return the bytes that thread blocks load from memory through a cache of `cache_bytes`. The
+    blocks run one after another, and each block reads its operands once."""
     held: OrderedDict[tuple[str, int], int] = OrderedDict()
     loaded = free = 0
     free = cache_bytes
@@ -110,8 +110,8 @@ each thread has one image."""
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Counts a kernel's accesses to global memory: the instructions of all warps, and the sectors
-    that they access."""
+    """Counts a kernel's accesses to global memory: the load and store instructions of all warps,
+    and the sectors that they access."""
 
     name: str
     instructions: int
@@ -119,8 +119,8 @@ class Stage:
 
 
 def _needed(apart: int) -> int:
-    """Return the number of sectors that an instruction accesses if the floats of neighbouring lanes
-    are `apart` floats apart."""
+    """Return the number of sectors that a warp's load accesses if neighbouring lanes load floats
+    that are `apart` floats apart."""
     return sectors(tuple(FLOAT * apart * lane for lane in range(LANES)), FLOAT, Access.LOAD)
 
 
@@ -186,8 +186,8 @@ def table_layouts(layers: Mapping[str, ConvProblem]) -> Cells:
 
 
 def table_shares(problem: ConvProblem) -> Cells:
-    """Return the share of a layer's sectors that each kernel accesses, for each layout, as in
-    figure 4."""
+    """Return the percentage of all accessed sectors that each kernel accesses, for each layout, as
+    in figure 4 of the paper."""
     found = [stages(problem.with_batch(N), layout) for layout in LAYOUTS]
     names = [stage.name for stage in found[0]]
     rows: list[Sequence[str]] = [("kernel", *LAYOUTS)]

@@ -1,9 +1,9 @@
 """Counts the memory traffic of Convoy's three launches of F(2×2×2, 3×3×3), to compare with Lan et
 al.
 
-The kernels run on the simulator. Bytes are counted in sectors of 32 bytes, as in memory.py.
-Wavefronts are cycles of shared memory. The least possible numbers follow from the number of
-distinct bytes.
+The kernels run on the simulator, which records their accesses. Bytes are counted in sectors of 32
+bytes, as in memory.py. Wavefronts are cycles of shared memory. The least possible numbers follow
+from the number of distinct bytes that a launch accesses.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,8 @@ class Moved:
 
 
 def nonfused(problem: ConvProblem) -> ConvChoice:
-    """Return a choice of the non-fused algorithm whose product is not split."""
+    """Return a configuration of the non-fused Winograd algorithm that does not split the sums of
+    its matrix product among blocks."""
     return next(
         choice
         for choice in choices(problem)
@@ -49,7 +50,8 @@ def nonfused(problem: ConvProblem) -> ConvChoice:
 
 @cache
 def moved(problem: ConvProblem = LAYER) -> tuple[Moved, ...]:
-    """Return the memory traffic of each launch of the non-fused algorithm, in order."""
+    """Run the launches of the non-fused Winograd algorithm on the simulator, and return the memory
+    traffic of each launch, in order."""
     choice, device = nonfused(problem), CusimDevice(PROFILE)
     algorithm, config, _ = choice
     rng, stream = np.random.default_rng(0), device.stream()

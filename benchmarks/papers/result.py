@@ -27,8 +27,9 @@ class Status(Enum):
 class Result:
     """Holds one result of a paper, found at `where` in the paper, and Convoy's result.
 
-    `command` prints Convoy's number. `why` gives the reason if the result is reproduced only in
-    part or contradicted. Raises ValueError if `command` or a needed `why` is missing.
+    `command` is the command line that prints Convoy's number. `why` gives the reason if Convoy
+    reproduces the result only in part, or contradicts it. Raises ValueError if `command` or a
+    needed `why` is missing.
     """
 
     where: str

@@ -1,4 +1,5 @@
-"""Lists the results of Soutar 2020, "Faster convolutions with Winograd (Part 2)"."""
+"""Lists the results of the blog post by Soutar 2020, "Faster convolutions with Winograd (Part 2)",
+and Convoy's result for each."""
 
 from statistics import mean
 
@@ -74,8 +75,8 @@ def results() -> list[Result]:
 
 
 def _over_im2col(found: Measured) -> tuple[str, float]:
-    """Return a text with im2col's time divided by Convoy's time. It states the ratio for all layers
-    together, and the lowest ratio of a layer. Also return the lowest ratio."""
+    """Return a text that says how many times as fast as im2col Convoy is, for all layers together
+    and for the layer with the lowest ratio. Also return the lowest ratio."""
     total = summarise(found[1], len(found[1]))
     over = total.best_seconds / total.seconds
     return f"{over:.2f}× as fast, at least {total.least:.2f}×", total.least
@@ -90,7 +91,7 @@ def _mean_speedup(found: Measured) -> tuple[str, float]:
 
 
 def _orders(ratio: float) -> int:
-    """Return a ratio's order of magnitude."""
+    """Return the order of magnitude of a ratio: 2 for ratios from 100 to 999."""
     return len(f"{ratio:.0f}") - 1
 
 
