@@ -33,8 +33,8 @@ class Algorithm(Protocol[Config]):
     and the section that it implements.
 
     Every method except `supports` takes only problems that the algorithm supports. A configuration
-    is a frozen dataclass. Equal configurations give equal launches, and no two configurations of
-    one problem have the same `str`.
+    is a frozen dataclass with the algorithm's parameters, such as tile sizes. Equal configurations
+    give equal launches, and different configurations of a problem have different strings (`str`).
     """
 
     @property
@@ -46,57 +46,59 @@ class Algorithm(Protocol[Config]):
         does not depend on the number of images."""
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return the number of multiplications, without the multiplications of transforms."""
+        """Return the number of multiplications. Winograd's transforms are not counted."""
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
         """Return the precision at which elements are multiplied. It may differ from the problem's
         precision."""
 
     def rounding(self, problem: ConvProblem, config: Config) -> float:
-        """Return y's rounding error, relative to y's size, in units of float32's eps / 2."""
+        """Return the estimated relative rounding error of y, in units of float32's eps / 2."""
 
     def configs(self, problem: ConvProblem) -> tuple[Config, ...]:
-        """Return the algorithm's configurations for the problem; there is at least one."""
+        """Return all configurations with which the algorithm can run the problem, at least one."""
 
     def work(self, problem: ConvProblem, config: Config) -> tuple[Work, ...]:
-        """Return a description of the work of each launch."""
+        """Return a description of each launch, from which the cost model estimates the time."""
 
     def workspace(self, problem: ConvProblem, config: Config) -> Mapping[str, int]:
-        """Return the size in bytes of each workspace operand, by the operand's name."""
+        """Return the size in bytes of each temporary buffer of the launches, by operand name."""
 
     def counter_bytes(self, problem: ConvProblem, config: Config) -> int:
-        """Return the size in bytes of the operand "counters", or 0 if the launches have no such
-        operand. All counters are zero before and after a launch."""
+        """Return the size in bytes of the buffer "counters", or 0 if the launches need no counters.
+        All counters are zero before and after a launch."""
 
     def filter_form(self, problem: ConvProblem, config: Config) -> str:
-        """Return the name of the layout that `prepare_filter` returns; equal names mean equal
-        layouts."""
+        """Return a name for the memory layout of the filter that `prepare_filter` returns. Equal
+        names mean equal layouts."""
 
     def prepare_filter(self, weight: Filter, problem: ConvProblem, config: Config) -> Filter:
-        """Return the filter K×(C/groups)×R×S in the layout of the launches' operand "weight".
-        Raises ValueError for a filter that this layout cannot hold."""
+        """Return the filter K×(C/groups)×R×S in the layout that the launches read as the operand
+        "weight". Raises ValueError for a filter that this layout cannot hold."""
 
     def launches(
         self, problem: ConvProblem, config: Config, tensors: ConvTensors
     ) -> tuple[Launch, ...]:
-        """Return the launches of y = activation(conv(x, weight) + bias + residual), in order.
+        """Return the launches that compute y = activation(conv(x, weight) + bias + residual), in
+        order.
 
-        The operands have the names in this formula. y may overwrite the residual. The padding
-        between a pixel's last channel and the next pixel is neither used nor written. Raises
-        ValueError if pixels do not have the problem's channels, or if an index exceeds 32 bits.
+        The operands have the names in this formula. y and residual may be the same buffer. The
+        padding between a pixel's last channel and the next pixel is neither used nor written.
+        Raises ValueError if pixels do not have the problem's channels, or if an index exceeds 32
+        bits.
         """
 
 
 class ConvChoice(NamedTuple):
-    """Holds an algorithm, a configuration of it, and the point (`trigger`) at which the next launch
-    may begin."""
+    """Holds an algorithm and one of its configurations. `trigger` is the point in each launch at
+    which the GPU may begin the next launch."""
 
     algorithm: Algorithm[Any]
     config: Any
     trigger: Trigger = Trigger.START
 
     def triggered(self, launches: Iterable[Launch]) -> tuple[Launch, ...]:
-        """Return the launches, each with the choice's trigger set."""
+        """Return copies of the launches in which each launch has this choice's `trigger`."""
         return tuple(
             replace(launch, instantiation=replace(launch.instantiation, trigger=self.trigger))
             for launch in launches
@@ -159,6 +161,6 @@ def choices(
 
 
 def refusals(problem: ConvProblem) -> dict[str, str]:
-    """Return the name of each algorithm that cannot run the problem, with the reason."""
+    """Return the algorithms that cannot run the problem, as a mapping from name to reason."""
     reasons = {algorithm.name: algorithm.supports(problem) for algorithm in ALGORITHMS}
     return {name: reason for name, reason in reasons.items() if reason is not None}

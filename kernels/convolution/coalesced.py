@@ -1,5 +1,5 @@
-"""Implements cuConv: direct convolution in two stages, with coalesced reads and with filter rows in
-shared memory."""
+"""Implements cuConv, a direct convolution in two stages. Its reads of global memory are coalesced,
+and shared memory holds the weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -60,9 +60,9 @@ class CoalescedTile:
     parameters.
 
     A block computes rows × columns output pixels, and each of its warps computes one of these rows.
-    Each lane of the warp computes this whole row for 4 filters, over one slice of the channels.
-    `filter_lanes` lanes of a warp have the same slice. Shared memory holds `stages` chunks of
-    `chunk` channels each.
+    Each lane of a warp computes the row for 4 filters, and sums over some of the channels.
+    `filter_lanes` is the number of lanes of a warp that sum over the same channels. Shared memory
+    holds `stages` chunks of `chunk` channels each.
     """
 
     rows: int
@@ -89,7 +89,7 @@ class CoalescedTile:
 
     @property
     def step(self) -> int:
-        """Return how many channels a warp multiplies in one step: 4 channels of each slice."""
+        """Return how many channels a warp multiplies at a time: 4 per `filter_lanes` lanes."""
         return VECTOR * 32 // self.filter_lanes
 
     def patch(self, taps: Taps) -> int:
@@ -97,15 +97,15 @@ class CoalescedTile:
         return (self.rows + taps[0] - 1) * (self.columns + taps[1] - 1)
 
     def shared_bytes(self, taps: Taps) -> int:
-        """Return the bytes of shared memory that a block needs for chunks and pixel offsets. Sums
-        later reuse the memory of the chunks."""
+        """Return the shared memory of a block in bytes. It holds chunks of inputs and weights, and
+        pixel offsets. The output sums later reuse the memory of the chunks."""
         stage = self.chunk * (prod(taps) * self.filters + self.patch(taps))
         return 4 * (max(self.stages * stage, self.pixels * self.filters) + self.patch(taps))
 
 
 def _tiles(*rest: tuple[int, int, int, int]) -> tuple[CoalescedTile, ...]:
-    """Return tiles that are 7 pixels wide. These tiles fill outputs that are 7, 14 or 28 pixels
-    wide. They almost fill outputs that are 13 or 27 pixels wide."""
+    """Return tiles of 8 × 7 output pixels. Tiles that are 7 pixels wide fill outputs that are 7, 14
+    or 28 pixels wide. They almost fill outputs that are 13 or 27 pixels wide."""
     return tuple(CoalescedTile(8, 7, *sizes) for sizes in rest)
 
 
@@ -122,14 +122,15 @@ TILES: Mapping[Taps, tuple[CoalescedTile, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class CoalescedConfig:
-    """Sets the tile, the part of a filter that one block sums, and the way in which partial sums
-    are added.
+    """Sets the tile sizes, the part of a sum that one block computes, and the way in which partial
+    sums are added.
 
-    The channels are divided into `strips` parts, and the taps of a filter into parts of `taps`
-    (rows × columns). A block sums one part of the taps over one part of the channels, which gives
-    one plane of partial sums. With one tap per block and one strip, there are R·S planes, as in the
-    paper. A second launch adds the planes; it is the paper's second stage. If `fused`, there is no
-    second launch, and the last block of each tile adds the planes.
+    An output is a sum over channels and taps. A tap is one position (r, s) of the filter. The
+    channels are divided into `strips` parts, and the taps into parts of `taps` (rows × columns). A
+    block sums one part of the taps over one part of the channels, and writes a plane of partial
+    sums. With one tap per block and one strip there are R·S planes, as in the paper. As in the
+    paper's second stage, a second launch adds the planes. If `fused`, the last block of each tile
+    adds them instead.
     """
 
     tile: CoalescedTile
@@ -148,19 +149,19 @@ class CoalescedConv:
     """Implements cuConv (Jordà et al. 2021, section 3). A filter row is the C weights of a filter
     at one tap (r, s).
 
-    The first stage keeps filter rows in shared memory, and computes the dot product of every filter
-    row with every input row. This gives R·S planes of P×Q for each image and filter. The second
-    stage adds these planes. A 1×1 filter has only one plane, which is the output. The paper
-    measures filters of 1×1, 3×3 and 5×5 at stride 1, and gains most for small images at N = 1. As
-    future work, section 6 proposes to merge several blocks into one. Here a block may therefore sum
-    several taps and compute more filters than in the paper.
+    The first stage keeps filter rows in shared memory. It computes the dot product of every filter
+    row with the C channels of every input pixel. This gives R·S planes of P×Q for each image and
+    filter. The second stage adds these planes. A 1×1 filter has only one plane, which is the
+    output. The paper measures filters of 1×1, 3×3 and 5×5 at stride 1, and gains most for small
+    images at N = 1. Section 6 proposes to merge several blocks into one. Here a block may therefore
+    sum several taps, and compute more filters than in the paper.
     """
 
     name: str = "coalesced"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all problems except 2-D problems with a kernel of 1×1, 3×3 or 5×5, stride 1,
-        dilation 1 and one group."""
+        """Return why the algorithm cannot run the problem, or None if it can. It runs 2-D problems
+        with a kernel of 1×1, 3×3 or 5×5, stride 1, dilation 1 and one group."""
         return (
             not_float(problem)
             or after_prologue(problem)
@@ -173,7 +174,7 @@ class CoalescedConv:
         )
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N K P Q C R S. Taps that read padding count, too."""
+        """Return N·K·P·Q·C·R·S. This includes multiplications by padding."""
         return problem.macs
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
@@ -181,7 +182,7 @@ class CoalescedConv:
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: CoalescedConfig) -> float:  # noqa: ARG002  (the same for all)
-        """Return the rounding error of y, a sum of all products, in units of float32's eps / 2."""
+        """Return the estimated relative rounding error of y, in units of float32's eps / 2."""
         return direct_rounding(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[CoalescedConfig, ...]:
@@ -202,8 +203,8 @@ class CoalescedConv:
         )
 
     def work(self, problem: ConvProblem, config: CoalescedConfig) -> tuple[Work, ...]:
-        """Return the work of each launch. Blocks multiply prefetched chunks, and then the planes
-        are added."""
+        """Return a description of each launch for the cost model. Blocks prefetch and multiply
+        chunks of channels. Then the planes of partial sums are added."""
         tile, taps, split = config.tile, config.taps, planes(problem, config)
         window, filters = _flat(problem, tile).window, min(tile.filters, padded(problem.k))
         chunks = ceil(ceil(problem.c / tile.chunk) / config.strips)
@@ -233,20 +234,20 @@ class CoalescedConv:
         return (first, _second_work(problem, split))
 
     def workspace(self, problem: ConvProblem, config: CoalescedConfig) -> Mapping[str, int]:
-        """Return the bytes of all planes, or nothing if there is only one plane. A plane has N·P·Q
-        × K floats."""
+        """Return the size in bytes of all planes of partial sums. The result is empty if there is
+        only one plane, because that plane is the output."""
         split = planes(problem, config)
         return {"planes": 4 * split * _outputs(problem)} if split > 1 else {}
 
     def counter_bytes(self, problem: ConvProblem, config: CoalescedConfig) -> int:
-        """Return the bytes of the counters: one per tile if the last block of a tile adds the
-        planes, and otherwise none."""
+        """Return the size in bytes of the counters. There is one counter per tile if the last block
+        of a tile adds the planes. Otherwise there are none."""
         fused = config.fused and planes(problem, config) > 1
         return 4 * tiles(problem, config.tile) if fused else 0
 
     def filter_form(self, problem: ConvProblem, config: CoalescedConfig) -> str:  # noqa: ARG002  (one layout serves all)
-        """Return the name of the layout, which is the same for all configurations and any N.
-        Implicit matrix products use this layout too."""
+        """Return the name of the filter's layout, which is the same for all configurations and
+        batch sizes. DirectConv and GemmConv use the same layout."""
         return FILTER_FORM.format(groups=problem.groups)
 
     def prepare_filter(
@@ -336,29 +337,29 @@ def _sum_planes(activation: Activation | None = None) -> Instantiation:
 
 
 def planes(problem: ConvProblem, config: CoalescedConfig) -> int:
-    """Return the number of planes: the parts of the taps times the parts of the channels. Each
-    plane has one partial sum of every output."""
+    """Return the number of planes of partial sums. There is one plane for each part of the taps and
+    each part of the channels. A plane has one partial sum of every output."""
     return problem.window.kernel_volume // prod(config.taps) * config.strips
 
 
 def tiles(problem: ConvProblem, tile: CoalescedTile) -> int:
-    """Return how many tiles cover the output of all images."""
+    """Return the number of tiles that cover the output of all images and filters."""
     flat = _flat(problem, tile)
     (p, q), filters = flat.window.output, ceil(problem.k / tile.filters)
     return flat.n * ceil(p / tile.rows) * ceil(q / tile.columns) * filters
 
 
 def _strips(problem: ConvProblem, tile: CoalescedTile) -> tuple[int, ...]:
-    """Return the numbers of parts into which the channels may be split, in ascending order. Leave
-    out numbers that do not reduce the chunks of a block."""
+    """Return the possible values of `strips` in a configuration, in ascending order. Values that do
+    not reduce the number of chunks per block are left out."""
     chunks = ceil(problem.c / tile.chunk)
     by_chunks = {ceil(chunks / strips): strips for strips in reversed(_STRIPS) if strips <= chunks}
     return tuple(reversed(by_chunks.values()))
 
 
 def _flat(problem: ConvProblem, tile: CoalescedTile) -> ConvProblem:
-    """If the problem is pointwise, return it as one image that is as wide as the tile. Otherwise,
-    return the problem unchanged."""
+    """Return a 1×1 convolution as a problem with a single image. This image has the pixels of all
+    images, and is as wide as the tile. Return any other problem unchanged."""
     if not problem.window.is_pointwise:
         return problem
     size = (ceil(problem.n * problem.window.output_volume / tile.columns), tile.columns)
@@ -372,9 +373,9 @@ def _outputs(problem: ConvProblem) -> int:
 
 
 def _second_work(problem: ConvProblem, split: int) -> Work:
-    """Return the work of the second launch, in which each thread sums 4 filters of one pixel.
+    """Return a description of the second launch for the cost model.
 
-    A thread adds 4 planes at a time.
+    Each thread computes 4 filters of one pixel, and adds 4 planes at a time.
     """
     return Work(
         kernel=_sum_planes(),

@@ -37,12 +37,12 @@ _RUNS = (4, 1)
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseConfig:
-    """Sets the outputs that a thread computes at once. The fields have the names of the template's
-    parameters.
+    """Sets how many outputs a thread computes at once. The fields are named like the template
+    parameters of `conv_depthwise`.
 
-    If the window has the width `s` and the stride `stride`, a thread computes `run` neighbouring
-    outputs, and holds their inputs in registers. If `s` is 0, the window may have any width and
-    stride, and a thread computes one output at a time.
+    If `s` is not 0, the kernel is specialised for windows of the width `s` and the stride `stride`.
+    A thread then computes `run` neighbouring outputs, and holds their inputs in registers. If `s`
+    is 0, the window may have any width and stride, and a thread computes one output at a time.
     """
 
     s: int
@@ -70,13 +70,14 @@ class DepthwiseConv:
     name: str = "depthwise"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all problems except 2-D problems with several groups of one input channel each."""
+        """Return why the algorithm cannot run the problem, or None if it can. It runs 2-D problems
+        with several groups of one input channel each."""
         if not problem.is_depthwise:
             return f"groups {problem.groups}; supported: one channel per group"
         return wrong_axes(problem, 2) or not_floating(problem) or after_prologue(problem)
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N K P Q R S. Taps that read padding count, too."""
+        """Return N·K·P·Q·R·S. This includes multiplications by padding."""
         return problem.macs
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
@@ -84,12 +85,12 @@ class DepthwiseConv:
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: DepthwiseConfig) -> float:  # noqa: ARG002  (the same for all)
-        """Return the rounding error of y, a sum of all products, in units of float32's eps / 2."""
+        """Return the estimated relative rounding error of y, in units of float32's eps / 2."""
         return direct_rounding(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[DepthwiseConfig, ...]:
-        """Return the configurations, beginning with the longest run. For an unusual window, return
-        only the configuration that supports any window."""
+        """Return the configurations that are specialised for the window, beginning with the most
+        outputs per thread. If there are none, return the general configuration."""
         window = problem.window
         s, stride = window.kernel[-1], window.strides[-1]
         if (
@@ -102,8 +103,8 @@ class DepthwiseConv:
         return (_ANY,)
 
     def work(self, problem: ConvProblem, config: DepthwiseConfig) -> tuple[Work]:
-        """Return the work of the launch. A thread waits for the inputs of each row of its
-        window."""
+        """Return a description of the launch for the cost model. A thread loads one row of its
+        window at a time, and waits for each row."""
         window = problem.window
         rows, width = window.kernel[0], config.s or window.kernel[1]
         loads = rows * ((config.run - 1) * config.stride + width)  # of a thread, 16 bytes each
@@ -125,15 +126,16 @@ class DepthwiseConv:
         )
 
     def workspace(self, problem: ConvProblem, config: DepthwiseConfig) -> Mapping[str, int]:  # noqa: ARG002  (it needs none for any)
-        """Return nothing, since no sum is split."""
+        """Return an empty mapping, since no sum is split between blocks."""
         return {}
 
     def counter_bytes(self, problem: ConvProblem, config: DepthwiseConfig) -> int:  # noqa: ARG002  (it needs none for any)
-        """Return 0, since no sum is split."""
+        """Return 0, since no sum is split between blocks."""
         return 0
 
     def filter_form(self, problem: ConvProblem, config: DepthwiseConfig) -> str:  # noqa: ARG002  (one layout serves all)
-        """Return the name of the layout, which is the same for all configurations and any N."""
+        """Return the name of the filter's layout, which is the same for all configurations and
+        batch sizes."""
         return f"taps x filters, {problem.precision.stored}"
 
     def prepare_filter(
@@ -173,8 +175,8 @@ class DepthwiseConv:
         self, problem: ConvProblem, config: DepthwiseConfig, tensors: ConvTensors
     ) -> tuple[DepthwiseConfig, int, bytes]:
         """Return the configuration to launch, the number of threads that have work, and the
-        kernel's `Sizes`. If x cannot be read in vectors, the configuration for any window replaces
-        `config`.
+        kernel's struct `Sizes`. If x does not allow vector loads, the general configuration
+        replaces `config`.
 
         Raises ValueError if pixels do not fit the problem, or if an index exceeds 32 bits.
         """
@@ -224,7 +226,7 @@ class DepthwiseConv:
 
 
 def _steps(problem: ConvProblem, config: DepthwiseConfig) -> int:
-    """Return how many threads have work. Each of them computes one run of outputs, for one vector
-    of channels."""
+    """Return the number of threads that have work. Each thread computes `config.run` neighbouring
+    outputs for 4 neighbouring filters."""
     p, q = problem.window.output
     return problem.n * p * -(-q // config.run) * -(-problem.k // VECTOR)

@@ -1,5 +1,5 @@
-"""Implements direct convolution as an implicit matrix product. It runs any float32 problem without
-a prologue or a projection."""
+"""Implements direct convolution as an implicit matrix product, for any float32 problem without a
+fused prologue or projection."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,8 +11,8 @@ from kernels.problems.refusals import after_prologue, not_float, projecting
 
 @dataclass(frozen=True, slots=True)
 class DirectConv(FloatGemm):
-    """Computes y as a matrix product. The left factor is never stored; its elements are read from
-    x.
+    """Computes the convolution as a matrix product of input windows and filters (implicit GEMM).
+    The matrix of windows is never stored, because the kernel reads its elements from x.
 
     For each group, DirectConv multiplies (N·P·Q) × (C/groups·R·S) by (C/groups·R·S) × (K/groups).
     The result is Lavin & Gray's equation 1. Jordà et al. 2021 (cuConv), section 2.3.1, describe
@@ -25,6 +25,6 @@ class DirectConv(FloatGemm):
     name: str = "direct"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse problems whose tensors are not float32, and problems with a prologue or a
-        projection."""
+        """Return why the algorithm cannot run the problem, or None if it can. It runs float32
+        problems without a fused prologue or projection."""
         return not_float(problem) or after_prologue(problem) or projecting(problem)

@@ -18,19 +18,20 @@ from kernels.problems.refusals import (
 
 @dataclass(frozen=True, slots=True)
 class GemmConv(FloatGemm):
-    """Computes y = x · wᵀ, (N·H·W) × C by C × K. GemmConv runs 1×1 (1×1×1) kernels at stride 1,
-    without padding, in one group. The input then needs no transformation, because the pixels of an
-    NHWC buffer are the rows of x (cuConv, Jordà et al. 2021, section 2.3.1)."""
+    """Computes a 1×1 convolution as the matrix product y = x · wᵀ, of (N·H·W) × C and C × K. It
+    runs 1×1 (1×1×1) kernels at stride 1, without padding, in one group. The input then needs no
+    transformation, because the pixels of an NHWC buffer are the rows of x (cuConv, Jordà et al.
+    2021, section 2.3.1)."""
 
     POINTWISE: ClassVar[bool] = True
 
     name: str = "gemm"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all problems except float32 problems with an unpadded 1×1 (1×1×1) kernel, stride 1
-        and one group.
+        """Return why the algorithm cannot run the problem, or None if it can.
 
-        Also refuse a prologue at TF32 and 3×TF32.
+        It runs float32 problems with an unpadded 1×1 (1×1×1) kernel, stride 1 and one group. With a
+        fused prologue, the precision must be fp32.
         """
         one = (1,) * len(problem.window.input)
         return (
@@ -45,7 +46,8 @@ class GemmConv(FloatGemm):
 
 
 def _prologue_not_in_float(problem: ConvProblem) -> str | None:
-    """Refuse a prologue at TF32 and 3×TF32, because their kernel does not support it."""
+    """Return a reason if the problem has a prologue at TF32 or 3×TF32, because tensor-core kernels
+    support no prologue. Otherwise return None."""
     if problem.prologue is None or problem.precision is Precision.FP32:
         return None
     return f"the prologue {problem.prologue} in {problem.precision.value}; supported: fp32"

@@ -1,8 +1,8 @@
-"""Launches kernels/src/implicit_gemm.cu: convolution as an implicit matrix product.
+"""Launches the kernel of kernels/src/implicit_gemm.cu: convolution as an implicit matrix product.
 
-DirectConv and GemmConv have the same tiles and filter layout. TensorConv has other tiles and
-another layout. All three split the inner dimension in the same way, and pass the same arguments
-(kernels/src/implicit_gemm.cuh).
+`ImplicitGemm` is the base class of DirectConv, GemmConv and TensorConv. DirectConv and GemmConv
+have the same tiles and filter layout, whereas TensorConv has other tiles and another layout. All
+three split sums in the same way, and pass the same arguments (kernels/src/implicit_gemm.cuh).
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ from kernels.problems.precision import Precision
 
 
 class AnyTile(Protocol):
-    """Describes the properties that the tiles of all implicit matrix products share."""
+    """The interface of tile sizes for implicit matrix products."""
 
     @property
     def bm(self) -> int:
@@ -46,7 +46,7 @@ class AnyTile(Protocol):
 
     @property
     def bk(self) -> int:
-        """Return how many elements of the inner dimension a chunk has."""
+        """Return the number of elements of the inner dimension in a chunk."""
 
     @property
     def threads(self) -> int:
@@ -62,7 +62,7 @@ class AnyTile(Protocol):
 
     @property
     def sums(self) -> int:
-        """Return the number of floats that a block's sums take in memory."""
+        """Return the number of floats of memory in which a block stores its output sums."""
 
 
 _PRODUCTS = 256  # of a thread, in an iteration of the innermost loop: implicit_gemm.cu
@@ -93,8 +93,8 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """Return the bytes of shared memory that a block needs for chunks, and for the position at
-        which each pixel's window starts."""
+        """Return the shared memory of a block in bytes. It holds chunks of inputs and weights, and
+        the position at which each output pixel's window starts."""
         pitch = self.bk if self.bk % 32 == 16 else self.bk + VECTOR  # as X_PITCH of the kernel
         return 4 * self.stages * (self.bm * pitch + self.bk * self.bn) + 16 * self.bm
 
@@ -105,7 +105,7 @@ class Tile:
 
     @property
     def sums(self) -> int:
-        """Return the number of floats that a block's sums take in memory."""
+        """Return the number of floats of memory in which a block stores its output sums."""
         return self.bm * self.bn
 
     def __str__(self) -> str:
@@ -123,8 +123,8 @@ TILES = (
 
 
 def unit(problem: ConvProblem) -> int:
-    """Return how many channels are copied at once: 16 bytes of channels, or 8 bytes if float16
-    pixels do not consist of whole vectors of 16 bytes."""
+    """Return the number of channels that the kernel copies at once. A copy has 16 bytes, or 8 bytes
+    if the size of a float16 pixel is not a multiple of 16 bytes."""
     wide = 16 // problem.precision.stored.itemsize
     if problem.precision is Precision.INT8:
         return wide
@@ -134,7 +134,7 @@ def unit(problem: ConvProblem) -> int:
 
 def inner_size(problem: ConvProblem) -> int:
     """Return the inner dimension of the matrix product, T·R·S · C/groups + C', with padded
-    channels."""
+    channels. C' is the number of channels of the problem's projection, or 0 if it has none."""
     channels, projected = (
         padded(channels, unit(problem))
         for channels in (problem.c // problem.groups, problem.projected)
@@ -143,32 +143,32 @@ def inner_size(problem: ConvProblem) -> int:
 
 
 class ImplicitGemm(SplitSum[TileConfig[T]]):
-    """The base class of all implicit matrix products. It splits sums and builds the kernels'
-    arguments."""
+    """The base class of algorithms that compute a convolution as an implicit matrix product. It can
+    split a sum between blocks, and builds the kernels' arguments."""
 
     __slots__ = ()
     WRITTEN: ClassVar[int] = VECTOR
     """Channels that a thread writes at once."""
 
     def blocks_of(self, problem: ConvProblem) -> tuple[T, ...]:
-        """Return the tiles that can be chosen for the problem."""
+        """Return the tile sizes that the kernel offers for the problem."""
         raise NotImplementedError
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N K P Q ((C/groups) R S + C'), where C' is the number of channels of the
+        """Return N·K·P·Q·((C/groups)·R·S + C'), where C' is the number of channels of the
         projection, or 0 without a projection.
 
-        Taps that read padding count, too.
+        This includes multiplications by padding.
         """
         return problem.macs
 
     def rounding(self, problem: ConvProblem, config: TileConfig[T]) -> float:  # noqa: ARG002  (the same for all)
-        """Return the rounding error of y, a sum of all products, in units of float32's eps / 2."""
+        """Return the estimated relative rounding error of y, in units of float32's eps / 2."""
         return direct_rounding(problem)
 
     @override
     def unsplit(self, problem: ConvProblem) -> Iterable[TileConfig[T]]:
-        """Return one configuration per tile. None of them splits a sum between blocks."""
+        """Return one configuration per tile size, in which no sum is split between blocks."""
         return map(TileConfig, self.blocks_of(problem))
 
     @override
@@ -176,7 +176,7 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
         return max(1, self.chunks(problem, config.tile) // MIN_CHUNKS)
 
     def chunks(self, problem: ConvProblem, tile: T) -> int:
-        """Return the number of chunks of the inner dimension."""
+        """Return the number of chunks into which the inner dimension is divided."""
         return ceil(inner_size(problem) / tile.bk)
 
     @override
@@ -205,8 +205,8 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
 
     @override
     def sizes(self, problem: ConvProblem, config: TileConfig[T], tensors: ConvTensors) -> bytes:
-        """Return the `Sizes` of implicit_gemm.cuh. Raises ValueError if an index exceeds 32
-        bits."""
+        """Return the bytes of the struct `Sizes` (implicit_gemm.cuh). Raises ValueError if an index
+        exceeds 32 bits."""
         x, y, residual, *_ = tensors
         added, projected = (y, residual) if problem.projection else (residual or y, None)
         _check_reach(problem, config.tile, x, y, added)
@@ -224,7 +224,8 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
 
 
 class FloatGemm(ImplicitGemm[Tile]):
-    """The base class of DirectConv and GemmConv, which support different problems."""
+    """The base class of DirectConv and GemmConv, which run the same float32 kernel on different
+    problems."""
 
     __slots__ = ()
     POINTWISE: ClassVar[bool]
@@ -258,8 +259,8 @@ class FloatGemm(ImplicitGemm[Tile]):
         return prologue_arguments(problem.prologue)
 
     def work(self, problem: ConvProblem, config: TileConfig[Tile]) -> tuple[Work]:
-        """Return the work of the launch. Blocks multiply prefetched chunks. The last block of each
-        tile adds the partial sums."""
+        """Return a description of the launch for the cost model. Blocks prefetch and multiply
+        chunks. The last block of each tile adds the partial sums of all blocks."""
         tile = config.tile
         chunks = ceil(self.chunks(problem, tile) / config.split)
         moved = tile.bk * (tile.bm + tile.bn) * chunks + tile.bm * tile.bn
@@ -282,7 +283,8 @@ class FloatGemm(ImplicitGemm[Tile]):
         )
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[Tile]) -> str:  # noqa: ARG002  (one layout serves all)
-        """Return the name of the layout, which is the same for all configurations and any N."""
+        """Return the name of the filter's layout, which is the same for all configurations and
+        batch sizes."""
         return FILTER_FORM.format(groups=problem.groups)
 
     def prepare_filter(

@@ -1,5 +1,5 @@
-"""Implements the part that all convolutions of quantized values share: exact sums, rounded to
-bytes.
+"""Implements the common part of convolutions of quantized values. Their sums are exact 32-bit
+integers, which are scaled and rounded to bytes.
 
 numbers, scales, bias ─ requantization ─ offset, scale ─┐
 x, y, residual, activation ─ rounding_struct ───────────┴─ kernels/src/requantize.cuh
@@ -25,7 +25,7 @@ C = TypeVar("C", bound=TileConfig[Any])
 
 
 class IntegerSum(SplitSum[C], Generic[C]):
-    """The base class of algorithms that multiply bytes with mma.sync and sum in 32-bit integers.
+    """The base class of algorithms that multiply bytes on tensor cores and sum in 32-bit integers.
 
     Source: Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient
     Integer-Arithmetic-Only Inference", sections 2.1 to 2.4. The paper scales the sum in integers.
@@ -37,21 +37,21 @@ class IntegerSum(SplitSum[C], Generic[C]):
     """Channels that a thread writes at once."""
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
-        """Return INT8."""
+        """Return INT8, since the kernel multiplies bytes."""
         return Precision.INT8
 
     def rounding(self, problem: ConvProblem, config: C) -> float:  # noqa: ARG002  (the same for all)
-        """Return 0, since sums are exact. Rounding y to bytes does not count as an error of the
-        algorithm."""
+        """Return 0, since sums are exact. The rounding of y to bytes is a part of the operation,
+        and does not count as an error."""
         return 0.0
 
     def launches(self, problem: ConvProblem, config: C, tensors: ConvTensors) -> tuple[Launch]:
         """Return one launch with the operands x, weight, offset, scale and y, with residual if
         given, and with workspace and counters if the sums are split.
 
-        `requantization` returns offset and scale, which include any bias. Raises ValueError if
-        pixels do not fit the problem, an index exceeds 32 bits, or the activation does more than
-        clamp.
+        The function `requantization` computes offset and scale, which include any bias. Raises
+        ValueError if pixels do not fit the problem, if an index exceeds 32 bits, or if the
+        activation is more than a clamp.
         """
         check_operands(problem, tensors)
         split = config.split > 1
@@ -77,8 +77,8 @@ class IntegerSum(SplitSum[C], Generic[C]):
 
 
 def rounding_struct(tensors: ConvTensors) -> bytes:
-    """Return a `Rounding` of requantize.cuh. Raises ValueError for an activation that does more
-    than clamp."""
+    """Return the bytes of the struct `Rounding` (requantize.cuh), which describes how sums are
+    rounded to the bytes of y. Raises ValueError for an activation that is more than a clamp."""
     y, residual = tensors.y.stored, tensors.residual
     ahead = residual.ahead if isinstance(residual, Addend) else None
     sum_least, sum_most = (ahead or y).bounds
@@ -98,7 +98,7 @@ def rounding_struct(tensors: ConvTensors) -> bytes:
 
 
 def signed_bytes(weight: Filter) -> Filter:
-    """Return a filter's whole numbers as signed bytes. Raises ValueError if a number does not
+    """Return a filter of whole numbers as signed bytes. Raises ValueError if a number does not
     fit."""
     numbers = weight.astype(np.int8)
     wrong = weight[numbers != weight]
@@ -117,12 +117,12 @@ def requantization(
     x: Storage,
     y: Storage,
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Return the operands "offset" and "scale" for a filter with these `numbers`, scales and bias.
+    """Return the kernel's operands "offset" and "scale" for a filter with the integers `numbers`.
 
     The kernel computes (sum of products + offset) · scale, which is y in units of y's scale. The
-    operand "offset" begins with 16 bytes that repeat x's zero point. `scale` has 1 or K entries.
-    `bias` is in units of x's scale times the filter's scale. `y` is the storage to which the sum is
-    rounded before a residual is added. Raises ValueError if a sum may exceed 32 bits.
+    operand "offset" begins with 16 bytes that repeat x's zero point. The filter's `scale` has 1 or
+    K entries. `bias` is in units of x's scale times the filter's scale. `y` is the storage to which
+    the sum is rounded before a residual is added. Raises ValueError if a sum may exceed 32 bits.
     """
     rows = numbers.reshape(len(numbers), -1).astype(np.int64)
     offset = -x.zero_point * rows.sum(axis=1) + (0 if bias is None else bias)

@@ -21,15 +21,15 @@ _MOST_TAPS = 512
 
 @dataclass(frozen=True, slots=True)
 class IntegerDepthwiseConv(DepthwiseConv):
-    """Computes the same sums as DepthwiseConv, for unsigned bytes and signed weights. The sums are
-    whole numbers, which floats hold exactly."""
+    """Computes a depthwise convolution like DepthwiseConv, but of unsigned bytes with signed
+    weights. The sums are whole numbers that float32 represents exactly."""
 
     name: str = "integer depthwise"
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all problems except 2-D problems of bytes with several groups of one input channel
-        each."""
+        """Return why the algorithm cannot run the problem, or None if it can. It runs 2-D problems
+        of bytes with several groups of one input channel each, and up to 512 taps."""
         if not problem.is_depthwise:
             return f"groups {problem.groups}; supported: one channel per group"
         if (taps := problem.window.kernel_volume) > _MOST_TAPS:
@@ -60,8 +60,8 @@ class IntegerDepthwiseConv(DepthwiseConv):
         self, problem: ConvProblem, config: DepthwiseConfig, tensors: ConvTensors
     ) -> tuple[Launch]:
         """Return one launch with the operands x, weight, offset, scale and y, and residual if
-        given. Raises ValueError if pixels do not fit the problem, an index exceeds 32 bits, or the
-        activation does more than clamp."""
+        given. Raises ValueError if pixels do not fit the problem, if an index exceeds 32 bits, or
+        if the activation is more than a clamp."""
         config, steps, sizes = self.sized(problem, config, tensors)
         return (
             launch(

@@ -38,13 +38,14 @@ has fewer filters than for halves, because more warps write bytes sooner."""
 
 @dataclass(frozen=True, slots=True)
 class IntegerConv(IntegerSum[TileConfig[TensorTile]], TensorConv):
-    """Computes the same matrix product as TensorConv, for unsigned bytes and signed weights."""
+    """Computes the same matrix product as TensorConv, but of unsigned bytes with signed weights."""
 
     name: str = "integer"
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse problems that are not quantized, and problems with a prologue or a projection."""
+        """Return why the algorithm cannot run the problem, or None if it can. It runs quantized
+        problems without a fused prologue or projection."""
         return not_bytes(problem) or after_prologue(problem) or projecting(problem)
 
     @override

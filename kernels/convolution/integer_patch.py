@@ -26,7 +26,7 @@ channels, so sums have fewer chunks to split."""
 
 @dataclass(frozen=True, slots=True)
 class IntegerPatchConv(IntegerSum[TileConfig[PatchTile]], PatchConv):
-    """Computes the same convolution as PatchConv, for unsigned bytes and signed weights."""
+    """Computes the same convolution as PatchConv, but of unsigned bytes with signed weights."""
 
     TILES: ClassVar[tuple[PatchTile, ...]] = INTEGER_PATCH_TILES
     MULTIPLIES: ClassVar[str] = "IMMA"
@@ -35,8 +35,9 @@ class IntegerPatchConv(IntegerSum[TileConfig[PatchTile]], PatchConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm does not support a problem, or None if it does. It needs a 2-D
-        problem of bytes in one group, at least 4 taps, and a patch that fits in shared memory."""
+        """Return why the algorithm cannot run the problem, or None if it can. It needs a 2-D
+        problem of bytes in one group, a window of at least 4 taps, and a patch that fits in shared
+        memory."""
         return (
             not_bytes(problem)
             or after_prologue(problem)

@@ -26,16 +26,17 @@ FACTORS = {
 
 
 def direct_rounding(problem: ConvProblem) -> float:
-    """Return the error of an output of direct convolution at the problem's precision, in units of
-    u."""
+    """Return the estimated relative error of an output of direct convolution at the problem's
+    precision, in units of u."""
     return sqrt(prod(problem.filter_shape[1:])) + FACTORS[problem.precision]
 
 
 def winograd_rounding(
     problem: ConvProblem, m: int, r: int, points: Points, factors: float
 ) -> float:
-    """Return the error of an output of F(m, r) in units of u. `factors` is the error of the
-    transformed data and filter together, before they are multiplied."""
+    """Return the estimated relative error of an output of Winograd's F(m, r), in units of u.
+    `factors` is the relative error of a product that is due to the rounding of the transformed data
+    and the transformed filter."""
     matrices = winograd_matrices(m, r, points)
     growth = winograd_growth(matrices) ** len(problem.window.input)
     return float(growth * (sqrt(winograd_roundings(problem, matrices)) + factors))

@@ -4,8 +4,8 @@
                                   └─> parts, in a cluster's shared memory ─ its blocks ─> y
 
 kernels/src/split.cuh adds the parts in a workspace, and cluster_sum.cuh adds the parts of a
-cluster. An algorithm defines its blocks, and inherits the configurations, the workspace and the
-launch.
+cluster. A subclass of `SplitSum` defines the tiles, and inherits the configurations, the workspace
+and the launch.
 """
 
 from collections.abc import Iterable, Mapping
@@ -44,11 +44,12 @@ def _named(tile: object, split: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TileConfig(Generic[Tile]):
-    """Sets the tile of outputs, and the number of blocks (`split`) that compute parts of its sums.
+    """Sets the sizes of an output tile, and the number of blocks (`split`) that compute parts of
+    its sums.
 
-    If `cluster`, these blocks form a cluster, which adds the parts in its shared memory. If
-    `together` is 2 or 4, blocks of that many tiles form a cluster, and shared data is copied only
-    once.
+    If `cluster`, these blocks form a thread block cluster, which adds the parts in its shared
+    memory. If `together` is 2 or 4, the blocks of 2 or 4 tiles form a cluster. Data that several of
+    these tiles need is then copied only once.
     """
 
     tile: Tile
@@ -63,8 +64,8 @@ class TileConfig(Generic[Tile]):
 
 @dataclass(frozen=True, slots=True)
 class WinogradConfig(Generic[Tile]):
-    """Sets the points of F(m, r), the tile of outputs, and the number of blocks (`split`) that
-    compute parts of its sums."""
+    """Sets the interpolation points of F(m, r), the sizes of an output tile, and the number of
+    blocks (`split`) that compute parts of its sums."""
 
     points: Points
     tile: Tile
@@ -78,18 +79,18 @@ C = TypeVar("C", bound=TileConfig[Any] | WinogradConfig[Any])
 
 
 class SplitSum(Generic[C]):
-    """The base class of algorithms with one launch. The struct `Sizes` of each of their kernels
-    begins with the fields of split.cuh's `ConvSizes`."""
+    """The base class of algorithms that compute a convolution in one launch. Each of their kernels
+    takes a struct `Sizes`, which begins with the fields of split.cuh's `ConvSizes`."""
 
     __slots__ = ()
 
     def unsplit(self, problem: ConvProblem) -> Iterable[C]:
-        """Return the configurations that split no sums, one for each tile."""
+        """Return the configurations in which no sum is split between blocks."""
         raise NotImplementedError
 
     def most_parts(self, problem: ConvProblem, config: C) -> int:
-        """Return the number of parts into which a tile's sums can be split, or 1 if they cannot be
-        split."""
+        """Return the largest number of blocks between which the sums of a tile can be split. It is
+        1 if they cannot be split."""
         raise NotImplementedError
 
     def tiles(self, problem: ConvProblem, config: C) -> int:
@@ -107,7 +108,8 @@ class SplitSum(Generic[C]):
         raise NotImplementedError
 
     def clustered(self, config: C) -> bool:  # noqa: ARG002  (most are not)
-        """Return whether the blocks that share a tile's sums form a cluster."""
+        """Return whether the blocks that compute parts of the same sums form a thread block
+        cluster."""
         return False
 
     def threads(self, config: C) -> int:
@@ -119,7 +121,7 @@ class SplitSum(Generic[C]):
         raise NotImplementedError
 
     def cluster(self, config: C) -> Dim3:
-        """Return how many blocks a cluster has along each axis of the grid."""
+        """Return the number of blocks of a cluster along each axis of the grid."""
         return (1, config.split if self.clustered(config) else 1, 1)
 
     def factors(
@@ -128,8 +130,7 @@ class SplitSum(Generic[C]):
         config: C,  # noqa: ARG002
         tensors: ConvTensors,  # noqa: ARG002
     ) -> Mapping[str, Value]:
-        """Return the arguments through which the kernel reads x and the weights. They precede the
-        bias."""
+        """Return the kernel's first arguments, through which it reads x and the weights."""
         return {"x": "x", "weight": "weight"}
 
     def sizes(self, problem: ConvProblem, config: C, tensors: ConvTensors) -> bytes:
@@ -137,13 +138,13 @@ class SplitSum(Generic[C]):
         raise NotImplementedError
 
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:  # noqa: ARG002  (most have none)
-        """Return the arguments that only this kernel has. They follow the window, and precede the
-        arguments of the epilogue."""
+        """Return arguments that only this kernel has. In the parameter list, they are between the
+        window and the arguments of the epilogue."""
         return {}
 
     def configs(self, problem: ConvProblem) -> tuple[C, ...]:
-        """Return each tile with every possible split. A split is possible if each block has work,
-        and if the workspace has at most MAX_WORKSPACE_BYTES."""
+        """Return every combination of a tile size and a possible number of parts per sum. Each part
+        must have work, and the workspace must have at most MAX_WORKSPACE_BYTES."""
         return tuple(
             config
             for one in self.unsplit(problem)
@@ -153,26 +154,29 @@ class SplitSum(Generic[C]):
         )
 
     def workspace(self, problem: ConvProblem, config: C) -> Mapping[str, int]:
-        """Return the bytes of the workspace that holds the partial sums of all blocks, or nothing
-        without a workspace."""
+        """Return the size in bytes of the workspace for the partial sums of all blocks. The result
+        is empty if the launch needs no workspace."""
         if not self._by_workspace(config):
             return {}
         blocks = self.tiles(problem, config) * config.split
         return {"workspace": 4 * blocks * self.part_floats(config)}
 
     def counter_bytes(self, problem: ConvProblem, config: C) -> int:
-        """Return the bytes of one counter per tile, or 0 without a workspace."""
+        """Return the size in bytes of one counter per tile, or 0 if the launch needs no
+        workspace."""
         return 4 * self.tiles(problem, config) if self._by_workspace(config) else 0
 
     def _by_workspace(self, config: C) -> bool:
         return config.split > 1 and not self.clustered(config)
 
     def launches(self, problem: ConvProblem, config: C, tensors: ConvTensors) -> tuple[Launch]:
-        """Return one launch. Its operands are x, weight and y, and further operands if needed:
+        """Return the algorithm's single launch. Its operands are x, weight and y, and bias and
+        residual if given.
 
-        bias and residual if given, workspace and counters if the sums are split, and scale and
-        shift (padded with zeros to a multiple of 4 channels) if the problem has a prologue. Raises
-        ValueError if pixels do not fit the problem, or if an index exceeds 32 bits.
+        If the sums are split and not added in a cluster, workspace and counters are operands, too.
+        If the problem has a prologue, scale and shift are operands, padded with zeros to a multiple
+        of 4 channels. Raises ValueError if pixels do not fit the problem, or if an index exceeds 32
+        bits.
         """
         check_operands(problem, tensors)
         by_workspace = self._by_workspace(config)
@@ -206,7 +210,7 @@ def conv_sizes(
     """Return the fields of `ConvSizes` (split.cuh). The kernel copies `unit` channels at once and
     writes `written` channels at once.
 
-    If the problem has a projection, the residual is read like x.
+    If the problem has a projection, the residual is the projection's input, and is copied like x.
     """
     x, y, residual, *_ = tensors
     c, k = problem.c // problem.groups, problem.k // problem.groups

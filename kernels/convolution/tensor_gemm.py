@@ -47,7 +47,7 @@ class TensorTile:
 
     @property
     def multiplying(self) -> int:
-        """Return the number of a block's threads that multiply and write."""
+        """Return the number of threads of a block that multiply, and later write the outputs."""
         return self.bm // self.wm * (self.bn // self.wn) * 32
 
     @property
@@ -57,13 +57,14 @@ class TensorTile:
 
     @property
     def sums(self) -> int:
-        """Return the number of floats that a block's sums take in memory."""
+        """Return the number of floats of memory in which a block stores its output sums."""
         return self.bm * (self.bn + 8)
 
     @property
     def shared_bytes(self) -> int:
-        """Return the bytes of shared memory of a block. One part holds chunks and later sums, and
-        the other part holds the position at which each pixel's window starts."""
+        """Return the shared memory of a block in bytes. The first part holds chunks of inputs and
+        weights, and later the output sums. The second part holds the position at which each output
+        pixel's window starts."""
         return max(self.stages * (self.bm + self.bn) * ROW_BYTES, 4 * self.sums) + 16 * self.bm
 
     @property
@@ -117,22 +118,22 @@ class TensorConv(ImplicitGemm[TensorTile]):
     name: str = "tensor"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse problems in strict float32 (which uses no tensor cores), problems of bytes, and
-        problems with a prologue."""
+        """Return why the algorithm cannot run the problem, or None if it can. It runs fp16, TF32
+        and 3×TF32, without a fused prologue."""
         return without_tensor_cores(problem) or not_floating(problem) or after_prologue(problem)
 
     @override
     def blocks_of(self, problem: ConvProblem) -> tuple[TensorTile, ...]:
-        """Return the tiles that can be chosen. A tile's chunks have the same number of bytes at
-        every precision."""
+        """Return the tile sizes that the kernel offers for the problem. At every precision, a chunk
+        has 128 bytes of each pixel and filter."""
         bk = ROW_BYTES // problem.precision.stored.itemsize
         splits = problem.precision is Precision.TF32X3
         return tuple(replace(tile, bk=bk) for tile in (SPLITTING_TILES if splits else TENSOR_TILES))
 
     @override
     def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:
-        """Return the tile's bytes. If there is a projection, add the bytes of each pixel's address
-        in the projection's input."""
+        """Return the dynamic shared memory of a block in bytes. With a projection, it also holds
+        the position of each pixel in the projection's input."""
         tile = config.tile
         return tile.dynamic_bytes + (16 * tile.bm if problem.projection else 0)
 
@@ -160,7 +161,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return problem.precision.architectures
 
     def products_of_chunk(self, problem: ConvProblem, tile: TensorTile) -> int:
-        """Return the number of tensor-core instructions that a warp needs for one chunk."""
+        """Return the number of tensor-core instructions with which a warp multiplies one chunk."""
         products = 3 if problem.precision is Precision.TF32X3 else 1
         return products * (tile.wm // 16) * (tile.wn // 8) * (ROW_BYTES // STEP_BYTES)
 
@@ -170,7 +171,8 @@ class TensorConv(ImplicitGemm[TensorTile]):
 
     @override
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:
-        """Return the argument for the projection. Without a projection, it has 0 channels."""
+        """Return the argument that describes the projection. If the problem has no projection, the
+        argument has 0 channels."""
         axes = len(problem.window.input)
         projection = problem.projection or Projection(0, (1,) * axes, (1,) * axes)
         size, strides = (
@@ -182,9 +184,9 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return {"projection": given}
 
     def work(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[Work]:
-        """Return the work of the launch. Blocks multiply prefetched chunks. Without clusters, the
-        last block of each tile adds all partial sums. In a cluster, each block adds an equal part
-        of the partial sums."""
+        """Return a description of the launch for the cost model. Blocks prefetch and multiply
+        chunks. Without clusters, the last block of each tile adds all partial sums. In a cluster,
+        each block adds an equal part of the partial sums."""
         tile, split = config.tile, config.split > 1
         sharing = config.split if config.cluster else 1
         itemsize = problem.precision.stored.itemsize
@@ -210,21 +212,22 @@ class TensorConv(ImplicitGemm[TensorTile]):
         )
 
     def trips(self, problem: ConvProblem, tile: TensorTile) -> Trips:  # noqa: ARG002  (no loops, no data warps)
-        """Return the trip counts of the kernel's inner loops, and of the loops of warps that only
+        """Return the trip counts of the kernel's inner loops, and the number of warps that only
         copy."""
         return NO_INNER_LOOPS
 
     def copied_rows(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:  # noqa: ARG002  (all of them)
-        """Return the number of rows of both factors that a block copies for a chunk."""
+        """Return the number of pixels plus the number of filters that a block copies for each
+        chunk."""
         return config.tile.bm + config.tile.bn
 
     def bytes_of_row(self, problem: ConvProblem, chunks: int) -> int:  # noqa: ARG002  (whole chunks)
-        """Return the number of bytes of one row (a pixel or a filter) in `chunks` chunks, which a
-        block copies."""
+        """Return how many bytes of one pixel or filter a block copies for `chunks` chunks."""
         return ROW_BYTES * chunks
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> str:  # noqa: ARG002  (one layout serves all tiles)
-        """Return the name of the layout, which is the same for all configurations and any N."""
+        """Return the name of the filter's layout, which is the same for all configurations and
+        batch sizes."""
         return f"{problem.groups} x filters x taps x channels, {problem.precision.value}"
 
     def prepare_filter(
@@ -233,7 +236,8 @@ class TensorConv(ImplicitGemm[TensorTile]):
         problem: ConvProblem,
         config: TileConfig[TensorTile],  # noqa: ARG002  (one layout serves all tiles)
     ) -> Filter:
-        """Return the filter K×(C/groups)×R×S as K × (R·S · C/groups + C'), in the precision's type.
+        """Return the filter K×(C/groups + C')×R×S as K × (R·S · C/groups + C'), in the precision's
+        type. C' is the number of channels of the projection, or 0 without a projection.
 
         The channels are padded with zeros to a multiple of `unit(problem)`, and each row is padded
         to a multiple of 16 bytes.
@@ -249,7 +253,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
 
 
 def taps_by_channels(weight: Filter, to: int) -> Filter:
-    """Return K×C×R×S as K × (R·S · C), with C padded with zeros to a multiple of `to`."""
+    """Return a filter K×C×R×S as K × (R·S · C), with C padded with zeros to a multiple of `to`."""
     k, c, *taps = weight.shape
     rows = np.moveaxis(weight.reshape(k, c, prod(taps)), 1, -1)
     return np.pad(rows, ((0, 0), (0, 0), (0, padded(c, to) - c))).reshape(k, -1)

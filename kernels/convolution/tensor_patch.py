@@ -70,7 +70,7 @@ class PatchTile:
 
     @property
     def sums(self) -> int:
-        """Return the number of floats that a block's sums take in memory."""
+        """Return the number of floats of memory in which a block stores its output sums."""
         return self.bm * (self.bn + 8)
 
     def __str__(self) -> str:
@@ -93,11 +93,11 @@ PATCH_TILES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class PatchConv(SplitSum[TileConfig[PatchTile]]):
-    """Computes direct convolution in fp16 with mma.sync, from a patch of the input in shared
-    memory.
+    """Computes direct convolution in fp16 with mma.sync.
 
-    TensorConv reads an input pixel from the second-level cache once per tap; PatchConv reads it
-    only once per block.
+    A block copies a patch of the input, which its windows cover, to shared memory. PatchConv
+    therefore reads an input pixel from the second-level cache only once per block, whereas
+    TensorConv reads it once per tap of the filter.
     """
 
     TILES: ClassVar[tuple[PatchTile, ...]] = PATCH_TILES
@@ -110,8 +110,9 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
     name: str = "tensor patch"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all problems except 2-D problems in fp16 in one group. The window must have at
-        least 4 taps, and its patch must fit in shared memory."""
+        """Return why the algorithm cannot run the problem, or None if it can. It needs a 2-D
+        problem in fp16 and one group, a window of at least 4 taps, and a patch that fits in shared
+        memory."""
         return (
             not_half(problem)
             or after_prologue(problem)
@@ -122,7 +123,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         )
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N K P Q C R S. Taps that read padding count, too."""
+        """Return N·K·P·Q·C·R·S. This includes multiplications by padding."""
         return problem.macs
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
@@ -130,13 +131,14 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         return problem.precision
 
     def rounding(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> float:  # noqa: ARG002  (the same for all)
-        """Return the rounding error of y, a sum of all products, in units of float32's eps / 2."""
+        """Return the estimated relative rounding error of y, in units of float32's eps / 2."""
         return direct_rounding(problem)
 
     @override
     def unsplit(self, problem: ConvProblem) -> Iterable[TileConfig[PatchTile]]:
-        """Return the configurations that split no sums, and whose blocks have at least as many
-        chunks as stages."""
+        """Return one configuration per tile size, in which no sum is split between blocks. If the
+        channels have several slices, each slice must have enough chunks to fill the tile's
+        stages."""
         slices = slices_of(problem)
         return (
             TileConfig(tile)
@@ -146,13 +148,14 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
 
     @override
     def most_parts(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return the number of slices of channels. A sum cannot have more parts, since each block
-        needs a slice."""
+        """Return the number of slices into which the channels are divided. A sum cannot have more
+        parts, since each part needs at least one slice."""
         return slices_of(problem).count
 
     def work(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> tuple[Work]:
-        """Return the work of the launch. Blocks copy patches and multiply chunks. The last block of
-        each tile adds the partial sums."""
+        """Return a description of the launch for the cost model. Blocks copy patches, and multiply
+        chunks of weights by them. The last block of each tile adds the partial sums of all
+        blocks."""
         tile, split, slices = config.tile, config.split > 1, slices_of(problem)
         patch, of_block = patch_of(problem, tile.bm), ceil(slices.count / config.split)
         chunks = of_block * slices.chunks
@@ -208,14 +211,15 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
 
     @override
     def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return the bytes of shared memory for chunks, patches and sums, and for the tables behind
-        these."""
+        """Return the dynamic shared memory of a block in bytes. It holds weights, patches and sums,
+        followed by tables of offsets."""
         patch = patch_of(problem, config.tile.bm)
         tables = 4 * CHUNK_VECTORS * slices_of(problem).chunks + 8 * patch.images * prod(patch.read)
         return self._tables(problem, config) + tables + 8 * config.tile.bm
 
     def filter_form(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> str:  # noqa: ARG002  (one layout serves all tiles)
-        """Return the name of the layout, which is the same for all configurations and any N."""
+        """Return the name of the filter's layout, which is the same for all configurations and
+        batch sizes."""
         taps = "pairs of taps" if paired(problem) else "taps"
         return f"filters x slices x {taps} x channels, {problem.precision.value}"
 
@@ -225,8 +229,8 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         problem: ConvProblem,
         config: TileConfig[PatchTile],  # noqa: ARG002  (one layout serves all tiles)
     ) -> Filter:
-        """Return the filter K×C×R×S in the order filter, slice, tap (or pair of taps), channel,
-        padded with zeros."""
+        """Return the filter K×C×R×S with its axes in the order filter, slice of channels, tap (or
+        pair of taps), channel. The axes are padded with zeros."""
         check_filter(weight, problem)
         weight = self.stored_filter(weight)
         k, c, r, s = weight.shape
@@ -276,19 +280,21 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         )
 
     def _regions(self, problem: ConvProblem, tile: PatchTile) -> tuple[int, ...]:
-        """Return how many regions cover the images, the rows and the columns."""
+        """Return the number of regions along the images, the rows and the columns. Each block
+        computes one region of the output."""
         sizes = (problem.n, *problem.window.output)
         region = patch_of(problem, tile.bm).region
         return tuple(ceil(size / part) for size, part in zip(sizes, region, strict=True))
 
     def _patches(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return how many patches shared memory holds at once: two if a block has several slices,
-        and otherwise one."""
+        """Return the number of patches that shared memory holds at once. It is two if a block
+        processes several slices of channels, and otherwise one."""
         return min(2, ceil(slices_of(problem).count / config.split))
 
     def _tables(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return the offset of the tables in shared memory. The tables lie behind the weights and
-        patches, and also behind the sums, which later replace the weights and patches."""
+        """Return the offset in bytes of the tables in shared memory. The tables come after the
+        weights and patches. They also come after the output sums, which later overwrite the weights
+        and patches."""
         tile, slices = config.tile, slices_of(problem)
         patch_bytes = patch_of(problem, tile.bm).places * slices.place_bytes
         row_bytes = CHUNK_BYTES + 16  # an odd number of vectors
@@ -307,8 +313,9 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
 
 
 def unfit_window(problem: ConvProblem) -> str | None:
-    """Refuse a window that has too few taps to benefit from a patch, or whose patch does not fit in
-    shared memory."""
+    """Return why the kernel does not support the problem's window, or None if it does. The window
+    must have enough taps to benefit from a patch, and its patch must fit in shared memory. With few
+    channels, the strides must be even."""
     window = problem.window
     if not _LEAST_TAPS <= window.kernel_volume <= MAX_VECTORS:
         return f"kernel {by_axis(window.kernel)}; supported: {_LEAST_TAPS} to {MAX_VECTORS} taps"
@@ -320,7 +327,7 @@ def unfit_window(problem: ConvProblem) -> str | None:
 
 
 def _trips(tile: PatchTile, multiplies: str) -> Trips:
-    """Return the trip counts of a typical problem, with a window of 3×3 and 8 vectors of
-    channels."""
+    """Return the trip counts of the inner loops for a typical problem. It has a window of 3×3 and 8
+    vectors of channels."""
     read = (sqrt(tile.bm) + 2) ** 2
     return Trips({multiplies: 9, "STS": ceil(8 * read / tile.threads)}, {})

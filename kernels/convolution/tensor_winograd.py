@@ -43,7 +43,7 @@ _AT_ONCE = 32
 class TensorWinogradTile:
     """Holds the tile sizes of a block, named like `conv_tensor_winograd`'s template parameters.
 
-    A block computes bm tiles × bn filters, and processes the channels in chunks of 16.
+    A block computes bm Winograd tiles × bn filters, and processes the channels in chunks of 16.
     """
 
     bm: int
@@ -67,7 +67,8 @@ TENSOR_WINOGRAD_TILES = (
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Describes a block's tiles: rows × columns of one image, or all tiles of `images` images."""
+    """Describes the Winograd tiles that one block computes. They are rows × columns tiles of one
+    image, or all tiles of `images` images."""
 
     images: int
     rows: int
@@ -83,11 +84,11 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
     """Computes F(m×m, r×r) in float16 in one launch, and multiplies with mma.sync.
 
     Like WinogradConv, it implements algorithm 1 of Lavin & Gray 2015. The transformed data and
-    filter are rounded to float16; transforms, products and sums are float32. The numbers of the
-    transformed data may be 4 times as large as the numbers of x. Therefore the transformed data is
-    divided by 4 and the filter is multiplied by 4; otherwise a finite x might become infinite.
-    Numbers below 2^-12 lose bits in the division, which adds an error of at most 2^-23. A NaN or an
-    infinity in x may turn all outputs of the tiles that read it into NaN.
+    filter are rounded to float16. Transforms, products and sums are float32. The transformed data
+    may be 4 times as large as x. Therefore the transformed data is divided by 4 and the filter is
+    multiplied by 4. Otherwise, a finite x might become infinite. Numbers below 2^-12 lose bits in
+    the division, which adds an error of at most 2^-23. A NaN or an infinity in x may turn all
+    outputs of the tiles that read it into NaN.
     """
 
     m: int
@@ -100,13 +101,13 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         return f"tensor {self._winograd.name}"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all problems except fp16 problems with an r×r kernel, stride 1, dilation 1 and one
-        group."""
+        """Return why the algorithm cannot run the problem, or None if it can. It runs fp16 problems
+        with an r×r kernel, stride 1, dilation 1 and one group."""
         return not_half(problem) or self._winograd.misfit(problem)
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N ⌈P/m⌉ ⌈Q/m⌉ C K alpha² (Lavin & Gray, equation 19), which leaves out the
-        transforms."""
+        """Return N·⌈P/m⌉·⌈Q/m⌉·C·K·alpha² (Lavin & Gray, equation 19). The transforms are not
+        counted."""
         return self._winograd.multiplications(problem)
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
@@ -114,8 +115,8 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         return problem.precision
 
     def rounding(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> float:
-        """Return the rounding error of y in units of float32's eps / 2. V and U are rounded to 11
-        bits."""
+        """Return the estimated relative rounding error of y, in units of float32's eps / 2.
+        The transformed data and filter are rounded to the 11 bits of float16."""
         factors = sqrt(2) * ROUNDED
         return winograd_rounding(problem, self.m, self.r, config.points, factors)
 
@@ -148,15 +149,16 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         problem: ConvProblem,
         config: WinogradConfig[TensorWinogradTile],
     ) -> int:
-        """Return the bytes of two chunks of V, U and d. The products and outputs of 32 tiles later
-        reuse this memory."""
+        """Return the dynamic shared memory of a block in bytes. It holds two chunks of the input,
+        the transformed data and the transformed filter. The products of 32 tiles and the outputs
+        later reuse this memory."""
         tile, positions, outputs = config.tile, self._winograd.positions, self.m**2
         chunks = 2 * 2 * _CHUNK * (positions * (tile.bm + tile.bn) + _PIXELS * tile.bm)
         return max(chunks, 4 * tile.bn * (positions * _AT_ONCE + outputs * tile.bm))
 
     def work(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> tuple[Work]:
-        """Return the work of the launch. In each iteration a block multiplies one chunk and
-        transforms the next."""
+        """Return a description of the launch for the cost model. In each iteration, a block
+        multiplies one chunk of channels and transforms the next."""
         tile, positions, outputs = config.tile, self._winograd.positions, self.m**2
         split, channels = config.split > 1, padded(problem.c, 8)
         chunks = ceil(ceil(problem.c / _CHUNK) / config.split)
@@ -199,8 +201,8 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         )
 
     def filter_form(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> str:  # noqa: ARG002  (always fp16)
-        """Return the name of the layout. Configurations with the same points have the same
-        layout."""
+        """Return the name of the filter's layout. It depends only on F(m, r) and the interpolation
+        points."""
         return f"F({self.m},{self.r}) {config.points.name} fp16"
 
     def prepare_filter(
@@ -243,8 +245,8 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
     @property
     def _winograd(self) -> WinogradConv:
-        """Return the float32 algorithm of the same F(m, r). It has the same windows, tiles,
-        positions and points."""
+        """Return the float32 algorithm for the same F(m, r). Both algorithms support the same
+        windows, and use the same tiles and interpolation points."""
         return WinogradConv(self.m, self.r, self.axes)
 
     def _region(self, problem: ConvProblem, tile: TensorWinogradTile) -> Region:
@@ -253,7 +255,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         return region_of(problem.n, rows, columns, tile.bm, self.m, self.r)
 
     def _regions(self, problem: ConvProblem, tile: TensorWinogradTile) -> tuple[int, ...]:
-        """Return three numbers of regions: along the images, the rows and the columns."""
+        """Return the number of regions along the images, the rows and the columns."""
         region = self._region(problem, tile)
         _, rows, columns = self._winograd.tiles_along(problem.window)
         return (

@@ -1,5 +1,5 @@
-"""Launches kernels/src/tma_gemm.cu, in which wgmma multiplies tiles that the tensor memory
-accelerator copies."""
+"""Launches the kernel of kernels/src/tma_gemm.cu. Hopper's tensor memory accelerator (TMA) copies
+tiles, and wgmma multiplies them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -34,10 +34,11 @@ than tiles of 128."""
 
 @dataclass(frozen=True, slots=True)
 class TmaTile(TensorTile):
-    """Holds the tile sizes of a block of `conv_tensor_tma`. Warps divide the tile as in
-    WarpgroupConv. If wgmma's rows are filters, however, each warp has 16 filters and all pixels.
+    """Holds the tile sizes of a block of `conv_tensor_tma`. Each warp computes 16 pixels × all
+    filters of the tile, as in WarpgroupConv. If wgmma's rows are filters (`has_filter_rows`), each
+    warp computes 16 filters × all pixels instead.
 
-    An additional warp only copies. Shared memory holds no table of pixel positions.
+    One additional warp only copies. Shared memory holds no table of pixel positions.
     """
 
     @property
@@ -57,8 +58,8 @@ class TmaTile(TensorTile):
 
 
 def has_filter_rows(tile: TensorTile) -> bool:
-    """Return whether wgmma's 64 rows are filters and its columns are pixels. `tile` is one of
-    TMA_TILES."""
+    """Return whether wgmma's 64 rows are filters and its columns are pixels, instead of the
+    reverse. `tile` is one of TMA_TILES."""
     return tile.wn < tile.bn
 
 
@@ -91,8 +92,9 @@ class TmaConv(WarpgroupConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse the problems that WarpgroupConv refuses, 3×TF32, and several groups. Also refuse
-        pixels and windows that tensor copies cannot read, such as pixels of 8 bytes."""
+        """Return why the algorithm cannot run the problem, or None if it can. It runs the problems
+        of WarpgroupConv in fp16 and TF32 with one group, if TMA can read their pixels and windows.
+        For example, TMA cannot read pixels of 8 bytes."""
         splits = problem.precision is Precision.TF32X3
         return (
             WarpgroupConv.supports(self, problem)
@@ -111,8 +113,8 @@ class TmaConv(WarpgroupConv):
 
     @override
     def unsplit(self, problem: ConvProblem) -> Iterable[TileConfig[TensorTile]]:
-        """Return each tile without clusters, and also with clusters of 2 and 4 blocks if the
-        problem has enough tiles."""
+        """Return the configurations in which no sum is split between blocks. Each tile size is used
+        without clusters, and in clusters of 2 and 4 blocks if the problem has enough tiles."""
         for tile in self.blocks_of(problem):
             of_pixels, of_filters = _tiles(problem, tile)
             yield TileConfig(tile)
@@ -123,8 +125,8 @@ class TmaConv(WarpgroupConv):
 
     @override
     def chunks(self, problem: ConvProblem, tile: TensorTile) -> int:
-        """Return the number of chunks of all taps and of the projection. Each tap is padded to
-        whole chunks."""
+        """Return the number of chunks of the inner dimension. The channels of each tap, and those
+        of the projection, are padded to whole chunks."""
         of_tap = ceil(problem.c / tile.bk)
         return problem.window.kernel_volume * of_tap + ceil(problem.projected / tile.bk)
 
@@ -147,8 +149,8 @@ class TmaConv(WarpgroupConv):
 
     @override
     def trips(self, problem: ConvProblem, tile: TensorTile) -> Trips:
-        """Return the trip counts. In each iteration, one warp copies a chunk while the other warps
-        multiply another chunk."""
+        """Return the trip counts of the kernel's inner loops. In each iteration, one warp copies a
+        chunk while the other warps multiply another chunk."""
         return Trips({}, {}, data_warps=1, products=self.products_of_chunk(problem, tile))
 
     @override
@@ -177,8 +179,9 @@ class TmaConv(WarpgroupConv):
     def factors(
         self, problem: ConvProblem, config: TileConfig[TensorTile], tensors: ConvTensors
     ) -> Mapping[str, Value]:
-        """Return the tensor maps of x, of the weights and of the projection's input. Without a
-        projection, the third map is a copy of the map of x."""
+        """Return the kernel's first arguments: tensor maps of x, of the weights and of the
+        projection's input, and the sizes of the copies. Without a projection, the third map is a
+        copy of the map of x."""
         x, residual = tensors.x, tensors.residual
         window, stored = problem.window, problem.precision.stored
         x_rows, weight_rows = _copied(problem, config)
@@ -229,7 +232,7 @@ class TmaConv(WarpgroupConv):
 
 
 def _not_copied(problem: ConvProblem) -> str | None:
-    """Refuse pixels and windows that tensor copies cannot read."""
+    """Return why TMA cannot read the problem's pixels or window, or None if it can."""
     stored = problem.precision.stored
     read = (problem.c, problem.projected) if problem.projection else (problem.c,)
     if any(stored.pitch(channels) * stored.itemsize % 16 for channels in read):
@@ -240,22 +243,23 @@ def _not_copied(problem: ConvProblem) -> str | None:
 
 
 def _window_of(projection: Projection) -> Window:
-    """Return the window through which a projection reads its input."""
+    """Return the 1×1 window with which a projection reads its input."""
     axes = len(projection.input)
     one, none = (1,) * axes, (0,) * axes
     return Window(projection.input, one, projection.strides, one, none, none, projection.output)
 
 
 def _tiles(problem: ConvProblem, tile: TensorTile) -> tuple[int, int]:
-    """Return the number of tiles along the pixels, and the number of tiles along the filters."""
+    """Return the number of tiles that cover the output pixels, and the number that cover the
+    filters."""
     return ceil(problem.n * problem.window.output_volume / tile.bm), ceil(problem.k / tile.bn)
 
 
 def _shape(problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[int, int]:
-    """Return the number of tiles along the pixels and along the filters in a cluster.
+    """Return how many tiles a cluster has along the pixels, and how many along the filters.
 
-    A cluster of two tiles shares either the pixels or the filters. It shares the pixels if they are
-    the larger factor (or fit in one tile) and if no block stays idle.
+    The two tiles of a cluster of two share either their pixels or their filters. They share the
+    pixels if the pixels are the larger factor (or fit in one tile) and if no block stays idle.
     """
     tile, together = config.tile, config.together
     of_pixels, of_filters = _tiles(problem, tile)

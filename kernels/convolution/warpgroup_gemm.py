@@ -29,9 +29,9 @@ class WarpgroupConv(TensorConv):
     from shared memory.
 
     Only TF32 pixels pass through registers. There they are rounded or split, because wgmma would
-    truncate them. Each split weight is two numbers in shared memory. In fp16 and TF32 a warp
-    multiplies a chunk with 4 instructions instead of 16 to 128. Blocks that compute parts of the
-    same sums may form a cluster, which adds the parts in its shared memory.
+    truncate them. In 3×TF32, each weight is split into two numbers in shared memory. In fp16 and
+    TF32 a warp multiplies a chunk with 4 instructions instead of 16 to 128. Blocks that compute
+    parts of the same sums may form a cluster, which adds the parts in its shared memory.
     """
 
     WARPGROUPS: ClassVar[bool] = True
@@ -41,8 +41,9 @@ class WarpgroupConv(TensorConv):
 
     @override
     def configs(self, problem: ConvProblem) -> tuple[TileConfig[TensorTile], ...]:
-        """Return each tile with every split. If the blocks of a split fit in a cluster, also return
-        the configuration in which they form a cluster."""
+        """Return every combination of a tile size and a possible number of parts per sum. If the
+        blocks of these parts fit in a cluster, also return the configuration in which they form a
+        cluster."""
         return TensorConv.configs(self, problem) + tuple(
             replace(one, split=split, cluster=True)
             for one in self.unsplit(problem)
@@ -53,8 +54,8 @@ class WarpgroupConv(TensorConv):
 
     @override
     def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:
-        """Return TensorConv's bytes. If weights are split, add the bytes of two chunks for their
-        second numbers."""
+        """Return the dynamic shared memory of a block in bytes. In 3×TF32, each weight is split
+        into two numbers, and two more chunks hold the second numbers."""
         rest = 2 * config.tile.bn * ROW_BYTES if problem.precision is Precision.TF32X3 else 0
         return TensorConv.dynamic_bytes(self, problem, config) + rest
 

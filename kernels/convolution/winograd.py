@@ -38,10 +38,10 @@ class WinogradTile:
     """Holds the tile sizes of a block and of a thread, named like `conv_winograd`'s template
     parameters.
 
-    A block computes bm tiles × bn filters, and processes the channels in chunks of bc. Most threads
-    multiply: each of them computes tm × tn products at one of the tiles' alpha² (or alpha³)
-    positions. Meanwhile `data_warps` warps transform the data. Registers are limited so that
-    `resident` blocks fit on a multiprocessor.
+    A block computes bm Winograd tiles × bn filters, and processes the channels in chunks of bc.
+    Most threads multiply: each of them computes tm × tn products at one of the tiles' alpha² (or
+    alpha³) positions. Meanwhile `data_warps` warps transform the data. The number of registers per
+    thread is limited, so that `resident` blocks fit on a multiprocessor.
     """
 
     bm: int
@@ -57,15 +57,16 @@ class WinogradTile:
         return positions * (self.bm // self.tm) * (self.bn // self.tn) + 32 * self.data_warps
 
     def dynamic_shared_bytes(self, positions: int) -> int:
-        """Return the bytes of two chunks of V and U, and one chunk of the data. The products later
+        """Return the dynamic shared memory of a block in bytes. It holds two chunks of the
+        transformed data and the transformed filter, and one chunk of the input. The products later
         reuse this memory."""
         v = self.bc * (positions * self.bm + 32 // self.bc)
         u, data = positions * self.bc * self.bn, positions * self.bm * self.bc
         return 4 * max(2 * v + 2 * u + data, positions * self.bm * self.bn)
 
     def shared_bytes(self, positions: int) -> int:
-        """Return the dynamic bytes, plus the bytes of the table of tile positions, aligned to 128
-        bytes."""
+        """Return all shared memory of a block in bytes. In addition to the dynamic shared memory,
+        it has a table of tile positions, aligned to 128 bytes."""
         return self.dynamic_shared_bytes(positions) + -(-(16 * self.bm + 4) // 128) * 128
 
     def __str__(self) -> str:
@@ -131,8 +132,9 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
 
     @property
     def points(self) -> tuple[Points, ...]:
-        """Return the sets of points, beginning with the most accurate set. F(2, 3) has only one
-        set, because both sets begin with the three points that it uses."""
+        """Return the sets of interpolation points to choose from, beginning with the most accurate
+        set. F(2, 3) has only one set, because both sets begin with the three points that it
+        uses."""
         return (Points.INTEGER,) if self.alpha <= 4 else (Points.MIXED, Points.INTEGER)
 
     def image_tiles(self, problem: ConvProblem) -> int:
@@ -147,13 +149,13 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         return (1,) * (3 - len(along)) + along
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all problems except float32 problems with a kernel of size r along every axis,
-        stride 1, dilation 1 and one group."""
+        """Return why the algorithm cannot run the problem, or None if it can. It runs float32
+        problems with a kernel of size r along every axis, stride 1, dilation 1 and one group."""
         return not_float(problem) or self.misfit(problem)
 
     def misfit(self, problem: ConvProblem) -> str | None:
-        """Return the reason why the algorithm cannot run the problem, or None if it can. The type
-        of the tensors is not checked."""
+        """Return why no Winograd algorithm for this F(m, r) can run the problem, or None if one
+        can. The type of the tensors is not checked."""
         return (
             after_prologue(problem)
             or wrong_axes(problem, self.axes)
@@ -164,8 +166,8 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         )
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N ⌈P/m⌉ ⌈Q/m⌉ C K alpha² (Lavin & Gray, equation 19), which leaves out the
-        transforms."""
+        """Return N·⌈P/m⌉·⌈Q/m⌉·C·K·alpha² (Lavin & Gray, equation 19). The transforms are not
+        counted."""
         return problem.n * self.image_tiles(problem) * problem.c * problem.k * self.positions
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
@@ -173,8 +175,8 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> float:
-        """Return the rounding error of y in units of float32's eps / 2. All arithmetic is
-        float32."""
+        """Return the estimated relative rounding error of y, in units of float32's eps / 2.
+        All arithmetic is float32."""
         return winograd_rounding(problem, self.m, self.r, config.points, factors=0)
 
     @override
@@ -208,8 +210,8 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         return config.tile.dynamic_shared_bytes(self.positions)
 
     def work(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> tuple[Work]:
-        """Return the work of the launch. In each block, some warps transform a chunk while the
-        others multiply the previous chunk."""
+        """Return a description of the launch for the cost model. In each block, some warps
+        transform a chunk of channels while the others multiply the previous chunk."""
         tile, positions, outputs = config.tile, self.positions, self.m**self.axes
         chunks = ceil(ceil(problem.c / tile.bc) / config.split)
         threads = tile.threads(positions)
@@ -251,14 +253,15 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         )
 
     def filter_form(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> str:  # noqa: ARG002  (one serves all)
-        """Return the name of the filter's layout: F(m, r) and the points. The non-fused algorithm
-        uses the same layout in fp32."""
+        """Return the name of the filter's layout, which names F(m, r) and the interpolation points.
+        The non-fused algorithm uses the same layout in fp32."""
         return f"F({self.m},{self.r}) {config.points.name}"
 
     def prepare_filter(
         self, weight: Filter, problem: ConvProblem, config: WinogradConfig[WinogradTile]
     ) -> Filter:
-        """Return U = G g Gᵀ: K×C×R×S → alpha² × C × K, with channels padded with zeros."""
+        """Return the transformed filter U = G g Gᵀ. It converts K×C×R×S to alpha² × C × K, with
+        channels padded with zeros."""
         check_filter(weight, problem)
         return filter_transform(weight, self.m, config.points)
 

@@ -68,8 +68,8 @@ _ENOUGH_BLOCKS = 512
 
 @dataclass(frozen=True, slots=True)
 class NonfusedConfig:
-    """Sets the points of F(m, r), the algorithm of the products, and the number of tiles in a
-    chunk."""
+    """Sets the interpolation points of F(m, r), the configuration of the batched matrix products,
+    and the number of tiles in a chunk."""
 
     points: Points
     gemm: TileConfig[Any]
@@ -87,8 +87,8 @@ class _BatchedProducts(FloatGemm):
 
 
 def _product(products: ConvProblem) -> TensorConv | _BatchedProducts:
-    """Return the algorithm that computes the products. Except in strict fp32, it uses tensor
-    cores."""
+    """Return the algorithm that computes the batched matrix products. Except in strict fp32, it
+    uses tensor cores."""
     return _BatchedProducts() if products.precision is Precision.FP32 else TensorConv()
 
 
@@ -112,17 +112,17 @@ class NonfusedWinogradConv:
         return f"{self._winograd.name} non-fused"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Refuse all problems except problems with a kernel of size r along every axis, stride 1,
-        dilation 1 and one group."""
+        """Return why the algorithm cannot run the problem, or None if it can. It runs problems with
+        a kernel of size r along every axis, stride 1, dilation 1 and one group."""
         return not_floating(problem) or self._winograd.misfit(problem)
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
-        """Return the precision of the products.
+        """Return the precision of the batched matrix products.
 
         Transformed data and products may exceed 65504, the largest float16, even if y does not.
         Therefore fp16 problems use TF32, which has the same 11 bits of precision. For some F(m, r),
-        rounding the data and the filter to 11 bits would more than double the error of y. These use
-        3×TF32, which is nearly as exact as float32. Problems in fp32 use fp32.
+        rounding the data and the filter to 11 bits would more than double the error of y. Then
+        3×TF32 is used, which is nearly as exact as float32. Problems in fp32 use fp32.
         """
         if problem.precision is Precision.FP32:
             return Precision.FP32
@@ -132,9 +132,9 @@ class NonfusedWinogradConv:
         return Precision.TF32 if problem.precision is Precision.FP16 else problem.precision
 
     def rounding(self, problem: ConvProblem, config: NonfusedConfig) -> float:
-        """Return the rounding error of y in units of float32's eps / 2. The numbers that the
-        products multiply are rounded to the precision `arithmetic`. All other numbers are
-        float32."""
+        """Return the estimated relative rounding error of y, in units of float32's eps / 2.
+        The factors of the matrix products have the precision that `arithmetic` returns. All other
+        numbers are float32."""
         factors = FACTORS[self.arithmetic(problem)]
         return winograd_rounding(problem, self.m, self.r, config.points, factors)
 
@@ -143,8 +143,8 @@ class NonfusedWinogradConv:
         return self._winograd.multiplications(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[NonfusedConfig, ...]:
-        """Return configurations with chunks as large as MAX_BYTES allows, and with chunks that stay
-        in the second-level cache.
+        """Return configurations with two chunk sizes. One is the largest that MAX_BYTES allows. The
+        data of the other stays in the second-level cache.
 
         For F(4, 3), only the more accurate set of points is used. Integer points would save almost
         no time. At C = 512 without split sums, their error would be over 20 times the error of
@@ -162,8 +162,8 @@ class NonfusedWinogradConv:
         )
 
     def work(self, problem: ConvProblem, config: NonfusedConfig) -> tuple[Work, ...]:
-        """Return the work of each launch. The transforms access memory coalesced, and each of their
-        threads starts all its loads at once."""
+        """Return a description of each launch for the cost model. The transforms access memory
+        coalesced, and each of their threads starts all its loads at once."""
         positions, outputs = self._winograd.positions, self.m**self.axes
         stored, between = problem.precision.stored.itemsize, FLOAT.itemsize
         works: list[Work] = []
@@ -199,8 +199,8 @@ class NonfusedWinogradConv:
         return tuple(works)
 
     def workspace(self, problem: ConvProblem, config: NonfusedConfig) -> Mapping[str, int]:
-        """Return the bytes of "data" and "products" of one chunk. If the products split their sums,
-        also return the bytes of the partial sums."""
+        """Return the sizes in bytes of the buffers "data" and "products" for one chunk. If the
+        matrix products split their sums, also return the size of the partial sums."""
         products = self._products(problem, config.chunk)
         pixels = FLOAT.itemsize * config.chunk
         return {
@@ -210,13 +210,14 @@ class NonfusedWinogradConv:
         }
 
     def counter_bytes(self, problem: ConvProblem, config: NonfusedConfig) -> int:
-        """Return the bytes of the counters that split sums need."""
+        """Return the size in bytes of the counters. Only matrix products with split sums need
+        them."""
         products = self._products(problem, config.chunk)
         return _product(products).counter_bytes(products, config.gemm)
 
     def filter_form(self, problem: ConvProblem, config: NonfusedConfig) -> str:
-        """Return the name of the filter's layout. It names F(m, r), the points and, except in fp32,
-        the precision. In fp32, the fused algorithm uses the same layout."""
+        """Return the name of the filter's layout. It names F(m, r), the interpolation points and,
+        except in fp32, the precision. In fp32, the fused algorithm uses the same layout."""
         form = f"F({self.m},{self.r}) {config.points.name}"
         precision = self.arithmetic(problem)
         return form if precision is Precision.FP32 else f"{form} {precision.value}"
@@ -224,7 +225,8 @@ class NonfusedWinogradConv:
     def prepare_filter(
         self, weight: Filter, problem: ConvProblem, config: NonfusedConfig
     ) -> Filter:
-        """Return U = G g Gᵀ: K×C×R×S → alpha² × C × K, with channels padded with zeros.
+        """Return the transformed filter U = G g Gᵀ. It converts K×C×R×S to alpha² × C × K, with
+        channels padded with zeros.
 
         For tensor cores U is (alpha² K) × C, the layout that TensorConv reads.
         """
@@ -297,14 +299,15 @@ class NonfusedWinogradConv:
 
     @property
     def _winograd(self) -> WinogradConv:
-        """Return the fused algorithm of the same F(m, r). It has the same windows, tiles, positions
-        and points."""
+        """Return the fused algorithm for the same F(m, r). Both algorithms support the same
+        windows, and use the same tiles and interpolation points."""
         return WinogradConv(self.m, self.r, self.axes)
 
     def _chunk(self, problem: ConvProblem, total: int, nbytes: int) -> int:
-        """Return the number of tiles in a chunk, so that a chunk needs at most `nbytes` and all
-        chunks have about the same size. A chunk has at least `_STEP` tiles, even if these need more
-        bytes. If there are fewer than `_STEP` tiles, one chunk has all tiles."""
+        """Return the number of tiles in a chunk. It is chosen so that all chunks have about the
+        same size and the data of a chunk needs at most `nbytes`. A chunk has at least `_STEP`
+        tiles, even if these need more bytes. If there are fewer than `_STEP` tiles, one chunk has
+        all tiles."""
         products = self._products(problem, _STEP)
         limit = max(1, nbytes // (FLOAT.itemsize * _STEP * (products.c + products.k))) * _STEP
         if total <= limit:
@@ -312,14 +315,15 @@ class NonfusedWinogradConv:
         return ceil(total / ceil(total / limit) / _STEP) * _STEP
 
     def _chunks(self, problem: ConvProblem, config: NonfusedConfig) -> list[tuple[int, int]]:
-        """Return the first tile and the number of tiles of each chunk."""
+        """Return one pair per chunk: the number of its first tile, and its number of tiles."""
         total = problem.n * self._winograd.image_tiles(problem)
         return [
             (first, min(config.chunk, total - first)) for first in range(0, total, config.chunk)
         ]
 
     def _products(self, problem: ConvProblem, count: int) -> ConvProblem:
-        """Return the products of `count` tiles as a grouped 1×1 convolution on a row of pixels."""
+        """Return the problem that computes the products of `count` tiles. It is a grouped 1×1
+        convolution on a row of `count` pixels."""
         positions, one, none = self._winograd.positions, (1, 1), (0, 0)
         return ConvProblem(
             n=1,
@@ -331,8 +335,8 @@ class NonfusedWinogradConv:
         )
 
     def _gemms(self, products: ConvProblem) -> tuple[TileConfig[Any], ...]:
-        """Return the configurations of the products whose tiles are mostly full. They split sums
-        only if there are few blocks."""
+        """Return the configurations of the matrix products that may be fast. Their tiles are mostly
+        full, and they split sums only if there are few blocks."""
         count = products.window.output_volume
 
         def pays(config: TileConfig[Any]) -> bool:
@@ -378,5 +382,5 @@ class NonfusedWinogradConv:
 
 @cache
 def _growth(m: int, r: int, points: Points) -> float:
-    """Return the factor by which rounding errors grow along one axis."""
+    """Return the factor by which F(m, r) enlarges rounding errors along one axis."""
     return winograd_growth(winograd_matrices(m, r, points))

@@ -26,8 +26,8 @@ NO_INNER_LOOPS = Trips({}, {})
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Describes the part of a launch's work that depends on the problem. The static profile
-    describes the part that depends on the code.
+    """Describes the part of a launch's work that depends on the problem. The other part depends on
+    the machine code, and is described by the kernel's static profile.
 
     Numbers "of a block" describe a full block; the last block may be partial. At the end of a
     launch with split sums, one block of each tile reads `tail_bytes` of partial sums, which the
