@@ -46,7 +46,7 @@ def handwriting() -> tuple[Handwriting, Handwriting]:
 
 
 def enlarge(image: NDArray[np.uint8], threshold: float, sharpness: float) -> Image.Image:
-    """Crop an 8×8 digit to its ink, enlarge it, and return it as a map of ink from 0 to 1.
+    """Crop an 8×8 digit to its ink, enlarge it, and return it as a grey image, light on dark.
 
     The edges of its strokes are 1 / sharpness pixels wide. A lower threshold (0 to 1) makes the
     strokes thicker.

@@ -46,11 +46,11 @@ __all__ = [
 def lower(
     graph: Graph, preprocessing: Preprocessing, n: int, choose: Choose, kind: Kind = Kind.PIXELS
 ) -> Tape:
-    """Return the kernel launches that compute the buffer OUTPUT from the buffer INPUT, for n images
-    of all kinds up to `kind`.
+    """Return the kernel launches that compute the buffer OUTPUT from n images in the buffer INPUT.
 
-    The graph's first output holds the scores. All other outputs remain in the buffers to which
-    their nodes write them.
+    The launches accept images of the kind `kind`, and of the kinds before it in `Kind`. The graph's
+    first output holds the scores. All other outputs remain in the buffers to which their nodes
+    write them.
     """
     output = preprocessing.output
     # If no softmax computes probabilities, the host converts the few ranked scores.

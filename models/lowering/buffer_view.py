@@ -128,7 +128,8 @@ def with_single_axes(view: BufferView, shape: Shape) -> BufferView | None:
 def pixels_in_order(view: BufferView, shape: Shape) -> BufferView | None:
     """Return the view of the same pixels with other spatial axes, such as C×1×HW for C×H×W.
 
-    `shape` describes one image. The result is None if this is impossible.
+    `shape` describes one image. Return None if the tensor is not stored as pixels, or if `shape`
+    has another number of channels.
     """
     if view.pixels is None or len(shape) not in PIXEL_RANKS or shape[0] != view.pixels.channels:
         return None
@@ -144,7 +145,7 @@ def is_in_vectors(view: BufferView) -> bool:
 
 
 def transposed(view: BufferView, axes: Sequence[int]) -> BufferView:
-    """Return the view whose axis i is axis `axes[i]` of `view`; axes are counted without the
+    """Return the view whose axis i is axis `axes[i]` of `view`. Axes are counted without the
     batch."""
     strided = view.strided.transposed((0, *(axis + 1 for axis in axes)))
     return _as_it_lies(replace(view, strided=strided))
@@ -215,10 +216,10 @@ def common_refinement(a: Iterable[int], b: Iterable[int]) -> tuple[int, ...] | N
 
 
 def refined(strided: StridedTensor, axes: tuple[int, ...]) -> StridedTensor:
-    """Return the tensor with the axes of each image split into `axes`. The batch remains the first
-    axis.
+    """Split the axes of each image into `axes`, a result of `common_refinement`, and return the
+    tensor.
 
-    `axes` is a result of `common_refinement`. Axes of size 1 are removed.
+    The batch remains the first axis. Axes of size 1 are removed.
     """
     wanted = list(axes)
     result = replace(strided, shape=strided.shape[:1], strides=strided.strides[:1])

@@ -65,7 +65,8 @@ def added_to(residual: Pixels, rounded: Storage) -> Addend:
 
 
 def lower_integer_gemm(to: Context, node: Gemm) -> None:
-    """Emit a fully connected layer as a convolution with one pixel per image."""
+    """Convert an 8-bit fully connected layer to the launches of a convolution with one pixel per
+    image."""
     k, c = to.graph.shape(node.weight)
     problem = ConvProblem(to.n, c, k, _PIXEL, precision=Precision.INT8)
     choice = to.choose(problem)

@@ -135,7 +135,8 @@ class Context:
         return self.settle(node.output, buffer_view.transposed(pixels, back))
 
     def is_near_tokens(self, node: Node) -> bool:
-        """Return whether only nodes that move elements lie between the node's output and a product.
+        """Return whether only nodes that move elements lie between the node's output and an
+        Attention or Product.
 
         An Attention or Product accepts any strides, so the value need not be copied.
         """
@@ -235,10 +236,11 @@ class Context:
         self.tape.emit(launch, x=at(x), **self.flags, y=results_at)
 
     def preprocess(self, p: Preprocessing, kind: Kind = Kind.PIXELS) -> None:
-        """Add the launches that compute the network's input from images of all kinds up to `kind`.
+        """Add the launches that compute the network's input from the images of a batch.
 
-        For pixels, x = pixel · multiplier + offset. A tensor stays unchanged. If the only reader of
-        x is a Quantize, the launches write the quantized values directly.
+        The launches accept images of the kind `kind`, and of the kinds before it in `Kind`. For
+        pixels, x = pixel · multiplier + offset. A tensor stays unchanged. If the only reader of x
+        is a Quantize, the launches write the quantized values directly.
         """
         (value,) = self.graph.inputs
         places, images = self._images(p, kind)
@@ -384,11 +386,11 @@ def _readers(graph: Graph) -> Mapping[str, Sequence[Node]]:
 
 
 def _values_of_tokens(graph: Graph, readers: Mapping[str, Sequence[Node]]) -> frozenset[str]:
-    """Return the values that only Identities, Reshapes, Slices and Transposes separate from a
-    product.
+    """Return the values that only Identities, Reshapes, Slices and Transposes separate from an
+    Attention or a Product.
 
-    These nodes either compute the value from a product, or compute operands of products from it.
-    They cost nothing if their results can be views. The products accept any strides.
+    These nodes either compute the value from its result, or compute its operands from the value.
+    They cost nothing if their results can be views. An Attention or Product accepts any strides.
     """
     read, written = set[str](), set[str]()
     for node in graph.nodes:

@@ -1,4 +1,5 @@
-"""Imports the operator Einsum, with which exporters write matrix products over axes in any order.
+"""Converts the ONNX operator Einsum, with which exporters write matrix products over axes in any
+order.
 
     y[B, L, R] = Σ_K a[B, L, K] · b[B, K, R]   per image; B, L, R and K may be several letters
 
@@ -31,8 +32,8 @@ class _Term:
 
 
 def einsum(to: Importer, node: OnnxNode) -> None:
-    """Import an Einsum with one or two operands. Raises RefusedError, whose message has the
-    equation."""
+    """Convert an Einsum with one or two operands to typed nodes. Raises RefusedError, whose message
+    has the equation."""
     equation = node.text("equation", "").replace(" ", "")
     try:
         _import(to, node, equation)
@@ -109,7 +110,7 @@ def _operand(to: Importer, node: OnnxNode, index: int, letters: str, batch: str)
 
 @dataclass
 class _Products:
-    """Adds typed nodes for one equation to the import. `sizes` has the size of each letter's
+    """Adds the typed nodes that compute one equation. `sizes` has the size of each letter's
     axis."""
 
     to: Importer

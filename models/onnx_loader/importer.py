@@ -131,7 +131,7 @@ class OnnxNode:
 
     @property
     def output(self) -> ir.Value:
-        """Return the first output."""
+        """Return the node's first output."""
         return self.node.outputs[0]
 
     @property
@@ -185,7 +185,7 @@ class OnnxNode:
         return Grid(np.ascontiguousarray(numbers, np.int32), kept.scale)
 
     def constant_integers(self, index: int) -> list[int]:
-        """Return the constant at input `index` as integers."""
+        """Return the constant at input `index` as a list of integers."""
         return [int(entry) for entry in np.atleast_1d(self.constant(index))]
 
     def scalar(self, index: int, default: float) -> float:
@@ -202,22 +202,22 @@ class OnnxNode:
         )
 
     def integer(self, name: str, default: int) -> int:
-        """Return an integer attribute."""
+        """Return the integer attribute `name`, or `default` if it is absent."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None else attribute.as_int()
 
     def number(self, name: str, default: float) -> float:
-        """Return a floating-point attribute."""
+        """Return the floating-point attribute `name`, or `default` if it is absent."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None else attribute.as_float()
 
     def text(self, name: str, default: str) -> str:
-        """Return a string attribute."""
+        """Return the string attribute `name`, or `default` if it is absent."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None else attribute.as_string()
 
     def integers(self, name: str, default: list[int]) -> tuple[int, ...]:
-        """Return an attribute that is a list of integers."""
+        """Return the attribute `name`, a list of integers, or `default` if it is absent."""
         attribute = self.node.attributes.get(name)
         return tuple(default if attribute is None else attribute.as_ints())
 

@@ -44,7 +44,11 @@ _Meaning = tuple[ir.DataType, float, int]
 
 
 def move_integers(model: ir.Model) -> None:
-    """Apply the rules to `model`, whose constants must already be folded."""
+    """Exchange quantization and operations that move elements in `model`, so that they move
+    integers.
+
+    Constants must already be folded.
+    """
     for node in reversed(_moves(model)):
         if node.op_type == "Pad":
             _pad_later(node, model.graph)

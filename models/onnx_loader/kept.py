@@ -105,7 +105,7 @@ _UNFINISHED = "."
 
 
 def _files(folder: Path) -> Iterator[tuple[int, int, Path]]:
-    """Yield the modification time, size and path of each file in a folder."""
+    """Yield the modification time, size and path of each cache file in a folder."""
     for path in folder.iterdir():
         try:
             status = path.stat()

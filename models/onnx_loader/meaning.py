@@ -50,7 +50,8 @@ class Range:
 
 
 def meaning_of_scores(scores: ir.Value) -> Meaning:
-    """Return the kind of the model's scores, with the reason."""
+    """Return whether the model's scores are probabilities, logits or something else, and the
+    reason."""
     found = range_of(scores)
     if found.picks:
         return Meaning(None, "", picked(scores, found.picks))
@@ -582,9 +583,11 @@ def _min(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
 
 
 def _kept_sum(made: Range, inputs: list[Range]) -> Range:
-    """Return the range `made`, with the sum of one input if the other inputs hardly change it.
+    """Return the range `made` of an operation, with the sum of an input that the operation hardly
+    changes.
 
-    Each of the other inputs must be a constant near or below 0, or near or above 1.
+    An input is hardly changed if all other inputs are constants near or below 0, or near or above
+    1. If there is no such input, return `made` as it is.
     """
     for seen in inputs:
         others = [each for each in inputs if each is not seen]
@@ -633,7 +636,7 @@ def _pow(node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
 
 
 def _squared(x: Range, by: str) -> Range:
-    """Return the range of an even power, or of any power of numbers that are never negative."""
+    """Return the range of an even power of x, or of any power of x if x is never negative."""
     return _from_0(x, 0, 1 if max(-x.low, x.high) <= 1 else inf, by)
 
 
@@ -648,7 +651,7 @@ def _abs(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
 
 
 def _from_0(x: Range, low: float, high: float, by: str) -> Range:
-    """Return the range of an elementwise function that is never negative."""
+    """Return the range of an elementwise function of x whose results are never negative."""
     is_each = x.is_each or not x.by
     return replace(x, low=low, high=high, total=None, is_log=False, is_each=is_each, by=x.by or by)
 

@@ -1,4 +1,5 @@
-"""Imports operators that only move elements, such as Slice, Gather and Expand."""
+"""Converts ONNX operators that only move elements, such as Slice, Gather and Expand, to Convoy's
+typed nodes."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -17,7 +18,8 @@ Cut = tuple[int, int, int, int]
 
 
 def slice_(to: Importer, node: OnnxNode) -> None:
-    """Import a Slice with positive steps. It may slice any axes except the batch."""
+    """Convert a Slice with positive steps to one Slice per axis. It may slice any axes except the
+    batch."""
     shape = node.input_shape(0)
     rank = len(shape)
     starts, stops = node.constant_integers(1), node.constant_integers(2)
@@ -39,7 +41,7 @@ def slice_(to: Importer, node: OnnxNode) -> None:
 
 
 def gather(to: Importer, node: OnnxNode) -> None:
-    """Import a Gather with constant indices, such as PyTorch's x[:, 0], as Slices.
+    """Convert a Gather with constant indices, such as PyTorch's x[:, 0], to Slices.
 
     Each run of consecutive indices becomes a Slice.
     """
@@ -105,7 +107,7 @@ def _cut(to: Importer, node: OnnxNode, cuts: Sequence[Cut]) -> None:
 
 
 def reshape(to: Importer, node: OnnxNode) -> None:
-    """Import Reshape, Flatten, Squeeze or Unsqueeze as a Reshape of each image."""
+    """Convert a Reshape, Flatten, Squeeze or Unsqueeze to a Reshape of each image."""
     before, after = node.input_shape(0), node.output_shape
     if not after or before[0] != after[0] or prod(before[1:]) != prod(after[1:]):
         raise RefusedError(f"it reshapes {before} to {after}; axis 0, the batch, must not change")
@@ -113,7 +115,7 @@ def reshape(to: Importer, node: OnnxNode) -> None:
 
 
 def transpose(to: Importer, node: OnnxNode) -> None:
-    """Import a Transpose, which must leave the batch axis first."""
+    """Convert a Transpose, which must leave the batch axis first."""
     rank = len(node.output_shape)
     axes = node.integers("perm", list(reversed(range(rank))))
     if sorted(axes) != list(range(len(node.input_shape(0)))):
@@ -127,7 +129,7 @@ def transpose(to: Importer, node: OnnxNode) -> None:
 
 
 def expand(to: Importer, node: OnnxNode) -> None:
-    """Import an Expand, which must not change the batch axis."""
+    """Convert an Expand, which must not change the batch axis."""
     before, after = node.input_shape(0), node.output_shape
     if len(before) != len(after) or before[0] != after[0]:
         raise RefusedError(f"it expands {before} to {after}; axis 0, the batch, must not change")
@@ -136,14 +138,16 @@ def expand(to: Importer, node: OnnxNode) -> None:
 
 
 def space_to_depth(to: Importer, node: OnnxNode) -> None:
-    """Import SpaceToDepth, which turns blocks of pixels into channels."""
+    """Convert a SpaceToDepth, which turns blocks of pixels into channels, to Reshapes and a
+    Transpose."""
     _, c, h, w = node.input_shape(0)
     b = _block(node, h, w)
     _moved(to, node, (c, h // b, b, w // b, b), (2, 4, 0, 1, 3))
 
 
 def depth_to_space(to: Importer, node: OnnxNode) -> None:
-    """Import DepthToSpace, which turns channels into blocks of pixels."""
+    """Convert a DepthToSpace, which turns channels into blocks of pixels, to Reshapes and a
+    Transpose."""
     _, c, h, w = node.input_shape(0)
     b = _block(node, c)
     if node.text("mode", "DCR") == "DCR":

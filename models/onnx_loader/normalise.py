@@ -56,12 +56,12 @@ _CONTRADICTIONS = (
 
 
 def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
-    """Return the normal form with static shapes. The batch size is the model's own, or 1 if it is
-    symbolic.
+    """Convert a checked model to its normal form, with static shapes, and return it.
 
-    If the model's input does not fix all sizes, `input_shape` must be the shape of one image,
-    without the batch axis. Raises UnsupportedModelError if `input_shape` is missing or contradicts
-    the model, or if onnx.checker accepts the model but no library can read it.
+    The batch size is the model's own, or 1 if it is symbolic. If the model's input does not fix all
+    sizes, `input_shape` must be the shape of one image, without the batch axis. Raises
+    UnsupportedModelError if `input_shape` is missing or contradicts the model, or if onnx.checker
+    accepts the model but no library can read it.
     """
     try:
         return _normal_form(proto, input_shape)

@@ -57,20 +57,20 @@ class _Writer:
         return value
 
     def known(self, index: int) -> list[int]:
-        """Return the integers of a constant input. Raises UnsupportedModelError if the input is
-        computed."""
+        """Return the integers of input `index`, which must be constant. Raises
+        UnsupportedModelError if it is computed."""
         constant = ir.convenience.get_const_tensor(self.x(index))
         if constant is None:
             raise self.refused(f"has the computed input {index}, which must be constant")
         return [int(entry) for entry in constant.numpy().reshape(-1)]
 
     def number(self, name: str, default: float) -> float:
-        """Return a floating-point attribute."""
+        """Return the floating-point attribute `name`, or `default` if it is absent."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None else attribute.as_float()
 
     def integer(self, name: str, default: int) -> int:
-        """Return an integer attribute."""
+        """Return the integer attribute `name`, or `default` if it is absent."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None else attribute.as_int()
 

@@ -102,7 +102,7 @@ def _binary(op: BinaryOp) -> Operator:
 
 
 def _all_of(op: BinaryOp) -> Operator:
-    """Return a function that imports an operator with any number of inputs, such as Sum.
+    """Return a function that converts an operator with any number of inputs, such as Sum.
 
     The function adds a chain of nodes with two inputs each. It returns a single input unchanged.
     """
@@ -142,7 +142,8 @@ def _prelu(to: Importer, node: OnnxNode) -> None:
 
 
 def _swish(to: Importer, node: OnnxNode) -> None:
-    """Import Swish: x · sigmoid(alpha x)."""
+    """Convert a Swish, which is x · sigmoid(alpha x), to nodes for its factors and their
+    product."""
     alpha = node.number("alpha", 1.0)
     if alpha == 1:
         _activate(to, node, Activation(ActivationKind.SILU))
@@ -173,7 +174,7 @@ def _selu(to: Importer, node: OnnxNode) -> None:
 
 
 def _pow(to: Importer, node: OnnxNode) -> None:
-    """Import a Pow with the exponent 1/2 as a square root, or with the exponent 2 or 3 as
+    """Convert a Pow with the exponent 1/2 to a square root, or with the exponent 2 or 3 to
     products."""
     exponents = np.unique(node.constant(1))
     exponent = float(exponents[0]) if exponents.size == 1 else None
@@ -193,7 +194,7 @@ def _pow(to: Importer, node: OnnxNode) -> None:
 
 
 def _with_number(op: BinaryOp, number: float, *, first: bool = False) -> Operator:
-    """Return a function that imports an operator as `x op number`, or as `number op x` if `first`
+    """Return a function that converts an operator to `x op number`, or to `number op x` if `first`
     is True."""
 
     def read(to: Importer, node: OnnxNode) -> None:
@@ -213,7 +214,7 @@ def _gemm(to: Importer, node: OnnxNode) -> None:
 
 
 def _matmul(to: Importer, node: OnnxNode) -> None:
-    """Import a MatMul with a constant matrix as a Gemm, and any other MatMul as a Product."""
+    """Convert a MatMul with a constant matrix to a Gemm, and any other MatMul to a Product."""
     weight = constant_of(node.input(1))
     if weight is not None and weight.ndim == 2:
         _linear(to, node, weight.T, node.grid(1, transposed=True))

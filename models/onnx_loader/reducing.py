@@ -1,4 +1,4 @@
-"""Converts reductions and normalisations to Convoy's typed nodes.
+"""Converts ONNX's reductions and normalisations to Convoy's typed nodes.
 
 Constants that give axes are evaluated. All other constants become weights.
 """
@@ -23,8 +23,8 @@ _POOLS = {ReduceKind.MEAN: PoolKind.AVERAGE, ReduceKind.MAX: PoolKind.MAX}
 
 
 def reduce(to: Importer, node: OnnxNode) -> None:
-    """Import ReduceSum, ReduceMean, ReduceMax, ReduceMin or ReduceL2. It may reduce any axes except
-    the batch."""
+    """Convert a ReduceSum, ReduceMean, ReduceMax, ReduceMin or ReduceL2 to a Reduce node. It may
+    reduce any axes except the batch."""
     x, output, shape = node.x(), to.declare(node.output), node.input_shape(0)
     rank = len(shape)
     given = node.constant_integers(1) if node.has(1) else []
@@ -52,7 +52,7 @@ def reduce(to: Importer, node: OnnxNode) -> None:
 
 
 def absolute(to: Importer, node: OnnxNode) -> None:
-    """Import Abs as the maximum of x and -x."""
+    """Convert Abs to the maximum of x and -x."""
     output, x = to.declare(node.output), node.x()
     minus = to.temporary(f"{output}/minus", to.shape(x))
     weight = to.weight(f"{node.name}/number", np.array(-1.0))
@@ -61,7 +61,7 @@ def absolute(to: Importer, node: OnnxNode) -> None:
 
 
 def layer_normalisation(to: Importer, node: OnnxNode) -> None:
-    """Import LayerNormalization over the last axes of an image."""
+    """Convert a LayerNormalization to a Normalise node over the last axes of an image."""
     if node.gives(1) or node.gives(2):
         raise RefusedError("its other outputs, mean and deviation, are not supported")
     rank = len(node.output_shape)
@@ -70,13 +70,13 @@ def layer_normalisation(to: Importer, node: OnnxNode) -> None:
 
 
 def instance_normalisation(to: Importer, node: OnnxNode) -> None:
-    """Import InstanceNormalization, which normalises over all axes except the channels."""
+    """Convert an InstanceNormalization to a Normalise node over all axes except the channels."""
     rank = len(node.output_shape)
     _normalise(to, node, tuple(range(1, rank - 1)), axes_of_weights=rank - 1)
 
 
 def group_normalisation(to: Importer, node: OnnxNode) -> None:
-    """Import GroupNormalization, which normalises over all axes within groups of channels."""
+    """Convert a GroupNormalization to a Normalise node over all axes, within groups of channels."""
     rank, groups = len(node.output_shape), node.integer("num_groups", 1)
     channels = node.output_shape[1]
     if groups < 1 or channels % groups:

@@ -1,5 +1,5 @@
-"""Imports Resize and Pad. For each output position, a table lists the input positions that are
-read.
+"""Converts ONNX's Resize and Pad to tables, which list the input positions that each output
+position reads.
 
 A table is P×T×2. For each of P output positions along an axis, it has T input positions and their
 factors. Positions are computed in float32, as in ONNX Runtime.
@@ -27,7 +27,8 @@ Table = NDArray[np.float64]
 
 
 def resize(to: Importer, node: OnnxNode) -> None:
-    """Import a Resize of the spatial axes with nearest or linear interpolation."""
+    """Convert a Resize of the spatial axes, with nearest or linear interpolation, to a Resample
+    node."""
     attributes_only(
         node, {"antialias": 0, "keep_aspect_ratio_policy": "stretch", "exclude_outside": 0}
     )
@@ -144,7 +145,7 @@ _INSIDE: Mapping[str, Callable[[Index, int], Index]] = {
 
 
 def pad(to: Importer, node: OnnxNode) -> None:
-    """Import a Pad with a constant or with elements of the image. Negative padding crops the
+    """Convert a Pad with a constant or with elements of the image. Negative padding crops the
     image."""
     rank = len(node.output_shape)
     pads = node.constant_integers(1)

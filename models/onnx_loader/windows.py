@@ -1,4 +1,5 @@
-"""Imports convolution and pooling. The window attributes of ONNX are converted to a Window."""
+"""Converts ONNX's convolutions and poolings, with their window attributes, to Convoy's typed
+nodes."""
 
 from operator import ge
 
@@ -80,7 +81,7 @@ def _end(to: Importer, node: OnnxNode, written: str) -> None:
 
 
 def conv(to: Importer, node: OnnxNode) -> None:
-    """Import a Conv, whose filter must be constant."""
+    """Convert an ONNX Conv, whose filter must be constant, to a Conv node."""
     weight = node.constant(1)
     kernel = node.integers("kernel_shape", list(weight.shape[2:]))
     if kernel != weight.shape[2:]:
@@ -118,7 +119,7 @@ def conv(to: Importer, node: OnnxNode) -> None:
 
 
 def pool(to: Importer, node: OnnxNode) -> None:
-    """Import MaxPool or AveragePool."""
+    """Convert an ONNX MaxPool or AveragePool to a Pool node."""
     if node.gives(1):
         raise RefusedError("the indices of MaxPool (its second output) are not supported")
     if node.node.op_type == "MaxPool":
@@ -138,7 +139,7 @@ def pool(to: Importer, node: OnnxNode) -> None:
 
 
 def global_pool(to: Importer, node: OnnxNode) -> None:
-    """Import GlobalAveragePool or GlobalMaxPool."""
+    """Convert an ONNX GlobalAveragePool or GlobalMaxPool to a GlobalPool node."""
     kind = PoolKind.MAX if node.node.op_type == "GlobalMaxPool" else PoolKind.AVERAGE
     x, y = _ends(to, node)
     to.nodes.append(GlobalPool(name=node.name, output=y, x=x, kind=kind))

@@ -12,8 +12,8 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def channel_shuffle(view: GraphView, node: Node) -> Outcome:
-    """If `node` is the last of the three nodes, return a rewrite that replaces it by a
-    ChannelShuffle."""
+    """If `node` is the last node of a channel shuffle (Reshape, Transpose, Reshape), return a
+    rewrite that replaces it by a ChannelShuffle."""
     if not isinstance(node, Reshape) or node.channels_last:
         return None
     swap = view.producer(node.x)

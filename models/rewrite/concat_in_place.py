@@ -69,9 +69,9 @@ def _with_siblings(view: GraphView, node: Concat) -> tuple[tuple[str, ...], int]
     """Return the tensors to store in one buffer, and the number of channels before the Concat's
     output.
 
-    These tensors are usually the Concat's inputs, with 0 channels before its output. If the first
-    input is the last slice of the output of merged convolutions, that whole output takes its place.
-    The channels before that slice then precede the Concat's output in the buffer.
+    Usually, these are the Concat's inputs, and 0. If the first input is the last slice of the
+    output of merged convolutions, that output is stored instead of the slice. Its other slices then
+    precede the Concat's output in the buffer.
     """
     first, *others = node.parts
     last = view.producer(first)

@@ -54,7 +54,8 @@ def with_scale_shift(
 def with_weights(
     view: GraphView, node: Conv | Gemm, weight: Float64, bias: Float64
 ) -> tuple[Conv | Gemm, dict[str, Weight]]:
-    """Return a copy of `node` that uses a new filter and bias, and these two weights by name."""
+    """Return a copy of `node` with a new filter and bias, and a dict of these two weights by
+    name."""
     names = view.fresh(f"{node.output}.weight"), view.fresh(f"{node.output}.bias")
     weights = _float32(dict(zip(names, (weight, bias), strict=True)))
     return replace(node, weight=names[0], bias=names[1]), weights

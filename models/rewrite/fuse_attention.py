@@ -36,8 +36,8 @@ _SCALES = (BinaryOp.MUL, BinaryOp.DIV)
 
 
 def fuse_attention(view: GraphView, node: Node) -> Outcome:
-    """If `node` is the last product of an attention (with the values), return a rewrite that
-    replaces the nodes of the attention by one, if possible."""
+    """If `node` multiplies the softmax of an attention by the values, return a rewrite that
+    replaces the whole attention by one node, if possible."""
     if not isinstance(node, Product):
         return None
     shares, values, turned = node.a, node.b, False
@@ -140,10 +140,8 @@ def _squeezed(view: GraphView, name: str) -> tuple[int, ...]:
 
 
 def _number(view: GraphView, node: Node | None) -> tuple[str, float] | None:
-    """If a node multiplies a tensor by one number, return the tensor's name and the number.
-
-    Return None for other nodes.
-    """
+    """If a node multiplies a tensor by one number, return the tensor's name and the number. Return
+    None for other nodes."""
     if isinstance(node, Binary) and node.op in _SCALES and node.activation is None:
         for x, other in ((node.a, node.b), (node.b, node.a)):
             weight = view.weight(other)

@@ -17,7 +17,7 @@ from models.rewrite.rule import GraphView, Outcome
 
 def gather_ahead(view: GraphView, node: Node) -> Outcome:
     """If `node` is the last node of a gather of normalised pixels, return a rewrite that gathers
-    the pixels before the normalisation, if this helps."""
+    the pixels before the normalisation, if a later addition can then use them."""
     if not isinstance(node, Resample | Reshape):
         return None
     source = source_of_pixels(view, node.output)

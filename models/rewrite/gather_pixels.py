@@ -44,8 +44,8 @@ class Moved:
         return np.array_equal(self.places, np.arange(len(self.places)))
 
     def undoes(self, other: "Moved") -> bool:
-        """Return whether the pixels are in their original order again if `other` reorders them
-        first, and then this object."""
+        """Return whether this reordering restores the original order of pixels after the reordering
+        `other`."""
         if len(self.places) != len(other.places):
             return False
         return np.array_equal(other.places[self.places], np.arange(len(self.places)))
@@ -139,7 +139,8 @@ def moved_pixels(view: GraphView, name: str) -> Moved | None:
 
 
 def _moved(shape: Shape, steps: Sequence["_Step"]) -> Moved | None:
-    """Combine the steps, of which the last comes first, to one reordering of pixels.
+    """Combine several moves of elements into one reordering of pixels. `steps` begins with the last
+    move.
 
     Return None if the steps do not move whole pixels.
     """
@@ -190,8 +191,8 @@ def _steps(view: GraphView, shape: Shape, x: str, *steps: _Step) -> list[_Step]:
 
 
 def _step(view: GraphView, name: str) -> _Step | None:
-    """If the node that writes a value only moves elements of another value, describe it. Otherwise,
-    return None."""
+    """Return the `_Step` for the node that writes a value, or None if the node does more than move
+    elements."""
     node, shape = view.producer(name), view.shape(name)
     match node:
         case Reshape(x=x, channels_last=False):
@@ -218,7 +219,7 @@ def _step(view: GraphView, name: str) -> _Step | None:
 
 
 def _turned(view: GraphView, x: str, shape: Shape, axes: Sequence[int]) -> _Step:
-    """Describe a Transpose of x by `axes`, whose result has this shape."""
+    """Return the `_Step` for a Transpose of x by `axes`. `shape` is the shape of its result."""
     before = view.shape(x)
 
     def source(at: Places) -> Places:
@@ -231,8 +232,11 @@ def _turned(view: GraphView, x: str, shape: Shape, axes: Sequence[int]) -> _Step
 def _taken(
     view: GraphView, x: str, shape: Shape, places: Mapping[int, Places], copies: int
 ) -> _Step:
-    """Describe a node that selects elements of x: for each axis in `places`, the indices along that
-    axis."""
+    """Return the `_Step` for a node that selects elements of x.
+
+    `places` maps an axis to the indices that are selected along it. `shape` is the shape of the
+    result.
+    """
     before = view.shape(x)
 
     def source(at: Places) -> Places:

@@ -16,8 +16,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def group_normalisation(view: GraphView, node: Node) -> Outcome:
-    """If `node` is the last of the three nodes, return a rewrite that replaces them by one
-    Normalise, if possible."""
+    """If `node` is the last node of a group normalisation (Reshape, Normalise, Reshape), return a
+    rewrite that replaces the three nodes by one Normalise, if possible."""
     if not isinstance(node, Reshape) or node.channels_last:
         return None
     normalised = view.producer(node.x)

@@ -32,8 +32,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite, listed
 
 
 def integer_move(view: GraphView, node: Node) -> Outcome:
-    """If the Quantize `node` reads the result of such an operation, return a rewrite in which the
-    operation works on bytes, if possible."""
+    """If the Quantize `node` reads the result of an operation that only moves or selects elements,
+    return a rewrite in which the operation works on bytes, if possible."""
     if not quantizes(node, view):
         return None
     move = view.producer(node.x)

@@ -26,8 +26,8 @@ _PIXEL = 4
 
 
 def integer_stem(view: GraphView, node: Node) -> Outcome:
-    """If the Conv `node` is such a first convolution, return a rewrite in which it reads blocks of
-    2×2 pixels, if possible."""
+    """If `node` is an 8-bit Conv with stride 2 and at most 4 input channels, return a rewrite in
+    which it reads blocks of 2×2 pixels, if possible."""
     if not isinstance(node, Conv) or node.problem.precision is not Precision.INT8:
         return None
     problem, window, grid = node.problem, node.problem.window, view.grid(node.weight)

@@ -62,7 +62,7 @@ def integer_sum(view: GraphView, node: Node) -> Outcome:
 
 def _takes_the_sum(view: GraphView, bytes_: str, floats: str, add: Binary) -> Conv | None:
     """Return the convolution that computes the quantized value `bytes_`, or None if it cannot add
-    the other operand."""
+    the other operand of the addition `add`."""
     conv, between = view.producer(bytes_), view.producer(floats)
     if not isinstance(conv, Conv) or conv.problem.precision is not Precision.INT8:
         return None

@@ -14,7 +14,8 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def join_slices(view: GraphView, node: Node) -> Outcome:
-    """If `node` is a Concat of such slices, return a rewrite that replaces it by a ScaleShift."""
+    """If `node` is a Concat of scaled slices that cover a tensor in order, return a rewrite that
+    replaces it by one ScaleShift."""
     if not isinstance(node, Concat) or node.axis != 0:
         return None
     scales: list[Float64] = []

@@ -29,8 +29,8 @@ _HARD_SIGMOID = Activation(ActivationKind.HARD_SIGMOID, 1 / 6, 1 / 2)
 
 
 def recognise_activation(view: GraphView, node: Node) -> Outcome:
-    """If `node` is the last Mul or Div of such an activation, return a rewrite that replaces it by
-    an Activate."""
+    """If `node` is the last Mul or Div of an activation that is written as several nodes, return a
+    rewrite that replaces it by one Activate."""
     if not isinstance(node, Binary) or node.activation is not None:
         return None
     product = _product(view, node)

@@ -35,7 +35,8 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Gives the reason why a rule left a matching node unchanged. The reason names the tensors."""
+    """Gives the reason why a rule left a node unchanged, although the node matches the rule's
+    pattern."""
 
     reason: str
 

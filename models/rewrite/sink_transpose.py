@@ -61,18 +61,19 @@ class _Order:
 
     @property
     def whole(self) -> Axes:
-        """Return all axes of the source: first the axes of size 1 that the transposed tensor lacks,
-        and then `axes`."""
+        """Return all axes of the tensor before the Transpose: first its axes of size 1 that the
+        transposed tensor lacks, and then `axes`."""
         return (*(axis for axis in range(self.rank) if axis not in self.axes), *self.axes)
 
     @property
     def is_of_pixels(self) -> bool:
-        """Return whether the source is C×H×W or C×D×H×W and the transposed tensor has its channels
-        last."""
+        """Return whether the tensor before the Transpose is C×H×W or C×D×H×W, and the transposed
+        tensor has its channels last."""
         return self.axes[-1:] == (0,) and self.rank in (3, 4)
 
     def of_source(self, shape: Shape) -> Shape:
-        """Return the shape of the source, given the shape of the transposed tensor."""
+        """Return the shape of the tensor before the Transpose, given the shape of the transposed
+        tensor."""
         return tuple(
             shape[self.axes.index(axis)] if axis in self.axes else 1 for axis in range(self.rank)
         )
@@ -111,7 +112,7 @@ def sink_transpose(view: GraphView, node: Node) -> Outcome:
 
 
 def _seen(view: GraphView, name: str) -> tuple[str, _Order] | None:
-    """If a Transpose computes this value, return its input (the source) and the order of axes.
+    """If a Transpose computes this value, return the Transpose's input and the order of axes.
     Otherwise, return None."""
     node = view.producer(name)
     is_view = isinstance(node, Reshape) and not node.channels_last
@@ -169,7 +170,8 @@ def _one_transpose(view: GraphView, node: Transpose) -> Outcome:
 
 
 def _reshape(view: GraphView, node: Reshape) -> Outcome:
-    """Move a Reshape before the Transpose that it reads, if the Reshape keeps the channels last."""
+    """If a Reshape reads a Transpose and keeps the channels last, return a rewrite that moves it
+    before the Transpose. Otherwise, return None."""
     turn, shape = view.producer(node.x), view.shape(node.output)
     if not isinstance(turn, Transpose) or node.channels_last:
         return None

@@ -16,8 +16,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def sum_of_gathered(view: GraphView, node: Node) -> Outcome:
-    """If `node` adds x and P⁻¹(y), return a rewrite that adds P(x) and y before P⁻¹, if
-    possible."""
+    """If `node` adds a tensor to pixels that a gather has put back in order, return a rewrite that
+    adds before this gather, if possible."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.ADD:
         return None
     if view.weight(node.a) is not None or view.weight(node.b) is not None:
@@ -39,8 +39,8 @@ def _brought_back(view: GraphView, name: str) -> Moved | None:
 
 
 def _moved_there(view: GraphView, node: Node, x: str, moved: Moved) -> str | None:
-    """Return the name of P(x), or None if no node before `node` computes it. `moved` describes
-    P⁻¹."""
+    """Return the name of a tensor that holds the pixels of x in the order that `moved` undoes, or
+    None if no node before `node` computes it."""
     for name in _gathers(view, x):
         other, writer = moved_pixels(view, name), view.producer(name)
         is_ahead = writer is not None and view.precedes(writer, node)

@@ -115,7 +115,7 @@ def _rank(value: ir.Value, types: _Types, ranks: Mapping[ir.Value, int]) -> int 
 
 
 def _entries(value: ir.Value | None, types: _Types) -> int:
-    """Return how many axes a tensor has whose shape is given by `value`, or 0 if this is
+    """Return the number of axes of a tensor whose shape is the value `value`, or 0 if this is
     unknown."""
     if value is None or value not in types:
         return 0
