@@ -1,4 +1,5 @@
-"""Turns ONNX models into engines. Re-exports the names that `service` may use.
+"""Loads ONNX image classifiers, and opens engines that run them. Re-exports the names that
+`service` may use.
 
 The package imports `kernels`, and nothing of `service`. It works without a GPU or a driver.
 """

@@ -1,4 +1,5 @@
-"""Places all buffers of a plan in one arena. Buffers that are never alive together share bytes."""
+"""Assigns memory to the buffers of a plan. All buffers lie in one allocation, the arena. Buffers
+that are never in use at the same time may overlap."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +13,12 @@ cp.async."""
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """Describes a buffer of `nbytes` that is alive from step `first` to step `last`, both included.
+    """Describes a buffer of `nbytes` bytes that is in use from step `first` to step `last` of a
+    plan, both included. A step is one kernel launch.
 
-    The bit sets are used if steps run in parallel. `users` has the steps that touch the buffer.
-    `before` has the steps that always end before any step in `users` begins.
+    If steps may run in parallel, two sets of steps are stored as bits. `users` has the steps that
+    read or write the buffer. `before` has the steps that always end before any step in `users`
+    begins.
     """
 
     name: str
@@ -30,7 +33,7 @@ class Lifetime:
             raise ValueError(f"{self} must have at least 1 byte, and first <= last")
 
     def meets(self, other: "Lifetime") -> bool:
-        """Return whether both buffers may be alive at the same step."""
+        """Return whether both buffers may be in use at the same time."""
         within = self.first <= other.last and other.first <= self.last
         return within and not (self._ends_before(other) or other._ends_before(self))
 
@@ -40,7 +43,7 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """Holds each buffer's offset in bytes from the arena's start."""
+    """Holds the size of the arena, and the offset of each buffer from its start, in bytes."""
 
     offsets: Mapping[str, int]
     nbytes: int
@@ -52,7 +55,7 @@ def aligned(nbytes: int) -> int:
 
 
 def lay_out(lifetimes: Sequence[Lifetime]) -> Arena:
-    """Return an arena in which buffers that are alive together do not overlap.
+    """Return an arena in which buffers that are in use at the same time do not overlap.
 
     The algorithm is greedy by size (Pisarchyk and Lee 2020, "Efficient memory management for deep
     neural net inference"): it takes the buffers in some order and gives each of them the lowest

@@ -36,7 +36,8 @@ _IR_VERSION = 12
 
 
 class AsGiven:
-    """Runs the original file on test images, but only when their scores are first requested.
+    """Holds test images, and runs the original model file on them when their scores are first
+    requested.
 
     Commands that only read a model, such as `convoy inspect`, therefore open no session for the
     file.
@@ -66,7 +67,7 @@ class AsGiven:
 
 @dataclass(frozen=True)
 class GivenFile:
-    """Computes the scores of several images with the original file, one image at a time."""
+    """Computes the scores of several images with the original model file, one image at a time."""
 
     proto: ModelProto
     output: str  # the name of the scores
@@ -91,7 +92,7 @@ class GivenFile:
 
 
 class GivenModel:
-    """Runs a file with its original opset and nodes, one image at a time."""
+    """Runs a model file with its original opset and nodes, one image at a time."""
 
     def __init__(
         self,
@@ -104,8 +105,8 @@ class GivenModel:
     ) -> None:
         """Open a session that returns the values named in `outputs`. This edits `proto`.
 
-        With `keep_halves`, nodes of type float16 compute in float16. `exact` is passed to
-        `open_session`. Raises EngineError if ONNX Runtime cannot open the file.
+        With `keep_halves`, nodes that are float16 in the file compute in float16. `exact` is passed
+        to `open_session`. Raises EngineError if ONNX Runtime cannot open the file.
         """
         data = _prepared(proto, outputs, keep_halves)
         try:
@@ -141,8 +142,8 @@ class GivenModel:
 def in_floats(proto: ModelProto) -> ModelProto:
     """Return the model with integer operators replaced by float operators of the same opset.
 
-    DequantizeLinear takes only a single scale before opset 13. In such a model, a constant with
-    several scales is replaced by float numbers.
+    Before opset 13, DequantizeLinear takes only a single scale. In models of these opsets, a
+    quantized constant with several scales becomes a float constant.
     """
     if not any(node.op_type.startswith("Q") for node in proto.graph.node):
         return proto

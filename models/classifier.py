@@ -80,7 +80,7 @@ class Classifier:
 
     @property
     def is_multi_label(self) -> bool:
-        """Return whether an image may have several labels, or none."""
+        """Return whether an image may have several labels, or no label."""
         return self.classes > 1 and self.preprocessing.output.is_independent
 
     @property
@@ -111,8 +111,8 @@ class Classifier:
 
     @cached_property
     def rewritten(self) -> RewriteResult:
-        """Return the rewritten network that Convoy's kernels run. The ONNX Runtime engine does not
-        use it.
+        """Return the network as Convoy's kernels run it, after all rewrite rules. The ONNX Runtime
+        engine does not use it.
 
         The outputs of the rewritten network are the scores, followed by the values in `origins`.
         `refused` includes the layers that must stay in float32 at this precision. Raises
@@ -297,9 +297,9 @@ def _kind_of_scores(
 ) -> tuple[OutputKind | None, str]:
     """Return the kind of scores and the reason for it. The kind is None if no source names one.
 
-    If the graph shows that the scores are bounded, a file that asks for a softmax or sigmoid of the
-    scores is overruled. Such a function would keep the order of the classes, but make every
-    probability wrong.
+    A file or flag may ask for a softmax or sigmoid of the scores. If the graph shows that the
+    scores are bounded, this request is ignored. A softmax or sigmoid of bounded scores would keep
+    the order of the classes, but make every probability wrong.
     """
     if shown.refusal:
         raise UnsupportedModelError(f"{path}: {shown.refusal}")

@@ -1,5 +1,5 @@
-"""Computes the cost of a node: its operations, and the bytes that every implementation must
-move."""
+"""Computes the cost of a node: the number of arithmetic operations, and the number of bytes that
+every implementation must read and write."""
 
 from math import prod
 
@@ -27,7 +27,7 @@ from models.graph import (
 
 
 def flops_per_image(graph: Graph, node: Node) -> int:
-    """Return the number of operations of the node for one image.
+    """Return the number of arithmetic operations of the node for one image.
 
     Multiplications, additions, comparisons and transcendental functions count as one operation
     each.
@@ -98,7 +98,8 @@ def _prologue_flops(graph: Graph, conv: Conv) -> int:
 
 
 def bytes_moved(graph: Graph, node: Node, n: int) -> int:
-    """Return the bytes of all operands and of the output. Each is read or written once.
+    """Return how many bytes the node reads and writes for n images. Each operand is read once, and
+    the output is written once.
 
     The elements of weights are assumed to have the same size in bytes as the elements of the
     output.

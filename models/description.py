@@ -226,9 +226,9 @@ def _of_own(
 ) -> str:
     """Return the name of the preset for a network that normalises pixels itself, or "".
 
-    The result is "" if the network does not normalise pixels, or if `given` has a preset, scale,
-    mean or std. If the network's first operations show whether channels are RGB or BGR, this order
-    is added to `given`.
+    The result is "" if the network does not normalise pixels, or if `given` (the settings so far)
+    has a preset, scale, mean or std. If the network's first operations show whether channels are
+    RGB or BGR, this order is added to `given`.
     """
     if own is None or {"preset", *_NORMALISING} & given.keys():
         return ""
@@ -245,7 +245,8 @@ def _add(
     given: dict[str, Any],
     sources: dict[str, list[str]],
 ) -> None:
-    """Add to `given` the values that it lacks, and record their keys under `sources[name]`.
+    """Add to `given` (the settings so far) those `values` whose keys it lacks. Record these keys
+    under `sources[name]`.
 
     If `given` has `resize`, `crop_pct` is not added, and vice versa.
     """
@@ -273,8 +274,8 @@ def _origin(
     readings: Sequence[tuple[str, Reading]],
     own: str,
 ) -> Iterator[str]:
-    """Yield lines for users: the keys that each source set, the overruled keys, and the unused
-    keys."""
+    """Yield lines for users. They name the keys that each source set, the keys whose values were
+    overruled, and the keys that are not used."""
     for name, keys in sources.items():
         yield f"{name}: {', '.join(keys)}"
     if preprocessing.guess:
@@ -324,7 +325,8 @@ def _settle(
     *,
     as_bytes: bool,
 ) -> Preprocessing:
-    """Return the preprocessing that results from the given keys, a preset and the input's shape."""
+    """Return the preprocessing that follows from the given keys, a preset and the shape of the
+    input."""
     _refuse_two_meanings(shape, given)
     layout = _layout(shape, given)
     channels, *spatial = shape if layout is Layout.NCHW else (shape[-1], *shape[:-1])
@@ -390,8 +392,8 @@ def _settle(
 
 
 def _missing(height: int, width: int) -> str:
-    """Return the key of `model.toml` that sets the unknown sizes of the input. 0 is an unknown
-    size."""
+    """Return the key of `model.toml` with which a user sets the unknown height, the unknown width,
+    or both ("size"). A height or width of 0 is unknown."""
     if height:
         return "width"
     return "height" if width else "size"
@@ -400,7 +402,8 @@ def _missing(height: int, width: int) -> str:
 def _pad(
     source: str, crop_mode: CropMode, channels: ChannelOrder, colour: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Return the colour around images, converted to the model's number of channels."""
+    """Return the colour of the padding around images, converted to the model's number of channels.
+    Raises PreprocessingError if `crop_mode` does not pad images."""
     if colour and crop_mode is not CropMode.PAD:
         raise PreprocessingError(
             f"{source}: pad sets the colour around images, but crop_mode ="
@@ -499,7 +502,8 @@ def _frames(
 
 
 def _sampling(source: str, depth: Sequence[int], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the given keys that select the frames of a clip."""
+    """Return those keys in `given` that select the frames of a clip. Raises PreprocessingError if
+    the model takes images, or if only one of two related keys is set."""
     found = {key: given[key] for key in ("sampling", "stride") if key in given}
     if found and not depth:
         raise PreprocessingError(

@@ -14,7 +14,8 @@ ModelError
 
 
 class ModelError(Exception):
-    """Base class of all these errors. A message says what is wrong and how to correct it."""
+    """Base class of the errors about model files, their descriptions and engines. A message says
+    what is wrong and how to correct it."""
 
 
 class ModelFileError(ModelError):
@@ -26,7 +27,8 @@ class UnsupportedModelError(ModelError):
 
 
 class NoKernelsError(UnsupportedModelError):
-    """Raised if Convoy has no kernels for some operators. ONNX Runtime may still run the model."""
+    """Raised if Convoy has no kernels for some operators of a model. ONNX Runtime may still run the
+    model."""
 
 
 class NotScoresError(UnsupportedModelError):
@@ -35,8 +37,8 @@ class NotScoresError(UnsupportedModelError):
 
 
 class QuantizationError(ModelError):
-    """Raised if quantization would change too many labels, or if too few images exist for this
-    test."""
+    """Raised if quantization would change the labels of too many images, or if there are too few
+    images to test this."""
 
 
 class PreprocessingError(ModelError):

@@ -5,17 +5,17 @@ from typing import NamedTuple
 
 
 class Signature(NamedTuple):
-    """Describes a kind of file by bytes that its files contain at fixed offsets."""
+    """Describes a file format by the bytes that its files contain at fixed offsets."""
 
     name: str
     marks: Mapping[int, bytes]
 
     def begins(self, data: bytes) -> bool:
-        """Return whether the file's first bytes have this signature."""
+        """Return whether the file's first bytes match this signature."""
         return all(data.startswith(mark, at) for at, mark in self.marks.items())
 
 
 def name_of(data: bytes, kinds: Iterable[Signature]) -> str:
-    """Return the name of the first kind of file whose signature matches `data`, or "" if none
+    """Return the name of the first file format whose signature matches `data`, or "" if none
     matches."""
     return next((kind.name for kind in kinds if kind.begins(data)), "")

@@ -1,12 +1,12 @@
-"""Defines the typed graph of a network, with one type of frozen node per operation.
+"""Defines the graph of a network. Nodes are immutable, with one class per operation.
 
 Shapes describe one image, in ONNX's logical order (C, H, W). The batch axis always comes first but
 is not part of a shape, and no node changes it. The planner decides how tensors are stored in
-memory. Axes in nodes are counted without the batch axis, too: axis 0 is C.
+memory. Nodes also count axes without the batch axis, so that axis 0 is C.
 
-All tensors share one namespace: an operand is the name of a value (computed per image) or of a
-weight (constant). The loader converts strings that choose behaviour, such as ONNX attributes, to
-types.
+All tensors share one namespace. An operand is the name of a value, which is computed for each
+image, or of a weight, which is constant. The loader converts strings that choose behaviour, such as
+ONNX attributes, to types.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,15 +30,15 @@ Shape = tuple[int, ...]
 
 
 def operand(**options: Any) -> Any:
-    """Return a dataclass field for a node's operand: a name (`str`), an optional name, or several
-    names."""
+    """Return a dataclass field for a node's operand. The field holds a name (`str`), None or a
+    name, or several names."""
     return field(metadata={"operand": True}, **options)
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelSlice:
-    """Locates a value as a range of channels inside a larger value, the output of a fused
-    Concat."""
+    """Locates a value as a range of channels inside a larger value. The larger value is the output
+    of a Concat that was removed, because its operands can be written directly to their channels."""
 
     parent: str
     offset: int  # the first channel
@@ -273,7 +273,7 @@ class Slice(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Reshape(Node):
-    """Gives the elements of one image the shape of the output value.
+    """Changes the shape of x to the shape of the output value.
 
     With `channels_last`, the elements of x (C, H, W) are taken in the order H, W, C. In an NHWC
     buffer this is the order in memory, so that flattening moves nothing.
@@ -417,9 +417,9 @@ class Graph:
 
 
 def last_nodes(graph: Graph) -> list[Node]:
-    """Return the nodes from the output back to a node that is neither a Reshape nor an Identity.
+    """Return the last nodes of the graph, backwards from the output.
 
-    That node is the last in the result.
+    The result ends with the first node that is neither a Reshape nor an Identity.
     """
     writers = {node.output: node for node in graph.nodes}
     value, found = graph.outputs[0], list[Node]()
@@ -432,7 +432,7 @@ def last_nodes(graph: Graph) -> list[Node]:
 
 
 class GraphError(ValueError):
-    """Raised if a graph breaks its own rules. The cause is a defect in the loader or in a rewrite
+    """Raised if a graph is inconsistent. The cause is a defect in the loader or in a rewrite
     rule."""
 
 

@@ -39,8 +39,8 @@ _AS_IT_IS = "ONNX Runtime runs its original nodes, which Convoy does not read"
 
 
 def find_embedding(network: LoadedModel, named: str | None = None) -> Inner | Absent:
-    """Return the embedding, which is the output of the node `named` or, if that is None, the input
-    of the last linear layer.
+    """Return the value that is the embedding: the output of the node `named`, or the input of the
+    last linear layer if `named` is None.
 
     If `named` is the word "none", the network has no embedding. Raises UnsupportedModelError if no
     node has that name.
@@ -89,13 +89,14 @@ def last_linear(graph: Graph) -> Gemm | Conv | None:
 
 
 def is_of_one_position(node: Conv) -> bool:
-    """Return whether a Conv computes each position from the same position of its input alone."""
+    """Return whether each output position of a Conv depends on one input position only."""
     problem = node.problem
     return problem.groups == 1 and problem.window.kernel_volume == 1
 
 
 def from_scores(graph: Graph) -> Iterator[Node]:
-    """Yield nodes backwards from the scores, until a node reads more than one value."""
+    """Yield the nodes of the graph backwards from the scores. The last node is the first one that
+    reads several values or that `_only_value` does not list."""
     writers = {node.output: node for node in graph.nodes}
     value: str | None = graph.outputs[0]
     while value is not None and (node := writers.get(value)) is not None:
@@ -119,7 +120,8 @@ def _only_value(graph: Graph, node: Node) -> str | None:
 
 
 def origin(graph: Graph, name: str) -> str:
-    """Return the first value from which Reshapes and Identities compute `name`."""
+    """Go backwards from the value `name` through Reshapes and Identities, and return the first
+    value."""
     writers = {node.output: node for node in graph.nodes}
     while isinstance(node := writers.get(name), Reshape | Identity) and node.x in graph.values:
         name = node.x
@@ -140,8 +142,8 @@ def _named(graph: Graph, named: str) -> str:
 
 
 def in_onnx(network: LoadedModel, name: str) -> Inner | Absent:
-    """Return the value of the ONNX model with the same elements as `name`. Its shape may be
-    different."""
+    """Return the value of the ONNX model that has the same elements as `name`, or the reason why
+    there is none. The two values may have different shapes."""
     graph = network.graph
     if origin(graph, name) == origin(graph, graph.outputs[0]):
         return Absent("the output of this node is the scores; name an earlier node")

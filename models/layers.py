@@ -1,4 +1,4 @@
-"""Counts the layers of a quantized model that run on integers, and names the other layers."""
+"""Counts the layers of a quantized model that compute with integers, and names the other layers."""
 
 from models.graph import Conv, Gemm, Graph
 from models.quantized_filters import is_quantized
@@ -6,7 +6,8 @@ from models.served import Layers
 
 
 def layers_of(graph: Graph) -> Layers:
-    """Return the layers of a rewritten graph as they run on a GPU."""
+    """Return the layers of a rewritten graph, which runs on a GPU. Layers with a quantized output
+    compute with integers."""
     layers = [node for node in graph.nodes if isinstance(node, Conv | Gemm)]
     floats = tuple(
         node.name for node in layers if not is_quantized(graph.values[node.output].stored)

@@ -106,16 +106,17 @@ def _of_positions(
 
 
 def _last_computing(graph: Graph) -> list[Node]:
-    """Return the last nodes of the network, beginning with the last one.
+    """Return up to three nodes from the end of the network, beginning with the last one.
 
-    Nodes that only move elements are left out.
+    Reshapes, Identities and Softmaxes are left out.
     """
     passed = (node for node in from_scores(graph) if not isinstance(node, _SKIPPED))
     return list(islice(passed, _LENGTH))
 
 
 def _linear(graph: Graph, node: Gemm | Conv) -> tuple[_Array | None, _Array]:
-    """Return a node's weight (classes×C) and bias. The weight is None if the node is not linear."""
+    """Return a node's weight (classes×C) and bias. The weight is None for a Conv whose outputs
+    depend on more than one position, or that changes the number of positions."""
     weight = graph.weights[node.weight]
     bias = np.zeros(len(weight), np.float32) if node.bias is None else graph.weights[node.bias]
     is_linear = isinstance(node, Gemm) or (
@@ -125,7 +126,7 @@ def _linear(graph: Graph, node: Gemm | Conv) -> tuple[_Array | None, _Array]:
 
 
 def _added(graph: Graph, add: Binary, linear: Gemm | Conv) -> _Array | None:
-    """Return the weight that `add` adds to the scores: one number, or one number per class.
+    """Return the constant that `add` adds to the scores: one number, or one number per class.
 
     The result is None if it adds anything else.
     """

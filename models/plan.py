@@ -1,4 +1,4 @@
-"""Plans every launch of a network for one batch size, and the location of every operand.
+"""Plans every kernel launch of a network for one batch size, and the memory of every operand.
 
 `build_plan` is a pure function: the same graph, N and choices give the same plan, without a device.
 
@@ -53,7 +53,8 @@ class Region(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Locates the first byte of an operand, `offset` bytes into a region or a named weight."""
+    """Gives the address of an operand as `offset` bytes from the start of a region or a named
+    weight."""
 
     region: Region
     offset: int
@@ -77,15 +78,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class KeptValue:
-    """Locates a value, `offset` bytes into the arena, that the host may read after the last
-    step."""
+    """Locates a value inside the network that the host may read after the last step. It begins
+    `offset` bytes after the start of the arena."""
 
     offset: int
     nbytes: int  # the size of the buffer that contains the value
     view: BufferView
 
     def array(self, buffer: NDArray[np.uint8]) -> NDArray[Any]:
-        """Return a view of the buffer as the value of n images, in its stored type."""
+        """Return the value of n images as a view of `buffer`, in its stored type."""
         strided = self.view.strided
         elements = buffer.view(strided.stored.dtype)[self.view.offset :]
         strides = [stride * strided.stored.itemsize for stride in strided.strides]
@@ -126,9 +127,9 @@ def build_plan(
 ) -> Plan:
     """Return the plan of a rewritten classifier for n images.
 
-    `choose` selects the algorithm of each Conv. The images may be of all kinds up to `kind`.
-    Branches run in parallel if `pays` returns True. Raises ValueError if a tensor is too large for
-    a kernel's indices.
+    `choose` selects the algorithm of each Conv. Images may be of `kind` or of an earlier member of
+    `Kind`. Branches run in parallel if `pays` returns True. Raises ValueError if a tensor is too
+    large for a kernel's indices.
     """
     tape = lower(graph, preprocessing, n, choose, kind)
     after = dependencies([_access(step) for step in tape.steps])
@@ -177,7 +178,7 @@ def build_plan(
 
 
 def _lifetimes(tape: Tape, after: After) -> list[Lifetime]:
-    """Return the lifetime of each buffer, from its first step to its last.
+    """Return the lifetime of each buffer, from the first step that uses it to the last.
 
     If steps run in parallel, a lifetime also records which steps always end before it begins. The
     buffer of a kept value stays in use after the last step.

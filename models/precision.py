@@ -71,8 +71,8 @@ def _at(node: Node, precision: Precision) -> Node:
 
 
 class _Halves:
-    """Converts one graph to fp16. Collects the new nodes, and the types in which each value
-    exists."""
+    """Converts one graph to fp16. It collects the new nodes, and records the types in which each
+    value exists."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph, between = graph, _between_bytes(graph)
@@ -127,7 +127,8 @@ class _Halves:
             self._as_stored(value.name)
 
     def _as_float(self, name: str) -> str:
-        """Return the name of a value in float32. A conversion is added if it is missing."""
+        """Return the name of a value in float32. If the value exists only in float16, add a
+        conversion."""
         value = self._values[name]
         if value.stored != HALF:
             return name
@@ -138,7 +139,7 @@ class _Halves:
         return self._floats[name]
 
     def _as_stored(self, name: str) -> None:
-        """Convert a value to float16 if it exists only in float32 so far."""
+        """Add a conversion to float16 if the value exists only in float32 so far."""
         if name in self._unwritten:
             self._unwritten.remove(name)
             self._convert(self._floats[name], name, HALF)
@@ -216,11 +217,11 @@ def _scores(graph: Graph) -> set[str]:
 
 
 def _between_bytes(graph: Graph) -> dict[str, str]:
-    """Return the nodes that stay in float32 because their results are quantized, each with this
-    reason.
+    """Return the nodes that stay in float32 because their results are quantized. The result maps
+    each node's name to this reason.
 
     In float16, such a result would be rounded twice. Nodes that only these nodes read are included,
-    too. Products are excluded, because they use tensor cores.
+    too. Matrix products are excluded, because they use tensor cores.
     """
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:

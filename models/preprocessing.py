@@ -56,7 +56,8 @@ class Rounding(Enum):
 
 @unique
 class Sampling(Enum):
-    """Names how frames are selected from a longer clip. In a shorter clip, frames are repeated."""
+    """Names how frames are selected from a clip that is too long. If a clip is too short, frames
+    are repeated."""
 
     UNIFORM = "uniform"  # the middles of `frames` equal parts of the clip
     FIRST = "first"
@@ -65,8 +66,8 @@ class Sampling(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Preprocessing:
-    """Describes the input x = (pixel · scale - mean[c]) / std[c] of channel c, with pixels from 0
-    to 255.
+    """Describes how pixels become the model's input. The input of channel c is x = (pixel · scale -
+    mean[c]) / std[c], with pixels from 0 to 255.
 
     `mean` and `std` are in the order of `channels`, so that a BGR model has BGR means. They have
     one entry for GREY, and otherwise three.
@@ -112,10 +113,11 @@ class Preprocessing:
 
     @property
     def paper(self) -> tuple[int, ...]:
-        """Return the pixel that PAD puts around an image, in the model's order of channels.
+        """Return the colour with which PAD fills the area around an image, in the model's channel
+        order.
 
-        The pixel is `pad` if that is set, and otherwise the pixel whose normalised value is nearest
-        to 0.
+        The colour is `pad` if that is set, and otherwise the pixel whose normalised value is
+        nearest to 0.
         """
         if self.pad:
             return self.pad[::-1] if self.channels is ChannelOrder.BGR else self.pad
@@ -129,21 +131,21 @@ class Preprocessing:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Return the shape of one image as the model takes it; `layout` decides where the channels
-        are."""
+        """Return the shape of one image as the model takes it. The position of the channels depends
+        on `layout`."""
         *spatial, channels = self.image_shape
         return self.image_shape if self.layout is Layout.NHWC else (channels, *spatial)
 
     @property
     def resizable(self) -> bool:
-        """Return whether a device can resize decoded images for this model. It cannot resize
-        clips."""
+        """Return whether a device can resize decoded images for this model. It cannot resize clips,
+        and the resized pixels may have at most MIDDLE_BYTES bytes."""
         return self.frames is None and prod(self.image_shape) <= MIDDLE_BYTES
 
     def batch_kinds(self, takes: Kind) -> tuple[Kind, ...]:
-        """Return the kinds of batches that have plans of their own on a device.
+        """Return the kinds of images for which a device needs different plans.
 
-        The device takes images of all kinds up to `takes`.
+        `takes` is the last kind, in the order of `Kind`, that the device accepts.
         """
         if takes <= Kind.TENSOR or not self.resizable:
             return Kind.PIXELS, Kind.TENSOR
@@ -166,7 +168,7 @@ class Preprocessing:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Describes the preprocessing of models from one source.
+    """Describes the preprocessing of models from one source, such as Caffe's model zoo.
 
     `resize` is the value for a model of the size `size`, and is scaled for other sizes.
     """

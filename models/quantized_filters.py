@@ -1,4 +1,4 @@
-"""Computes the integers of a quantized network's filters and biases, in units of their scales."""
+"""Computes the integers that represent the filters and biases of a quantized network."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,8 @@ def is_quantized(stored: Storage) -> bool:
 def operands_of(
     grid: Grid, bias: Weight | None, bias_grid: Grid | None, x: Storage, y: Storage
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Return the operands that `requantization` computes for a filter and its bias.
+    """Return the operands "offset" and "scale" that a kernel needs for a filter and its bias. The
+    function `requantization` describes them.
 
     The bias is rounded to multiples of x's scale times the filter's scale. Raises ValueError if a
     sum may exceed 32 bits.

@@ -100,7 +100,7 @@ class OutputKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Holds the facts about a model's scores that its graph shows."""
+    """Holds the facts about a model's scores that follow from its graph."""
 
     kind: OutputKind | None  # None: the graph does not show the kind
     reason: str  # a phrase
@@ -112,7 +112,7 @@ UNSHOWN = Meaning(None, "its graph was not examined")
 
 
 def set_key(name: str | None) -> str:
-    """Return a phrase that tells users how to name the output with the scores."""
+    """Return a phrase that tells users with which setting they name the output with the scores."""
     return f'set scores = "{name}" in model.toml, or --set scores={name}'
 
 
@@ -137,7 +137,7 @@ def meaning_of(kind: OutputKind, scores: int) -> str:
 
 
 def each_probability(values: Floats, kind: OutputKind) -> Floats:
-    """Return each score as a probability. The other scores of an image have no effect on it.
+    """Return the probability for each score. It does not depend on the other scores of the image.
 
     The scores may have any shape. A softmax, which needs all scores of an image, is not supported.
     """
@@ -151,7 +151,8 @@ def each_probability(values: Floats, kind: OutputKind) -> Floats:
 
 
 def positive(sums: Floats) -> Floats:
-    """Return divisors: a copy of the sums, in which 1 replaces sums that are not positive."""
+    """Return a copy of the sums for use as divisors. Sums that are not positive are replaced by
+    1."""
     return np.where(sums > 0, sums, 1)
 
 
@@ -190,7 +191,8 @@ _NEAR = 5e-3
 
 
 def shown_by(scores: Floats) -> OutputKind | None:
-    """Return the only possible kind of the scores of some images, or None if several are possible.
+    """Return the kind of scores to which the scores of some images belong, or None if several kinds
+    are possible.
 
     `scores` is N×classes.
     """

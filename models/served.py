@@ -1,4 +1,5 @@
-"""Defines the facts about a model that a server needs. Another process may have read the model.
+"""Defines the data about a model that a server needs. The model file may have been read by another
+process.
 
 This module imports neither graphs nor readers of files, because the server does not need them in
 that case.
@@ -19,7 +20,7 @@ _SHOWN = 8  # the most names in a message
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Holds the serving options in a model's own files, which limit or replace the server's
+    """Holds the serving options that a model's own files set. They limit or replace the server's
     settings."""
 
     max_batch: int | None = None  # a limit in addition to --max-batch
@@ -54,8 +55,8 @@ UNSOUGHT = Absent("none was looked for")
 
 
 def as_vectors(value: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return n vectors from a value of n images. A value with positions is averaged over the
-    positions.
+    """Return one vector per image from a value of n images. If the value has several positions, the
+    vector is their average.
 
     The positions are H and W of C×H×W, or the T tokens of T×C.
     """
@@ -94,9 +95,9 @@ class Maps:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Holds the number of convolutions and fully connected layers that run on integers.
+    """Holds the number of convolutions and fully connected layers that compute with integers.
 
-    `in_float` has the names of the layers that run in float.
+    `in_float` has the names of the layers that compute in float.
     """
 
     on_integers: int

@@ -10,8 +10,8 @@ def varint(
 ) -> tuple[int, int]:
     """Return the integer that starts at `position`, and the position after it.
 
-    An integer must end before `end` and have at most ten bytes. Otherwise, this raises the error
-    that `endless` returns.
+    An integer must end before `end` and have at most ten bytes. If it does not, the error that
+    `endless` returns is raised.
     """
     value = shift = 0
     while position < end and shift < _MOST_BITS:
