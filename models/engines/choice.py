@@ -1,4 +1,4 @@
-"""Names the device of each engine, and finds out whether engines are certain to run on the CPU."""
+"""Names the device of each engine, and decides whether all engines will run on the CPU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +25,6 @@ def every_gpu() -> Sequence[DeviceChoice]:
 
 
 def all_on_cpu(choices: Sequence[DeviceChoice]) -> bool:
-    """Return whether every choice selects the CPU, whichever model is served."""
+    """Return whether every choice selects the CPU, independently of the model."""
     kinds = {choice.kind for choice in choices}
     return DeviceKind.CUDA not in kinds and (DeviceKind.AUTO not in kinds or not has_driver())

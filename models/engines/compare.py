@@ -99,11 +99,10 @@ def tolerance(
     *,
     on_kernels: bool = False,
 ) -> float:
-    """Return the allowed difference from the scores of the original file, relative to the largest
-    score.
+    """Return the allowed difference between an engine's scores and the scores of the original file,
+    relative to the largest score.
 
-    With `on_kernels`, the scores to compare come from Convoy's kernels, which use the algorithms
-    that `choose` returns.
+    With `on_kernels`, the engine runs Convoy's kernels with the algorithms that `choose` returns.
     """
     least = _ALLOWED_IN_8_BITS if classifier.network.quantized else _ALLOWED
     if classifier.given is not None:
@@ -205,7 +204,7 @@ def _converted(
     name: str, made: Mapping[str, NodeProto], kept: Collection[str]
 ) -> Sequence[NodeProto]:
     """Return the file's nodes on which the result `name` depends, back to the nearest results in
-    `kept`.
+    `kept`. `made` maps each result to its node.
 
     The node that computes `name` itself is not included.
     """

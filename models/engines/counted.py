@@ -34,7 +34,7 @@ _IN_BLOCKS = "_nchwc"
 
 
 def layers_in(optimised: ModelProto, model: Callable[[], ModelProto]) -> Layers:
-    """Return the layers in `graph`, which ONNX Runtime made when it optimised a model.
+    """Count the layers in `optimised`, the graph that ONNX Runtime made from a model.
 
     `model` loads the original model. It is called only if a layer's name must be found in its
     nodes.

@@ -1,12 +1,12 @@
-"""Implements the engine for Convoy's own kernels, with a captured graph for every batch size N.
+"""Implements the engine for Convoy's own kernels, with a captured CUDA graph per batch size N.
 
     images ─ pinned ─┬─ graph of plan n ────────────────┬─ pinned ─ scores, ranking (replay.py)
                      └─ copy or first kernel … last one ┘
 
 The engine runs one batch at a time, on one stream of any `Device`: a GPU through CuPy or, in tests,
 the simulator on the CPU. Memory is allocated, kernels are compiled and weights are uploaded before
-the first request; a run allocates nothing on the device. A batch is one replay of a graph, from
-images in pinned memory to results in pinned memory.
+the first request. A batch is one replay of a graph, from images in pinned memory to results in
+pinned memory.
 """
 
 import logging
@@ -76,7 +76,8 @@ class _Weights:
         stream.synchronize()
 
     def release(self) -> None:
-        """Release the weights for one engine. The last engine's release frees the memory."""
+        """End the use of the weights by one engine. After the last engine's call, the memory is
+        freed."""
         self.users -= 1
         if not self.users:
             self._buffer.free()
@@ -86,11 +87,11 @@ class CudaEngine:
     """Runs a classifier on a device at the classifier's precision. One thread at a time may call
     `run`.
 
-    Methods raise DeviceLostError if the device is lost.
+    Methods raise DeviceLostError if a fault has made the device unusable.
 
     Engines on the same device share plans, loaded kernels and weights. One allocation holds the
     weights of all plans. A second allocation holds the images, the counters and the arena, each as
-    large as the largest plan needs. Every N has one plan per kind of batch
+    large as the largest plan needs. For each batch size N, there is one plan per kind of image
     (`Preprocessing.batch_kinds`).
     """
 
@@ -113,11 +114,11 @@ class CudaEngine:
     ) -> None:
         """Open the engine. If `beside` is given, share its plans, kernels and weights.
 
-        `beside` is an open engine of the same classifier. `warm_up` calls `prove` at its end. If
-        the warm-up fails, the engine that `fallback` opens replaces this one. The branches of a
-        plan run in parallel if `pays` returns True; by default, the cost model decides. The device
-        takes images of the model's `batch_kinds`, up to the kind `takes`. Kernels are compiled by
-        `threads` threads; 0 means one thread per core.
+        `beside` is an open engine of the same classifier. `warm_up` calls `prove` at its end, which
+        checks the scores. If the warm-up fails, the engine that `fallback` opens replaces this one.
+        The branches of a plan run in parallel if `pays` returns True. By default, the cost model
+        decides. The device accepts the model's `batch_kinds`, up to the kind `takes`. Kernels are
+        compiled by `threads` threads; 0 means one thread per core.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
@@ -178,11 +179,12 @@ class CudaEngine:
 
     @property
     def plans(self) -> Mapping[int, Plan]:
-        """Return the plans for pixels, with N as the key."""
+        """Return the plans for batches of pixels, by batch size N."""
         return {n: plan for (kind, n), plan in self._plans.items() if kind is Kind.PIXELS}
 
     def warm_up(self) -> Engine:
-        """Run the plan of every N, step by step and then as a captured graph, and prove the engine.
+        """Run the plan of every batch size, launch by launch and then as a captured graph. Then
+        check the scores with `prove`.
 
         The largest N runs first. Returns the engine that will serve: this engine, or the fallback
         if this engine failed.
@@ -305,7 +307,7 @@ class CudaEngine:
             raise _failure(error, f"{self._name} failed on a batch of size {key[1]}") from error
 
     def _read(self, key: _PlanKey, name: str) -> NDArray[np.float32]:
-        """Return a value inside the network, as the last batch computed it."""
+        """Return a value inside the network, which the last batch has computed."""
         kept, shape = self._plans[key].kept[self._origins[name]], self._inner[name].shape
         try:
             data = self._kept[: kept.nbytes]
@@ -337,7 +339,7 @@ class CudaEngine:
             weights.release()
 
     def _run_step_by_step(self, plan: Plan) -> None:
-        """Run a plan and wait after every step. An error message can then name the step that
+        """Run a plan and wait after every launch. An error message can then name the launch that
         failed."""
         self._upload(plan)
         for step in plan.steps:

@@ -81,16 +81,17 @@ class Engine(Protocol):
 
     @property
     def layers(self) -> str:
-        """Return the number of layers that run on integers, and the names of the other layers.
+        """Return the number of layers that compute with integers, and the names of the other
+        layers.
 
         The result is empty if the model is not quantized.
         """
 
     @property
     def takes(self) -> Kind:
-        """Return the last kind of image, in the order of `Kind`, that the device itself accepts.
+        """Return the last kind of image, in the order of `Kind`, that the device accepts.
 
-        Images of later kinds are converted to pixels by this machine's CPU.
+        This machine's CPU converts images of later kinds to pixels.
         """
 
     @property
@@ -101,9 +102,9 @@ class Engine(Protocol):
     def warm_up(self) -> "Engine":
         """Prepare the engine for its first request, and return the engine that will serve.
 
-        An engine from `open_engine` runs every N and proves its scores (prove.py). If this
-        succeeds, the result is this engine. Otherwise, this engine is closed, and the result is a
-        warm replacement.
+        An engine from `open_engine` runs batches of every size and checks its scores (prove.py). If
+        this succeeds, the result is this engine. Otherwise, this engine is closed, and the result
+        is another engine that has been warmed up.
         """
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
@@ -128,7 +129,7 @@ Fallback = Callable[[EngineError], Engine]
 
 
 def unproved(engine: Engine) -> int:
-    """Return the engine's largest batch. This is a `Proof` that runs and checks nothing."""
+    """Return the engine's `max_batch`. This `Proof` does not check any scores."""
     return engine.max_batch
 
 

@@ -52,7 +52,8 @@ _QUICK_S = 0.001
 
 @dataclass(frozen=True)
 class SessionModel:
-    """Holds a classifier whose network is stored as bytes that ONNX Runtime can load. Picklable."""
+    """Holds a classifier in a form that can be pickled. Its network is stored as bytes that ONNX
+    Runtime can load."""
 
     name: str
     data: bytes  # ONNX; inputs PIXELS and TENSORS
@@ -87,9 +88,9 @@ class SessionModel:
 
 @dataclass(frozen=True)
 class WarmUpResult:
-    """Holds the results of an engine's warm-up. Picklable.
+    """Holds the choices that an engine made during its warm-up, in a form that can be pickled.
 
-    All engines of the same model with the same number of threads can use these results.
+    All engines of the same model with the same number of threads can use these choices.
     """
 
     model: SessionModel
@@ -101,7 +102,7 @@ class WarmUpResult:
     layers: Layers | None
 
     def open(self, beside: "OnnxRuntimeEngine | None" = None) -> "OnnxRuntimeEngine":
-        """Return an engine whose warm-up uses these results and skips the proof. Raises
+        """Return an engine that uses these choices. Its warm-up measures and checks nothing. Raises
         EngineError."""
         return OnnxRuntimeEngine(
             self.model,
@@ -124,7 +125,7 @@ class OnnxRuntimeEngine:
     ONNX Runtime splits each layer across all threads, which synchronise after every layer. If
     another task, such as decoding, occupies a core, all threads wait for the delayed thread.
     Therefore the warm-up measures two alternatives. If an image takes little time and one thread is
-    as fast as several, one thread runs every batch. Otherwise, each thread runs images of its own,
+    as fast as several, one thread runs every batch. Otherwise, each thread runs different images,
     unless that is clearly slower. This needs a second copy of the weights.
 
     A model that runs with its original nodes computes one image per run. Threads run the images of
@@ -151,10 +152,11 @@ class OnnxRuntimeEngine:
         """Open the engine. If `beside` is given, share its single-threaded sessions.
 
         `beside` is an engine of the same model before its warm-up. `warm_up` calls `prove` at its
-        end. `side_by_side` tells whether each thread runs images of its own. `one_thread` tells
-        whether one thread is as fast as several. If one of these is None, `warm_up` measures it.
-        `layers` lists the layers of a quantized model that run on integers; if it is None, the
-        first session counts them. `exact` is passed to `open_session`.
+        end, which checks the scores. `side_by_side` tells whether each thread runs different
+        images. `one_thread` tells whether one thread is as fast as several. If one of these is
+        None, `warm_up` measures it. `layers` lists the layers of a quantized model that compute
+        with integers. If it is None, the first session counts them. `exact` is passed to
+        `open_session`.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
@@ -205,8 +207,8 @@ class OnnxRuntimeEngine:
 
     @property
     def layers(self) -> str:
-        """Return the layers of a quantized model that run on integers, as counted in the
-        session."""
+        """Return the number of layers of a quantized model that compute with integers, and the
+        names of the others, as counted in the session."""
         return "" if self._layers is None else str(self._layers)
 
     @property
@@ -217,11 +219,11 @@ class OnnxRuntimeEngine:
 
     @property
     def on_cpu(self) -> bool:
-        """Return True."""
+        """Return True, since ONNX Runtime computes on this machine's CPU."""
         return True
 
     def proved(self, model: SessionModel) -> WarmUpResult:
-        """Return the results of this engine's warm-up, for other engines of the same model."""
+        """Return the choices of this engine's warm-up, for other engines of the same model."""
         return WarmUpResult(
             model,
             self._threads,
@@ -235,7 +237,8 @@ class OnnxRuntimeEngine:
     def elsewhere(self) -> Callable[[], Engine] | None:
         """Return a picklable function that opens a copy of this engine in another process.
 
-        The copy computes with one thread. Return None if this warm engine uses several threads.
+        The copy computes with one thread. The result is None if this engine uses several threads
+        after its warm-up.
         """
         if self._model is None:
             return None
@@ -243,10 +246,10 @@ class OnnxRuntimeEngine:
         return found.open
 
     def warm_up(self) -> Engine:
-        """Choose the fastest way to run images, and prove the engine.
+        """Choose how threads divide the work of a batch, and check the scores with `prove`.
 
         All threads can share each image, one thread can run each batch, or each thread can run
-        images of its own. Alternatives with unknown times are measured.
+        different images. Alternatives that were not measured before are measured now.
         """
         single, self._single = self._single, None
         if single is not None:
@@ -270,17 +273,17 @@ class OnnxRuntimeEngine:
         return self
 
     def _is_as_fast_alone(self, single: ort.InferenceSession) -> bool:
-        """Return whether one thread runs an image in little time, and as fast as all threads
-        together."""
+        """Return whether one thread runs an image in less than _QUICK_S, and not clearly slower
+        than all threads together."""
         image = np.zeros((1, *self._image_shape), np.uint8)
         run_alone = partial(self._arrays, single, image, self._outputs())
         together_s, alone_s = _fastest(partial(self.run, image), run_alone)
         return alone_s < _QUICK_S and alone_s * _CLEARLY <= together_s
 
     def _is_as_fast_apart(self, single: ort.InferenceSession) -> bool:
-        """Return whether one thread per image runs a batch as fast as `run` does.
+        """Return whether threads that run one image each are not clearly slower than `run`.
 
-        The batch has one image per thread.
+        Both run a batch with one image per thread.
         """
         images = np.zeros((self._threads, *self._image_shape), np.uint8)
         side_by_side = partial(self._run_side_by_side, single, images, self._outputs())
@@ -409,7 +412,7 @@ _Arrays = list[NDArray[np.float32]]  # scores, then inner values: n rows each
 
 
 def _joined(parts: Sequence[_Arrays]) -> _Arrays:
-    """Return one array per output, which concatenates the rows of all parts."""
+    """Concatenate the arrays of several parts of a batch. Return one array per output."""
     if len(parts) == 1:
         return parts[0]
     return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
@@ -430,7 +433,8 @@ def _precision(classifier: "Classifier") -> Precision:
 
 
 def _fastest(*ways: Callable[[], object]) -> Sequence[float]:
-    """Call the functions in turns, and return the shortest time of each, in seconds."""
+    """Call the functions alternately several times, and return the shortest time of each, in
+    seconds."""
     tries: list[list[float]] = []
     while len(tries) < _TRIES or sum(map(sum, tries)) < _TRY_S:
         tries.append([_seconds(run) for run in ways])

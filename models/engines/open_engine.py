@@ -57,13 +57,13 @@ def open_engine(
     progress: Progress = iter,
     takes: Kind = Kind.TENSOR,
 ) -> Engine:
-    """Return an engine for batches of 1 to `max_batch` images. The engine is not warm yet.
+    """Return an engine for batches of 1 to `max_batch` images. Its `warm_up` has not run yet.
 
     `threads` is the number of threads that compute on the CPU or compile for a GPU. If `threads` is
     0, ONNX Runtime chooses the number, and one thread per core compiles. A GPU engine chooses
     algorithms for convolutions by the measurements in the file `tuning`, or in the default file if
-    it exists. `progress` wraps the sequence of kernels to compile. The engine takes images of all
-    kinds up to `takes`.
+    it exists. `progress` wraps the sequence of kernels to compile. A GPU accepts images of all
+    kinds up to `takes`, in the order of `Kind`.
 
     The warm-up checks that batching does not change an image's scores. If batching changes them,
     the largest batch becomes 1. On a GPU, the warm-up also compares the scores with ONNX Runtime's
@@ -155,7 +155,7 @@ def _open(
 def try_on_cpu(
     classifier: Classifier, choices: Sequence[DeviceChoice], *, max_batch: int, threads: int
 ) -> tuple[Engine, WarmUpResult] | None:
-    """Return a warm CPU engine and the results of its warm-up.
+    """Return a CPU engine after its warm-up, and the results of the warm-up.
 
     The result is None if one of the device choices may lead to a GPU. Raises EngineError.
     """
@@ -205,10 +205,10 @@ def _compare(engine: OnnxRuntimeEngine | None, classifier: Classifier, threads: 
 
 
 def _why_on_cpu(classifier: Classifier, choice: DeviceChoice) -> str | None:
-    """Return the reason why the model runs on the CPU whichever GPU the machine has.
+    """Return the reason why the model runs on the CPU even if the machine has a GPU.
 
-    The result is "" if the CPU was requested, and None if the presence of a GPU decides. Raises
-    NoKernelsError.
+    The result is "" if the CPU was requested. It is None if the model runs on a GPU when there is
+    one. Raises NoKernelsError.
     """
     if not classifier.network.no_kernels:
         return "" if choice.kind is DeviceKind.CPU else None

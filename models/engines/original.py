@@ -15,8 +15,8 @@ from models.preprocessing import normalised
 
 
 class Original:
-    """Runs a file with its original opset, nodes and types, without Convoy's loader, image by
-    image.
+    """Runs a model file with its original opset, nodes and types, one image at a time. Convoy's
+    loader is not used.
 
     The only change is the conversion of float16 to float32, which represents every float16 number
     exactly. Otherwise, ONNX Runtime would round to float16 after every node. The resulting error

@@ -1,4 +1,5 @@
-"""Indexes the graph of a ModelProto by its edges, for rewrites that only ONNX Runtime needs."""
+"""Indexes the graph of a ModelProto: which node writes each value, and which nodes read it.
+Rewrites for ONNX Runtime use this index."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -40,7 +41,7 @@ class ProtoGraph:
 
     @staticmethod
     def of(proto: GraphProto, kept: Collection[str] = ()) -> "ProtoGraph":
-        """Return the indexed graph. The values in `kept` count as outputs."""
+        """Return the index of a graph. The values in `kept` count as outputs of the graph."""
         readers: dict[str, list[NodeProto]] = defaultdict(list)
         for node in proto.node:
             for name in node.input:
@@ -59,9 +60,10 @@ class ProtoGraph:
         return None if tensor is None else numpy_helper.to_array(tensor)
 
     def weights(self, name: str) -> QuantizedWeights | None:
-        """Return the integers and scales from which `name` is dequantized.
+        """Return the quantized constant, with its scales, from which a DequantizeLinear computes
+        `name`.
 
-        The result is None if the value is not a dequantized constant.
+        The result is None if no DequantizeLinear of a constant computes this value.
         """
         node = self.makers.get(name)
         if node is None or node.op_type != "DequantizeLinear" or node.domain:
@@ -81,7 +83,8 @@ class ProtoGraph:
         return QuantizedWeights(integers, scale.astype(np.float32).reshape(-1), zero.reshape(-1))
 
     def add(self, name: str, array: NDArray[np.generic]) -> str:
-        """Add a constant unless a constant has this name already, and return the name."""
+        """Add a constant to the graph unless it already has a constant of this name. Return the
+        name."""
         if name not in self.constants:
             self.proto.initializer.append(numpy_helper.from_array(array, name))
             self.constants[name] = self.proto.initializer[-1]

@@ -1,4 +1,4 @@
-"""Proves, at the end of the warm-up, that an engine's scores are correct on its device.
+"""Checks, at the end of the warm-up, that an engine computes correct scores on its device.
 
 warm up ─┬─ N = 1 ─ on a GPU: scores agree with ONNX Runtime ─── else: fallback or EngineError
          └─ N > 1 ─ an image scores as it does alone ────────── else: `max_batch` becomes 1
@@ -32,9 +32,9 @@ _log = logging.getLogger("convoy")
 
 
 def check_images(n: int, image_shape: tuple[int, ...], seed: int = 0) -> Images:
-    """Return n images or clips of coarse squares, whose scores differ from image to image.
+    """Return n test images or clips, which consist of coarse squares of random colours.
 
-    Images of noise would all get nearly the same scores.
+    Their scores differ from image to image. Images of noise would all get nearly the same scores.
     """
     *spatial, channels = image_shape
     images = np.random.default_rng(seed).integers(0, 256, (n, *[4] * len(spatial), channels))
@@ -46,7 +46,8 @@ def check_images(n: int, image_shape: tuple[int, ...], seed: int = 0) -> Images:
 def prove(
     engine: Engine, classifier: Classifier, choose: "Choose | None" = None, threads: int = 0
 ) -> int:
-    """Run a warm engine on every N, and return the largest batch for which its scores are proved.
+    """Check the scores of a warm engine at every batch size, and return the largest batch size that
+    it may use.
 
     An image must get the same scores, except for rounding, in every batch and at every index in a
     batch. This is also checked for images that the engine resizes or decodes. If a score differs,
@@ -138,8 +139,8 @@ def _as_file(pixels: Pixels) -> tuple[JpegImage, Pixels]:
 
 
 def _to(shape: tuple[int, ...], times: float) -> Resize:
-    """Return the resize to the shape H×W×C of an image that is `times` as wide and `times` as
-    high."""
+    """Return the parameters with which an image is resized to the shape H×W×C. The image is `times`
+    times as wide and as high as the result."""
     height, width, channels = shape
     return Resize(
         size=(width, height),

@@ -1,4 +1,5 @@
-"""Runs a captured graph on batches of one form: copies images in, replays, and returns results.
+"""Runs a captured CUDA graph on batches of one size and kind. It copies images to pinned memory,
+replays the graph, and returns results.
 
 The graph's last kernel writes each image's results to pinned memory and then sets the image's flag.
 If the last batch took less than SPIN_S, the engine's thread polls these flags. Polling notices the
@@ -54,8 +55,8 @@ class Replay:
         results: NDArray[np.float32],
         put: Put = np.copyto,
     ) -> None:
-        """Store the pinned arrays of n `images` and n `results` (`Results` in
-        kernels/operations/top_k.py)."""
+        """Store the graph and its arrays in pinned memory. The graph reads n `images` and writes n
+        `results` (`Results` in kernels/operations/top_k.py)."""
         self.graph, self._stream, self._put = graph, stream, put
         self._places = list(images)
         self._results, self._flags = results, results[:, -1]

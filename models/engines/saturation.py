@@ -15,8 +15,8 @@ _EXPECTED = 200
 def pairs_saturate() -> bool:
     """Return whether this processor saturates a sum of two products of uint8 and int8.
 
-    An x86 processor without VNNI adds two products in 16 bits (vpmaddubsw). The function runs a
-    convolution of one pixel with the largest products; it does not query the processor.
+    An x86 processor without VNNI adds two products in 16 bits (vpmaddubsw). The function does not
+    query the processor. Instead, it runs a convolution of one pixel with the largest products.
     """
     operands = {
         "one": np.float32(1),

@@ -10,10 +10,10 @@ therefore rewritten in one of these ways:
     product    conv(s (x - z), t (w - v)) + b  →  s t (p - z)·(w - v) + b
     floats     conv(x, t (w - v))              →  conv(x, filter)
 
-bias: ONNX Runtime can fuse the convolution. Its float bias is quantized.
-product: It cannot, x has bytes, and there are many filters for the size of the window. The
-    convolution becomes a matrix product of bytes. p are the bytes of each window.
-floats: All other convolutions. The filter becomes constant floats.
+bias: For convolutions that ONNX Runtime can fuse. A float bias is quantized.
+product: For other convolutions whose x has bytes, if there are many filters for the size of the
+    window. The convolution becomes a matrix product of bytes. p are the bytes of each window.
+floats: For all other convolutions. The filter becomes constant floats.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ _FILTERS_A_COPY = 7
 def settle_products(model: ModelProto, kept: AbstractSet[str] = frozenset()) -> None:
     """Rewrite the convolutions of `model` in place. The values in `kept` are not removed.
 
-    Activations in `model` must already be uint8 where possible.
+    Quantized activations in `model` must already be uint8 where possible.
     """
     graph = ProtoGraph.of(model.graph, kept)
     unread: set[str] = set()

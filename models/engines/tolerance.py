@@ -1,4 +1,4 @@
-"""Computes, from the network's arithmetic, a bound on the rounding error of correct scores."""
+"""Bounds the rounding error of correct scores, based on the operations of the network."""
 
 from math import log, prod, sqrt
 from typing import TYPE_CHECKING
@@ -84,7 +84,8 @@ def network_tolerance(graph: Graph, choose: "Choose | None" = None) -> float:
 
 
 def _terms(graph: Graph, node: Node) -> int:
-    """Return the number of terms that the node adds for each element of its result, at least 1."""
+    """Return the number of terms in the sum that the node computes for each element of its result.
+    It is at least 1."""
     match node:
         case Attention():  # terms of a score, and of a sum of values
             return sum(graph.shape(node.k)[-2:])

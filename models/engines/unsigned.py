@@ -77,7 +77,8 @@ def on_integers(
 
 @dataclass(frozen=True)
 class _Joined:
-    """Holds a group of 8-bit values, which are connected by nodes that only move elements.
+    """Holds a group of 8-bit values whose codes must change together, because nodes that only move
+    elements connect them.
 
     It also holds the nodes that quantize and dequantize these values.
     """
@@ -125,8 +126,8 @@ def _joined(graph: ProtoGraph) -> Iterator[_Joined]:
 
 
 def _moved(node: NodeProto) -> Sequence[str]:
-    """Return the inputs whose elements a node moves. Inputs that give a shape or axes are left
-    out."""
+    """Return those inputs of a node whose elements it moves. Inputs that give a shape or axes are
+    left out."""
     return list(node.input) if node.op_type == "Concat" else [node.input[0]]
 
 
@@ -145,7 +146,8 @@ class _Change:
 
 
 def _change(graph: ProtoGraph, joined: _Joined) -> _Change | None:
-    """Return the change of a group of values, with the number to add to its codes.
+    """Return how the codes of a group of values change. The result has the number that is added to
+    the codes.
 
     The result is None if the group must stay unchanged.
     """
@@ -247,7 +249,7 @@ def _shifted(graph: ProtoGraph, name: str, shift: int) -> str:
 
 
 def _widen_filters(graph: ProtoGraph, highest: Mapping[str, int]) -> None:
-    """Convert an int8 filter to uint8 if sums of its products may saturate. `highest` has the
+    """Convert those int8 filters to uint8 whose sums of products may saturate. `highest` has the
     highest code of each value, by name."""
     for product in graph.proto.node:
         if product.op_type not in ("Conv", "Gemm", "MatMul"):
