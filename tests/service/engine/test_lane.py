@@ -99,6 +99,23 @@ async def test_clients_take_turns_for_one_thread() -> None:
 
 
 @run
+async def test_work_that_takes_no_time_counts_as_a_turn() -> None:
+    """Otherwise a client of weight 2 would get no more turns than the others."""
+    table = Table(1)
+    try:
+        table.post("first")
+        for number in range(6):
+            table.post(f"single {number}", HONEST)
+            table.post(f"double {number}", Client("double", weight=2.0))
+    finally:
+        table.open()
+    await until(lambda: len(table.ended) == 13)
+    turns = [name.split()[0] for name in table.begun[1:10]]
+    assert (turns.count("double"), turns.count("single")) == (6, 3)
+    await table.close()
+
+
+@run
 async def test_what_is_withdrawn_is_not_begun_and_not_told() -> None:
     table = Table(1)
     try:
