@@ -30,7 +30,7 @@ Shape = tuple[int, ...]
 
 
 def operand(**options: Any) -> Any:
-    """Return a dataclass field for a node's operand. The field holds a name (`str`), None or a
+    """Return a dataclass field for a node's operand. The field holds one name (`str`), an optional
     name, or several names."""
     return field(metadata={"operand": True}, **options)
 
@@ -224,7 +224,8 @@ class Resample(Node):
     """Computes each element of y as a weighted sum of elements of x, for resizing and for padding.
 
     y[c, p, q] = Σ_i,j h[p, i] · w[q, j] · x[c, h'[p, i], w'[q, j]] for 2 spatial axes, and likewise
-    for 3. `taps` has one weight (P×T×2) per axis: T input positions h' and factors h for each p.
+    for 3. `taps` has one weight P×T×2 per axis. For each p it has T input positions h' and T
+    factors h.
     """
 
     x: str = operand()

@@ -6,8 +6,8 @@ from models.served import Layers
 
 
 def layers_of(graph: Graph) -> Layers:
-    """Return the layers of a rewritten graph, which runs on a GPU. Layers with a quantized output
-    compute with integers."""
+    """Count the layers of a rewritten graph that a GPU computes with integers, and name the others.
+    A layer is computed with integers if its output is quantized."""
     layers = [node for node in graph.nodes if isinstance(node, Conv | Gemm)]
     floats = tuple(
         node.name for node in layers if not is_quantized(graph.values[node.output].stored)

@@ -194,11 +194,13 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
 
 
 def _scores(graph: Graph) -> set[str]:
-    """Return the names of the last values before the scores, which stay in float32.
+    """Return the names of the last values of the network, including the scores, that stay in
+    float32.
 
     The search goes backwards from the scores through Softmaxes, activations, Reshapes and
     Identities, to a Gemm or Dequantize. It ends earlier at any other node, and at a value with
-    several readers. In that case, Reshapes and Identities at the far end of this path are left out.
+    several readers. If it ends earlier, the Reshapes and Identities that it passed last are left
+    out.
     """
     writers = {node.output: node for node in graph.nodes}
     readers = Counter(name for node in graph.nodes for name in node.operands())

@@ -265,7 +265,8 @@ OF_OWN_NORMALISATION: Mapping[float, tuple[str, str]] = {
 because a network may not show the order of its channels. The key is the largest pixel value."""
 
 GREY_OF_OWN: Mapping[float, str] = {255: "grey-raw", 1: "digits"}
-"""The preset of a network with one channel that normalises pixels itself, with the same keys."""
+"""The preset of a network with one channel that normalises pixels itself. The key is the largest
+pixel value."""
 
 
 def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:

@@ -191,8 +191,8 @@ _NEAR = 5e-3
 
 
 def shown_by(scores: Floats) -> OutputKind | None:
-    """Return the kind of scores to which the scores of some images belong, or None if several kinds
-    are possible.
+    """Return the kind that the scores of some images must have, or None if several kinds are
+    possible.
 
     `scores` is N×classes.
     """

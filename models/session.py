@@ -31,7 +31,8 @@ def session_options(model: bytes, threads: int, *, exact: bool = False) -> ort.S
     """Return the options of a CPU session for a model.
 
     An `exact` session runs without graph optimisations, so that quantized layers are computed in
-    float. On processors without an instruction for sums of 8-bit products, these sums may overflow.
+    float. Integer kernels might overflow on processors without an instruction for sums of 8-bit
+    products.
     """
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads

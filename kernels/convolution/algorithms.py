@@ -42,7 +42,7 @@ class Algorithm(Protocol[Config]):
         """Return a short and unique name, such as "direct" or "winograd F(2x2,3x3)"."""
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return the reason why the algorithm cannot run the problem, or None if it can. The result
+        """Return why the algorithm cannot compute this convolution, or None if it can. The result
         does not depend on the number of images."""
 
     def multiplications(self, problem: ConvProblem) -> int:

@@ -51,7 +51,7 @@ Taps = tuple[int, int]
 
 _STRIPS = (1, 2, 3, 4, 6, 8, 12, 16)
 _STATIC_BYTES = 128
-"""Bytes of static shared memory: the flag of a tile's last block, and alignment."""
+"""Bytes of static shared memory, for alignment and for the flag that marks a tile's last block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ TILES: Mapping[Taps, tuple[CoalescedTile, ...]] = {
     (1, 5): _tiles((1, 2, 64, 3), (1, 4, 32, 3)),
     (5, 5): _tiles((1, 4, 32, 2), (1, 8, 16, 2)),
 }
-"""The tiles to choose from, by the taps that a block sums."""
+"""The tile sizes to choose from, by the size of the part of a filter that a block sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,8 @@ class CoalescedConv:
     name: str = "coalesced"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot run the problem, or None if it can. It runs 2-D problems
-        with a kernel of 1×1, 3×3 or 5×5, stride 1, dilation 1 and one group."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
+        2-D with a kernel of 1×1, 3×3 or 5×5, stride 1, dilation 1 and one group."""
         return (
             not_float(problem)
             or after_prologue(problem)
@@ -174,11 +174,11 @@ class CoalescedConv:
         )
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N·K·P·Q·C·R·S. This includes multiplications by padding."""
+        """Return the number of multiplications, N·K·P·Q·C·R·S, including products with padding."""
         return problem.macs
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
-        """Return float32, since no tensor cores are used."""
+        """Return float32, since the kernel uses no tensor cores."""
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: CoalescedConfig) -> float:  # noqa: ARG002  (the same for all)

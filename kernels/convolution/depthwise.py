@@ -70,14 +70,14 @@ class DepthwiseConv:
     name: str = "depthwise"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot run the problem, or None if it can. It runs 2-D problems
-        with several groups of one input channel each."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
+        2-D with several groups of one input channel each."""
         if not problem.is_depthwise:
             return f"groups {problem.groups}; supported: one channel per group"
         return wrong_axes(problem, 2) or not_floating(problem) or after_prologue(problem)
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N·K·P·Q·R·S. This includes multiplications by padding."""
+        """Return the number of multiplications, N·K·P·Q·R·S, including products with padding."""
         return problem.macs
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)

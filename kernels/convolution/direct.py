@@ -1,5 +1,5 @@
-"""Implements direct convolution as an implicit matrix product, for any float32 problem without a
-fused prologue or projection."""
+"""Implements direct convolution in float32 as an implicit matrix product. It supports all
+convolutions except those with a fused prologue or projection."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,6 +25,6 @@ class DirectConv(FloatGemm):
     name: str = "direct"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot run the problem, or None if it can. It runs float32
-        problems without a fused prologue or projection."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
+        float32 without a fused prologue or projection."""
         return not_float(problem) or after_prologue(problem) or projecting(problem)

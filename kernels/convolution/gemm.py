@@ -28,9 +28,9 @@ class GemmConv(FloatGemm):
     name: str = "gemm"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot run the problem, or None if it can.
+        """Return why the algorithm cannot compute this convolution, or None if it can.
 
-        It runs float32 problems with an unpadded 1×1 (1×1×1) kernel, stride 1 and one group. With a
+        It supports float32 with a 1×1 (1×1×1) kernel, stride 1, no padding and one group. With a
         fused prologue, the precision must be fp32.
         """
         one = (1,) * len(problem.window.input)

@@ -155,11 +155,8 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
         raise NotImplementedError
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N·K·P·Q·((C/groups)·R·S + C'), where C' is the number of channels of the
-        projection, or 0 without a projection.
-
-        This includes multiplications by padding.
-        """
+        """Return the number of multiplications, N·K·P·Q·((C/groups)·R·S + C'), including products
+        with padding. C' is the number of channels of the projection, or 0 without a projection."""
         return problem.macs
 
     def rounding(self, problem: ConvProblem, config: TileConfig[T]) -> float:  # noqa: ARG002  (the same for all)
@@ -251,7 +248,7 @@ class FloatGemm(ImplicitGemm[Tile]):
         )
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
-        """Return float32, since no tensor cores are used."""
+        """Return float32, since the kernel uses no tensor cores."""
         return Precision.FP32
 
     @override

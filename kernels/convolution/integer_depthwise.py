@@ -1,4 +1,5 @@
-"""Launches conv_integer_depthwise of kernels/src/depthwise.cu: depthwise convolution of bytes."""
+"""Launches the kernel conv_integer_depthwise of kernels/src/depthwise.cu, which computes depthwise
+convolutions of bytes."""
 
 from dataclasses import dataclass
 
@@ -28,8 +29,8 @@ class IntegerDepthwiseConv(DepthwiseConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot run the problem, or None if it can. It runs 2-D problems
-        of bytes with several groups of one input channel each, and up to 512 taps."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
+        bytes in 2-D, with several groups of one input channel each and up to 512 taps."""
         if not problem.is_depthwise:
             return f"groups {problem.groups}; supported: one channel per group"
         if (taps := problem.window.kernel_volume) > _MOST_TAPS:

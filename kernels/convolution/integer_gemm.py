@@ -1,4 +1,5 @@
-"""Launches kernels/src/integer_gemm.cu: convolution of bytes as an implicit matrix product."""
+"""Launches the kernel of kernels/src/integer_gemm.cu, which computes convolutions of bytes as
+implicit matrix products."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -31,9 +32,9 @@ INTEGER_TILES = (
     *(replace(tile, bk=_ROW_BYTES) for tile in SPLITTING_TILES),
     TensorTile(bm=16, bn=32, bk=_ROW_BYTES, wm=16, wn=16, stages=6),
 )
-"""The tiles to choose from. The last tile exists only for bytes, because a chunk of bytes has twice
-as many channels as a chunk of halves, so sums have fewer chunks to split. In the first tile a warp
-has fewer filters than for halves, because more warps write bytes sooner."""
+"""The tile sizes to choose from. The last one exists only for bytes. A chunk of bytes has twice as
+many channels as a chunk of halves, so that a sum has fewer chunks to split. In the first tile, a
+warp has fewer filters than for halves, because more warps write bytes sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,8 @@ class IntegerConv(IntegerSum[TileConfig[TensorTile]], TensorConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot run the problem, or None if it can. It runs quantized
-        problems without a fused prologue or projection."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
+        quantized tensors without a fused prologue or projection."""
         return not_bytes(problem) or after_prologue(problem) or projecting(problem)
 
     @override

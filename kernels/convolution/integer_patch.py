@@ -1,4 +1,5 @@
-"""Launches conv_integer_patch of kernels/src/tensor_patch.cu: direct convolution of bytes."""
+"""Launches the kernel conv_integer_patch of kernels/src/tensor_patch.cu, which computes direct
+convolutions of bytes."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,8 +21,8 @@ INTEGER_PATCH_TILES = (
     PatchTile(32, 32, 16, 16, 8),
     PatchTile(32, 16, 16, 16, 8),
 )
-"""The tiles to choose from. Two tiles are smaller than for halves: a chunk has twice as many
-channels, so sums have fewer chunks to split."""
+"""The tile sizes to choose from. Two of them are smaller than for halves. A chunk of bytes has
+twice as many channels as a chunk of halves, so that a sum has fewer chunks to split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ class IntegerPatchConv(IntegerSum[TileConfig[PatchTile]], PatchConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot run the problem, or None if it can. It needs a 2-D
-        problem of bytes in one group, a window of at least 4 taps, and a patch that fits in shared
+        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
+        bytes in 2-D and one group, with a window of at least 4 taps whose patch fits in shared
         memory."""
         return (
             not_bytes(problem)

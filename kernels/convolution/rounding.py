@@ -22,7 +22,8 @@ FACTORS = {
     Precision.FP16: ROUNDED,  # the weights; x was rounded where it was stored
     Precision.INT8: 0.0,
 }
-"""The relative error of a product's factors by precision, in units of u."""
+"""The relative error of a product that is due to the rounding of its factors, by precision, in
+units of u."""
 
 
 def direct_rounding(problem: ConvProblem) -> float:

@@ -23,8 +23,8 @@ from kernels.problems.conv import ConvProblem
 from kernels.winograd.matrices import Points
 
 MAX_WORKSPACE_BYTES = 16 << 20
-"""The most bytes for the partial sums of one convolution, which is Lavin & Gray's limit (section
-6)."""
+"""The largest number of bytes for the partial sums of one convolution. Lavin & Gray have the same
+limit (section 6)."""
 
 MAX_SPLIT = 16
 MIN_CHUNKS = 2
@@ -134,7 +134,8 @@ class SplitSum(Generic[C]):
         return {"x": "x", "weight": "weight"}
 
     def sizes(self, problem: ConvProblem, config: C, tensors: ConvTensors) -> bytes:
-        """Return the kernel's `Sizes`. Raises ValueError if an index exceeds 32 bits."""
+        """Return the bytes of the kernel's struct `Sizes`. Raises ValueError if an index exceeds 32
+        bits."""
         raise NotImplementedError
 
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:  # noqa: ARG002  (most have none)

@@ -1,4 +1,5 @@
-"""Launches kernels/src/tensor_gemm.cu: convolution as a matrix product on tensor cores."""
+"""Launches the kernel of kernels/src/tensor_gemm.cu, which computes convolutions as matrix products
+on tensor cores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -88,15 +89,15 @@ TENSOR_TILES = tuple(
         (16, 64, 16, 16, 4),
     )
 )
-"""The tiles to choose from, for halves. A chunk of floats has the same number of bytes and half as
-many elements. For 64×64 outputs per warp, tensor cores take as many clocks as shared memory does
-for all copies and loads; for 64×32 they take a quarter less. Smaller tiles are for launches with
-few chunks, whose time is mostly before and after the chunks: with more warps, each warp has fewer
-copies and outputs."""
+"""The tile sizes to choose from, for halves. A chunk of floats has the same number of bytes and
+half as many elements. If a warp computes 64×64 outputs, tensor cores take as many clocks as shared
+memory does for all copies and loads. If a warp computes 64×32 outputs, they take a quarter less.
+Smaller tiles are for launches with few chunks, which spend most of their time before and after the
+chunks. There, a tile with more warps is faster, because each warp has fewer copies and outputs."""
 
 SPLITTING_TILES = (replace(TENSOR_TILES[0], wn=32), *TENSOR_TILES[1:])
-"""The tiles for split factors, for which 64×64 outputs and the separate sums of a chunk would not
-fit into registers."""
+"""The tile sizes for 3×TF32. With 64×64 outputs per warp, the split factors and the separate sums
+of a chunk would not fit into registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,8 @@ class TensorConv(ImplicitGemm[TensorTile]):
     name: str = "tensor"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot run the problem, or None if it can. It runs fp16, TF32
-        and 3×TF32, without a fused prologue."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
+        fp16, TF32 and 3×TF32, without a fused prologue."""
         return without_tensor_cores(problem) or not_floating(problem) or after_prologue(problem)
 
     @override
@@ -166,7 +167,7 @@ class TensorConv(ImplicitGemm[TensorTile]):
         return products * (tile.wm // 16) * (tile.wn // 8) * (ROW_BYTES // STEP_BYTES)
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
-        """Return the problem's precision."""
+        """Return the problem's precision, at which tensor cores multiply."""
         return problem.precision
 
     @override

@@ -1,4 +1,5 @@
-"""Launches conv_tensor_patch of kernels/src/tensor_patch.cu: direct convolution on tensor cores."""
+"""Launches the kernel conv_tensor_patch of kernels/src/tensor_patch.cu, which computes direct
+convolutions on tensor cores."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from kernels.problems.refusals import after_prologue, grouped, not_half, project
 from kernels.problems.window import by_axis
 
 _STATIC_BYTES = 128
-"""Bytes of static shared memory: the flag of a tile's last block, and alignment."""
+"""Bytes of static shared memory, for alignment and for the flag that marks a tile's last block."""
 
 CHUNK_BYTES = 16 * CHUNK_VECTORS
 """Bytes of a filter that a block multiplies at once."""
@@ -45,7 +46,8 @@ STEP_BYTES = 32
 """Bytes of a filter that one mma multiplies."""
 
 _LEAST_TAPS = 4
-"""The fewest taps with which each of several slices has one chunk per stage."""
+"""The smallest number of taps for which this algorithm is used. With fewer taps, a slice of
+channels may have fewer chunks than there are stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +112,8 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
     name: str = "tensor patch"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot run the problem, or None if it can. It needs a 2-D
-        problem in fp16 and one group, a window of at least 4 taps, and a patch that fits in shared
+        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
+        fp16 in 2-D and one group, with a window of at least 4 taps whose patch fits in shared
         memory."""
         return (
             not_half(problem)
@@ -123,11 +125,11 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         )
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N·K·P·Q·C·R·S. This includes multiplications by padding."""
+        """Return the number of multiplications, N·K·P·Q·C·R·S, including products with padding."""
         return problem.macs
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
-        """Return the problem's precision."""
+        """Return the problem's precision, at which tensor cores multiply."""
         return problem.precision
 
     def rounding(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> float:  # noqa: ARG002  (the same for all)

@@ -1,4 +1,5 @@
-"""Launches kernels/src/tensor_winograd.cu: fused Winograd convolution on tensor cores."""
+"""Launches the kernel of kernels/src/tensor_winograd.cu, which computes fused Winograd convolutions
+on tensor cores."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -32,8 +33,8 @@ _PIXELS = 8
 """The most pixels that a block's region reads per tile."""
 
 LARGEST_WEIGHT = float(np.finfo(HALF).max) / 9
-"""The largest weight that fits: the transformed filter of F(2x2,3x3) is up to 9/4 times the largest
-weight, and is stored multiplied by 4."""
+"""The largest weight for which the transformed filter fits in float16. For F(2x2,3x3), the
+transformed filter is up to 9/4 times the largest weight, and is stored multiplied by 4."""
 
 _AT_ONCE = 32
 """The number of a block's tiles whose products pass through shared memory together."""
@@ -101,17 +102,17 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         return f"tensor {self._winograd.name}"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot run the problem, or None if it can. It runs fp16 problems
-        with an r×r kernel, stride 1, dilation 1 and one group."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
+        fp16 with an r×r kernel, stride 1, dilation 1 and one group."""
         return not_half(problem) or self._winograd.misfit(problem)
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N·⌈P/m⌉·⌈Q/m⌉·C·K·alpha² (Lavin & Gray, equation 19). The transforms are not
-        counted."""
+        """Return the number of multiplications, N·⌈P/m⌉·⌈Q/m⌉·C·K·alpha² (Lavin & Gray, equation
+        19). The transforms are not counted."""
         return self._winograd.multiplications(problem)
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
-        """Return the problem's precision."""
+        """Return the problem's precision, at which tensor cores multiply."""
         return problem.precision
 
     def rounding(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> float:
@@ -208,8 +209,8 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
     def prepare_filter(
         self, weight: Filter, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]
     ) -> Filter:
-        """Return 4 U in float16, where U = G g Gᵀ: K×C×R×S → (alpha² K) × C, with channels padded
-        with zeros.
+        """Return the transformed filter in float16, multiplied by 4. The transform U = G g Gᵀ
+        converts K×C×R×S to (alpha² K) × C, with channels padded with zeros.
 
         Raises ValueError for a weight above `LARGEST_WEIGHT`, for which the range of float16 is too
         small.

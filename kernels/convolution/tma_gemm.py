@@ -70,9 +70,10 @@ TMA_TILES = tuple(
     TmaTile(bm, bn, bk=64, wm=bm, wn=16, stages=stages)
     for (bm, bn), stages in _OF_FILTER_ROWS.items()
 )
-"""The tiles to choose from, for halves: first WARPGROUP_TILES, with so many stages that at least
-two blocks fit on a multiprocessor, and then tiles whose rows are filters. TF32 has no tiles with
-filters as rows, because its pixels lie in registers, which hold rows."""
+"""The tile sizes to choose from, for halves. First come WARPGROUP_TILES, with so many stages that
+at least two blocks fit on a multiprocessor. Then come tiles whose rows are filters. TF32 does not
+use the latter, because wgmma can read only its rows from registers, and TF32 pixels lie in
+registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,9 @@ class TmaConv(WarpgroupConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot run the problem, or None if it can. It runs the problems
-        of WarpgroupConv in fp16 and TF32 with one group, if TMA can read their pixels and windows.
-        For example, TMA cannot read pixels of 8 bytes."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
+        fp16 and TF32 with one group, if WarpgroupConv supports the convolution and TMA can read its
+        pixels and window. For example, TMA cannot read pixels of 8 bytes."""
         splits = problem.precision is Precision.TF32X3
         return (
             WarpgroupConv.supports(self, problem)

@@ -1,5 +1,5 @@
-"""Launches kernels/src/tensor_gemm.cu with wgmma, the instruction with which a warpgroup of Hopper
-multiplies matrices."""
+"""Launches the kernel of kernels/src/tensor_gemm.cu with wgmma, the instruction with which a group
+of four warps multiplies matrices on Hopper GPUs."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar

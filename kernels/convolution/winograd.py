@@ -92,7 +92,7 @@ TILES = {
         WinogradTile(bm=16, bn=32, bc=4, tm=8, tn=8, data_warps=2, resident=1),
     ),
 }
-"""The tiles to choose from, by the positions of an input tile, alpha² or alpha³."""
+"""The tile sizes to choose from, by the number of positions in an input tile (alpha² or alpha³)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +149,13 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         return (1,) * (3 - len(along)) + along
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot run the problem, or None if it can. It runs float32
-        problems with a kernel of size r along every axis, stride 1, dilation 1 and one group."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
+        float32 with a kernel of size r along every axis, stride 1, dilation 1 and one group."""
         return not_float(problem) or self.misfit(problem)
 
     def misfit(self, problem: ConvProblem) -> str | None:
-        """Return why no Winograd algorithm for this F(m, r) can run the problem, or None if one
-        can. The type of the tensors is not checked."""
+        """Return why F(m, r) cannot compute this convolution, or None if it can. The type of the
+        tensors is not checked."""
         return (
             after_prologue(problem)
             or wrong_axes(problem, self.axes)
@@ -166,12 +166,12 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         )
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N·⌈P/m⌉·⌈Q/m⌉·C·K·alpha² (Lavin & Gray, equation 19). The transforms are not
-        counted."""
+        """Return the number of multiplications, N·⌈P/m⌉·⌈Q/m⌉·C·K·alpha² (Lavin & Gray, equation
+        19). The transforms are not counted."""
         return problem.n * self.image_tiles(problem) * problem.c * problem.k * self.positions
 
     def arithmetic(self, problem: ConvProblem) -> Precision:  # noqa: ARG002  (the same for all)
-        """Return float32, since no tensor cores are used."""
+        """Return float32, since the kernel uses no tensor cores."""
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> float:

@@ -43,15 +43,16 @@ from kernels.winograd.matrices import Points, winograd_matrices
 from kernels.winograd.stages import winograd_growth
 
 THREADS = 64
-"""The threads per block of the transforms; the number is low so that small layers have many
+"""The number of threads per block of the transforms. It is low so that small layers have many
 blocks."""
 
 MAX_BYTES = 128 << 20
-"""The most bytes of data and products together, unless fewer than `_STEP` tiles fit."""
+"""The largest size of "data" and "products" together, in bytes. If fewer than `_STEP` tiles fit, it
+may be exceeded."""
 
 CACHED_BYTES = 32 << 20
-"""The most bytes of data and products that stay in a second-level cache of at least 40 MB, at the
-cost of more launches."""
+"""The largest size of "data" and "products" together, in bytes, that stays in a second-level cache
+of at least 40 MB. Chunks of this size need more launches."""
 
 _STEP = 64
 """A chunk is a multiple of this number of tiles, so that few tiles of the products are partial."""
@@ -112,7 +113,7 @@ class NonfusedWinogradConv:
         return f"{self._winograd.name} non-fused"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot run the problem, or None if it can. It runs problems with
+        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
         a kernel of size r along every axis, stride 1, dilation 1 and one group."""
         return not_floating(problem) or self._winograd.misfit(problem)
 
@@ -139,7 +140,8 @@ class NonfusedWinogradConv:
         return winograd_rounding(problem, self.m, self.r, config.points, factors)
 
     def multiplications(self, problem: ConvProblem) -> int:
-        """Return N ⌈P/m⌉ ⌈Q/m⌉ C K alpha² (Lavin & Gray, equation 19)."""
+        """Return the number of multiplications, N·⌈P/m⌉·⌈Q/m⌉·C·K·alpha² (Lavin & Gray, equation
+        19). The transforms are not counted."""
         return self._winograd.multiplications(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[NonfusedConfig, ...]:
@@ -240,12 +242,12 @@ class NonfusedWinogradConv:
     def launches(
         self, problem: ConvProblem, config: NonfusedConfig, tensors: ConvTensors
     ) -> tuple[Launch, ...]:
-        """Return three launches for each chunk: the data transform, the products and the inverse
-        transform.
+        """Return three launches for each chunk of tiles: the data transform, the matrix products
+        and the inverse transform.
 
-        The inverse transform takes the bias and the residual if given. The products take workspace
-        and counters if their sums are split. Raises ValueError if pixels do not fit the problem, or
-        if an index exceeds 32 bits.
+        The inverse transform takes the bias and the residual if given. The matrix products take
+        workspace and counters if their sums are split. Raises ValueError if pixels do not fit the
+        problem, or if an index exceeds 32 bits.
         """
         x, y, residual, _, activation = tensors
         check_operands(problem, tensors)

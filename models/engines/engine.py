@@ -121,8 +121,8 @@ class Engine(Protocol):
 
 
 Proof = Callable[[Engine], int]
-"""Returns the largest batch for which a warm engine is proved. Raises EngineError if there is
-none."""
+"""Checks an engine's scores, and returns the largest batch size that it may use. Raises EngineError
+if the engine may not be used at all."""
 
 Fallback = Callable[[EngineError], Engine]
 """Opens a replacement for an engine that failed with this error."""

@@ -448,9 +448,9 @@ def _seconds(run: Callable[[], object]) -> float:
 
 
 def elsewhere(engine: Engine) -> Callable[[], Engine] | None:
-    """Return a picklable function that opens a warm copy of the engine in another process.
+    """Return a picklable function that opens a copy of the engine in another process.
 
-    The copy computes the same scores with one thread. The result is None if the engine is on a GPU
-    or uses several threads.
+    The copy computes the same scores with one thread, and does not repeat the checks of the
+    warm-up. The result is None if the engine is on a GPU or uses several threads.
     """
     return engine.elsewhere() if isinstance(engine, OnnxRuntimeEngine) else None

@@ -89,7 +89,7 @@ def _open(
 ) -> Engine:
     """Open an engine that shares weights, plans and kernels with `beside`.
 
-    `beside` is an engine of the same classifier and device that is not warm yet, or None.
+    `beside` is an engine of the same classifier and device whose warm-up has not run yet, or None.
     """
 
     def on_cpu(reason: str = "") -> Engine:
@@ -157,7 +157,7 @@ def try_on_cpu(
 ) -> tuple[Engine, WarmUpResult] | None:
     """Return a CPU engine after its warm-up, and the results of the warm-up.
 
-    The result is None if one of the device choices may lead to a GPU. Raises EngineError.
+    The result is None if one of the device choices may select a GPU. Raises EngineError.
     """
     reasons = [_why_on_cpu(classifier, choice) for choice in choices]
     if not has_driver():

@@ -46,8 +46,8 @@ def check_images(n: int, image_shape: tuple[int, ...], seed: int = 0) -> Images:
 def prove(
     engine: Engine, classifier: Classifier, choose: "Choose | None" = None, threads: int = 0
 ) -> int:
-    """Check the scores of a warm engine at every batch size, and return the largest batch size that
-    it may use.
+    """Check an engine's scores at every batch size, and return the largest batch size that it may
+    use.
 
     An image must get the same scores, except for rounding, in every batch and at every index in a
     batch. This is also checked for images that the engine resizes or decodes. If a score differs,

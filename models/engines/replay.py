@@ -19,7 +19,7 @@ from kernels.device.device import DeviceError, Graph, Stream
 from models.engines.engine import Batch
 
 Put = Callable[[NDArray[Any], Any], None]
-"""Copies an image to its place in pinned memory."""
+"""Copies an image to the pinned memory that is reserved for it."""
 
 SPIN_S = 100e-6
 """The longest time to poll. Polling holds the GIL, so an event loop is blocked meanwhile."""
@@ -31,7 +31,8 @@ KERNEL_GB_PER_S = 20.0
 """The assumed rate of a kernel that reads pinned memory, in units of a warp's 96 bytes."""
 
 COPY_NODE_US = 1.8
-"""The assumed fixed time of a copy in a graph, which is another node on another engine."""
+"""The assumed fixed time of a copy in a graph. The copy is an additional node, which runs on
+another engine of the GPU."""
 
 
 def kernel_reads_host(nbytes: int) -> bool:

@@ -3,8 +3,8 @@
 A code is an integer that represents a number. On x86, ONNX Runtime fuses a convolution with the
 QuantizeLinear nodes around it only if the convolution's input is uint8. It fuses a Relu or Clip
 before a QuantizeLinear only if the lowest code represents 0. Other convolutions run in float, which
-is slower than the float model. Therefore this module adds d to the codes and to their zero point z.
-The codes then represent the same numbers:
+is slower than the float model. Therefore this module adds a number d to the codes and to their zero
+point z. The codes then represent the same numbers as before. There are two cases:
 
     d = -z, uint8    if all codes come from a Relu or Clip, whose numbers are 0 or more
     d = 128, uint8   for other int8 values
@@ -18,8 +18,8 @@ The highest code is the largest value of the type minus z, for example 127 - z f
 unchanged if other nodes read them, or if a node joins them with codes of another zero point.
 
 A CPU without VNNI adds two neighbouring products of uint8 and int8 in 16 bits, and the sum
-saturates at 32,767. For codes up to 255, two weights with the sum 129 are enough (255 · 129 =
-32,895). For codes up to 127, as after an int8 Relu, no weights are large enough: two int8 weights
+saturates at 32,767. With codes up to 255, two weights with the sum 129 can saturate it (255 · 129 =
+32,895). With codes up to 127, as after an int8 Relu, it never saturates, because two int8 weights
 have at most the sum ±256 (127 · 256 = 32,512). If sums may saturate on such a CPU, the filter is
 converted to uint8. ONNX Runtime then adds in 32 bits, which is slower.
 """
