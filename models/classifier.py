@@ -149,8 +149,8 @@ def load_classifier(
 
     `overrides` are command-line flags, with the same keys as `model.toml`. If neither the flags nor
     `model.toml` set a precision, it is int8 for a quantized model, and otherwise the type of the
-    weights, float16 or float32. ONNX Runtime runs the original file on a noise image and the
-    `photographs`, with `threads` threads. The scores of engines are later compared with its scores.
+    weights, float16 or float32. The original file is prepared as the reference for the scores of
+    engines. ONNX Runtime runs it on a noise image and the `photographs`, with `threads` threads.
     `keep` is passed to `load_proto`.
 
     Raises ModelFileError, UnsupportedModelError or PreprocessingError.

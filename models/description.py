@@ -100,8 +100,8 @@ class Description:
 def files_of(model_path: Path) -> Iterator[Path]:
     """Yield the files from which a model is read.
 
-    These are the model itself, the files beside it whose names begin with the model's name (such as
-    external weights), and the files that describe it.
+    These are the model itself, the files in its folder whose names begin with the model's name
+    (such as external weights), and the files that describe it.
     """
     beside = model_path.parent.glob(f"{escape(model_path.stem)}*")
     yield from sorted(path for path in beside if path == model_path or path.suffix != ".onnx")
@@ -133,16 +133,16 @@ def load_description(
 ) -> Description:
     """Return the description of the model at `model_path`.
 
-    The sources are `overrides`, the files beside the model, and `metadata`, which comes from the
+    The sources are `overrides`, the files next to the model, and `metadata`, which comes from the
     model file.
 
     `input_shape` is the shape of one image in the model's layout, such as (3, 224, 224), or of a
-    clip of 16 frames, such as (3, 16, 112, 112). None or a number below 1 stands for a size that
-    the model does not fix. `overrides` are flags with the keys of model.toml. The value of an
-    absent flag is None. If the flags include a preset, it replaces the preset of the file. Each
-    guess is logged as a warning. If `takes_bytes`, the model gets pixels unchanged, and scale, mean
-    and std are ignored. `own` describes how the network itself normalises pixels, or is None if
-    this is unknown.
+    clip of 16 frames, such as (3, 16, 112, 112). A size that the model does not fix is None or
+    below 1. `overrides` are command-line flags with the keys of model.toml. The value of an absent
+    flag is None. If the flags include a preset, it replaces the preset of the file. Each guess is
+    logged as a warning. If `takes_bytes`, the model gets pixels unchanged, and scale, mean and std
+    are ignored. `own` describes how the network itself normalises pixels, or is None if this is
+    unknown.
 
     Raises PreprocessingError if a file or a flag is invalid or does not fit `input_shape`.
     """
@@ -533,7 +533,8 @@ def _say_guess(model_path: Path, name: str, given: Mapping[str, object]) -> None
 
 
 def _say_unlabelled(model_path: Path, unread: list[str]) -> None:
-    """Log which files beside an unlabelled model may contain labels, and add them to `unread`."""
+    """Log which files next to a model without labels may contain labels, and add them to
+    `unread`."""
     names = unread_beside(model_path)
     if names:
         are, one = ("is", "it") if len(names) == 1 else ("are", "one of them")

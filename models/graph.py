@@ -224,8 +224,7 @@ class Resample(Node):
     """Computes each element of y as a weighted sum of elements of x, for resizing and for padding.
 
     y[c, p, q] = Σ_i,j h[p, i] · w[q, j] · x[c, h'[p, i], w'[q, j]] for 2 spatial axes, and likewise
-    for 3. `taps` has one weight P×T×2 per axis. For each p it has T input positions h' and T
-    factors h.
+    for 3. `taps` has one weight P×T×2 per axis, with T positions h' and T factors h for each p.
     """
 
     x: str = operand()

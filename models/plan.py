@@ -181,7 +181,7 @@ def _lifetimes(tape: Tape, after: After) -> list[Lifetime]:
     """Return the lifetime of each buffer, from the first step that uses it to the last.
 
     If steps run in parallel, a lifetime also records which steps always end before it begins. The
-    buffer of a kept value stays in use after the last step.
+    buffers of values that the host reads stay in use after the last step.
     """
     kept, end_of_all = {view.root for view in tape.kept.values()}, len(tape.steps)
     ancestors = all_before(after)

@@ -35,7 +35,7 @@ _BY_SOFTMAX, _INDEPENDENT, _UNBOUNDED = "by softmax", "independent", "unbounded"
 
 @unique
 class OutputKind(Enum):
-    """Names the kinds of a model's scores, as the key `output` of model.toml names them.
+    """Names the kinds of a model's scores, as in the key `output` of model.toml.
 
     This table is the only definition of the kinds. It has the name, description and properties of
     each kind.

@@ -79,8 +79,7 @@ class Algorithm(Protocol[Config]):
     def launches(
         self, problem: ConvProblem, config: Config, tensors: ConvTensors
     ) -> tuple[Launch, ...]:
-        """Return the launches that compute y = activation(conv(x, weight) + bias + residual), in
-        order.
+        """Return the launches that compute y = activation(conv(x, weight) + bias + residual).
 
         The operands have the names in this formula. y and residual may be the same buffer. The
         padding between a pixel's last channel and the next pixel is neither used nor written.

@@ -373,10 +373,8 @@ def _outputs(problem: ConvProblem) -> int:
 
 
 def _second_work(problem: ConvProblem, split: int) -> Work:
-    """Return a description of the second launch for the cost model.
-
-    Each thread computes 4 filters of one pixel, and adds 4 planes at a time.
-    """
+    """Return a description of the second launch for the cost model. Each thread computes 4 filters
+    of one pixel, and adds 4 planes at a time."""
     return Work(
         kernel=_sum_planes(),
         blocks=ceil(_outputs(problem) / VECTOR / THREADS),

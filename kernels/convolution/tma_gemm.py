@@ -81,12 +81,12 @@ class TmaConv(WarpgroupConv):
     """Computes the same matrix product as WarpgroupConv. One thread of each block copies whole
     tiles of both factors.
 
-    A cluster of 2 or 4 blocks has pairs of blocks that need the same pixels or the same filters.
-    Each block of a pair copies half of this data into the shared memory of both. A cluster may also
-    contain the blocks that compute parts of the same sums. A chunk holds only one tap, so a problem
-    with few channels leaves most of each chunk empty. If pixels do not begin at multiples of 16
-    bytes, as in some slices of tensors, WarpgroupConv's kernel is launched instead, with a tile of
-    at least the same size.
+    In a cluster of 2 or 4 blocks, pairs of blocks need the same pixels or the same filters. Each
+    block of a pair copies half of this data into the shared memory of both. A cluster may also
+    contain the blocks that compute parts of the same sums. A chunk holds only one tap, so with few
+    channels most of each chunk is empty. If pixels do not begin at multiples of 16 bytes, as in
+    some slices of tensors, WarpgroupConv's kernel is launched instead, with a tile of at least the
+    same size.
     """
 
     name: str = "tensor tma"

@@ -226,7 +226,7 @@ class CudaEngine:
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         """Return the results of N images. Raises EngineError if the images have a wrong shape.
 
-        The `inner` values are copied from the arena after the replay.
+        The values named in `inner` are copied from the arena after the replay.
         """
         n = batch_size(images, self._forms, self.max_batch)
         if not self._replays:
@@ -279,9 +279,9 @@ class CudaEngine:
         return Timeline(self._name, n, self._device.name, bars, replay_us)
 
     def _times_ms(self, plan: Plan, graph: Graph) -> list[float]:
-        """Return the time of a replay, and then the start and end of each step, in ms.
+        """Return the time of a replay, and then the start and end of each launch, in ms.
 
-        The times of steps are counted from the start of the first step.
+        The times of launches are counted from the start of the first launch.
         """
         begin, end = self._device.event(), self._device.event()
         for _ in range(_AHEAD):
@@ -397,7 +397,7 @@ class CudaEngine:
     ) -> tuple[list[Event], list[Event]]:
         """Launch every step on its stream, after the steps on which it depends.
 
-        An event is recorded only after a step on which another stream depends, because more events
+        An event is recorded only after a step for which another stream waits, because more events
         could prevent launches from overlapping. If `timed`, events are recorded before and after
         each launch, and returned. Launches then do not overlap.
         """

@@ -108,11 +108,11 @@ class Engine(Protocol):
         """
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
-        """Return the results of n images (1 <= n <= max_batch), including the values named in
-        `inner`.
+        """Return the results of n images (1 <= n <= max_batch). They include the values inside the
+        network that `inner` names.
 
-        Only names in the classifier's `inner` are allowed. The caller may overwrite `images` after
-        the call returns. Raises EngineError if the device fails, and DeviceLostError if the device
+        These must be names in the classifier's `inner`. The caller may overwrite `images` after the
+        call returns. Raises EngineError if the device fails, and DeviceLostError if the device
         accepts no more work.
         """
 

@@ -21,8 +21,8 @@ def with_either_input(
     """Return a copy of `model` with two inputs: N images as PIXELS and M images as TENSORS.
 
     N or M may be 0. The output has the scores of the pixels, followed by the scores of the tensors.
-    The pixels are copied (by a Concat) only if M is not 0. The `inner` values are additional
-    outputs.
+    The pixels are copied (by a Concat) only if M is not 0. The values inside the network that
+    `inner` lists become additional outputs.
     """
     joined = _tensor(preprocessing, "convoy/joined")
     normalised = _normalise(preprocessing, "convoy/normalised")

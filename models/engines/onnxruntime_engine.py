@@ -119,20 +119,20 @@ class WarmUpResult:
 class OnnxRuntimeEngine:
     """Runs a classifier on the CPU with `threads` threads; 0 lets ONNX Runtime choose their number.
 
-    The session normalises pixels, so `run` takes the decoder's bytes unchanged. A batch may contain
+    The session normalises pixels, so `run` takes decoded pixels unchanged. A batch may contain
     pixels and tensors. The caller ranks the scores.
 
-    ONNX Runtime splits each layer across all threads, which synchronise after every layer. If
-    another task, such as decoding, occupies a core, all threads wait for the delayed thread.
-    Therefore the warm-up measures two alternatives. If an image takes little time and one thread is
-    as fast as several, one thread runs every batch. Otherwise, each thread runs different images,
-    unless that is clearly slower. This needs a second copy of the weights.
+    By default, ONNX Runtime splits each layer across all threads, which synchronise after every
+    layer. If another task, such as decoding, delays one thread, all threads wait. Therefore the
+    warm-up measures two alternatives. If an image takes little time and one thread is as fast as
+    several, one thread runs every batch. Otherwise, each thread runs different images, unless that
+    is clearly slower. This needs a second copy of the weights.
 
     A model that runs with its original nodes computes one image per run. Threads run the images of
     a batch in parallel if that is not clearly slower. Otherwise, `max_batch` becomes 1.
 
-    Engines of the same classifier share their single-threaded sessions, including the weights. A
-    multi-threaded session and its threads belong to one engine.
+    Engines of the same classifier share their single-threaded sessions, including the weights. Each
+    engine has its own multi-threaded session.
     """
 
     def __init__(
@@ -293,7 +293,8 @@ class OnnxRuntimeEngine:
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         """Return the scores of N pixels or tensors. Raises EngineError if their shape is wrong.
 
-        The session always computes the `inner` values, but only the requested ones are returned.
+        The session always computes the values inside the network that clients may request. Only
+        those named in `inner` are returned.
         """
         n = batch_size(images, self._forms, self.max_batch)
         if self._session is None:

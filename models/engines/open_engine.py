@@ -59,20 +59,20 @@ def open_engine(
 ) -> Engine:
     """Return an engine for batches of 1 to `max_batch` images. Its `warm_up` has not run yet.
 
-    `threads` is the number of threads that compute on the CPU or compile for a GPU. If `threads` is
-    0, ONNX Runtime chooses the number, and one thread per core compiles. A GPU engine chooses
-    algorithms for convolutions by the measurements in the file `tuning`, or in the default file if
-    it exists. `progress` wraps the sequence of kernels to compile. A GPU accepts images of all
-    kinds up to `takes`, in the order of `Kind`.
+    `threads` is the number of threads that compute on the CPU or compile for a GPU. If it is 0,
+    ONNX Runtime chooses the number, and one thread per core compiles. The file `tuning` has
+    measurements from which a GPU engine chooses the algorithms of convolutions. If it is None, the
+    default file is used if it exists. `progress` wraps the sequence of kernels to compile. A GPU
+    accepts images of all kinds up to `takes`, in the order of `Kind`.
 
     The warm-up checks that batching does not change an image's scores. If batching changes them,
     the largest batch becomes 1. On a GPU, the warm-up also compares the scores with ONNX Runtime's
     scores.
 
-    If the device is unavailable or this comparison fails, AUTO falls back to the CPU and logs the
-    reason; other choices raise EngineError. If Convoy has no kernels for the model, AUTO runs it on
-    the CPU and logs a warning, and CUDA raises NoKernelsError. Raises UnsupportedModelError if ONNX
-    Runtime computes other scores for the original file.
+    If the device is unavailable or this comparison fails, AUTO logs the reason and uses the CPU.
+    Other choices raise EngineError. If Convoy has no kernels for the model, AUTO logs a warning and
+    uses the CPU, and CUDA raises NoKernelsError. Raises UnsupportedModelError if ONNX Runtime
+    computes other scores for the original file.
     """
     return _open(classifier, DeviceChoice(device), max_batch, threads, tuning, progress, takes)
 

@@ -46,10 +46,10 @@ def network_tolerance(graph: Graph, choose: "Choose | None" = None) -> float:
 
     Let u = eps / 2. A sum of L products with independent rounding errors has a relative error of
     about √L·u (Higham and Mary 2019, "A new approach to probabilistic rounding error analysis",
-    theorem 3.1). Any other node has an error of a few u. The errors of the layers are added,
-    because activations have about the same size in all layers. A value stored as float16 is rounded
-    to 11 bits, which is an error of 2^13 u. An opaque node has the errors of all nodes inside it.
-    `choose` gives the algorithms of convolutions; without it, they sum their products directly.
+    theorem 3.1). Any other node has an error of a few u. A value stored as float16 is rounded to 11
+    bits, which is an error of 2^13 u. The errors of all layers are added, because activations have
+    about the same size in all layers. `choose` returns the algorithm of each convolution. Without
+    it, convolutions are assumed to be direct.
 
     Quantization with the scale s removes most errors and enlarges the others. If numbers have an
     error e, the fraction e / s of them is rounded to a neighbouring integer, which is an error of

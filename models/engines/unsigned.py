@@ -56,8 +56,8 @@ def on_integers(
 
     The represented numbers stay exactly the same. A value is not changed if a node other than
     DequantizeLinear computes with its codes, or if a node such as Concat joins it with an unchanged
-    value. The values in `kept` are read from outside and are not changed. If `pairs_saturate`,
-    filters whose sums may saturate also become uint8.
+    value. The values in `kept` are not changed, because they are outputs of the session. If
+    `pairs_saturate`, filters whose sums may saturate also become uint8.
     """
     result = ModelProto()
     result.CopyFrom(model)
@@ -91,8 +91,9 @@ class _Joined:
 def _joined(graph: ProtoGraph) -> Iterator[_Joined]:
     """Yield groups of 8-bit values that are connected by nodes that only move elements.
 
-    A group is left out if one of its values is an output of the graph. It is also left out if a
-    node other than a QuantizeLinear, a DequantizeLinear or a move reads or writes a value.
+    A group is left out if one of its values is an output of the graph. It is also left out if
+    another kind of node than QuantizeLinear, DequantizeLinear or a move reads or writes one of its
+    values.
     """
     seen: set[str] = set()
     for first in graph.proto.node:
