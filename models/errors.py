@@ -1,4 +1,4 @@
-"""Defines the errors about a model file or its description.
+"""Defines the errors about a model file, its description or its engine.
 
 ModelError
 ├── ModelFileError          missing, too large, truncated, not ONNX, external data, invalid

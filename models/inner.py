@@ -39,8 +39,8 @@ _AS_IT_IS = "ONNX Runtime runs its original nodes, which Convoy does not read"
 
 
 def find_embedding(network: LoadedModel, named: str | None = None) -> Inner | Absent:
-    """Return the value that is the embedding: the output of the node `named`, or the input of the
-    last linear layer if `named` is None.
+    """Return the value that is the embedding, or the reason why there is none. It is the output of
+    the node `named` or, if `named` is None, the input of the last linear layer.
 
     If `named` is the word "none", the network has no embedding. Raises UnsupportedModelError if no
     node has that name.

@@ -53,7 +53,7 @@ class Algorithm(Protocol[Config]):
         precision."""
 
     def rounding(self, problem: ConvProblem, config: Config) -> float:
-        """Return the estimated relative rounding error of y, in units of float32's eps / 2."""
+        """Return the output's estimated relative rounding error, in units of float32's eps / 2."""
 
     def configs(self, problem: ConvProblem) -> tuple[Config, ...]:
         """Return all configurations with which the algorithm can run the problem, at least one."""

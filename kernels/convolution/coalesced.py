@@ -161,7 +161,7 @@ class CoalescedConv:
 
     def supports(self, problem: ConvProblem) -> str | None:
         """Return why the algorithm cannot compute this convolution, or None if it can. It supports
-        2-D with a kernel of 1×1, 3×3 or 5×5, stride 1, dilation 1 and one group."""
+        2-D convolutions with a kernel of 1×1, 3×3 or 5×5, stride 1, dilation 1 and one group."""
         return (
             not_float(problem)
             or after_prologue(problem)
@@ -182,7 +182,7 @@ class CoalescedConv:
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: CoalescedConfig) -> float:  # noqa: ARG002  (the same for all)
-        """Return the estimated relative rounding error of y, in units of float32's eps / 2."""
+        """Return the output's estimated relative rounding error, in units of float32's eps / 2."""
         return direct_rounding(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[CoalescedConfig, ...]:

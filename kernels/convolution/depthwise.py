@@ -71,7 +71,7 @@ class DepthwiseConv:
 
     def supports(self, problem: ConvProblem) -> str | None:
         """Return why the algorithm cannot compute this convolution, or None if it can. It supports
-        2-D with several groups of one input channel each."""
+        2-D convolutions with several groups of one input channel each."""
         if not problem.is_depthwise:
             return f"groups {problem.groups}; supported: one channel per group"
         return wrong_axes(problem, 2) or not_floating(problem) or after_prologue(problem)
@@ -85,7 +85,7 @@ class DepthwiseConv:
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: DepthwiseConfig) -> float:  # noqa: ARG002  (the same for all)
-        """Return the estimated relative rounding error of y, in units of float32's eps / 2."""
+        """Return the output's estimated relative rounding error, in units of float32's eps / 2."""
         return direct_rounding(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[DepthwiseConfig, ...]:

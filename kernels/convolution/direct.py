@@ -1,5 +1,5 @@
-"""Implements direct convolution in float32 as an implicit matrix product. It supports all
-convolutions except those with a fused prologue or projection."""
+"""Implements direct convolution in float32 as an implicit matrix product. It does not support a
+fused prologue (normalisation of the input) or projection (1×1 convolution of a shortcut)."""
 
 from dataclasses import dataclass
 from typing import ClassVar

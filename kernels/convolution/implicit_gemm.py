@@ -62,7 +62,7 @@ class AnyTile(Protocol):
 
     @property
     def sums(self) -> int:
-        """Return the number of floats of memory in which a block stores its output sums."""
+        """Return how many floats of memory a block's output sums occupy."""
 
 
 _PRODUCTS = 256  # of a thread, in an iteration of the innermost loop: implicit_gemm.cu
@@ -105,7 +105,7 @@ class Tile:
 
     @property
     def sums(self) -> int:
-        """Return the number of floats of memory in which a block stores its output sums."""
+        """Return how many floats of memory a block's output sums occupy."""
         return self.bm * self.bn
 
     def __str__(self) -> str:
@@ -134,7 +134,8 @@ def unit(problem: ConvProblem) -> int:
 
 def inner_size(problem: ConvProblem) -> int:
     """Return the inner dimension of the matrix product, T·R·S · C/groups + C', with padded
-    channels. C' is the number of channels of the problem's projection, or 0 if it has none."""
+    channels. C' is the number of channels of the projection (the fused 1×1 convolution of a
+    shortcut), or 0 without a projection."""
     channels, projected = (
         padded(channels, unit(problem))
         for channels in (problem.c // problem.groups, problem.projected)
@@ -160,7 +161,7 @@ class ImplicitGemm(SplitSum[TileConfig[T]]):
         return problem.macs
 
     def rounding(self, problem: ConvProblem, config: TileConfig[T]) -> float:  # noqa: ARG002  (the same for all)
-        """Return the estimated relative rounding error of y, in units of float32's eps / 2."""
+        """Return the output's estimated relative rounding error, in units of float32's eps / 2."""
         return direct_rounding(problem)
 
     @override

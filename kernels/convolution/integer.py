@@ -46,8 +46,8 @@ class IntegerSum(SplitSum[C], Generic[C]):
         return 0.0
 
     def launches(self, problem: ConvProblem, config: C, tensors: ConvTensors) -> tuple[Launch]:
-        """Return one launch with the operands x, weight, offset, scale and y, with residual if
-        given, and with workspace and counters if the sums are split.
+        """Return one launch with the operands x, weight, offset, scale and y, and residual if
+        given. If the sums are split, workspace and counters are operands, too.
 
         The function `requantization` computes offset and scale, which include any bias. Raises
         ValueError if pixels do not fit the problem, if an index exceeds 32 bits, or if the

@@ -58,7 +58,7 @@ class TensorTile:
 
     @property
     def sums(self) -> int:
-        """Return the number of floats of memory in which a block stores its output sums."""
+        """Return how many floats of memory a block's output sums occupy."""
         return self.bm * (self.bn + 8)
 
     @property

@@ -72,7 +72,7 @@ class PatchTile:
 
     @property
     def sums(self) -> int:
-        """Return the number of floats of memory in which a block stores its output sums."""
+        """Return how many floats of memory a block's output sums occupy."""
         return self.bm * (self.bn + 8)
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         return problem.precision
 
     def rounding(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> float:  # noqa: ARG002  (the same for all)
-        """Return the estimated relative rounding error of y, in units of float32's eps / 2."""
+        """Return the output's estimated relative rounding error, in units of float32's eps / 2."""
         return direct_rounding(problem)
 
     @override

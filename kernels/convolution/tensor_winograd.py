@@ -116,7 +116,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         return problem.precision
 
     def rounding(self, problem: ConvProblem, config: WinogradConfig[TensorWinogradTile]) -> float:
-        """Return the estimated relative rounding error of y, in units of float32's eps / 2.
+        """Return the output's estimated relative rounding error, in units of float32's eps / 2.
         The transformed data and filter are rounded to the 11 bits of float16."""
         factors = sqrt(2) * ROUNDED
         return winograd_rounding(problem, self.m, self.r, config.points, factors)

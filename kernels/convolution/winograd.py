@@ -175,7 +175,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         return Precision.FP32
 
     def rounding(self, problem: ConvProblem, config: WinogradConfig[WinogradTile]) -> float:
-        """Return the estimated relative rounding error of y, in units of float32's eps / 2.
+        """Return the output's estimated relative rounding error, in units of float32's eps / 2.
         All arithmetic is float32."""
         return winograd_rounding(problem, self.m, self.r, config.points, factors=0)
 

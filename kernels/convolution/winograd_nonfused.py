@@ -133,7 +133,7 @@ class NonfusedWinogradConv:
         return Precision.TF32 if problem.precision is Precision.FP16 else problem.precision
 
     def rounding(self, problem: ConvProblem, config: NonfusedConfig) -> float:
-        """Return the estimated relative rounding error of y, in units of float32's eps / 2.
+        """Return the output's estimated relative rounding error, in units of float32's eps / 2.
         The factors of the matrix products have the precision that `arithmetic` returns. All other
         numbers are float32."""
         factors = FACTORS[self.arithmetic(problem)]
@@ -145,12 +145,12 @@ class NonfusedWinogradConv:
         return self._winograd.multiplications(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[NonfusedConfig, ...]:
-        """Return configurations with two chunk sizes. One is the largest that MAX_BYTES allows. The
-        data of the other stays in the second-level cache.
+        """Return configurations with two chunk sizes. One is the largest that MAX_BYTES allows.
+        With the other, the data of a chunk stays in the second-level cache.
 
-        For F(4, 3), only the more accurate set of points is used. Integer points would save almost
-        no time. At C = 512 without split sums, their error would be over 20 times the error of
-        direct convolution.
+        For F(4, 3), only the more accurate set of interpolation points is used. The other set would
+        save almost no time. At C = 512 without split sums, its error would be over 20 times the
+        error of direct convolution.
         """
         points = self._winograd.points[0]
         total = problem.n * self._winograd.image_tiles(problem)
@@ -164,8 +164,8 @@ class NonfusedWinogradConv:
         )
 
     def work(self, problem: ConvProblem, config: NonfusedConfig) -> tuple[Work, ...]:
-        """Return a description of each launch for the cost model. The transforms access memory
-        coalesced, and each of their threads starts all its loads at once."""
+        """Return a description of each launch for the cost model. The memory accesses of the
+        transforms are coalesced, and each of their threads starts all its loads at once."""
         positions, outputs = self._winograd.positions, self.m**self.axes
         stored, between = problem.precision.stored.itemsize, FLOAT.itemsize
         works: list[Work] = []

@@ -184,12 +184,12 @@ def try_on_cpu(
 
 
 def _compare(engine: OnnxRuntimeEngine | None, classifier: Classifier, threads: int) -> None:
-    """Compare the CPU engine with the original file. Raises UnsupportedModelError.
+    """Compare the CPU engine's scores with the scores of the original file. Raises
+    UnsupportedModelError if they differ too much.
 
-    On processors without an instruction for sums of 8-bit products, such sums overflow, and the
-    engine's form of the model overflows differently from the original file. A quantized model is
-    therefore compared in a separate session that avoids overflow. If `engine` is None, that session
-    is used, too.
+    On some processors, sums of 8-bit products overflow. They overflow differently in the engine's
+    model and in the original file. A quantized model is therefore compared in a separate session
+    that avoids overflow. This session is also used if `engine` is None.
     """
     if classifier.given is None or classifier.given.is_compared:
         return

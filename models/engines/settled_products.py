@@ -194,9 +194,10 @@ def _as_floats(graph: ProtoGraph, conv: NodeProto, weights: QuantizedWeights) ->
 
 
 def _quantize_bias(graph: ProtoGraph, node: NodeProto, x: NodeProto) -> None:
-    """Quantize a float bias. Its scale is the input's scale times the filter's scale.
+    """Quantize a float bias. The scale of its integers is the input's scale times the filter's
+    scale.
 
-    The bias stays unchanged if an integer would exceed 32 bits.
+    The bias stays float if an integer would exceed 32 bits.
     """
     bias = graph.array(node.input[2]) if len(node.input) > 2 else None
     filter_ = graph.makers.get(node.input[1])
