@@ -25,7 +25,7 @@ def clocks() -> Row:
 
 
 def clocks_of(answer: str) -> Row:
-    """Return the numbers in a line of nvidia-smi's output, by name."""
+    """Return the clocks in a line of nvidia-smi's output, by name."""
     readings = zip(_CLOCKS.values(), answer.partition("\n")[0].split(","), strict=False)
     return {
         name: float(text) for name, text in readings if text.strip().replace(".", "", 1).isdigit()

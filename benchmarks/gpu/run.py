@@ -49,8 +49,8 @@ class Measurer:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def hello(self) -> Row:
-        """Return the facts about the measurer's machine that influence measurements. Raises
-        LostError."""
+        """Wait until the process has started. Return the properties of its machine that influence
+        measurements. Raises LostError."""
         machine: Row = self._reply(10 * START_S)["machine"]
         return machine
 
@@ -172,7 +172,7 @@ def run(out: Path, seconds: float, commit: str, units: Sequence[Unit], command: 
 
 
 def pack(out: Path, tar: Path) -> None:
-    """Pack all results of a run into one file."""
+    """Pack the recorded results in the folder `out` into one tar file."""
     with tarfile.open(tar, "w") as packed:
         for file in sorted(out.glob("*.json*")):
             packed.add(file, file.name)

@@ -48,9 +48,8 @@ PAPER = C3D()
 
 
 def c3d(network: C3D = PAPER, seed: int = 0) -> onnx.ModelProto:
-    """Build a network from `clip`, N×3×D×H×W, to `prob`, N×classes, with weights fixed by
-    `seed`.
-    """
+    """Return an ONNX model of C3D with the input `clip`, N×3×D×H×W, and the output `prob`,
+    N×classes. `seed` determines the weights."""
     to = Nodes(np.random.default_rng(seed))
     x, channels = "clip", CHANNELS
     size: tuple[int, ...] = network.clip

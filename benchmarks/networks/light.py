@@ -45,7 +45,8 @@ HEAD = 4096
 
 @lru_cache(maxsize=1)
 def light_network(name: str, seed: int = 0, head: int = HEAD) -> onnx.ModelProto:
-    """Return `light_<name>.onnx` with its constant weights replaced by seeded random weights.
+    """Return the model in `light_<name>.onnx` with its constant weights replaced by seeded random
+    weights.
 
     `head` is the new width of the layers that have the width HEAD in the file. A smaller width
     leaves the convolutions unchanged, and reduces VGG's 574 MB of weights to as little as 107 MB.

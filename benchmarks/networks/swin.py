@@ -39,7 +39,8 @@ TINY = Swin()
 
 
 def swin(network: Swin = TINY, seed: int = 0) -> onnx.ModelProto:
-    """Build a network from `image`, 1×3×H×W, to `prob`, 1×classes, with weights fixed by `seed`."""
+    """Return an ONNX model of Swin with the input `image`, 1×3×H×W, and the output `prob`,
+    1×classes. `seed` determines the weights."""
     to = Nodes(np.random.default_rng(seed))
     side, width, window = network.side // network.patch, network.width, network.window
     x = to.patches("image", width, network.patch)

@@ -36,7 +36,8 @@ DEIT_TINY = Vit(width=192, heads=3, hidden=768)
 
 
 def vit(network: Vit = SMALL, seed: int = 0) -> onnx.ModelProto:
-    """Build a network from `image`, 1×3×H×W, to `prob`, 1×classes, with weights fixed by `seed`."""
+    """Return an ONNX model of ViT with the input `image`, 1×3×H×W, and the output `prob`,
+    1×classes. `seed` determines the weights."""
     to = Nodes(np.random.default_rng(seed))
     width, heads = network.width, network.heads
     tokens = (network.side // network.patch) ** 2 + 1

@@ -35,7 +35,8 @@ NANO = Yolo()
 
 
 def yolo(network: Yolo = NANO, seed: int = 0) -> onnx.ModelProto:
-    """Build a network from `image`, 1×3×H×W, to `prob`, 1×classes, with weights fixed by `seed`."""
+    """Return an ONNX model of YOLO11-cls with the input `image`, 1×3×H×W, and the output `prob`,
+    1×classes. `seed` determines the weights."""
     to = Nodes(np.random.default_rng(seed))
     first, second, third, fourth, fifth = network.widths
     x = _conv(to, "stem", "image", CHANNELS, first, 3, 2)

@@ -265,8 +265,8 @@ def printed_product(x: complex, y: complex) -> tuple[float, float]:
 
 
 def shares(problem: ConvProblem, m: int, counts: Transforms) -> float:
-    """Return a layer's arithmetic by equation 23, divided by the arithmetic of the direct sum.
-    Tiles at the edge of the image count as whole tiles."""
+    """Return the arithmetic of a convolution by F(m×m, 3×3) (equation 23), divided by the
+    arithmetic of the direct sum. Tiles at the edge of the image count as whole tiles."""
     tiles = problem.n * prod(ceil(size / m) for size in problem.window.output)
     return winograd(counts).total(problem.k, tiles, problem.c) / R**2
 

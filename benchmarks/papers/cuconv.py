@@ -17,7 +17,7 @@ _N = "N(1|8|16|32|64|128|256) (convoy|torch)$"
 
 
 def results() -> list[Result]:
-    """Return every result of the paper, in the paper's order."""
+    """Return a row of docs/papers.md for every result of the paper, in the paper's order."""
     return [*_configurations(), *_speed(), *_counts()]
 
 

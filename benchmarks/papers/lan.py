@@ -19,7 +19,7 @@ _EVERY = "layer .* 3x3x3 p1,1,1,1,1,1 N32 (convoy|torch|cudnn)$"
 
 
 def results() -> list[Result]:
-    """Return every result of the paper, in the paper's order."""
+    """Return a row of docs/papers.md for every result of the paper, in the paper's order."""
     counted = [N * 1e-9 * layer.problem.macs for layer in C3D]
     algorithm = WinogradConv(m=2, r=3, axes=3)
     saved = C3D[0].problem.macs / algorithm.multiplications(C3D[0].problem)

@@ -59,8 +59,8 @@ def filter_bytes() -> int:
 
 
 def table_block() -> Cells:
-    """Return the block tiles of the fused F(2×2). Each row has the resident blocks, the registers,
-    and the instructions in the loop."""
+    """Return a table of the block tiles of the fused F(2×2) kernel. Each row has the resident
+    blocks of a multiprocessor, the registers, and the instructions in the loop."""
     rows = [("tile", "blocks on a multiprocessor", "registers", "instructions of an iteration")]
     for tile in TILES[16]:
         config = next(each for each in _F2.configs(_WIDE) if each.tile == tile)
@@ -71,7 +71,7 @@ def table_block() -> Cells:
 
 
 def results() -> list[Result]:
-    """Return every result of the paper, in the paper's order."""
+    """Return a row of docs/papers.md for every result of the paper, in the paper's order."""
     return [*_algorithms(), *_complexities(), *_accuracy(), *_speed(), *_design()]
 
 
@@ -223,8 +223,8 @@ def _rate(pair: Comparison) -> float:
 
 
 def _rates(found: Measured) -> tuple[str, float]:
-    """Return a text with the layers' effective TFLOPS by N. Also return the network's TFLOPS
-    divided by the paper's, for the N with the lowest ratio."""
+    """Return a text with the lowest and the highest effective TFLOPS of a layer, for each N. Also
+    return the network's TFLOPS divided by the paper's, for the N with the lowest ratio."""
     told, over = [], []
     for n, pairs in found.items():
         rates = [_rate(pair) for pair in pairs]
@@ -275,8 +275,8 @@ def table_workspace() -> Cells:
 
 
 def table_equation_16() -> Cells:
-    """Return a complex product computed with three multiplications, and the two sums of equation 16
-    in the printed order."""
+    """Return a table with an example of a complex product: computed with three multiplications, and
+    by the two sums of equation 16 in the printed order."""
     x, y = 3 + 4j, 5 - 2j
     first, second = complexity.printed_product(x, y)
     product = complexity.fast_product(x, y)

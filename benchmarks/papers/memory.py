@@ -168,7 +168,8 @@ LAYOUTS = ("NCDHW", "CDHWN", "no reshape")
 
 
 def sectors_of(problem: ConvProblem, layout: str) -> int:
-    """Return the number of sectors that all kernels together access for N = 32."""
+    """Return the number of memory sectors that all kernels of F(2×2×2, 3×3×3) together access, for
+    32 images."""
     return sum(stage.sectors for stage in stages(problem.with_batch(N), layout))
 
 

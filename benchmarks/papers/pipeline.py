@@ -28,8 +28,8 @@ LAYER = same_padded((2, 7, 7), 3, 32, 32).with_batch(2)
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Holds how many bytes of global memory and how many wavefronts of shared memory a launch
-    needs. Also holds the least possible number of each."""
+    """Holds how many bytes of global memory a launch accesses, and how many cycles (wavefronts) its
+    accesses to shared memory take. Also holds the least possible number of each."""
 
     kernel: str
     bytes: int

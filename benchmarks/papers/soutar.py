@@ -16,7 +16,7 @@ from kernels.winograd.program import instructions, program
 
 
 def results() -> list[Result]:
-    """Return every result of the post, in the post's order."""
+    """Return a row of docs/papers.md for every result of the post, in the post's order."""
     of = complexity.matrices(2)
     data, inverse = program(of.bt).instructions, program(of.at).instructions
     filter_ = sum(map(instructions, complexity.FILTERS[2].values()))

@@ -114,8 +114,8 @@ def compile_kernel(
 def cached_file(
     instantiation: Instantiation, arch: str, cache: Path = DEFAULT_CACHE, root: Path = SOURCE_ROOT
 ) -> Path:
-    """Return the path of the file in which `compile_kernel` caches a cubin. Raises
-    CompilerNotFoundError."""
+    """Return the path of the file in which `compile_kernel` caches the cubin of an instantiation.
+    Raises CompilerNotFoundError."""
     texts = _sources(root, instantiation.source)
     return placed(cache) / f"{_digest(instantiation, arch, texts)}.cubin"
 
@@ -184,7 +184,8 @@ def _in_threads(
 
 
 def source_digest(sources: Iterable[str], root: Path = SOURCE_ROOT) -> str:
-    """Return a digest of `sources`, of all files that they include, and of the compiler's flags."""
+    """Return a digest (a hash) of `sources`, of all files that they include, and of the compiler's
+    flags."""
     texts = {source: _sources(root, source) for source in sources}
     return hashlib.sha256(json.dumps([FLAGS, texts], sort_keys=True).encode()).hexdigest()[:16]
 
@@ -281,7 +282,8 @@ def _read(entry: Path) -> Cubin | None:
 
 
 def _write(entry: Path, cubin: Cubin) -> None:
-    """Store a cubin atomically, so that a reader sees the whole cubin or none."""
+    """Write a cubin to the cache atomically, so that other processes read a complete file or
+    none."""
     fields = {"name": cubin.name, "resources": asdict(cubin.resources)}
     rest = json.dumps(fields).encode() + b"\n" + cubin.code
     temporary = entry.with_suffix(f".{uuid4().hex}.tmp")

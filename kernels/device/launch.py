@@ -92,7 +92,7 @@ class Launch:
         return tuple(_bound(argument, addresses) for argument in self.arguments)
 
     def renamed(self, names: Mapping[str, str]) -> "Launch":
-        """Return the same launch with other operands. `names` maps old names to new names."""
+        """Return this launch with renamed operands. `names` maps old names to new names."""
         return replace(
             self, arguments=tuple(_renamed(argument, names) for argument in self.arguments)
         )
@@ -130,7 +130,7 @@ def instantiate(
 
 @cache
 def template_arguments(config: Any) -> Mapping[str, TemplateArgument]:
-    """Return the fields of a frozen dataclass, which have the names of the template's parameters.
+    """Return the fields of a frozen dataclass by name, as arguments for a kernel template.
 
     Unlike `asdict`, this function copies nothing, because the choice of a kernel calls it thousands
     of times.

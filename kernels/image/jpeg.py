@@ -359,8 +359,8 @@ class JpegImage(DeferredImage):
 
 
 def _described(file: JpegFile, eighths: int, crop: Crop) -> tuple[bytes, int]:
-    """Return two results: the bytes of jpeg.cuh's `Jpeg` with its tables, and the number of bytes
-    of scratch memory that decoding needs."""
+    """Return the bytes that describe a JPEG file to a device (`Jpeg` of jpeg.cuh, and its tables).
+    Also return the bytes of scratch memory that decoding needs."""
     most_h, most_v = file.luma
     sampling = [file.luma, *[(1, 1)] * (file.components - 1)]
     blocks = [(i, x, y) for i, (h, v) in enumerate(sampling) for y in range(v) for x in range(h)]

@@ -22,10 +22,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """Holds the taps of an axis. Output o is a weighted sum of `count` neighbouring inputs. The
-    first of these inputs has the index `starts[o]`, and the weights are `weights[o]`.
+    """Holds the taps of an axis. Output pixel o is a weighted sum of `count` neighbouring input
+    pixels. The first of these has the index `starts[o]`, and their weights are `weights[o]`.
 
-    Every input lies inside the axis. If an output needs fewer inputs, the other weights are 0.
+    All of these pixels lie inside the image. If an output pixel needs fewer input pixels, the other
+    weights are 0.
     """
 
     starts: NDArray[np.int32]
@@ -33,18 +34,18 @@ class Taps:
 
     @property
     def outputs(self) -> int:
-        """Return the number of outputs."""
+        """Return the number of output pixels."""
         return len(self.starts)
 
     @property
     def count(self) -> int:
-        """Return the number of taps of each output."""
+        """Return the number of taps of each output pixel."""
         return int(self.weights.shape[1])
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the index of the first input that is read, and the index after the last input that
-        is read."""
+        """Return the range of input pixels that the taps read: the first index, and the last index
+        plus one."""
         return int(self.starts.min()), int(self.starts.max()) + self.count
 
 

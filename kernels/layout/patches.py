@@ -93,7 +93,8 @@ def _congruent(least: int, outputs: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """Describes how a filter's weights and a pixel's channels are divided into slices.
+    """Describes how channels are divided into slices, because shared memory cannot hold all
+    channels of a patch. Kernels copy and multiply one slice at a time.
 
     A slice of the channels consists of whole vectors of 16 bytes. The slice of a filter has these
     vectors for each tap. If taps are paired, it has one vector for each pair of taps, with 4
@@ -171,8 +172,8 @@ def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
 
 
 def slices_of(problem: ConvProblem) -> Slices:
-    """Return the slices of the problem. They have at most 8 vectors of channels, and are as equal
-    as possible."""
+    """Divide the channels of a problem into slices of nearly equal size, with at most 8 vectors of
+    16 bytes each."""
     (r, s), pair = problem.window.kernel, paired(problem)
     row_taps = ceil(s / 2) if pair else s
     vectors, numbers = min(CHUNK_VECTORS, MAX_VECTORS // (r * row_taps)), in_vector(problem)

@@ -43,7 +43,7 @@ class StridedTensor:
 
     @property
     def reach(self) -> int:
-        """Return the distance from the first to the last element, in elements."""
+        """Return the distance in memory from the first to the last element, in elements."""
         return _reach(self.shape, self.strides)
 
     @property
@@ -190,8 +190,8 @@ def _without(axis: int, tensor: StridedTensor) -> StridedTensor:
 
 
 def _merged_axes(written: StridedTensor, *read: StridedTensor) -> Axes:
-    """Return the merged axes without axes of size 1, in descending order of the written tensor's
-    strides."""
+    """Merge axes that are contiguous in every tensor, and drop axes of size 1. Return the other
+    axes in descending order of the written tensor's strides."""
     every = zip(written.shape, written.strides, *(tensor.strides for tensor in read), strict=True)
     axes = [(extent, strides) for extent, *strides in every if extent > 1]
     axes.sort(key=lambda axis: axis[1][0], reverse=True)

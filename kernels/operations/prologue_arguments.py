@@ -7,8 +7,8 @@ from kernels.problems.prologue import Prologue
 
 
 def prologue_template(prologue: Prologue | None) -> dict[str, str]:
-    """Return the template arguments `prologue` (the kind of prologue) and `before` (its
-    activation)."""
+    """Return the template arguments of a kernel with a prologue: `prologue` (its kind) and `before`
+    (its activation)."""
     if prologue is None:
         kind = "NONE"
     else:

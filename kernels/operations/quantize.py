@@ -22,8 +22,8 @@ _LANES = 32
 
 
 def quantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
-    """Return a launch that quantizes the operand x to the operand y. x has floats, halves, or bytes
-    of another scale."""
+    """Return a launch that converts the operand x to quantized bytes, the operand y. x has floats,
+    halves, or bytes with another scale."""
     if x.stored.dtype == BYTE.dtype:
         scales: dict[str, Value] = {
             "x_scale": x.stored.scale,

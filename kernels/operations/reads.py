@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BlockReads:
-    """Holds the number of bytes that each block reads from the second-level cache, and the number
-    of times (`rounds`) that it waits for them.
+    """Holds how many bytes each thread block of a launch reads from the second-level cache, and how
+    many times it waits for them (`rounds`).
 
     `rounds` does not count waits that prefetching avoids.
     """

@@ -6,7 +6,7 @@ from enum import Enum, unique
 
 @unique
 class ActivationKind(Enum):
-    """Names an activation function; `a` and `b` in its formula are the parameters of
+    """Names an activation function. Its formula may use `a` and `b`, the parameters of
     `Activation`."""
 
     RELU = "Relu"  # max(x, 0)

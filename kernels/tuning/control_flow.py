@@ -54,8 +54,8 @@ def outermost(found: Sequence[Loop]) -> list[Loop]:
 
 
 def _reached(code: Sequence[Instruction], without: int) -> set[int]:
-    """Return the instructions that a warp can reach on a path that avoids the instruction
-    `without`."""
+    """Return the instructions that a warp can reach from the kernel's start without executing the
+    instruction `without`."""
     reached, ahead = {without}, [0]
     while ahead:
         i = ahead.pop()
@@ -73,8 +73,8 @@ def path(
     *,
     leaving: bool = False,
 ) -> list[int]:
-    """Return the path of the largest weight from a loop's first to its last instruction. Each inner
-    loop on the path is taken once.
+    """Return the path with the largest weight from a loop's first to its last instruction. Each
+    inner loop on the path runs once.
 
     The weight of a path is the sum of the weights of its instructions; `weight` gets the index of
     an instruction. If `leaving`, a path may also end at any EXIT.
@@ -111,8 +111,8 @@ def leading_to(
 
 
 def _next(code: Sequence[Instruction], i: int) -> list[int]:
-    """Return the instructions that may follow instruction i, except earlier instructions. The lanes
-    of a warp are assumed not to diverge, so that BRA.DIV does not branch."""
+    """Return the instructions to which a warp may go from instruction i, except backwards. The
+    lanes of a warp are assumed not to diverge, so that BRA.DIV does not branch."""
     instruction = code[i]
     ahead = [i + 1]
     if instruction.target is not None and ".DIV" not in instruction.opcode:

@@ -134,8 +134,8 @@ def choose(
 
 
 def fills(problem: ConvProblem, choice: ConvChoice, device: DeviceFacts) -> bool:
-    """Return whether the largest launch has enough blocks for all multiprocessors, or for nearly
-    all."""
+    """Return whether a choice's largest launch has enough blocks for all, or nearly all,
+    multiprocessors."""
     works = choice.algorithm.work(problem, choice.config)
     return max(work.blocks for work in works) >= FULL * device.multiprocessors
 

@@ -70,13 +70,15 @@ def chain_launch(blocks: int, turns: int, trigger: Trigger = Trigger.START) -> L
 
 
 def wide_launch(blocks: int, variant: int, length: int) -> Launch:
-    """Return a launch of long code that writes y. Each variant has different code."""
+    """Return a launch of a kernel with long code, which writes y. Kernels of different variants
+    have different code, so launches of several variants in turn overflow the instruction caches."""
     kernel = instantiate(SOURCE, "wide", length=length, variant=variant)
     return launch(kernel, (blocks, 1, 1), (256, 1, 1), y="y", x=1.0)
 
 
 def issue_launch(blocks: int, warps: int, turns: int) -> Launch:
-    """Return a launch whose warps multiply small tiles in shared memory. It writes y."""
+    """Return a launch in which each warp multiplies small tiles in shared memory, `turns` times. It
+    writes y."""
     kernel = instantiate(SOURCE, "issue")
     return launch(kernel, (blocks, 1, 1), (32 * warps, 1, 1), y="y", turns=turns)
 
@@ -173,8 +175,8 @@ def measure_fork(at: Laboratory) -> list[Reading]:
 
 
 def measure_code(at: Laboratory) -> list[Reading]:
-    """Time launches of long code: repeated launches of one kernel, and launches of several kernels
-    in turn."""
+    """Time launches of kernels with long code: first one kernel repeatedly, then several kernels in
+    turn."""
     every = [
         at.enqueues(wide_launch(at.multiprocessors, variant, LENGTH)) for variant in range(VARIANTS)
     ]

@@ -56,7 +56,8 @@ def name_of(kernel: Instantiation) -> str:
 
 
 def load_wavefronts(kernel: Instantiation) -> float:
-    """Return the simulated number of shared-memory cycles of a load of 16 bytes per lane.
+    """Return how many cycles of shared memory one of the kernel's loads of 16 bytes per lane takes
+    on the simulator.
 
     If the kernel was not simulated, return the largest number of the simulated kernels in its
     source file. If there are none, return 2.
@@ -98,7 +99,7 @@ def write(compiler: str, table: Table) -> None:
 
 
 def row_of(profile: StaticProfile) -> Row:
-    """Return the cells of a profile's row, by column."""
+    """Convert a profile to a row of the table, and return the row's cells by column."""
     stretches = {name: getattr(profile, name) for name in _STRETCHES}
     return {
         "registers": str(profile.registers),
@@ -121,7 +122,7 @@ def row_of(profile: StaticProfile) -> Row:
 
 
 def profile_in(row: Row) -> StaticProfile:
-    """Return the profile in a row of the table."""
+    """Convert a row of the table to a profile."""
     return StaticProfile(
         registers=int(row["registers"]),
         blocks=int(row["blocks"]),

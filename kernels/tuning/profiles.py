@@ -60,7 +60,7 @@ PROBLEMS: tuple[ConvProblem, ...] = (
 
 
 class LaunchShape(NamedTuple):
-    """Holds the properties of a launch on which its kernel's profile depends."""
+    """Holds the properties of a launch that affect the profile of its kernel."""
 
     threads: int  # of a block
     shared_bytes: int  # of a block, dynamic

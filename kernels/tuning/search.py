@@ -49,8 +49,8 @@ def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch,
 
 
 def instantiations(problem: ConvProblem, choice: ConvChoice) -> set[Instantiation]:
-    """Return the kernels of `measured_launches`, or no kernels if that function raises
-    ValueError."""
+    """Return the kernels that a choice for a problem launches, or no kernels if it cannot be
+    launched."""
     try:
         launches = measured_launches(problem, choice)
     except ValueError:  # reported where the choice is measured
@@ -59,7 +59,8 @@ def instantiations(problem: ConvProblem, choice: ConvChoice) -> set[Instantiatio
 
 
 def by_name(candidates: Iterable[ConvChoice]) -> dict[str, ConvChoice]:
-    """Return a problem's candidates by their `str`, which is unique."""
+    """Return a dictionary of a problem's candidates. Its keys are their names (`str`), which are
+    unique."""
     return {str(choice): choice for choice in candidates}
 
 

@@ -257,9 +257,8 @@ def profile_of_code(
     threads: int,
     trips: Trips,
 ) -> StaticProfile:
-    """Return the profile of a kernel's code when `blocks` blocks are resident on a
-    multiprocessor.
-    """
+    """Return the profile of a kernel from its instructions. `blocks` blocks of `threads` threads
+    are resident on a multiprocessor."""
     tiles = (i for i, instruction in enumerate(code) if instruction.base == _BULK)
     copies = (i for i, instruction in enumerate(code) if _copies(instruction))
     first = next(tiles, next(copies, 0))
@@ -355,7 +354,8 @@ def _stores(instruction: Instruction) -> bool:
 
 
 def _sums_parts(instruction: Instruction) -> bool:
-    """Return whether the instruction occurs only where partial sums of several blocks are added.
+    """Return whether kernels have this instruction only where they add partial sums of several
+    blocks.
 
     These instructions are the counter's atomic operation and fence, a load that bypasses the L1
     cache, and the arrival at a cluster's barrier.
@@ -415,8 +415,9 @@ def iteration(code: Sequence[Instruction], loop: Loop, trips: Mapping[str, int])
 def _repeated(
     code: Sequence[Instruction], around: Loop, trips: Mapping[str, int]
 ) -> Callable[[int], int]:
-    """Return a function of an instruction's index. It returns how often the instruction runs, which
-    follows from the trip counts of inner loops."""
+    """Return a function from an instruction's index to the number of times that it runs in one
+    iteration of the loop `around`. This number follows from `trips`, the trip counts of inner
+    loops."""
     inner = [loop for loop in loops(code) if around.holds(loop.first) and loop != around]
     times = [(loop, n) for loop in inner for name, n in trips.items() if name in _names(code, loop)]
     return lambda i: max((n for loop, n in times if loop.holds(i)), default=1)
@@ -453,7 +454,8 @@ def _bases(code: Sequence[Instruction], loop: Loop) -> set[str]:
 
 
 def weight(instruction: Instruction) -> Weight:
-    """Return an instruction's weight on a path. Weights are compared as tuples.
+    """Return an instruction's weight, a tuple. A warp usually takes the path with the largest sum
+    of weights.
 
     At the start of a kernel, all threads wait for the barriers that the block's first thread
     initialises. Therefore the usual path is the path of the first thread.

@@ -186,8 +186,8 @@ def merged(known: Outcomes, later: Outcomes) -> Outcomes:
 
 
 def _text(measurements: Measurements) -> str:
-    """Return the text of the file. Each candidate has one line, so that people can read the
-    file."""
+    """Return the measurements as the text of a JSON file. Each candidate has one line, so that
+    people can read the file."""
     rows = []
     for key, outcomes in measurements.items():
         head = asdict(key)
@@ -202,7 +202,8 @@ def _text(measurements: Measurements) -> str:
 
 
 def _fields(outcome: Outcome) -> dict[str, Any]:
-    """Return the fields of an outcome that are not None. Times are rounded to the nanosecond."""
+    """Convert an outcome to a dictionary for JSON, without fields that are None. Times are rounded
+    to the nanosecond."""
     fields: dict[str, Any] = {}
     if outcome.screened_us is not None:
         fields["screened_us"] = round(outcome.screened_us, 3)
@@ -221,7 +222,7 @@ def _rounded(timing: Timing) -> list[float]:
 
 
 def _measurement(row: Mapping[str, Any]) -> tuple[Key, Outcomes]:
-    """Return the key and the outcomes that a row holds.
+    """Convert a row of the JSON file to a key and its outcomes, and return them.
 
     Raises KeyError, TypeError, ValueError or AttributeError if the row is not a measurement.
     """

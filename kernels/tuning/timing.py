@@ -46,7 +46,7 @@ Addresses = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Holds the time in µs that one run of the launches takes, as percentiles over all replays."""
+    """Holds percentiles of the time in µs that one run of some launches takes."""
 
     p20_us: float
     p50_us: float
@@ -92,7 +92,7 @@ class Copies:
 
     def samples_us(self, replays: int = REPLAYS) -> list[float]:
         """Replay the graphs in turn, `replays` times in all. For each replay, return the time of
-        one run in µs."""
+        one copy of the work in µs."""
         # The last graph alone: the other graphs' operands stay cold.
         last = self._graphs[-1]
         began, ended = self._device.event(), self._device.event()

@@ -41,7 +41,7 @@ _FUNCTION = "static __device__ __forceinline__ void"
 
 
 def header() -> str:
-    """Return the text of winograd_transforms.cuh. Raises ValueError if no float equals a
+    """Return the generated text of winograd_transforms.cuh. Raises ValueError if no float equals a
     coefficient."""
     return _PREAMBLE + "".join(
         specialisation(winograd_matrices(m, r, points), points.name) for m, r, points in GENERATED

@@ -32,7 +32,8 @@ class Kind(IntEnum):
 
 
 class Value(NamedTuple):
-    """Identifies an input, an output, or a shared value, which several other values use."""
+    """Identifies a number in a program: an input, an output, or a shared value, from which several
+    other values are computed."""
 
     kind: Kind
     number: int
@@ -64,7 +65,8 @@ class Program:
 
     @property
     def depth(self) -> int:
-        """Return the largest number of roundings between an input and an output."""
+        """Return the largest number of times that a number is rounded on the way from an input to
+        an output."""
         depths: Counter[Value] = Counter()
         for value, terms in self.steps.items():
             depths[value] = instructions(terms) + max((depths[term] for term in terms), default=0)
@@ -72,7 +74,7 @@ class Program:
 
 
 def instructions(terms: Terms) -> int:
-    """Return how many instructions a combination takes."""
+    """Return how many instructions compute a linear combination."""
     return len(terms) - any(abs(c) == 1 for c in terms.values())
 
 
@@ -145,8 +147,8 @@ def _unit(terms: Terms) -> Fraction:
 
 
 def _with_common_pairs(steps: Steps) -> Steps:
-    """Return the steps with shared values. If several values contain the same sum a + c·b, a shared
-    value computes it only once.
+    """Return new steps that compute common terms only once. If several values contain the same sum
+    a + c·b, a new shared value computes this sum.
 
     A value that contains a multiple of the sum uses the shared value too.
     """
@@ -192,8 +194,8 @@ def _is_binary(c: Fraction) -> bool:
 
 
 def _without_copies(steps: Steps) -> Steps:
-    """Remove shared values that are 0, or a multiple of only one other value. Return the remaining
-    steps."""
+    """Return the steps without shared values that are 0, or a multiple of only one other value.
+    Their uses are replaced by this multiple."""
     result = dict(steps)
     while True:
         copies = [v for v, terms in result.items() if v.kind is Kind.SHARED and len(terms) < 2]
