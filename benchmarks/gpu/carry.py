@@ -113,7 +113,8 @@ def _requirements(package: str) -> Iterator[str]:
 
 
 def wheels(folder: Path, wanted: Iterable[str]) -> None:
-    """Download wheels for the GPU machine, and build a wheel that states Convoy's version."""
+    """Download the wheels of the packages `wanted` for the GPU machine, and build a wheel that
+    states Convoy's version."""
     download(folder, wanted)
     name, ours = DISTRIBUTION.replace("-", "_"), version(DISTRIBUTION)
     with zipfile.ZipFile(folder / f"{name}-{ours}-info.whl", "w") as packed:

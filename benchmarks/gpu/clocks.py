@@ -1,4 +1,4 @@
-"""Reads a GPU's clocks, which are needed to compare measurements."""
+"""Reads the clock rates of a GPU. Measurements at different clock rates cannot be compared."""
 
 import shutil
 import subprocess
@@ -14,8 +14,8 @@ _CLOCKS = {
 
 
 def clocks() -> Row:
-    """Return the current clocks from nvidia-smi, or nothing if nvidia-smi is missing or cannot read
-    them."""
+    """Return the GPU's current clock rates from nvidia-smi, by name. Return an empty row if
+    nvidia-smi is missing or cannot read them."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return {}
@@ -25,7 +25,7 @@ def clocks() -> Row:
 
 
 def clocks_of(answer: str) -> Row:
-    """Return the clocks in a line of nvidia-smi's output, by name."""
+    """Return the clock rates in a line of nvidia-smi's output, by name."""
     readings = zip(_CLOCKS.values(), answer.partition("\n")[0].split(","), strict=False)
     return {
         name: float(text) for name, text in readings if text.strip().replace(".", "", 1).isdigit()

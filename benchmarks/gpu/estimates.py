@@ -27,7 +27,8 @@ LEAST = 8
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Holds a layer's measured time, and the time estimated for the same algorithm, both in µs."""
+    """Holds a layer's measured time, and the time that the cost model estimates for the same
+    algorithm, both in µs."""
 
     name: str
     estimated_us: float

@@ -52,8 +52,8 @@ _LONG = "vgg19 or densenet or 4096"
 
 @dataclass(frozen=True)
 class Group:
-    """Names files and folders of tests. The group contains their tests that have the mark `gpu` and
-    that pytest's options -m (`marks`) and -k (`names`) select."""
+    """A group of tests in the files and folders `tests`. It contains the tests that have the mark
+    `gpu`, and that pytest's options -m (`marks`) and -k (`names`) select."""
 
     tests: tuple[str, ...]
     marks: str = "not slow"

@@ -158,8 +158,8 @@ def _totals(rows: Sequence[Row], suite: str) -> str:
 
 
 def _named(rows: Sequence[Row]) -> str:
-    """Return a table of the configurations whose times the papers print, or nothing if no layers
-    were measured."""
+    """Return a table of the convolutions whose times the papers print. Return an empty text if no
+    layer was measured."""
     cells = []
     for named in NAMED:
         found = compare(rows, [named.layer], named.n, "warm")

@@ -125,8 +125,8 @@ def _rolled(to: Nodes, name: str, x: str, shift: int) -> str:
 
 
 def _offsets(window: int) -> np.ndarray:
-    """Return an index for each pair of tokens in a window. The index is the position of the pair's
-    offset in the table of biases."""
+    """Return an index into the table of relative position biases for each pair of tokens in a
+    window."""
     places = np.stack(np.divmod(np.arange(window**2), window))
     rows, columns = places[:, :, None] - places[:, None] + window - 1
     every: np.ndarray = rows * (2 * window - 1) + columns
@@ -146,7 +146,7 @@ def _mask(side: int, window: int, shift: int) -> np.ndarray:
 
 
 def _parts(side: int, window: int, shift: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the parts of a moved image. Two tokens of a window belong to the same part if they were
-    neighbours before the move."""
+    """Yield the regions of a moved image, as slices of rows and columns. Two tokens of a window
+    belong to the same region if they were neighbours before the move."""
     spans = [slice(*span) for span in pairwise((0, side - window, side - shift, side))]
     yield from ((rows, columns) for rows in spans for columns in spans)

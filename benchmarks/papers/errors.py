@@ -34,7 +34,8 @@ def errors() -> Errors:
 
 
 def ratios(found: Errors, precision: str, variant: str, over: str) -> list[float]:
-    """Return the error of `variant` divided by the error of the variant `over`, for each layer."""
+    """Return, for each layer, the error of the algorithm `variant` divided by the error of the
+    algorithm `over`."""
     ours, others = found[precision, variant], found[precision, over]
     return [ours[layer.name] / others[layer.name] for layer in LAYERS]
 

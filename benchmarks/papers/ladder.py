@@ -71,7 +71,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Holds a step's costs, summed over its launches as if they ran one after another."""
+    """Holds the costs of one step of the ladder. The costs of its launches are summed as if they
+    ran one after another."""
 
     products: int
     bytes: int
@@ -186,7 +187,8 @@ def run(
 
 
 def count(device: CusimDevice, step: Step, arrays: Mapping[str, Floats]) -> Counts:
-    """Run a step on a device that records accesses, and return its costs."""
+    """Run the launches of a step on a simulated device that records accesses to memory, and return
+    the step's costs."""
     products = nbytes = wavefronts = 0
     cycles = 0.0
 

@@ -1,6 +1,6 @@
 """Counts memory traffic: the cache blocking of Lavin & Gray, and the layouts of Lan et al.
 
-Nothing is timed. The modelled cache holds complete operands of blocks, and evicts the least
+No kernel is run. The modelled cache holds complete operands of blocks, and evicts the least
 recently used operand first. Sectors of 32 bytes are counted from the addresses of a warp's lanes,
 as in cusim.accesses.
 """
@@ -69,7 +69,8 @@ def blocks_of(problem: ConvProblem, group: int) -> Iterator[tuple[Touched, Touch
 
 
 def blocking(problem: ConvProblem, cache_bytes: int) -> dict[str, int]:
-    """Return the bytes that a layer reads from memory for each order of its blocks."""
+    """Return the bytes that a convolution reads from memory through a cache of `cache_bytes`, for
+    each order of its thread blocks."""
     orders = {"filters inside": problem.k, "groups of 128": GROUP, "tiles inside": BLOCK}
     return {
         name: dram_bytes(blocks_of(problem, group), cache_bytes) for name, group in orders.items()
@@ -174,8 +175,8 @@ def sectors_of(problem: ConvProblem, layout: str) -> int:
 
 
 def table_layouts(layers: Mapping[str, ConvProblem]) -> Cells:
-    """Return the MB of each layer's sectors for each layout. Also return the first layout's MB
-    divided by the MB of each other layout."""
+    """Return how many MB the kernels of each layer access in each layout. Also return the first
+    layout's MB divided by the MB of each other layout."""
     rows: list[Sequence[str]] = [
         ("layer", *(f"{layout}, MB" for layout in LAYOUTS), "CDHWN, times fewer", "no reshape")
     ]

@@ -63,8 +63,8 @@ def architectures() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Holds the resources that a kernel uses on one architecture, as ptxas reports them; memory is
-    in bytes."""
+    """Holds the registers and the memory that a kernel uses on one architecture, as ptxas reports
+    them. Memory is in bytes."""
 
     registers: int  # a thread
     static_shared: int  # a block
@@ -205,9 +205,9 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 def _sources(root: Path, source: str) -> dict[str, str]:
     """Return the texts of `source` and of every file under `root` that it includes, by name.
 
-    The compiler gets these texts and searches no folder, so it compiles exactly the texts in the
-    digest. A missing include is no error here, because the compiler may skip the preprocessor
-    branch that contains it.
+    The compiler gets these texts and searches no folder, so it compiles exactly the texts from
+    which the cache key is computed. A missing include is no error here, because the compiler may
+    skip the preprocessor branch that contains it.
     """
     texts = {source: (root / source).read_text(encoding="utf-8")}
     waiting = _INCLUDE.findall(texts[source])

@@ -306,8 +306,8 @@ class CudaDevice:
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
-        """Raise FaultError if a call reports an asynchronous error, which may come from any earlier
-        work."""
+        """Within a `with` block, raise FaultError if a CUDA call reports an asynchronous error. Any
+        earlier work may have caused this error."""
         try:
             self._use()
             yield

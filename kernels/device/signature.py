@@ -21,8 +21,8 @@ _TEMPLATE_ARGUMENTS = re.compile(r"<[^<>]*>")
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A parameter or a field. For example, `type` is "*" for `const float* x`, and "Walk" for
-    `Walk<2> walk`."""
+    """A declared parameter of a kernel, or a declared field of a struct. For example, `type` is "*"
+    for `const float* x`, and "Walk" for `Walk<2> walk`."""
 
     type: str
     name: str

@@ -92,7 +92,7 @@ class Crop:
         width, height = size
         if not resize.fits(width, height, channels):
             raise ValueError(
-                f"a place in the batch has no room for {height}×{width}×{channels} pixels"
+                f"a batch has no room for {height}×{width}×{channels} pixels of one image"
             )
         self.resize = resize
         left, top, right, bottom = resize.box

@@ -59,7 +59,7 @@ def second_axis_launch(
     height, width, channels = shape
     nbytes = height * width * channels
     if nbytes > MIDDLE_BYTES:
-        raise ValueError(f"a place in the batch has no room for {height}×{width}×{channels} pixels")
+        raise ValueError(f"a batch has no room for {height}×{width}×{channels} pixels of one image")
     (blocks, _, _), block = blocks_of_threads(nbytes)
     return launch(
         instantiate(SOURCE, "second_axis"),

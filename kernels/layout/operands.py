@@ -17,7 +17,8 @@ FILTER_FORM = "{groups} x taps x channels x filters"
 
 
 class ConvTensors(NamedTuple):
-    """Describes the layout of a convolution's tensors in memory, and the activation of its sums."""
+    """Describes the layout of a convolution's tensors in memory, and the activation of its
+    results."""
 
     x: Pixels
     y: Pixels

@@ -146,8 +146,8 @@ def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
 
     An offset is the number of bytes from the start of a window to the vector. If the vector is
     padding, it is the offset of the vector of zeros. An mma reads two vectors, so a chunk has 4
-    pairs of vectors. In both offsets of a pair, the lowest two bits say which of the two vectors
-    have a second pixel outside the window.
+    pairs of vectors. Offsets are multiples of 16, so their two lowest bits are free. They mark the
+    vectors of a pair whose second pixel lies outside the window.
     """
 
     def offset(vector: int) -> int:
@@ -183,10 +183,10 @@ def slices_of(problem: ConvProblem) -> Slices:
 
 
 def patch_of(problem: ConvProblem, outputs: int) -> Patch:
-    """Return the patch that a block reads.
+    """Return the patch of input that a thread block reads.
 
-    The region of a patch has at most `outputs` outputs. The returned patch covers the images with
-    the fewest regions. If several patches do so, the returned patch has the fewest pixels.
+    A block computes a region of at most `outputs` outputs. The chosen region covers the images with
+    the fewest blocks. If several regions do so, the region with the smallest patch is chosen.
     """
     place_bytes = slices_of(problem).place_bytes
     return _smallest(problem.window, problem.n, _pair(problem), place_bytes, outputs)

@@ -68,8 +68,8 @@ def dequantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
 def add_launch(
     a: StridedTensor, b: StridedTensor, y: StridedTensor, activation: Activation | None = None
 ) -> Launch:
-    """Return a launch of y = activation(a + b) on bytes, with the operands a, b and y. The
-    activation may only clamp."""
+    """Return a launch of y = activation(a + b) on bytes, with the operands a, b and y. Only
+    activations that clamp, such as ReLU, are supported."""
     least, most = clamped(y.stored, activation)
     scalars: dict[str, Value] = {
         "left_zero": a.stored.zero_point,
@@ -146,7 +146,7 @@ def clamped(y: Storage, activation: Activation | None = None) -> tuple[int, int]
     low, high = -inf, inf
     if activation is not None:
         if not clamps(activation):
-            raise ValueError(f"a sum of bytes can end only in a clamp, got {activation}")
+            raise ValueError(f"an 8-bit operation can end only in a clamp, got {activation}")
         is_clip = activation.kind is ActivationKind.CLIP
         low, high = (activation.a, activation.b) if is_clip else (0.0, inf)
     least, most = y.bounds

@@ -65,8 +65,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Sets which candidates are measured: the `top` candidates with the lowest estimated cost, or
-    all candidates if `top` is None.
+    """Sets which candidates of a convolution are measured: the `top` candidates with the lowest
+    estimated cost, or all candidates if `top` is None.
 
     All of them are timed in a few runs. The `finalists` fastest candidates, and the fastest
     candidate of each algorithm, are then timed in many runs. If `anew`, measurements in the store

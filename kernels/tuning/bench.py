@@ -153,7 +153,7 @@ class Bench:
     def cold(
         self, candidate: Candidate, *, copies: int, replays: int, dependent: bool = False
     ) -> Timing:
-        """Time the candidate on operands that have left the second-level cache. Raises
+        """Time the candidate on operands that are not in the second-level cache. Raises
         DeviceError."""
         nbytes = set_bytes({**candidate.read, **candidate.written})
         sets = sets_needed(nbytes, copies=copies, replays=replays)

@@ -68,8 +68,8 @@ FULL = 0.9
 
 
 class DeviceFacts(Protocol):
-    """The properties of a device on which the choice depends. Both `Device` and `Facts` have
-    them."""
+    """The properties of a device on which the choice of an algorithm depends. `Device` and `Facts`
+    have them."""
 
     @property
     def multiprocessors(self) -> int:
@@ -234,7 +234,7 @@ def _iteration(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
     """Return the cycles in which all warps of one multiprocessor execute one iteration of the loop.
 
     This is the longest of three times: the time in which the busiest scheduler issues its
-    instructions, and the times of the tensor cores and of shared memory.
+    instructions, the time of the tensor cores, and the time of shared memory.
     """
     profile = profile_of(kernel)
     warps = blocks * profile.warps

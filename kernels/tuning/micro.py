@@ -205,11 +205,11 @@ MEASUREMENTS: Mapping[str, Callable[[Laboratory], list[Reading]]] = {
 
 
 def fitted(readings: Iterable[Reading]) -> Constants:
-    """Return the constants that follow from the readings of all MEASUREMENTS.
+    """Compute the constants of the cost model from the readings of all MEASUREMENTS.
 
     In a chain of launches, the gap before a launch is the launch's time minus the time of its
-    additions. Chains with different numbers of additions show the time of the additions. Raises
-    ValueError if a reading is missing.
+    additions. The time of the additions follows from chains with different numbers of additions.
+    Raises ValueError if a reading is missing.
     """
     found = list(readings)
 

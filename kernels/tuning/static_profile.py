@@ -224,16 +224,16 @@ class StaticProfile:
         return self.wavefronts / multiplying if multiplying else None
 
     def _of_peak(self, cycles: float) -> float | None:
-        """Return the cycles that an iteration's products take at the peak rate, divided by
-        `cycles`."""
+        """Return a fraction of the peak rate: the cycles that an iteration's products take at the
+        peak rate, divided by `cycles`. Return None if there are no products or no cycles."""
         of_warp = self.products * _MULTIPLIES[self._multiplies]
         at_peak = self.blocks * (self.warps - self.data_warps) * of_warp / SCHEDULERS
         return at_peak / cycles if at_peak and cycles else None
 
 
 def _multiplies(loop: Mapping[str, int]) -> str:
-    """Return the class of the instructions that compute a loop's products. If tensor cores
-    multiply, FFMA instructions do not count as products."""
+    """Return the class of the instructions that compute a loop's products: a class of tensor-core
+    instructions if the loop has any, and otherwise "FFMA"."""
     return next((name for name in loop if name in _BY_TENSOR_CORES), "FFMA")
 
 
@@ -375,9 +375,9 @@ def hot_loop(code: Sequence[Instruction]) -> Loop | None:
     """Return the loop with the most multiplications, or None if no loop multiplies. If several
     loops have the same number of multiplications, return the longest.
 
-    Only a loop counts that loads its operands, or waits for them at an mbarrier, and that neither
-    stores to global memory nor computes activations. Raises LookupError if tensor cores multiply in
-    a loop whose loads this module does not know, because the estimate would leave out that loop.
+    The loop must load its operands, or wait for them at an mbarrier. It must not store to global
+    memory or compute activations. Raises LookupError if tensor cores multiply in a loop whose loads
+    this module does not know, because the estimate would leave out that loop.
     """
 
     def multiplied(loop: Loop) -> int:
@@ -438,8 +438,8 @@ def _data_loop(code: Sequence[Instruction], hot: Loop) -> Loop:
 
 
 def _names(code: Sequence[Instruction], loop: Loop) -> set[str]:
-    """Return the opcodes of a loop's instructions, without modifiers. A store of 8 bytes to shared
-    memory is "STS.64"."""
+    """Return the opcodes of a loop's instructions, without modifiers. As an exception, a store of 8
+    bytes to shared memory is "STS.64"."""
     inside = code[loop.first : loop.last + 1]
     return {
         "STS.64" if kind(instruction) == "STS.64" else instruction.base for instruction in inside

@@ -136,7 +136,7 @@ def launcher(
 ) -> Callable[[Stream, int], None]:
     """Return a function that enqueues all launches in order on the operand set with a given index.
 
-    If `dependent`, the launches may overlap.
+    If `dependent`, a launch may begin before the previous launch has ended.
     """
     kernels = [device.load(launch.instantiation) for launch in launches]
 

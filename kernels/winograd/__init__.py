@@ -1,1 +1,2 @@
-"""Computes the matrices of Winograd convolution, the code of its transforms, and a reference."""
+"""Computes the matrices of Winograd convolution, generates the code of its transforms, and defines
+a reference in NumPy."""

@@ -92,8 +92,8 @@ def _body(transform: Program, source: str, target: str) -> str:
 
 
 def _expression(terms: dict[str, Fraction]) -> str:
-    """Return a sum in C++. It adds the terms without a multiplication first, and then each other
-    term by an fmaf."""
+    """Return a C++ expression that computes a linear combination. First it adds the terms that need
+    no multiplication, and then each other term by an fmaf."""
     plain = sorted((name for name, c in terms.items() if abs(c) == 1), key=lambda n: terms[n] < 0)
     text = "".join(f" {'-' if terms[name] < 0 else '+'} {name}" for name in plain)
     text = text.removeprefix(" + ").replace(" - ", "-", text.startswith(" - "))

@@ -13,7 +13,8 @@ Array = NDArray[np.floating[Any]]
 
 
 def filter_transform(weight: Filter, m: int, points: Points) -> NDArray[np.float32]:
-    """Return U of F(m, r) along every axis: K×C×R×S → alpha² × C × K, K×C×T×R×S → alpha³ × C × K.
+    """Return U, the filter transformed by F(m, r) along every axis: K×C×R×S → alpha² × C × K,
+    K×C×T×R×S → alpha³ × C × K.
 
     Along the first axis of U, the index nu (along S) varies fastest, and xi (along R) more slowly.
     In 3-D, the index along T varies slowest. C and K are padded with zeros to whole vectors. U is
@@ -45,7 +46,7 @@ def filter_rows(weight: Filter, m: int, points: Points, stored: Storage) -> Filt
 
 
 def nested(matrix: Array, x: Array, axes: int) -> Array:
-    """Return `matrix` applied along each of x's last `axes` axes.
+    """Multiply x by `matrix` along each of its last `axes` axes, and return the result.
 
     In 2-D, the result is G g Gᵀ if `matrix` is G and x is g (Lavin & Gray, equation 8).
     """

@@ -175,8 +175,8 @@ def _fresh(steps: Steps) -> Value:
 
 
 def _pairs(terms: Terms) -> list[Pair]:
-    """For every two terms, return (a, b, c) so that the terms are a multiple of a + c·b. If c
-    cannot be represented exactly in binary, leave out the two terms.
+    """For every two terms of a linear combination, return (a, b, c) so that the two terms are a
+    multiple of a + c·b. If c cannot be represented exactly in binary, leave out the two terms.
 
     If possible, a is the term with the smaller coefficient, so that |c| is at least 1.
     """
