@@ -27,14 +27,14 @@ class NotInstalledError(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """The folder in which packages are installed, and the version of each package by its lower-case
-    name."""
+    """A Python environment: its folder, and the version of each installed package by the package's
+    lower-case name."""
 
     folder: Path
     versions: dict[str, str]
 
     def program(self, name: str) -> str:
-        """Return the path of the program `name`, which a package has installed."""
+        """Return the path of the executable `name` in this environment."""
         return str(self.folder / "bin" / name)
 
     def packages(self) -> list[Distribution]:
@@ -45,8 +45,8 @@ class Environment:
 
 
 def folder_of(name: str, wanted: Sequence[str], root: Path) -> Path:
-    """Return the folder of an environment. Its name contains a digest of the pins and Python's
-    version."""
+    """Return the folder for an environment. The folder's name contains a digest of the pinned
+    packages and Python's version."""
     key = zlib.crc32(" ".join((sys.version, *wanted)).encode())
     return root / f"{name}-{key:08x}"
 
@@ -54,8 +54,8 @@ def folder_of(name: str, wanted: Sequence[str], root: Path) -> Path:
 def environment(
     name: str, wanted: Sequence[str], root: Path, say: Callable[[str], None]
 ) -> Environment:
-    """Return the environment below `root` that contains the `wanted` packages, each pinned to a
-    version. Create the environment if it is missing. Raises NotInstalledError."""
+    """Return an environment in which the `wanted` packages are installed at their pinned versions.
+    Create it in a folder below `root` if it does not exist. Raises NotInstalledError."""
     folder = folder_of(name, wanted, root)
     done = folder / DONE
     if not done.is_file():
@@ -83,7 +83,8 @@ def size_mb(installed: Iterable[Distribution]) -> float:
 
 
 def needed_by(name: str) -> list[Distribution]:
-    """Return an installed package and all its dependencies, without extras."""
+    """Return the name of an installed package and the names of all its dependencies. Dependencies
+    of extras are left out."""
     found: dict[str, Distribution] = {}
     left = [name]
     while left:

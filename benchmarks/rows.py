@@ -1,5 +1,5 @@
-"""Reads and writes rows of results as JSON lines. A row includes everything on which its numbers
-depend."""
+"""Reads and writes benchmark results as JSON lines. Each line (a row) also names the commit, the
+device and the package versions."""
 
 import argparse
 import json
@@ -31,11 +31,9 @@ def now() -> str:
 
 
 def commit() -> str:
-    """Return the checkout's commit, followed by a plus sign if tracked files other than results
-    have changed.
-
-    In a checkout without git, return the commit that `python -m benchmarks.gpu carry` wrote.
-    """
+    """Return the hash of the checked-out commit. A plus sign follows it if tracked files, except
+    result files, have uncommitted changes. In a copy without git, read the hash from a file that
+    `python -m benchmarks.gpu carry` wrote."""
     carried = CARRIED / "COMMIT"
     if carried.is_file() and not (ROOT / ".git").exists():
         return carried.read_text().strip()
@@ -48,14 +46,15 @@ def commit() -> str:
 
 
 def _git(*arguments: str) -> str:
-    """Return the output of a git command, or nothing if the command fails."""
+    """Return the output of a git command, or an empty string if the command fails."""
     command = ["git", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip()
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Return the versions of Python and of the packages that are installed."""
+    """Return the versions of Python and of the given packages. Packages that are not installed are
+    left out."""
     found = {}
     for package in packages:
         try:
@@ -89,7 +88,8 @@ def nvidia_driver() -> str | None:
 
 
 def read(file: Path) -> list[Row]:
-    """Return all rows, or no rows if there is no file. A truncated last line is skipped."""
+    """Return the rows of a file, or no rows if the file does not exist. A truncated last line is
+    skipped."""
     if not file.is_file():
         return []
     content = file.read_bytes()
@@ -101,8 +101,8 @@ def read(file: Path) -> list[Row]:
 
 
 def fill(text: str, begin: str, end: str, content: str) -> str:
-    """Return a document in which the text between two marks is replaced. Raises ValueError if the
-    marks are missing."""
+    """Return `text` with the part between two marker lines replaced. Raises ValueError if a marker
+    is missing."""
     if begin not in text or end not in text:
         raise ValueError(f"the document must contain the marks {begin} and {end}")
     return f"{text[: text.index(begin)]}{begin}\n{content}\n{text[text.index(end) :]}"
@@ -115,7 +115,7 @@ def markdown(headings: Sequence[str], *rows: Sequence[str]) -> str:
 
 
 def add_record(parser: argparse.ArgumentParser, file: Path) -> None:
-    """Add the option --record, which appends measurements to a file. The default is `file`."""
+    """Add the option --record, which appends measurements to a file, by default to `file`."""
     about = f"append the rows to FILE ({file.relative_to(ROOT)})"
     parser.add_argument("--record", nargs="?", const=file, type=Path, metavar="FILE", help=about)
 

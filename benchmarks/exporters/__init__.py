@@ -1,2 +1,2 @@
-"""Compares Convoy's answers with the answers of the exporters' own pipelines. An exporter is a
-library that writes models as ONNX files, such as PyTorch or optimum."""
+"""Compares Convoy's answers with the answers of exporters' own pipelines. An exporter is a library,
+such as PyTorch or optimum, that writes models as ONNX files."""

@@ -5,10 +5,10 @@
     python -m benchmarks.exporters record [FOLDER]
 
 `export` installs a pinned version of each exporter in a separate environment. Each exporter writes
-models. The exporter's own pipeline classifies the demo page's photographs, and the answers are
-written next to the models. `check` lets Convoy classify the same photographs, without any flag, and
-writes docs/exporters.md. Its exit status is 1 if an answer is wrong and Convoy did not warn.
-`record` copies the small models to the tests.
+ONNX models. Then the exporter's own inference code classifies the photographs of Convoy's demo
+page. Its answers are written next to the models. `check` lets Convoy classify the same photographs,
+without any flag, and writes docs/exporters.md. Its exit status is 1 if an answer is wrong and
+Convoy did not warn. `record` copies the small models to the tests.
 """
 
 import argparse
@@ -36,7 +36,7 @@ MOST_BYTES = 24_000
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Export, check or record, as the command line asks."""
+    """Run the subcommand: export, check or record."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.exporters", description=__doc__)
     parser.add_argument("what", choices=("export", "check", "record"))
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
@@ -88,7 +88,7 @@ def installed(exporter: Exporter, console: Console) -> Environment:
 
 
 def record(folder: Path, recordings: Path) -> None:
-    """Copy every model of at most MOST_BYTES, with all files of the model, to `recordings`."""
+    """Copy each model of at most MOST_BYTES, with its other files, to the folder `recordings`."""
     for model in sorted(file.parent for file in folder.glob("*/expected.json")):
         files = [file for file in model.rglob("*") if file.is_file()]
         if sum(file.stat().st_size for file in files) <= MOST_BYTES:

@@ -18,7 +18,8 @@ _PILLOW = "pillow==13.0.0"
 
 @dataclass(frozen=True)
 class Exporter:
-    """Names an exporter's script and packages. The first package is the exporter."""
+    """Names the script that runs an exporter, and the packages to install. The first package is the
+    exporter itself."""
 
     name: str
     requirements: tuple[str, ...]

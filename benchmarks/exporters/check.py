@@ -1,5 +1,5 @@
-"""Runs Convoy without any flag, and compares its answers with the answers of the exporters'
-pipelines."""
+"""Classifies photographs with Convoy, without any flag, and compares the answers with the answers
+of the exporters' own inference code."""
 
 import json
 import logging
@@ -57,11 +57,11 @@ def check(folder: Path, photographs: Path) -> Iterator[Verdict]:
 
 
 def verdict(model: Path, photographs: Path) -> Verdict:
-    """Classify the photographs with `convoy classify` and no flag, and return a verdict on the
-    answers.
+    """Classify the photographs with `convoy classify`, without any flag, and compare the answers
+    with the exporter's.
 
-    If an answer differs too much, Convoy classifies again with exact pixels. If the answers then
-    agree, rounding of pixels explains the difference.
+    If an answer differs too much, Convoy classifies again with pixels that are bit-identical to the
+    exporter's. If the answers then agree, the rounding of pixels caused the difference.
     """
     found = _asked(model, photographs)
     if found.difference is not None and found.difference > TOLERANCE:
@@ -74,8 +74,9 @@ def verdict(model: Path, photographs: Path) -> Verdict:
 
 
 def _own(model: Path) -> float:
-    """Return the largest difference between a model's answers in two modes of its runtime, or 0 if
-    answers in a second mode (the file `OTHERWISE`) are missing."""
+    """Return the largest difference between a model's answers when the exporter's runtime computes
+    them in two ways. Return 0 if the answers of the second computation (the file `OTHERWISE`) are
+    missing."""
     if not (model / OTHERWISE).exists():
         return 0.0
     one: dict[str, list[float]] = json.loads((model / EXPECTED).read_text())
@@ -113,8 +114,8 @@ def _asked(model: Path, photographs: Path, *flags: str) -> Verdict:
 
 @contextmanager
 def _heard() -> Iterator[list[str]]:
-    """Collect the warnings that are logged within this block. This function installs a log handler.
-    The command then finds this handler and installs none of its own."""
+    """Collect the warnings that are logged within this block. While this function's log handler is
+    installed, `convoy classify` installs none."""
     handler, lines = BufferingHandler(_MOST_LINES), list[str]()
     handler.setLevel(logging.WARNING)
     root = logging.getLogger()

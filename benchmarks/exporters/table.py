@@ -1,4 +1,4 @@
-"""Writes docs/exporters.md from the verdicts."""
+"""Writes docs/exporters.md from the results that check.py returns."""
 
 import re
 from collections import Counter
@@ -44,7 +44,7 @@ torchvision if it is installed, and some of their pixels differ from Pillow's pi
 
 
 def table(verdicts: Sequence[Verdict], commit: str) -> str:
-    """Return the page. Its table has a row for each model, sorted by the model's name."""
+    """Return the text of docs/exporters.md. Its table has a row for each model, sorted by name."""
     counted = Counter(each.outcome for each in verdicts)
     right = sum(counted[outcome] for outcome in ARE_RIGHT)
     others = [f"{n} {outcome}" for outcome, n in counted.items() if outcome not in ARE_RIGHT]

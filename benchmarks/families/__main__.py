@@ -1,5 +1,5 @@
-"""Checks whether families of classifiers run on Convoy's kernels. Also measures their errors, and
-counts their launches.
+"""Checks which families of classifiers, such as ResNet or YOLO, run on Convoy's kernels. Also
+measures their errors, and counts their kernel launches.
 
     python -m benchmarks.families export [FOLDER] [--family NAME]... [--exporter NAME]
     python -m benchmarks.families check [FOLDER] [--family NAME]... [--no-plans] [--simulate]
@@ -8,11 +8,11 @@ counts their launches.
 `export` exports 65 small networks from families of timm and Ultralytics. It uses both exporters of
 PyTorch, for batch size 1 and for any batch size. It needs torch, timm and onnxscript, and
 ultralytics for YOLO. The models stay in FOLDER, outside the repository. `check` checks these files
-with Convoy, and adds rows to benchmarks/results/families.jsonl. Plans and their estimates take most
-of the time, and --no-plans omits both. Then a file's row has only the error of its scores, and says
-whether Convoy's kernels can run the file. If they cannot, the row names the node that prevents
-this. --simulate runs the newest export of each named family on Convoy's kernels, simulated on the
-CPU. Each export takes minutes.
+with Convoy, and adds rows to benchmarks/results/families.jsonl. Planning the launches and
+estimating their times takes long; --no-plans omits both. A file's row then has only the error of
+its scores, and says whether Convoy's kernels can run the file. If they cannot, the row names the
+unsupported node. --simulate runs the newest export of each named family on Convoy's kernels,
+simulated on the CPU. Each export takes minutes.
 """
 
 import argparse
@@ -30,7 +30,7 @@ FOLDER = Path(".cache") / "families"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Export, check or print the table, as the command line asks."""
+    """Run the subcommand: export, check or table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.families", description=__doc__)
     parser.add_argument("what", choices=("export", "check", "table"))
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)

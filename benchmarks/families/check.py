@@ -1,9 +1,9 @@
-"""Checks whether Convoy loads each exported network. Counts the network's launches, and measures
-its errors.
+"""Checks whether Convoy loads each exported network. Counts the network's kernel launches, and
+measures its errors.
 
 An error is the largest difference from PyTorch's scores, relative to the image's largest score. It
-is measured for three computations: the model file in ONNX Runtime, the loader's normal form in ONNX
-Runtime, and Convoy's engine on the simulator.
+is measured for three computations: ONNX Runtime runs the model file; ONNX Runtime runs the model
+that Convoy's loader writes; and Convoy's kernels run on the simulator.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ PLAIN = plain()
 
 @dataclass(frozen=True)
 class ReferenceScores:
-    """Holds PyTorch's scores of some images."""
+    """Holds some images and the scores that PyTorch computed for them."""
 
     images: NDArray[np.float32]
     scores: NDArray[np.float32]
@@ -56,10 +56,11 @@ class ReferenceScores:
 def check(
     folder: Path, families: Sequence[str] = FAMILIES, *, planned: bool = True
 ) -> Iterator[Row]:
-    """Yield a row for each file that `export` wrote into the folder for these families.
+    """Check each file that `export` wrote into the folder for these families, and yield a row of
+    results for each file.
 
-    If `planned`, the rows include launches and estimated times. Computing them takes most of the
-    time.
+    If `planned`, the rows also have the number of kernel launches and their estimated time, which
+    take long to compute.
     """
     for name in families:
         kept = np.load(folder / f"{name}.npz")
@@ -94,8 +95,8 @@ def _checked(file: Path, expected: ReferenceScores, *, planned: bool) -> dict[st
 
 
 def _planned(classifier: Classifier) -> dict[str, Any]:
-    """Return the number of launches on an H200. For fp16, also return the estimated time, and the
-    least time in which the GPU could run the launches at its peak rates."""
+    """Return the number of kernel launches on an H200. For fp16, also return two times: the
+    estimated time, and the least time in which the GPU could run the launches at its peak rates."""
     found: dict[str, Any] = {}
     for n in (1, 8):
         at = "" if n == 1 else f"_at_{n}"

@@ -133,12 +133,9 @@ def export(
     families: Sequence[str] = FAMILIES,
     exporters: Sequence[str] = tuple(EXPORTERS),
 ) -> Iterator[str]:
-    """Export each network, write its images and PyTorch's scores, and yield a line about each
-    export.
-
-    Exports that already exist, or that failed in an earlier run, are skipped. Raises ImportError if
-    torch, timm or ultralytics is needed but not installed.
-    """
+    """Export each network, write its images and PyTorch's scores, and yield a line of text about
+    each export. Networks that an earlier run exported or failed to export are skipped. Raises
+    ImportError if torch, timm or ultralytics is needed but not installed."""
     import torch  # noqa: PLC0415  hundreds of megabytes, which only this needs
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -192,7 +189,7 @@ def _scores(torch: Any, network: Any, images: Any) -> NDArray[np.float32]:
 
 
 def _alike(scores: NDArray[np.float32]) -> bool:
-    """Return whether different images have the same or nearly the same scores."""
+    """Return whether the network gives nearly the same scores to all images."""
     return relative_error(scores[1:], scores[:-1]) < _ALIKE
 
 

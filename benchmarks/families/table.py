@@ -1,4 +1,4 @@
-"""Writes the table of benchmarks/results/families.md from the rows."""
+"""Writes benchmarks/results/families.md from the rows of results that check.py has recorded."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -33,8 +33,8 @@ the words of the error when the file was checked. The columns have these meaning
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Return the document. It shows the rows, and why files do not load. Families without rows are
-    left out."""
+    """Return the text of families.md. It has a table with a line per family, and the reasons why
+    files do not load. Families without results are left out."""
     newest: dict[tuple[str, str, str], Row] = {}
     simulated: dict[str, float] = {}
     for row in rows:
@@ -63,7 +63,8 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def _nodes(reason: str) -> str:
-    """Return a reason without the list of supported operators, in one line."""
+    """Remove the list of supported operators from an error message, and return the rest in one
+    line."""
     return " ".join(reason.partition("\nSupported operators: ")[0].split())
 
 
@@ -83,8 +84,8 @@ def _line(family: str, rows: Sequence[Row], simulated: Mapping[str, float]) -> s
 
 
 def _estimate(rows: Sequence[Row], at: str) -> str:
-    """For the file with the longest estimated time, return this time and, in brackets, the least
-    time in which the GPU could run the file's launches. Both are in µs."""
+    """Return two times in µs for the file with the longest estimated time, as text: the estimated
+    time and, in brackets, the least time at the GPU's peak rates."""
     found = [
         (row[f"fp16_us{at}"], row[f"fp16_roofline_us{at}"]) for row in rows if f"fp16_us{at}" in row
     ]

@@ -1,1 +1,2 @@
-"""Measures convolutions one by one: docs/kernels.md, "What the planner does", and RESULTS.md."""
+"""Measures single convolutions. The results are in docs/kernels.md, "What the planner does", and in
+RESULTS.md."""

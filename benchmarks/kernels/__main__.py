@@ -38,7 +38,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
-    """Count and print costs, or measure and print errors."""
+    """Print the costs of the algorithms, or measure and print their errors."""
     arguments = parse_arguments(command_line)
     console = Console(highlight=False, markup=False)
     if arguments.costs:

@@ -3,14 +3,14 @@
     python -m benchmarks.kernels --accuracy [--device cuda|cusim [--whole]] [--out FOLDER]
 
 Data and filters are uniform in [-1, 1]. At every precision, the error is the largest difference
-between an element and its value in a float64 convolution (section 7). The kernels themselves run.
-Every algorithm runs with every set of points, in the configuration that the heuristic would choose
-for the layer. On the simulator (`cusim`) the heuristic chooses for an H200. Only a sample of the
-output is computed there: squares of pixels from all over the image, with all channels and filters.
-These pixels are bit-identical to the same pixels of the whole layer. Because the sample has fewer
-pixels, its largest error is slightly smaller. With `--whole` all pixels are computed, which takes
-minutes per layer. A row for each algorithm is added to OUT/accuracy.jsonl. In int8, x, the filters
-and y are rounded to bytes.
+between an element and its value in a float64 convolution (section 7). The errors are measured by
+running the kernels. Every algorithm runs in the configuration that the heuristic would choose for
+the layer. Winograd runs with each of its sets of interpolation points. On the simulator (`cusim`)
+the heuristic chooses for an H200. Only a sample of the output is computed there: squares of pixels
+from all over the image, with all channels and filters. These pixels are bit-identical to the same
+pixels of the whole layer. Because the sample has fewer pixels, its largest error is slightly
+smaller. With `--whole` all pixels are computed, which takes minutes per layer. A row for each
+algorithm is added to OUT/accuracy.jsonl. In int8, x, the filters and y are rounded to bytes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -87,18 +87,19 @@ ELEMENTS = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Describes squares of a layer's output. Each square is one image of the batch that `problem`
-    computes.
+    """Describes a sample of a layer's output: some squares of pixels. `problem` is a convolution
+    that computes each square as one image of a batch.
 
-    The problem has the layer's filters and channels. `begins` are the first row and column of each
-    square. The input of a square at the image's edge includes the padding.
+    The convolution has the same filters and channels as the layer. `begins` has the first row and
+    column of each square. The input of a square at the image's edge includes the padding.
     """
 
     problem: ConvProblem
     begins: tuple[tuple[int, int], ...]
 
     def pixels(self, x: Array, layer: ConvProblem) -> Array:
-        """Cut the squares' input, N×C×H×W, out of the layer's image, 1×C×H×W."""
+        """Return the input pixels of each square, N×C×H×W, cut out of the layer's input,
+        1×C×H×W."""
         (top, left), (height, width) = layer.window.pads_begin, self.problem.window.input
         image = np.pad(x[0], ((0, 0), (top, SQUARE + height), (left, SQUARE + width)))
         return np.stack([image[:, h : h + height, w : w + width] for h, w in self.begins])
@@ -116,8 +117,8 @@ class Sample:
 
 
 def sample(layer: ConvProblem, elements: int = ELEMENTS) -> Sample:
-    """Return squares that are spread evenly over the image, from its first corner to the opposite
-    corner. Together, their outputs have at most `elements` elements."""
+    """Return squares that are spread evenly over the layer's output. Together they have at most
+    `elements` elements."""
     down, across = (range(0, size, SQUARE) for size in layer.window.output)
     every = [(h, w) for h in down for w in across]
     count = min(len(every), elements // (layer.k * SQUARE**2))
@@ -134,12 +135,13 @@ def sample(layer: ConvProblem, elements: int = ELEMENTS) -> Sample:
 
 
 def variants(problem: ConvProblem, device: DeviceFacts) -> dict[str, ConvChoice]:
-    """Return the variants by name. A variant is the heuristic's choice for one algorithm with one
-    of its sets of points. Each set of points has its own rounding errors.
+    """Return the algorithms and configurations to measure, by name. There is one per algorithm and,
+    for Winograd, one per set of interpolation points, because each set has different rounding
+    errors. The heuristic chooses the configurations.
 
-    Split sums have smaller errors than the papers' direct sum, so "direct" also has a variant with
-    unsplit sums. At precisions other than fp32, algorithms that multiply in float32 are left out,
-    because their errors are the same as in fp32.
+    A sum that is split into parts has a smaller error than the direct sum of the papers. So
+    "direct" is measured with split sums and without. At precisions other than fp32, algorithms that
+    multiply in float32 are left out, because their errors are the same as in fp32.
     """
     groups: dict[str, list[ConvChoice]] = {}
     for choice in choices(problem, device.max_shared_bytes, device.architecture):
@@ -167,7 +169,7 @@ class Error:
 
 
 def error_of(y: Array, truth: NDArray[np.floating[Any]]) -> Error:
-    """Return the errors of y."""
+    """Compare y with the float64 reference, and return the errors."""
     apart = y - truth
     unit = EPS * float(np.sqrt(np.mean(truth**2)))
     return Error(
@@ -186,7 +188,8 @@ def errors(
     sampled: bool = False,
     seed: int = 0,
 ) -> dict[str, tuple[ConvChoice, Error]]:
-    """Run every variant for a layer. Return the choice and the errors of each variant.
+    """Run every variant (see `variants`) for a layer. Return the configuration and the errors of
+    each variant.
 
     The variants are chosen for a device with the properties `facts`. If `sampled`, the errors are
     measured on a sample instead of the whole layer. If `only` is given, only these variants are
@@ -218,12 +221,11 @@ def convolve(
     weight: Array,
     most: float = 1,
 ) -> Array:
-    """Return the convolution of x, N×C×H×W, by one choice. Elements that were not written are NaN.
-
-    Operands and result are rounded to the type that the problem's precision stores. In int8, the
-    bytes of x represent numbers from -1 to 1, and the bytes of y numbers from -`most` to `most`.
-    The scale of each filter follows from its largest number.
-    """
+    """Run the algorithm and configuration of `choice` on x, N×C×H×W, and return the result.
+    Elements that the kernel did not write are NaN. Operands and result are rounded to the type in
+    which the problem's precision stores them. In int8, the bytes of x represent numbers from -1 to
+    1, and the bytes of y numbers from -`most` to `most`. The scale of each filter follows from its
+    largest number."""
     algorithm, config, _ = choice
     x_place, y_place = (
         Pixels(size, padded(size, 16 if stored.itemsize == 1 else 4), stored=stored)
@@ -273,7 +275,8 @@ def convolve(
 
 
 def _stored(precision: Precision, most: float) -> Storage:
-    """Return the format in which numbers from -`most` to `most` are stored at a precision."""
+    """Return the data type and scale with which a precision stores numbers from -`most` to
+    `most`."""
     if precision is not Precision.INT8:
         return precision.stored
     return Storage(BYTE.dtype, 2 * most / 255, 128)

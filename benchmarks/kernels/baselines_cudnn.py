@@ -1,10 +1,11 @@
-"""Measures cuDNN with all its plans, to compare it with Convoy, through nvidia-cudnn-frontend.
+"""Measures cuDNN, to compare it with Convoy. cuDNN's plans are built with nvidia-cudnn-frontend; a
+plan is one engine of cuDNN with settings.
 
 Plans that compute in float32 throughout are taken from all heuristics of cuDNN (A, B and FALLBACK).
 But the heuristics favour engines that compute in TF32. So plans are also built from all engines
-with all values of their knobs. Every plan that can be built is run, with N×C×H×W and with N×H×W×C
-in memory. A plan that computes with less than float32 is detected by its error. cuDNN is an
-optional dependency, which is imported only when it is measured.
+with all values of their settings (knobs). Every plan that can be built is run twice: on tensors
+stored as N×C×H×W, and on tensors stored as N×H×W×C. A plan that computes with less than float32 is
+detected by its error. cuDNN is an optional dependency, which is imported only when it is measured.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,7 +49,8 @@ class Cudnn:
         return failures(tensors.runtime, self.cudnn.cudnnGraphNotSupportedError)
 
     def candidates(self, device: Device, tensors: Tensors) -> Iterator[Candidate]:
-        """Yield every plan once, for both layouts."""
+        """Yield a candidate for every plan in both layouts. A plan that is found several times is
+        yielded once."""
         for channels_last in (False, True):
             names: set[str] = set()
             for fill in (from_heuristics, from_engines):
@@ -68,7 +70,8 @@ class Cudnn:
 
 @dataclass(frozen=True)
 class NoPlans:
-    """Takes the place of a contest.Candidate if cuDNN has no plan for a graph."""
+    """Stands for a graph for which cuDNN has no plan. Implements contest.Candidate, so that
+    `reason` is reported like the error of a plan."""
 
     name: str
     reason: CandidateError
@@ -84,7 +87,7 @@ class NoPlans:
 
 
 class PlanGraph:
-    """Holds a convolution as a cuDNN graph with one node, and the plans of this graph."""
+    """A cuDNN graph whose only node is a convolution, with the plans that were built for it."""
 
     def __init__(self, library: Cudnn, tensors: Tensors, channels_last: bool) -> None:
         cudnn, window = library.cudnn, tensors.problem.window
@@ -117,7 +120,7 @@ class PlanGraph:
         self.graph.build_operation_graph()
 
     def empty_y(self) -> Any:
-        """Return memory for y, filled with NaN."""
+        """Return a tensor for the output y, filled with NaN."""
         tensors = self.tensors
         y = tensors.runtime.torch.full(
             tensors.problem.output_shape, float("nan"), device=tensors.runtime.where
@@ -126,8 +129,8 @@ class PlanGraph:
 
 
 def from_heuristics(cudnn: Any, graph: Any) -> None:
-    """Add all plans that cuDNN's heuristics propose, except plans that compute with less than
-    float32."""
+    """Build the plans that cuDNN's heuristics propose for the graph, except plans whose precision
+    is lower than float32."""
     modes, notes = cudnn.heur_mode, cudnn.numerical_note
     graph.create_execution_plans([modes.A, modes.B, modes.FALLBACK])
     graph.deselect_numeric_notes(
@@ -138,11 +141,11 @@ def from_heuristics(cudnn: Any, graph: Any) -> None:
 
 
 def from_engines(cudnn: Any, graph: Any) -> None:
-    """Add plans of every engine. An engine has a plan for each combination of its knobs' values, or
-    only one plan if there are too many combinations.
+    """Build plans for the graph with every engine of cuDNN. There is a plan for each combination of
+    an engine's settings (knobs), or only one plan if there are too many combinations.
 
-    Plans are not selected by numerical notes here, because cuDNN would then remove all plans that
-    no heuristic proposed.
+    Plans with lower precision are not removed here, because cuDNN would then also remove all plans
+    that no heuristic proposed.
     """
     graph.create_execution_plans([cudnn.heur_mode.FALLBACK])
     for engine in range(graph.get_engine_count()):
@@ -160,8 +163,8 @@ def from_engines(cudnn: Any, graph: Any) -> None:
 
 
 def settings(cudnn: Any, knobs: Any) -> Iterator[Mapping[Any, int]]:
-    """Yield combinations of the knobs' values, or only the default if there are too many. Knobs
-    that the frontend cannot name keep their values."""
+    """Yield each combination of the values of an engine's settings (knobs). If there are too many,
+    yield only the default. Knobs that the frontend cannot name keep their default values."""
     named = [knob for knob in knobs if knob.type != cudnn.knob_type.NOT_SET]
     values = [range(knob.min_value, knob.max_value + 1, max(knob.stride, 1)) for knob in named]
     if prod(map(len, values)) > MOST_KNOBS:
@@ -172,7 +175,7 @@ def settings(cudnn: Any, knobs: Any) -> Iterator[Mapping[Any, int]]:
 
 
 class PlanCandidate:
-    """Runs one plan as a contest.Candidate."""
+    """Checks and times one of cuDNN's plans. Implements contest.Candidate."""
 
     def __init__(self, device: Device, graph: PlanGraph, index: int) -> None:
         self._device, self._graph, self._index = device, graph, index
@@ -212,7 +215,7 @@ class PlanCandidate:
             return Timing.of(captured.samples_us(replays))
 
     def _execute(self, stream: Any, x: Any, weight: Any, y: Any) -> None:
-        """Enqueue one run on a stream of kernels.device.cuda_device."""
+        """Enqueue one run of the plan on a stream."""
         graph, library = self._graph, self._graph.library
         library.cudnn.set_stream(handle=library.handle, stream=stream.cupy.ptr)
         graph.graph.execute_plan_at_index(

@@ -1,11 +1,11 @@
-"""Measures PyTorch, to compare it with Convoy, and computes the float64 reference for PyTorch and
-cuDNN.
+"""Measures PyTorch, to compare it with Convoy. Also computes the float64 results with which the
+results of PyTorch and cuDNN are checked.
 
 `torch` is PyTorch's convolution. It tries all of cuDNN's algorithms (cudnn.benchmark, no limit) and
-keeps the fastest. It is measured with N×C×H×W in memory and with N×H×W×C. `im2col` is the usual
-baseline of the Winograd literature: `unfold` copies all windows to a matrix, and cuBLAS multiplies.
-TF32 is off everywhere. PyTorch is an optional dependency, which is imported only when it is
-measured.
+keeps the fastest. It is measured on tensors stored as N×C×H×W and on tensors stored as N×H×W×C.
+`im2col` is the usual baseline of the Winograd literature: `unfold` copies all windows to a matrix,
+and cuBLAS multiplies. TF32 is off in all measurements. PyTorch is an optional dependency, and is
+imported only when it is measured.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,8 @@ class BaselineError(Exception):
 
 
 class Runtime(Protocol):
-    """Lists the functions of PyTorch that depend on a GPU. Tests replace them."""
+    """The functions of PyTorch that need a GPU. Tests replace them by a version that runs on the
+    CPU."""
 
     torch: Any
     where: str  # PyTorch's name of the device
@@ -39,8 +40,8 @@ class Runtime(Protocol):
         """Make PyTorch use `stream` within this block."""
 
     def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
-        """Capture like Device.capture, and keep the memory that PyTorch allocates within the
-        block."""
+        """Capture the work that PyTorch enqueues on `stream` within this block into a CUDA graph.
+        The graph keeps the memory that PyTorch allocates meanwhile."""
 
     def synchronize(self) -> None:
         """Wait for all of PyTorch's work. Raises RuntimeError."""
@@ -89,7 +90,7 @@ class CudaRuntime:
         self.torch.cuda.synchronize()
 
     def _external(self, stream: Any) -> Any:
-        """Return a stream of kernels.device.cuda_device as a stream of PyTorch."""
+        """Return a PyTorch stream that stands for a CUDA stream of Convoy."""
         return self.torch.cuda.ExternalStream(stream.cupy.ptr)
 
 
@@ -105,10 +106,8 @@ class _TorchGraph:
 
 
 class Tensors:
-    """Holds a problem's data, uniform in [-1, 1], and its float64 result, as tensors.
-
-    Data and filter are float32 or, in fp16, float16.
-    """
+    """Holds the input and filters of a convolution, and the result in float64, as PyTorch tensors.
+    Input and filters are uniform random numbers in [-1, 1], in float32 or, for fp16, in float16."""
 
     def __init__(self, runtime: Runtime, problem: ConvProblem, seed: int = 0) -> None:
         torch = runtime.torch
@@ -131,7 +130,7 @@ class Tensors:
         self._norm = self._truth.norm()
 
     def convolve(self, x: Any, weight: Any) -> Any:
-        """Return y, computed by PyTorch."""
+        """Return the convolution of x with the filters, computed by PyTorch."""
         problem, window = self.problem, self.problem.window
         functional = self.runtime.torch.nn.functional
         function = functional.conv3d if problem.is_3d else functional.conv2d
@@ -145,7 +144,8 @@ class Tensors:
         )
 
     def check(self, y: Any) -> None:
-        """Raise CandidateError unless y is right at the problem's precision."""
+        """Raise CandidateError if the result y differs from the float64 result by more than the
+        precision allows."""
         error = float((y.double() - self._truth).norm() / self._norm)
         if not error <= MOST_ERROR[self.problem.precision]:  # NaN fails this comparison
             raise CandidateError(f"wrong: relative error {error:.1e}, more than allowed")
@@ -160,8 +160,9 @@ class Tensors:
         return tensor.contiguous(memory_format=three)
 
     def sets(self, cache: Cache, channels_last: bool, replays: int) -> Sequence[tuple[Any, Any]]:
-        """Return pairs of x and filter. For a warm cache, there is one pair, which stays in the
-        cache. For a cold cache, there are so many pairs that they exceed the cache."""
+        """Return pairs of an input and filters. For a warm cache, there is one pair, which stays in
+        the GPU's L2 cache. For a cold cache, there are so many pairs that they do not fit into the
+        cache."""
         x, weight = (self.in_memory(tensor, channels_last) for tensor in (self.x, self.weight))
         if cache is Cache.WARM:
             return [(x, weight)]
@@ -175,8 +176,8 @@ class Tensors:
 
 
 def unfold_and_multiply(tensors: Tensors, x: Any, weight: Any) -> Any:
-    """Return y, computed by explicit im2col. A 1×1 convolution at stride 1 needs no copy of its
-    windows."""
+    """Return the convolution, computed by explicit im2col. A 1×1 convolution at stride 1 needs no
+    copy of its windows."""
     problem, window = tensors.problem, tensors.problem.window
     if window.kernel_volume == 1 and set(window.strides) == {1}:
         columns = x.flatten(2)
@@ -189,7 +190,7 @@ def unfold_and_multiply(tensors: Tensors, x: Any, weight: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Describes one of the ways in which PyTorch computes a convolution."""
+    """Describes one of the algorithms with which PyTorch computes a convolution."""
 
     name: str
     channels_last: bool
@@ -201,11 +202,9 @@ IM2COL = Form("unfold and matmul", False, unfold_and_multiply)
 
 
 class TorchCandidate:
-    """Computes the problem with PyTorch in one form, as a contest.Candidate.
-
-    `workspace_bytes` is the memory that the form needs beyond its operands, or None if PyTorch does
-    not say.
-    """
+    """Checks and times PyTorch with one algorithm and layout (`Form`). Implements
+    contest.Candidate. `workspace_bytes` is the memory that the algorithm needs beyond its operands,
+    or None if PyTorch does not say."""
 
     def __init__(
         self, device: Device, tensors: Tensors, form: Form, workspace_bytes: int | None = None
@@ -214,7 +213,7 @@ class TorchCandidate:
         self.name, self.workspace_bytes = form.name, workspace_bytes
 
     def check(self) -> None:
-        """Compute the problem once, and compare the result."""
+        """Compute the convolution once, and compare the result with the float64 result."""
         tensors = self._tensors
         with failures(tensors.runtime):
             ((x, weight),) = tensors.sets(Cache.WARM, self._form.channels_last, 1)
@@ -236,20 +235,20 @@ class TorchCandidate:
 
 
 def tensors_of(runtime: Runtime, problem: ConvProblem) -> Tensors:
-    """Return a problem's data. Raises CandidateError if PyTorch cannot allocate the data."""
+    """Return the input and filters of a convolution as tensors. Raises CandidateError if PyTorch
+    cannot allocate them."""
     with failures(runtime, BaselineError):
         return Tensors(runtime, problem)
 
 
 def torch_candidates(device: Device, tensors: Tensors) -> list[TorchCandidate]:
-    """Return the candidates for PyTorch's own convolution, one for each layout."""
+    """Return the candidates that run PyTorch's convolution, one for each memory layout."""
     return [TorchCandidate(device, tensors, form) for form in CONVOLUTIONS]
 
 
 def im2col_candidates(device: Device, tensors: Tensors) -> list[TorchCandidate]:
-    """Return the candidate for explicit im2col. Raises CandidateError for 3-D or grouped
-    convolutions.
-    """
+    """Return the candidate that runs explicit im2col. Raises CandidateError for 3-D or grouped
+    convolutions."""
     problem = tensors.problem
     if problem.is_3d or problem.groups > 1:
         raise CandidateError(f"{problem}: unfold supports only 2-D images in one group")
@@ -258,8 +257,7 @@ def im2col_candidates(device: Device, tensors: Tensors) -> list[TorchCandidate]:
 
 @contextmanager
 def failures(runtime: Runtime, others: type[Exception] = RuntimeError) -> Iterator[None]:
-    """Raise PyTorch's errors within this block as CandidateError. A lost device is detected
-    later."""
+    """Convert PyTorch's errors within this block to CandidateError."""
     try:
         yield
         runtime.synchronize()

@@ -1,5 +1,5 @@
-"""Finds the fastest of several candidates that compute the same problem, by checking and timing
-each.
+"""Finds the fastest of several implementations of the same convolution. Each implementation (a
+candidate) is checked and timed.
 
     candidates ─ wrong? ─ probe ─ screen ─ the fastest few, warm and cold ─ the fastest, in full
                  discard  slow? discard
@@ -8,7 +8,7 @@ A probe is a first, short measurement. It repeats the work fewer times per repla
 does. So it contains more of a replay's overhead, and is compared only with other probes.
 
 A contest finds the fastest of a library's algorithms. `convoy tune` finds the fastest of Convoy's
-choices. The benchmark compares these two winners.
+algorithms. The benchmark then compares the two.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +27,7 @@ fastest probe so far."""
 
 @unique
 class Cache(Enum):
-    """Lists the states of the second-level cache at the start of a run. It is warm if it holds the
+    """The state of the GPU's L2 cache at the start of a run. The cache is warm if it holds the
     operands, and otherwise cold."""
 
     WARM = "warm"
@@ -39,7 +39,7 @@ class CandidateError(Exception):
 
 
 class Candidate(Protocol):
-    """Computes a problem with one algorithm. `check` and `time` may raise CandidateError."""
+    """Computes a convolution with one algorithm. `check` and `time` may raise CandidateError."""
 
     @property
     def name(self) -> str:
@@ -47,19 +47,19 @@ class Candidate(Protocol):
 
     @property
     def workspace_bytes(self) -> int | None:
-        """Return the bytes needed beyond the operands, or None if unknown. The number is known
-        after `check`."""
+        """Return the size of the algorithm's workspace in bytes, or None if it is unknown. Only
+        known after `check`."""
 
     def check(self) -> None:
         """Run the candidate once, and compare its result with the reference."""
 
     def time(self, cache: Cache, /, *, copies: int, replays: int) -> Timing:
-        """Time the candidate in the same way as kernels.tuning.timing."""
+        """Measure the time of a run, as `kernels.tuning.timing` does."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """Sets how often candidates are run. Published numbers are measured with the defaults."""
+    """Sets how often each candidate is run. The default values are used for published numbers."""
 
     copies: int = COPIES
     replays: int = REPLAYS
@@ -69,7 +69,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Winner:
-    """Names the fastest candidate, with all its times."""
+    """The name, times and workspace of the fastest candidate."""
 
     name: str
     timing: Timing
@@ -78,8 +78,8 @@ class Winner:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Holds a contest's winner for each state of the cache, or no winners if no candidate could
-    run."""
+    """Holds the fastest candidate for each state of the cache. `winners` is empty if no candidate
+    could run."""
 
     winners: Mapping[Cache, Winner]
     tried: int
@@ -87,8 +87,8 @@ class Outcome:
 
 
 def contest(candidates: Iterable[Candidate], effort: Effort = Effort()) -> Outcome:
-    """Check the candidates' results, time each candidate a few times, and time the fastest
-    candidates often."""
+    """Find the fastest candidate. Check each candidate's result, time each candidate briefly, and
+    then time the fastest few with more runs."""
     refused: dict[str, str] = {}
     screened: list[tuple[float, Candidate]] = []
     tried = 0

@@ -1,19 +1,20 @@
-"""Counts the products, workspace and bytes of several ways to compute a convolution, and measures
-the errors of Winograd's tiles.
+"""Counts the multiplications, the workspace and the memory traffic of several convolution
+algorithms, and measures the errors of Winograd's tile sizes.
 
     python -m benchmarks.kernels --costs [--suite NAME] [--n N] [--docs]
 
-Costs are counted for float32, not measured. The naive sum reads the image in place. Explicit im2col
-copies all windows of the image to a matrix and multiplies matrices; a 1×1 convolution at stride 1
-needs no copy. For m² outputs F(m×m, 3×3) takes (m + 2)² multiplications, and the naive sum takes 9
-m² (Lavin & Gray 2015, section 5). F(m×m, 3×3) is either fused in one launch, or it has three
-launches, between which transformed data and products are in memory (section 6). The bytes of each
-operand are counted once. The bytes of data between launches are counted twice, because they are
-written and then read. Filters are transformed beforehand.
+Costs are computed for float32, and no GPU is needed. The naive algorithm needs no workspace.
+Explicit im2col copies all windows of the image to a matrix and multiplies matrices. A 1×1
+convolution at stride 1 needs no such copy. For m² outputs F(m×m, 3×3) takes (m + 2)²
+multiplications, and the naive sum takes 9 m² (Lavin & Gray 2015, section 5). F(m×m, 3×3) runs
+either as one fused launch or as three launches. The three launches exchange transformed data and
+products through memory (section 6). The bytes of each operand are counted once. The bytes of data
+between launches are counted twice, because they are written and then read. Filters are transformed
+beforehand.
 
-The error of a tile is the largest error of an element, with data and filters uniform in [-1, 1] and
-all stages in float32. All sums, including the direct sum, add one fused product after another, like
-the kernels. NumPy's matrix product is not used, because it splits sums into parts, and so has
+The error of a tile size is the largest error of an output element. Data and filters are uniform in
+[-1, 1], and all stages use float32. All sums add one product after another with fused multiply-add,
+like the kernels. NumPy's matrix product is not used, because it splits sums into parts and so has
 smaller errors than any direct convolution. `--docs` writes the tables of the VGG-E layers into
 docs/kernels.md, and the plot next to it.
 """
@@ -50,7 +51,7 @@ FLOAT = 4
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Holds the counted costs of one way to compute a convolution."""
+    """Holds the costs of one convolution algorithm."""
 
     multiplications: int
     bytes: int  # read from and written to memory
@@ -76,7 +77,7 @@ def naive(problem: ConvProblem) -> Cost:
 
 
 def im2col(problem: ConvProblem) -> Cost:
-    """Return the cost of a matrix product on a copy of all windows."""
+    """Return the cost of explicit im2col: a copy of all windows, and a matrix product."""
     window, plain = problem.window, naive(problem)
     if window.kernel_volume == 1 and set(window.strides) == {1}:
         return plain
@@ -118,8 +119,8 @@ TABLES: Mapping[str, tuple[Callable[[Cost], float], tuple[str, ...]]] = {
 
 
 def costs(problem: ConvProblem) -> dict[str, Cost]:
-    """Return the cost of each way to compute the problem, by the way's name. WAYS lists the ways.
-    Ways that cannot compute the problem are left out."""
+    """Return the cost of each algorithm in WAYS, by name. Algorithms that cannot compute the
+    problem are left out."""
     window = problem.window
     fits = window.kernel == (3, 3) and window.strides == (1, 1)
     return {name: way(problem) for name, way in WAYS.items() if fits or "F(" not in name}
@@ -141,8 +142,8 @@ Array = NDArray[np.float32]
 
 
 def direct(x: Array, weight: Array, problem: ConvProblem) -> Array:
-    """Return conv(x, weight) for one image and stride 1. Each sum adds its terms in the order of
-    the kernel "direct", which takes tap after tap, and for each tap all channels."""
+    """Return conv(x, weight) for one image and stride 1. Sums add their terms in the same order as
+    the kernel "direct": tap by tap, and for each tap channel by channel."""
     seen = reference.seen_by_taps(reference.padded(x[0], problem.window, 0.0), problem.window)
     taps = weight.reshape(problem.k, problem.c, -1)
     y = np.zeros((problem.k, problem.window.output_volume), np.float32)
@@ -154,10 +155,8 @@ def direct(x: Array, weight: Array, problem: ConvProblem) -> Array:
 def winograd_sum(
     x: Array, weight: Array, problem: ConvProblem, matrices: WinogradMatrices
 ) -> Array:
-    """Return conv(x, weight) for one image by F(m×m, r×r), channel after channel.
-
-    As in the kernels, U is computed in float64 and rounded once.
-    """
+    """Return conv(x, weight) for one image by F(m×m, r×r), summed channel by channel. As in the
+    kernels, the transformed filters U are computed in float64 and rounded once."""
     g, bt, at = (as_array(each) for each in (matrices.g, matrices.bt, matrices.at))
     u = nested(g, weight.astype(np.float64), 2).astype(np.float32)
     v = nested(bt.astype(np.float32), tiles(x, problem, matrices), 2)[0]
@@ -175,15 +174,15 @@ def winograd_sum(
 
 
 def _add(sums: Array, left: Array, right: Array) -> None:
-    """Add the product of `left`, …×K×C, and `right`, …×C×P, to `sums`, …×K×P, channel after
-    channel. Each addition rounds once, like fmaf."""
+    """Add the matrix product of `left`, …×K×C, and `right`, …×C×P, to `sums`, …×K×P, channel by
+    channel. Each step rounds once, like fmaf."""
     for c in range(right.shape[-2]):
         product = left[..., :, c, None].astype(np.float64) * right[..., None, c, :]
         sums[...] = sums + product
 
 
 def tile_errors(seed: int = 0) -> list[TileError]:
-    """Return the error of each tile in TILES, measured on the layer PROBE."""
+    """Measure the error of each tile size in TILES on the layer PROBE."""
     rng = np.random.default_rng(seed)
     shapes = (PROBE.n, PROBE.c, *PROBE.window.input), PROBE.filter_shape
     x, weight = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes)
@@ -201,7 +200,7 @@ Cells = Sequence[Sequence[str]]
 
 
 def cells(what: str, layers: Iterable[Layer], n: int) -> Cells:
-    """Return the table that TABLES names `what`. It has headings, and a row for each layer."""
+    """Return the cells of the table `what` of TABLES: the headings, and a row for each layer."""
     quantity, ways = TABLES[what]
     rows = [("layer", *ways)]
     for layer in layers:
@@ -212,7 +211,7 @@ def cells(what: str, layers: Iterable[Layer], n: int) -> Cells:
 
 
 def error_cells(errors: Iterable[TileError]) -> Cells:
-    """Return the table of errors: the headings, and a row for each tile."""
+    """Return the cells of the table of errors: the headings, and a row for each tile size."""
     headings = ("tile", "products saved", "largest error", "divided by the direct sum's error")
     return [
         headings,
@@ -224,7 +223,8 @@ def error_cells(errors: Iterable[TileError]) -> Cells:
 
 
 def page(text: str, errors: Sequence[TileError]) -> str:
-    """Return docs/kernels.md with its tables of the VGG-E layers for N = 1 filled in."""
+    """Return the text of docs/kernels.md with its tables replaced. The tables are for the VGG-E
+    layers with N = 1."""
     parts = [f"{what}:\n\n{markdown(*cells(what, VGG_E, 1))}" for what in TABLES]
     parts += [markdown(*error_cells(errors)), f"![error and saving by tile]({PLOT})"]
     return fill(text, BEGIN, END, "\n\n".join(parts))
@@ -247,8 +247,8 @@ def run(suites: Iterable[str], batches: Iterable[int], console: Console, *, docs
 
 
 def plot(errors: Sequence[TileError]) -> None:
-    """Plot the error and the saved products against the tile's size. Write the plot next to the
-    page. Raises NoMatplotlibError."""
+    """Plot the error and the saved multiplications against the tile size. Write the plot next to
+    docs/kernels.md. Raises NoMatplotlibError."""
     figure = figure_of((6.4, 3.2))
     axes = figure.subplots()
     sides = [error.m for error in errors]

@@ -1,4 +1,4 @@
-"""Plots kernel measurements."""
+"""Draws PNG plots of the kernels' measured times."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,12 +10,13 @@ from benchmarks.rows import Row
 
 
 def plot_rates(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Plot vgg-e's effective TFLOPS against N, like Lavin & Gray's figure 1. Write a PNG for each
-    precision that has rows, and return the files.
+    """Plot the effective TFLOPS of the vgg-e layers against N, like Lavin & Gray's figure 1. Write
+    a PNG for each measured precision, and return the files.
 
-    Each layer has a panel with two bars per N, one for Convoy and one for the fastest other side. A
-    bar shows the direct algorithm's operations divided by the measured time. A bar of Convoy is
-    hatched if data is transformed in a separate launch. Raises NoMatplotlibError.
+    Each layer has a panel with two bars per N, one for Convoy and one for the fastest other
+    library. A bar's height is the number of operations of the direct algorithm, divided by the
+    measured time. Convoy's bar is hatched if its algorithm transforms data in a separate launch.
+    Raises NoMatplotlibError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = []
@@ -48,8 +49,8 @@ def plot_rates(rows: Sequence[Row], folder: Path) -> list[Path]:
 
 
 def plot_speedups(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Plot the speed-ups of each suite over the fastest other side. Write a PNG for each suite, and
-    return the files.
+    """Plot Convoy's speed-ups over the fastest other library. Write a PNG for each suite of layers,
+    and return the files.
 
     A PNG has a panel for each N. A suite without comparisons has no PNG. Raises NoMatplotlibError.
     """

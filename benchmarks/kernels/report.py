@@ -1,4 +1,5 @@
-"""Summarises rows of kernel measurements by layer, by suite and by goal."""
+"""Compares Convoy's measured times with other libraries': for each layer, for each suite of layers,
+and with the goals."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ CONVOY = "convoy"
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Holds the rows of Convoy and of the fastest other side, for one layer and N."""
+    """Holds two measurements of one layer at one N: Convoy's, and the fastest other library's."""
 
     layer: Layer
     n: int
@@ -22,20 +23,21 @@ class Comparison:
 
     @property
     def speedup(self) -> float:
-        """Return Convoy's speed divided by the other side's speed, from the medians."""
+        """Return the other library's median time divided by Convoy's median time."""
         return float(self.best["p50_us"] / self.ours["p50_us"])
 
     @property
     def of_peak(self) -> float:
-        """Return the direct algorithm's FLOPS divided by the fp32 peak. With Winograd the result
-        may exceed 1."""
+        """Return the operations of the direct algorithm per second of Convoy's time, divided by the
+        GPU's fp32 peak. With Winograd, the result may exceed 1."""
         flops = _flops(self.layer, self.n) / self.ours["p50_us"] * 1e6
         return float(flops / self.ours["peak_flops"])
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Sums up the comparisons of a suite's measured layers, for one state of the cache."""
+    """Statistics about Convoy's speed-ups on the measured layers of a suite, for one state of the
+    L2 cache."""
 
     measured: int
     layers: int
@@ -50,8 +52,8 @@ class Summary:
 
 
 def compare(rows: Iterable[Row], layers: Sequence[Layer], n: int, cache: str) -> list[Comparison]:
-    """Return a comparison, from the latest rows, for each layer for which both Convoy and another
-    side were measured."""
+    """Return a comparison for each layer for which both Convoy and another library were measured.
+    The latest measurements are used."""
     sides: dict[str, dict[str, Row]] = {}
     for row in rows:
         if row["kind"] == "measurement" and row["cache"] == cache:
@@ -67,7 +69,7 @@ def compare(rows: Iterable[Row], layers: Sequence[Layer], n: int, cache: str) ->
 
 
 def summarise(comparisons: Sequence[Comparison], layers: int) -> Summary:
-    """Sum up the comparisons of a suite that has `layers` layers. There must be at least one
+    """Compute the statistics of a suite that has `layers` layers. There must be at least one
     comparison."""
     speedups = [comparison.speedup for comparison in comparisons]
     won = [speedup for speedup in speedups if speedup > 1]
@@ -97,7 +99,8 @@ def summarise(comparisons: Sequence[Comparison], layers: int) -> Summary:
 
 
 def _flops(layer: Layer, n: int) -> int:
-    """Return the operations of the direct algorithm, counting a multiply-add as two."""
+    """Return the number of operations of the direct algorithm. A multiply-add counts as two
+    operations."""
     return 2 * layer.problem.with_batch(n).macs
 
 
@@ -114,8 +117,8 @@ MEASURES = {
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A lower bound for one measure of a suite. `kernel` restricts the goal to layers with this
-    filter size, and `layer` to one layer."""
+    """A value that a statistic of a suite should reach. `kernel` restricts the goal to layers with
+    this filter size, and `layer` to one layer."""
 
     suite: str
     batches: tuple[int, ...]  # values of N
@@ -163,7 +166,8 @@ GOALS = (
 
 
 def reached(rows: Sequence[Row], goal: Goal, cache: str) -> float | None:
-    """Return the value that was reached, or None if a layer of the goal is not measured yet."""
+    """Return the measured value of the goal's statistic, or None if a layer of the goal is not
+    measured yet."""
     comparisons = [each for n in goal.batches for each in compare(rows, goal.layers, n, cache)]
     wanted = len(goal.layers) * len(goal.batches)
     if len(comparisons) < wanted:

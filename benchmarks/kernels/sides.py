@@ -1,4 +1,5 @@
-"""Measures a problem with each side: Convoy's choice, PyTorch, and the fastest of cuDNN's plans."""
+"""Measures a convolution with Convoy, with PyTorch and with cuDNN. Each of these is called a
+side."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -32,12 +33,12 @@ from kernels.tuning.timing import time_launches
 
 
 class ConvoySide:
-    """Measures Convoy's choice. As in an engine, the choice is the same for both states of the
-    cache.
+    """Measures the algorithm that Convoy chooses for a convolution. As in an engine, Convoy makes
+    one choice for both states of the L2 cache.
 
-    With a store, the problem is tuned as in `convoy tune`. The choice is the winner, and the
-    measurements are added to the store. Without a store, the heuristic chooses. As in a network, a
-    bias is added.
+    With a tuning store, Convoy measures its algorithms as `convoy tune` does, adds the measurements
+    to the store and chooses the fastest algorithm. Without a store, the heuristic chooses. The
+    convolution includes a bias, as in a network.
     """
 
     def __init__(
@@ -52,7 +53,8 @@ class ConvoySide:
         self._timer, self._bench = timer, Bench(device, timer)
 
     def measure(self, problem: ConvProblem) -> Outcome:
-        """Return the times of Convoy's choice. Raises DeviceError, TuningStoreError."""
+        """Return the times of the algorithm that Convoy chooses. Raises DeviceError or
+        TuningStoreError."""
         if self._store is None:
             return self._timed(problem, heuristic(self._device)(problem), 1, {})
         (outcomes,) = autotune(
@@ -75,7 +77,7 @@ class ConvoySide:
         return self._timed(problem, winner, len(outcomes), refused)
 
     def close(self) -> None:
-        """Free the bench's memory."""
+        """Free the GPU memory that the measurements used."""
         self._bench.close()
 
     def _timed(
@@ -96,14 +98,15 @@ class ConvoySide:
 
 @dataclass(frozen=True, slots=True)
 class ContestSide:
-    """Measures the fastest candidate of a library for each state of the cache."""
+    """Measures a library. For each state of the L2 cache, the library's fastest candidate
+    counts."""
 
     name: str
     candidates: Callable[[ConvProblem], Iterable[Candidate]]
     effort: Effort
 
     def measure(self, problem: ConvProblem) -> Outcome:
-        """Return the winners of a contest between the library's candidates."""
+        """Return the times of the library's fastest candidate for each state of the cache."""
         try:
             candidates = self.candidates(problem)
         except CandidateError as error:

@@ -1,4 +1,4 @@
-"""Lists the layers to measure. They are complete sets of convolutions from the papers.
+"""Lists the convolution layers to measure. A suite contains all layers that a paper measures.
 
     vgg-e   Lavin & Gray 2015, table 3: the 3×3 layers of VGG network E
     cuconv  Jordà et al. 2021 (cuConv), section 4: every 1×1, 3×3 and 5×5 layer at stride 1 of
@@ -30,8 +30,8 @@ class Layer:
 
 
 def _square(label: str) -> Layer:
-    """Return the layer that one of cuConv's labels describes. A label has the form "H and W - R and
-    S - K - C", without N."""
+    """Return the layer for a label of the cuConv paper. A label has the form "H and W - R and S - K
+    - C", without N."""
     size, kernel, k, c = map(int, label.split("-"))
     return Layer(label, same_padded((size, size), kernel, c, k))
 
@@ -155,8 +155,8 @@ def _timed(where: str, name: str, n: int, us: float, best_us: float) -> Named:
 
 
 def _by_rate(name: str, rate: float, best: float, speedup: float) -> Named:
-    """Return a row of Lan's table 3, which counts a multiplication and its addition as one
-    operation."""
+    """Return a configuration for a row of Lan's table 3, which counts a multiplication and its
+    addition as one operation."""
     took = f"{rate:g} and {best:g} TFLOPS"
     return Named("Lan et al., table 3", "c3d", name, 32, speedup, took)
 

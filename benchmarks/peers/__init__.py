@@ -1,1 +1,2 @@
-"""Compares Convoy with other servers for the table in README, "Compared with other servers"."""
+"""Measures Convoy and other servers with the same requests. The results are in the README,
+"Compared with other servers"."""

@@ -6,13 +6,13 @@ images.
     python -m benchmarks.peers --repeated   # compare the last two recordings
 
 Each other server (a peer) is installed once, from the package index into a separate environment.
-All servers are measured with four workloads, called works. The no-op reads a JPEG without decoding
-it, and returns the five likeliest of 1000 scores. The other works decode images and run a model in
-ONNX Runtime: the built-in digits, SqueezeNet, and SqueezeNet in INT8. Each peer is tried in several
-settings and measured in its best setting. Before a server is timed, its answers and its conditions,
-such as threads and priority, are checked (fairness.py). Each work is recorded as soon as it is
-measured, so an interrupted run keeps the finished works. The tables have the last recording of each
-work.
+All servers are measured with four workloads, called works. In the no-op, a server receives a JPEG
+without decoding it, and returns the five likeliest of 1000 scores. In the other works, it decodes
+an image and runs a model in ONNX Runtime: the built-in model for digits, SqueezeNet, or SqueezeNet
+in INT8. Each peer is tried in several settings and measured in its best setting. Before a server is
+timed, its answers and its conditions, such as threads and priority, are checked (fairness.py). The
+results of each work are recorded as soon as it is measured, so an interrupted run loses only one
+work. The tables show the last recording of each work.
 """
 
 import argparse
@@ -49,7 +49,8 @@ QUICK = Effort(rounds=2, seconds=0.2, settings=1)
 def compare(
     peers: Sequence[Peer], venvs: Path, works: Sequence[str], effort: Effort, say: Say
 ) -> Iterator[list[Row]]:
-    """Yield the rows of Convoy and of all peers for each work, as soon as the work is measured."""
+    """Measure Convoy and all peers, one work after another. Yield the rows of results of each work
+    as soon as it is measured."""
     contenders = [_convoy(), *(_contender(peer, venvs, say) for peer in peers)]
     # The load from other programs, before this program adds its own.
     busy = {"load_average": round(os.getloadavg()[0], 2)}
@@ -83,7 +84,7 @@ def compare(
 
 
 def _convoy() -> Contender:
-    """Return a contender for the Convoy that is installed in this environment."""
+    """Return a Contender that stands for the Convoy of this environment."""
     return Contender(CONVOY, Environment(Path(sys.prefix), {}))
 
 
@@ -155,12 +156,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
-    """Install the servers, measure, print, and write the requested files.
-
-    If the servers' conditions differ in a work, the work is not recorded and the exit status is 1.
-    With --repeated, the exit status is 1 if a median of the last recording lies outside the spread
-    of the previous recording.
-    """
+    """Install the servers, measure them, print the results, and write the requested files. If the
+    servers of a work ran under different conditions, the work is not recorded and the exit status
+    is 1. With --repeated, the exit status is 1 if a median of the last recording lies outside the
+    spread of the previous recording."""
     arguments = parse_arguments(command_line)
     if arguments.docs:
         for file, made in PAGES.items():

@@ -1,7 +1,7 @@
 """Lists the servers to compare, with their versions, settings and requests.
 
-All settings of a peer are tried. For each work and number of connections, the best setting is
-measured.
+All settings of a server are tried. For each workload and number of connections, the server is
+measured in its best setting.
 """
 
 import json
@@ -29,8 +29,7 @@ Protocol = Literal["body", "form", "v2"]
 
 @dataclass(frozen=True)
 class Setting:
-    """Describes one way to run a server, with the options and environment variables of its
-    program."""
+    """The options and environment variables with which a server's program is started."""
 
     name: str
     choices: Mapping[str, Any] = field(default_factory=dict)
@@ -198,7 +197,7 @@ PEERS = (TRITON, MOSEC, LITSERVE, BENTOML, RAY_SERVE)
 
 
 def request_for(protocol: Protocol, path: str, image: bytes, media_type: str) -> bytes:
-    """Return the bytes of a request that asks for the classes of one image."""
+    """Return the bytes of an HTTP request whose body is one image."""
     if protocol == "body":
         return post_request(path, image, media_type)
     if protocol == "v2":
@@ -221,7 +220,7 @@ def request_for(protocol: Protocol, path: str, image: bytes, media_type: str) ->
 
 
 def form_request(path: str, images: Sequence[bytes], media_type: str) -> bytes:
-    """Return the bytes of a form that asks for the classes of several images."""
+    """Return the bytes of an HTTP request whose body is a form with several images."""
     head = (
         f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="images"; filename="picture"\r\n'
         f"Content-Type: {media_type}\r\n\r\n"

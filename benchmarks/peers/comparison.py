@@ -1,13 +1,13 @@
-"""Measures servers with the same work, one after another in short rounds. While a server is
-measured, all other servers are suspended.
+"""Measures several servers with the same images and model, one after another in short rounds. While
+a server is measured, all other servers are suspended.
 
     each server in each setting ─ start ─ right answers? ─ fair? ─ tried briefly ─┐
                      the best setting for each number of connections ─────────────┘
     rounds: each server ─ goes on ─ 1, 8, 32 connections ─ is stopped; every other round backwards
 
-Several of these servers at once would disturb each other on two cores. Even idle servers would,
-because some of them poll. A suspended server uses no processor time, and it is resumed at once. So
-rounds can be short, and a disturbance of a minute affects all servers.
+Servers that run at the same time would slow each other down on two cores. Even idle servers would,
+because some of them poll. A suspended server uses no processor time, and resuming it takes no time,
+so rounds can be short. A disturbance that lasts a minute then affects all servers.
 """
 
 import json
@@ -66,13 +66,14 @@ Say = Callable[[str], None]
 
 
 class WrongAnswerError(BadAnswerError):
-    """Raised when an answer differs from Convoy's answer. Says how."""
+    """Raised when a server's answer differs from Convoy's answer. The message shows the
+    difference."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Holds a server and the environment in which it is installed, or the reason why it is not
-    installed."""
+    """A server to measure, and the environment in which it is installed. If it could not be
+    installed, holds the reason."""
 
     peer: Peer
     installed: Environment | None
@@ -90,7 +91,7 @@ class Effort:
 
 @dataclass
 class Candidate:
-    """Holds a server that runs in one setting, and the results of its measurements."""
+    """A running server with its setting, and the results of its measurements."""
 
     peer: Peer
     setting: Setting
@@ -164,7 +165,7 @@ def started(
 def settings_of(
     work: str, task: Task, threads: int, port: int, folder: Path, choices: Mapping[str, Any]
 ) -> Settings:
-    """Return the settings of a server's program."""
+    """Return the settings to pass to a server's program."""
     how = task.classifier.preprocessing if task.classifier else None
     return Settings(
         port=port,
@@ -181,19 +182,17 @@ def settings_of(
 
 
 def threads_of(peer: Peer, setting: Setting, task: Task) -> int:
-    """Return how many threads each process of a server must use to compute one image.
-
-    Convoy uses its default, one thread per core. In a peer, the processes share the number of
-    threads that the work sets.
-    """
+    """Return how many threads each process of a server must use to run the model. Convoy uses one
+    thread per core, its default. Another server divides the number of threads that the work sets
+    among its processes."""
     if peer.serve is not None:
         return available_cores()
     return max(1, task.threads // setting.processes)
 
 
 def top_of(received: bytes) -> Top:
-    """Return the classes in an answer of any server. Raises WrongAnswerError if the answer has no
-    classes."""
+    """Return the classes and probabilities in a server's answer, in any server's format. Raises
+    WrongAnswerError if the answer has none."""
     _, _, body = received.partition(b"\r\n\r\n")
     answer = json.loads(body)
     found = _predictions(answer)
@@ -222,7 +221,8 @@ def right(received: bytes, case: Case, within: float) -> None:
 
 
 def check(address: Address, peer: Peer, setting: Setting, task: Task) -> None:
-    """Raise WrongAnswerError if a server's answers differ from the answers of Convoy's engine."""
+    """Send all images to a server. Raise WrongAnswerError if an answer differs from the answer of
+    Convoy's engine."""
     connection = Connection(address)
     try:
         for case in task.cases:
@@ -238,7 +238,7 @@ def measure(
     """Return a row for each server and number of connections. If a server could not be measured,
     its row has the reason in `error`.
 
-    Every server is measured in its best setting, after all its settings were tried.
+    First all settings of a server are tried; then the server is measured in its best setting.
     """
     failed: dict[str, dict[str, str]] = {}
     with ExitStack() as stack:
@@ -332,7 +332,8 @@ def _best(
 def _checked(
     peer: Peer, setting: Setting, server: Running, task: Task, seconds: float
 ) -> Candidate:
-    """Check a server's answers and conditions, and suspend the server."""
+    """Check a server's answers and its conditions, such as threads and cores. Then suspend the
+    server."""
     case = task.cases[0]
     request = request_for(setting.protocol, peer.path, case.image, case.media_type)
     _warm_up(server.address, peer, setting, task, request, seconds)
@@ -363,8 +364,8 @@ def _warm_up(
 
 
 def _turn(chosen: Mapping[int, Candidate], seconds: float) -> None:
-    """Measure each server with the numbers of connections for which it was chosen, one after
-    another."""
+    """Run one round: measure the servers one after another. A server is measured with the numbers
+    of connections for which its setting is the best."""
     for candidate in {id(each): each for each in chosen.values()}.values():
         server = candidate.server
         server.resume()
@@ -378,8 +379,8 @@ def _turn(chosen: Mapping[int, Candidate], seconds: float) -> None:
 
 
 def _slice(candidate: Candidate, connections: int, seconds: float) -> dict[str, float]:
-    """Measure once, and return the results. `memory_mb` and `threads` are read after the
-    measurement."""
+    """Measure a server for `seconds` with a number of connections, and return the results.
+    `memory_mb` and `threads` are read after the measurement."""
     server, request = candidate.server, candidate.request
     closed_loop(server.address, request, connections, seconds * _WARM)
     before, begun = server.usage(), perf_counter()

@@ -1,4 +1,5 @@
-"""Finds conditions that make a comparison unfair, in the processes of servers and in recorded rows.
+"""Finds conditions that make a comparison of servers unfair, such as a different number of threads.
+Reads them from the servers' processes and from recorded results.
 
 conditions ─ from /proc/PID/{environ,cmdline,stat,status} and a process's report on its session
 request    ─ must contain the bytes of the same image
@@ -22,14 +23,14 @@ EQUAL = ("image", "model", "telemetry", "affinity", "priority")
 
 
 class UnfairError(Exception):
-    """Raised when a server's conditions differ from the other servers' conditions. Names the
-    conditions."""
+    """Raised when the conditions of a server differ from the conditions of the other servers. The
+    message names the conditions that differ."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Holds the conditions under which a server works, as text. A field lists several values if the
-    server's processes differ."""
+    """Holds the conditions under which a server runs, as text. If they differ between the server's
+    processes, a field lists all values."""
 
     telemetry: str
     threads: str  # ONNX Runtime's, in each process that classifies
@@ -38,7 +39,8 @@ class Conditions:
 
 
 def wanted(threads: int) -> Conditions:
-    """Return the conditions of this process. All servers must have the same conditions."""
+    """Return the conditions that every server must have. Cores and niceness are those of this
+    process."""
     return Conditions(OFF, str(threads), *_kernel(os.getpid()))
 
 
@@ -51,7 +53,7 @@ def _kernel(pid: int) -> tuple[str, str]:
 
 
 def found(server: Running, default_threads: int) -> Conditions:
-    """Return the conditions that a server has.
+    """Return the conditions under which a server's processes run.
 
     The number of threads is read from the processes' reports or from the option `--threads`. If
     both are missing, it is `default_threads`.
@@ -85,10 +87,10 @@ def found(server: Running, default_threads: int) -> Conditions:
 
 
 def intact(variables: Sequence[str]) -> bool:
-    """Return whether a process still has the environment variables with which it was started.
+    """Return whether /proc still shows the environment variables with which a process was started.
 
-    Some processes, like Ray's, rename themselves. Renaming overwrites variables with the new name
-    and zeros. Then /proc is wrong, and only the process's own report is reliable.
+    Some processes, such as Ray's, change their name. The new name and zeros overwrite the variables
+    in /proc. Then only the report that the process itself wrote is reliable.
     """
     return all(variables[:-1])
 
@@ -98,8 +100,8 @@ def _strings(file: Path) -> list[str]:
 
 
 def check(has: Conditions, must: Conditions, sent: bytes, image: bytes) -> None:
-    """Raise UnfairError if a server's conditions `has` differ from `must`, or if the bytes `sent`
-    do not contain the image."""
+    """Raise UnfairError if a server's conditions, `has`, differ from the required conditions,
+    `must`, or if the request `sent` does not contain the image's bytes."""
     reasons = [
         f"{name} must be {expected} as for the other servers, got {value or 'unknown'}"
         for name, value in vars(has).items()
@@ -117,7 +119,8 @@ def check(has: Conditions, must: Conditions, sent: bytes, image: bytes) -> None:
 
 
 def differences(rows: Iterable[Row]) -> list[str]:
-    """Return a sentence for each condition in which rows of the same work differ."""
+    """Compare the recorded conditions of all servers of a work. Return a sentence for each
+    condition that differs."""
     measured: Sequence[Row] = [row for row in rows if "error" not in row]
     sentences = []
     for work in dict.fromkeys(row["work"] for row in measured):

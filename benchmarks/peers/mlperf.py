@@ -1,5 +1,5 @@
-"""Measures Convoy, in process and over HTTP, and ONNX Runtime alone. MLPerf's own load generator
-sends the queries.
+"""Measures Convoy and ONNX Runtime with MLPerf's load generator. Convoy is measured in this process
+and over HTTP.
 
     python -m benchmarks.peers.mlperf [--work NAME] [--device NAME] [--out FOLDER] [--record [FILE]]
     python -m benchmarks.peers.mlperf --docs
@@ -64,7 +64,8 @@ Side = Callable[[Task, str, str], Any]
 
 @contextmanager
 def _alone(task: Task, _work: str, _device: str) -> Iterator[Answer]:
-    """Run ONNX Runtime in this process, on pixels."""
+    """Yield a function that runs ONNX Runtime in this process, on images that are already
+    decoded."""
     session = open_session(task.model.read_bytes(), available_cores())
     name, pixels = session.get_inputs()[0].name, _pixels(task)
     yield lambda images: session.run(None, {name: pixels[list(images)]})
@@ -72,7 +73,8 @@ def _alone(task: Task, _work: str, _device: str) -> Iterator[Answer]:
 
 @contextmanager
 def _in_process(task: Task, _work: str, device: str) -> Iterator[Answer]:
-    """Run Convoy's engine in this process, on pixels."""
+    """Yield a function that runs Convoy's engine in this process, on images that are already
+    decoded."""
     assert task.classifier is not None
     engine = open_engine(
         task.classifier,
@@ -87,7 +89,8 @@ def _in_process(task: Task, _work: str, device: str) -> Iterator[Answer]:
 
 @contextmanager
 def _decoding(task: Task, _work: str, _device: str) -> Iterator[Answer]:
-    """Run ONNX Runtime in this process, on JPEG files, which one thread decodes."""
+    """Yield a function that decodes JPEG files in one thread and runs ONNX Runtime, all in this
+    process."""
     session = open_session(task.model.read_bytes(), available_cores())
     name = session.get_inputs()[0].name
     yield lambda images: session.run(
@@ -97,7 +100,8 @@ def _decoding(task: Task, _work: str, _device: str) -> Iterator[Answer]:
 
 @contextmanager
 def _by_http(task: Task, work: str, device: str) -> Iterator[Answer]:
-    """Run Convoy as a server, on JPEG files in a form, over one connection."""
+    """Start a Convoy server. Yield a function that sends JPEG files to it, in a form, over one
+    connection."""
     setting = Setting("as it comes", {"options": ["--device", device]})
     contender = Contender(CONVOY, Environment(Path(sys.prefix), {}))
     with (
@@ -141,8 +145,8 @@ def drive(
     queries: int,
     out: Path,
 ) -> dict[str, float | str]:
-    """Let the load generator send queries in one scenario. Return the percentiles and the verdict
-    of its summary. The percentiles are in µs."""
+    """Run the load generator in one scenario. Return the latency percentiles in µs, and whether the
+    load generator calls the result valid."""
 
     def issue(query: Sequence[Any]) -> None:
         answer([sample.index for sample in query])
@@ -183,7 +187,8 @@ def _nanoseconds(function: Callable[[], object]) -> int:
 
 
 def summary(text: str) -> dict[str, float | str]:
-    """Return the percentiles, in µs, and the verdict. `text` is the load generator's summary."""
+    """Return the latency percentiles in µs, and whether the result is valid. `text` is the load
+    generator's summary."""
     verdict = re.search(r"Result is : (\w+)", text)
     if verdict is None:
         raise ValueError(f"the load generator's summary has no result: {text[:200]!r}")
@@ -197,7 +202,8 @@ def summary(text: str) -> dict[str, float | str]:
 def measure(
     loadgen: Any, work: str, device: str, seconds: float, queries: int, out: Path
 ) -> list[Row]:
-    """Return a row for each side and scenario."""
+    """Measure each side (Convoy or ONNX Runtime) in each scenario, and return a row of results for
+    each."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="convoy-mlperf-") as folder:
         task = tasks([work], Path(folder))[work]
@@ -222,8 +228,8 @@ PUBLISHED = {
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return a table in Markdown. It has the last record, and results of GPUs that others have
-    published."""
+    """Return a table in Markdown. It has the last recorded results, and results that others have
+    published for GPUs."""
     heading = ("system", "N = 1: p50 / p99, µs", "N = 8: p50 / p99, µs")
     lines = []
     rows = [row for row in rows if row["date"] == rows[-1]["date"]]

@@ -1,8 +1,5 @@
-"""Runs a server's processes from its start until the last process ends, and counts the resources
-that they use.
-
-The resources come from the kernel's counters in Linux's /proc.
-"""
+"""Starts a server, ends all its processes, and counts the processor time, memory and threads that
+they use. The counts are read from Linux's /proc."""
 
 import os
 import signal
@@ -25,12 +22,12 @@ _PROC = Path("/proc")
 
 
 class StartError(Exception):
-    """Raised when a server does not answer in time. Says why."""
+    """Raised when a server does not answer in time after its start. The message says why."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Holds the resources that processes have used so far."""
+    """Holds the processor time, memory and threads that processes have used so far."""
 
     cpu_ns: Mapping[int, int]  # by process, including ended threads
     switches: Mapping[int, int]  # by thread: a process's counter has one thread
@@ -46,7 +43,7 @@ class Usage:
         return _sum(self.cpu_ns, before.cpu_ns) / 1e9
 
     def switches_since(self, before: "Usage") -> int:
-        """Return how often threads gave up or lost the processor since an earlier Usage."""
+        """Return the number of context switches since an earlier Usage."""
         return _sum(self.switches, before.switches)
 
 
@@ -65,7 +62,7 @@ def _clock(pid: int) -> int:
 
 @dataclass(frozen=True)
 class Running:
-    """Holds a running server that answers."""
+    """A server that has been started and answers requests."""
 
     address: Address
     session: int  # of its processes
@@ -123,7 +120,7 @@ def _text(file: Path) -> str:
 
 
 def _number(text: str, name: str) -> int:
-    """Return the number after a name at the beginning of a line, or 0."""
+    """Return the number in the line that begins with a name, or 0 if there is no such line."""
     found = (line.split()[1] for line in text.splitlines() if line.startswith(name))
     return int(next(found, 0))
 
@@ -137,8 +134,8 @@ def running(
     ready: Callable[[Address], bool],
     start_s: float = START_S,
 ) -> Iterator[Running]:
-    """Start a server, and yield it once `ready` says that it answers. End the server and its
-    children after the block.
+    """Start a server, and yield it once `ready` returns that it answers. End the server and its
+    child processes after the block.
 
     The server's output and its home directory are below `folder`.
     """
@@ -189,7 +186,7 @@ def _wait_until(
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Terminate the process. Kill all processes of its session that are left."""
+    """Terminate the process. Then kill all processes of its session that still run."""
     session = process.pid
     with suppress(ProcessLookupError):
         process.terminate()

@@ -1,9 +1,9 @@
-"""Summarises the rows. The cases in which another server is better than Convoy (losses) come first,
-and then medians with their spread.
+"""Summarises the recorded results. The cases in which another server is better than Convoy (losses)
+come first. Medians with their spread follow.
 
-The spread is the range in which the median of a second run is expected. It follows from the
-differences between the rounds. The README has the losses and a small table. docs/comparison.md has
-everything.
+The spread is the range in which the median of a second run is expected. It is computed from the
+differences between the rounds. The README has the losses and a small table; docs/comparison.md has
+all results.
 """
 
 import math
@@ -34,20 +34,21 @@ _ABOUT = {peer.name: peer.about for peer in PEERS}
 
 @dataclass(frozen=True)
 class Number:
-    """Holds the median of a number over all rounds, and the spread of this median."""
+    """A result, such as requests per second: its median over all rounds, and the spread of this
+    median."""
 
     median: float
     low: float
     high: float
 
     def shown(self, digits: int) -> str:
-        """Return the median with its spread."""
+        """Return the median and its spread as text."""
         return f"{self.median:,.{digits}f} ({self.low:,.{digits}f}–{self.high:,.{digits}f})"
 
 
 @dataclass(frozen=True)
 class Column:
-    """Describes a number that is compared."""
+    """Describes a column of the tables: a result, such as p50, that is compared between servers."""
 
     key: str
     heading: str
@@ -55,11 +56,11 @@ class Column:
     most_is_best: bool = False
 
     def shown(self, value: float) -> str:
-        """Return one of the column's values as text."""
+        """Return a value as text, with the column's number of digits."""
         return f"{value:,.{self.digits}f}"
 
     def best(self, values: Iterable[tuple[float, str]]) -> tuple[float, str]:
-        """Return the best of several values, with the name of its server."""
+        """Return the best of several values, and the server that has it."""
         return max(values) if self.most_is_best else min(values)
 
 
@@ -79,7 +80,7 @@ JUDGED = (RATE, P50, CPU)
 
 
 def number(row: Row, column: Column) -> Number:
-    """Return the median of a number over all rounds, and its spread.
+    """Return the median and the spread of one column, computed from the rounds of a row.
 
     The logarithms of the rounds have a standard deviation s. If they are normally distributed, the
     difference between the medians of two runs of n rounds has a standard deviation of √(π/n)·s
@@ -96,7 +97,7 @@ def number(row: Row, column: Column) -> Number:
 
 
 def find(rows: Sequence[Row], server: str, work: str, connections: int) -> Row | None:
-    """Return a server's row, or None if the server was not measured."""
+    """Return the row of results of one server, or None if the server was not measured."""
     named = (server, work, connections)
     for row in rows:
         if (row["server"], row["work"], row["connections"]) == named and "error" not in row:
@@ -128,8 +129,8 @@ def losses(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _lost(rows: Sequence[Row], work: str, connections: int) -> Iterator[str]:
-    """Yield a text for each number in which another server has a better median than Convoy. The
-    text compares Convoy with the best of these servers."""
+    """Yield a text for each column in which another server has a better median than Convoy. The
+    text compares Convoy with the best server."""
     ours = find(rows, CONVOY.name, work, connections)
     theirs = [
         row for peer in PEERS if (row := find(rows, peer.name, work, connections)) is not None
@@ -227,8 +228,8 @@ def _start(row: Row) -> list[str]:
 
 
 def page(rows: Sequence[Row]) -> str:
-    """Return the text for docs/comparison.md, with the whole last recording of each work. Raises
-    UnfairError."""
+    """Return the text for docs/comparison.md, with all results of the last recording of each work.
+    Raises UnfairError."""
     last = latest(rows)
     if not last:
         return NOTHING
@@ -292,9 +293,9 @@ def _judged(row: Row | None) -> str:
 
 
 def moved(rows: Sequence[Row]) -> Iterator[str]:
-    """Compare a work's last two recordings. Yield a line for each median of the last recording that
-    lies outside the spread of the previous recording. Servers whose best setting has changed are
-    left out."""
+    """Compare the last two recordings of each work. Yield a line for each median of the last
+    recording that lies outside the spread of the previous recording. Servers whose best setting has
+    changed are left out."""
     for work in WORKS:
         dates = list(dict.fromkeys(row["date"] for row in rows if row["work"] == work))
         if len(dates) < 2:

@@ -1,5 +1,5 @@
-"""Creates the four works: workloads for all servers, each with a model, images and right
-answers."""
+"""Creates the four works. A work is a workload for all servers: a model, images, and the right
+answer for each image."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,8 +48,8 @@ _TIMED = {"1_pencil_on_paper.jpg", "cat.jpg"}
 
 @dataclass(frozen=True)
 class Case:
-    """Holds an image and its right answer, `best`, which is a class and its probability. The class
-    is None if all classes are equally likely."""
+    """An image file and its right answer, `best`: the likeliest class and its probability. The
+    class is None if all classes are equally likely."""
 
     image: bytes
     media_type: str
@@ -57,14 +57,14 @@ class Case:
 
     @property
     def digest(self) -> str:
-        """Return a name for the image's bytes."""
+        """Return a digest of the image file."""
         return sha256(self.image).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
 class Task:
-    """Holds a work: its images and its model. The first image is the one that is timed. The model
-    is given both as a classifier and as a file."""
+    """A work: its images and its model. Servers are timed with the first image. The model is given
+    both as a Convoy classifier and as an ONNX file."""
 
     cases: Sequence[Case]
     threads: int  # for one image, in a peer with one process
@@ -80,13 +80,13 @@ class Task:
 
     @property
     def digest(self) -> str:
-        """Return a name for the model's bytes."""
+        """Return a digest of the model file."""
         return sha256(self.model.read_bytes()).hexdigest()[:12] if self.classifier else ""
 
 
 def tasks(works: Sequence[str], folder: Path) -> dict[str, Task]:
-    """Create the works, by name. Convoy's engine computes their right answers, and their models are
-    written below `folder`. Raises NotDownloadedError."""
+    """Create the works, by name. Convoy's engine computes the right answers. The models are written
+    below `folder`. Raises NotDownloadedError."""
     makers = {NOOP: _nothing, DIGITS: _digits, SQUEEZENET: _squeezenet, INT8: _int8}
     return {work: makers[work](folder) for work in works}
 
@@ -118,7 +118,7 @@ def _squeezenet(folder: Path) -> Task:
 
 
 class _Calibration(CalibrationDataReader):  # type: ignore[misc]  # has no types
-    """Passes the photographs to ONNX Runtime, preprocessed for the network."""
+    """Passes preprocessed photographs to ONNX Runtime's quantizer, which calibrates with them."""
 
     def __init__(self, classifier: Classifier) -> None:
         name = classifier.network.proto.graph.input[0].name
@@ -178,7 +178,7 @@ def _task(
 
 
 def channels(task: Task) -> str:
-    """Return the peers' name for the channels that the model takes: "grey", "rgb" or "bgr"."""
+    """Return the order of the colour channels in the model's input: "grey", "rgb" or "bgr"."""
     assert task.classifier is not None
     how = task.classifier.preprocessing
     return "grey" if len(how.mean) == 1 else "bgr" if how.channels is ChannelOrder.BGR else "rgb"

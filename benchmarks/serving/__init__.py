@@ -1,2 +1,2 @@
-"""Measures the server, for docs/reliability.md (attacks and soaks) and docs/decisions
-(overhead)."""
+"""Measures a running server. docs/reliability.md has the results of attacks and long runs, and
+docs/decisions the time that the server adds to a request."""

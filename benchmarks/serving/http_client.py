@@ -1,7 +1,5 @@
-"""Contains two fast HTTP/1.1 clients that send one request again and again.
-
-The clients understand only answers with Content-Length and keep-alive, like uvicorn's.
-"""
+"""Contains two fast HTTP/1.1 clients that send the same request repeatedly. They understand only
+answers with a Content-Length on a connection that stays open."""
 
 import asyncio
 import socket
@@ -27,7 +25,8 @@ class ClosedError(BadAnswerError):
 
 
 def post_request(path: str, body: bytes, content_type: str, *headers: str) -> bytes:
-    """Return the bytes of a POST that keeps its connection open. `headers` are whole lines."""
+    """Return the bytes of a POST request that keeps its connection open. `headers` are further
+    header lines."""
     lines = (
         f"POST {path} HTTP/1.1",
         "Host: 127.0.0.1",
@@ -39,13 +38,13 @@ def post_request(path: str, body: bytes, content_type: str, *headers: str) -> by
 
 
 def get_request(path: str) -> bytes:
-    """Return the bytes of a GET that keeps its connection open."""
+    """Return the bytes of a GET request that keeps its connection open."""
     return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
 
 
 def answer_size(received: bytes | bytearray) -> int | None:
-    """Return the size in bytes of the first answer in the data, or None while the answer's header
-    is incomplete."""
+    """Return the size in bytes of the first answer in `data`, with its body. Return None while its
+    headers are incomplete."""
     header, blank_line, _ = received.partition(b"\r\n\r\n")
     if not blank_line:
         return None
@@ -79,7 +78,8 @@ class Connection:
         return received
 
     def exchange_ns(self, request: bytes) -> int:
-        """Return the nanoseconds from sending the first byte to receiving the last byte."""
+        """Send one request. Return the nanoseconds until the last byte of the answer has
+        arrived."""
         begin = perf_counter_ns()
         self.exchange(request)
         return perf_counter_ns() - begin
@@ -96,13 +96,13 @@ def address_of(url: str) -> Address:
 
 
 def free_port() -> int:
-    """Return a port on which nothing listens."""
+    """Return a TCP port on which no program listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 def answers(address: Address, request: bytes) -> bool:
-    """Return whether a server answers a request with 200."""
+    """Return whether a server answers a request with status 200."""
     try:
         connection = Connection(address)
     except OSError:

@@ -1,16 +1,15 @@
-"""Measures the time that the service adds to HTTP, by measuring Convoy and simpler servers
-alternately.
+"""Measures how much time Convoy adds to an HTTP request, by comparing Convoy with simpler servers.
 
     python -m benchmarks.serving.overhead [--requests N] [--beside CHECKOUT] [--record [FILE]]
 
-Convoy is the real application with an engine and a decoder that do nothing. So the measured time is
-the rest of its work: limits, decode and engine threads, batcher, metrics and JSON. Three other
+Convoy's engine and decoder are replaced by versions that do nothing. So the measured time is the
+time of its other work: limits, decode and engine threads, batcher, metrics and JSON. Three other
 servers read the same body and answer with some JSON. Two of them, an ASGI route and a FastAPI
-route, run behind Convoy's own connections, and show how much the application and the framework add.
-The third is FastAPI served by `uvicorn module:app`. Each server is a separate process on a loopback
-port, and this process is the client. Requests are sent to the servers alternately (A B C, C B A,
-...), so other programs on the machine affect all servers equally. `--beside` adds the Convoy of
-another checkout.
+route, use Convoy's HTTP connections. They show how much the application and the framework add. The
+third is a FastAPI route served by `uvicorn module:app`. Each server is a separate process on a
+loopback port, and this process is the client. Requests are sent to the servers alternately (A B C,
+C B A, ...), so other programs on the machine affect all servers equally. `--beside` adds the Convoy
+of another checkout.
 """
 
 import argparse
@@ -59,7 +58,7 @@ LEAST_SHARE = 0.8
 
 @dataclass(frozen=True)
 class Latency:
-    """Holds the latencies on one connection with one request at a time."""
+    """Holds latency percentiles, measured on one connection with one request at a time."""
 
     n: int
     p20_ms: float
@@ -70,8 +69,8 @@ class Latency:
 
 @dataclass(frozen=True)
 class Throughput:
-    """Holds the results of several connections. Each connection sends its next request when the
-    previous request is answered."""
+    """Holds the throughput and latencies with several connections. Each connection sends its next
+    request when the previous request is answered."""
 
     connections: int
     n: int
@@ -92,10 +91,7 @@ class Measurement:
 
 def jpeg_of(size: int) -> bytes:
     """Return a valid JPEG of exactly `size` bytes. It shows smooth noise, and a comment pads the
-    file.
-
-    A JPEG of 100 kB has 640×480 pixels. The number of pixels is proportional to the size.
-    """
+    file. The number of pixels is proportional to the size: a JPEG of 100 kB has 640×480 pixels."""
     scale = (size / 100_000) ** 0.5
     width, height = round(640 * scale), round(480 * scale)
     pixels = np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8)
@@ -115,7 +111,8 @@ def jpeg_of(size: int) -> bytes:
 
 @contextmanager
 def serving(target: Callable[[socket.socket], None]) -> Iterator[Address]:
-    """Yield the address of a server that runs in a separate process until the block ends."""
+    """Start a server in a separate process, and yield its address. End the server after the
+    block."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         process = multiprocessing.get_context("spawn").Process(target=target, args=(listener,))
         process.start()
@@ -160,7 +157,7 @@ def measure_latency(addresses: Mapping[str, Address], request: bytes, n: int) ->
 def measure_throughput(
     addresses: Mapping[str, Address], request: bytes, connections: int, seconds: float
 ) -> dict[str, Throughput]:
-    """Return the throughput of each server. The servers are measured alternately for half a second,
+    """Return the throughput of each server. The servers are measured in turn, half a second each,
     until each was measured for about `seconds`."""
     turn_s = 0.5
     took: dict[str, list[float]] = {target: [] for target in addresses}
@@ -188,8 +185,7 @@ def percentiles_ms(times: Sequence[float], to_ms: float) -> tuple[float, float, 
 def measure(
     addresses: Mapping[str, Address], body_bytes: int, n: int, seconds: float
 ) -> list[Measurement]:
-    """Measure the latency and then the throughput of all servers. The first server is the
-    reference."""
+    """Measure the latency and then the throughput of all servers."""
     request = post_request("/v1/classify", jpeg_of(body_bytes), "image/jpeg")
     latency = measure_latency(addresses, request, n)
     throughput = measure_throughput(addresses, request, CONNECTIONS, seconds)
@@ -211,7 +207,8 @@ def where(*packages: str) -> dict[str, str | int]:
 
 
 def show(measured: Sequence[Measurement], console: Console) -> None:
-    """Print two tables for one body size, and whether Convoy keeps its promises."""
+    """Print the latencies and the throughput for one body size. Also print whether Convoy's
+    overhead stays within the promised limits."""
     yardstick = measured[0]
     body = f"{yardstick.body_bytes // 1000} kB JPEG"
     latency = Table(title=f"one connection, {body}, ms", title_justify="left")

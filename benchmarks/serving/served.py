@@ -48,6 +48,6 @@ def end(process: "subprocess.Popen[str]") -> int:
 
 
 def last_lines(log: IO[str]) -> str:
-    """Return the end of a log."""
+    """Return the last lines of a log."""
     log.seek(max(0, log.seek(0, os.SEEK_END) - 4000))
     return "".join(log.readlines()[-20:])

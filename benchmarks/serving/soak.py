@@ -1,26 +1,26 @@
-"""Loads a server for a long time while other clients leave early or send noise.
+"""Puts load on a server for a long time, while some clients disconnect early or send invalid bytes.
 
     python -m benchmarks.serving.soak [--seconds N] [--rate R] [--attackers] [--swaps S]
                                       [--record [FILE]] [-- OPTIONS]
 
 Starts `convoy serve`, and measures its capacity with eight clients that send requests without
-pause. Then requests arrive in an open loop, as a Poisson process, at 80% of this capacity. Every
-answer is compared with the answer that the same image got when it was sent alone. So an answer that
-belongs to another image is detected. A tenth of the clients leave early: in the middle of the head,
-the body or the answer, or while they wait. Some clients send noise, and a few send images of ten
-megapixels. The exit status is 0 only if no answer was lost, belonged to another image or had a
-status 5xx, and if the server's own counters agree. Also, memory, threads and open files must not
-have grown, and SIGTERM must end the server with status 0.
+pause. Then requests arrive as a Poisson process, at 80% of this capacity. Every answer is compared
+with the answer that the same image got when it was sent alone. This comparison detects answers that
+belong to another image. A tenth of the clients disconnect early: in the middle of the headers, the
+body or the answer, or while they wait. Some clients send noise, and a few send images of ten
+megapixels. The exit status is 0 only if all of the following holds. No answer was lost, belonged to
+another image or had a status 5xx, and the server's own counters agree. Memory, threads and open
+files have not grown. SIGTERM ends the server with status 0.
 
 With `--swaps S` the model changes every S seconds. Half of the requests are V2 requests,
-alternately over HTTP and gRPC. Each of their answers must have the scores, or the embedding, of the
-version that it names. Every third version has wrong scores, and the server must refuse it. The load
-is two fifths of the capacity, because reading, converting and comparing a version occupies a core
-for seconds.
+alternately over HTTP and gRPC. Each answer names a version, and must have this version's scores or
+embedding. Every third version has wrong scores, and the server must refuse it. The load is two
+fifths of the capacity, because reading, converting and testing a version keeps a core busy for
+seconds.
 
 With `--attackers` a hostile client sends all kinds of the most expensive requests at once, and the
-load is a fifth of the capacity. Before the attack, the p50 is measured for a tenth of the time. The
-p50 under attack must be at most 3 times this p50.
+load is a fifth of the capacity. The p50 is also measured before the attack, for a tenth of the
+time. The p50 under attack must be at most 3 times as high.
 """
 
 import argparse
@@ -103,7 +103,7 @@ _MOST_NOT_SENT = 0.05
 
 @dataclass(frozen=True)
 class Process:
-    """Counts the resources that the server and its children use."""
+    """The memory, threads and open files of the server and its child processes."""
 
     resident_bytes: int
     threads: int
@@ -112,7 +112,8 @@ class Process:
 
 @dataclass
 class Run:
-    """Records everything that a run observes."""
+    """Records the results of a run: outcomes of requests, and the server's counters and
+    resources."""
 
     seconds: float
     rate: float = 0.0
@@ -137,14 +138,14 @@ class Run:
 
     @property
     def kept_files(self) -> int:
-        """Return how many more files may be open at the end than at the start. grpcio keeps one
-        file for each call that waited at the same time."""
+        """Return by how many the open files may grow during the run. grpcio never closes some
+        files: one for each of the calls that waited at the same time."""
         return _GRPC_FILES if self.swap_every_s else 0
 
     @property
     def growth(self) -> float:
-        """Return by which share the memory grew between the second tenth and the last tenth of the
-        run."""
+        """Return by which fraction the memory grew between the second tenth and the last tenth of
+        the run."""
         tenth = max(1, len(self.memory) // 10)
         if len(self.memory) < 3:
             return 0.0
@@ -152,7 +153,7 @@ class Run:
 
 
 def broken(run: Run, most_growth: float) -> list[str]:
-    """Return a sentence for each problem that the run found."""
+    """Return a sentence for each reason why the run counts as failed."""
     found = [
         f"{count} requests ended with: {kind}"
         for kind, count in run.outcomes.items()
@@ -209,7 +210,8 @@ def resident_bytes(pid: int) -> int:
 
 
 def look_at(pid: int) -> Process:
-    """Return the resources that the process and its children use, read from /proc."""
+    """Read from /proc how much memory and how many threads and open files a process and its
+    children use."""
     resident = threads = files = 0
     for member in _family(pid):
         folder = Path(f"/proc/{member}")
@@ -228,8 +230,8 @@ def _family(pid: int) -> Iterator[int]:
 
 
 def counters(exposition: str) -> tuple[dict[str, int], float]:
-    """Return the number of requests by status and the number of images in the server, as /metrics
-    states them."""
+    """Read two values from the server's /metrics: the number of requests by status, and the number
+    of images in progress."""
     statuses: Counter[str] = Counter()
     inside = 0.0
     for family in text_string_to_metric_families(exposition):
@@ -243,8 +245,8 @@ def counters(exposition: str) -> tuple[dict[str, int], float]:
 
 @dataclass(frozen=True)
 class ModelUnderSwaps:
-    """Holds the folder of a model that changes during the run, and the clients that check the
-    answers of its versions."""
+    """A model that changes during the run: its folder, and the clients that check the answers of
+    its versions."""
 
     clients: Clients
     folder: Path
@@ -275,11 +277,9 @@ async def soak(
     swapped: ModelUnderSwaps | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Put load on the server at `url`, and record the results in `run`.
-
-    A few requests have one of the `large` images. If `swapped` is given, its model changes during
-    the load, and its clients send half of the requests.
-    """
+    """Put load on the server at `url`, and record the results in `run`. A few requests have one of
+    the `large` images. If `swapped` is given, its model changes meanwhile, and its clients send
+    half of the requests."""
     journal = Journal()
     rude = Rude(url, images, seed)
     kinds = np.random.default_rng(seed).random(_KINDS)

@@ -1,4 +1,4 @@
-"""Simulates clients that leave early, send noise or send large images."""
+"""Simulates clients that disconnect early, send invalid bytes or send large images."""
 
 import asyncio
 import io
@@ -41,7 +41,7 @@ _LARGE: Sequence[tuple[int, str, Mapping[str, object]]] = (
 
 @unique
 class Moment(Enum):
-    """Names the moment at which a client leaves."""
+    """The moment at which a client closes its connection."""
 
     HEAD = "in the middle of the head"
     BODY = "in the middle of the body"
@@ -50,7 +50,7 @@ class Moment(Enum):
 
 
 class Rude:
-    """Sends requests that are incomplete or invalid, one on each connection."""
+    """Sends incomplete or invalid requests, each on a new connection."""
 
     def __init__(self, url: str, images: Sequence[ImageFile], seed: int) -> None:
         parts = urlsplit(url)
@@ -59,7 +59,7 @@ class Rude:
         self._requests = [_request(image.data, image.media_type) for image in images]
 
     async def leave(self, number: int) -> Outcome:
-        """Send an image, and leave at a random moment."""
+        """Send an image, and close the connection at a random moment."""
         head, body = self._requests[number % len(self._requests)]
         moment = list(Moment)[int(self._random.integers(len(Moment)))]
         reader, writer = await asyncio.open_connection(*self._address)
@@ -80,7 +80,7 @@ class Rude:
         return Outcome(LEFT)
 
     async def disturb(self, _: int) -> Outcome:
-        """Send noise: a damaged or truncated image, or bytes that are not HTTP."""
+        """Send a damaged or truncated image, or bytes that are not HTTP."""
         random = self._random
         if random.random() < 0.5:
             noise = _NOISE[int(random.integers(len(_NOISE)))]
@@ -106,7 +106,8 @@ class Rude:
 
 
 def enlarged(images: Sequence[ImageFile]) -> list[ImageFile]:
-    """Return the first images, enlarged so much that the server decodes them like large images."""
+    """Return the first images, enlarged so much that the server decodes them in its process for
+    large images."""
     large = []
     for image, (side, kind, options) in zip(images, _LARGE, strict=False):
         with Image.open(io.BytesIO(image.data)) as opened:
@@ -119,7 +120,8 @@ def enlarged(images: Sequence[ImageFile]) -> list[ImageFile]:
 
 
 async def told(request: Awaitable[Outcome]) -> Outcome:
-    """Return the outcome of a request, even if its connection broke."""
+    """Wait for a request, and return its outcome. If it timed out or its connection broke, the
+    outcome says so."""
     try:
         return await request
     except TimeoutError:
@@ -129,7 +131,7 @@ async def told(request: Awaitable[Outcome]) -> Outcome:
 
 
 def p50_ms(journal: Journal) -> float:
-    """Return the median latency of the answered requests, in ms. Latency counts from the intended
+    """Return the median latency of the answered requests, in ms. The latency begins at the intended
     send time."""
     columns = journal.columns()
     answered = columns.kind == 0

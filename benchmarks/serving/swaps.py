@@ -1,8 +1,8 @@
 """Changes a model under load, and checks each answer against the version that the answer names.
 
-The built-in model's file alternates between two sets of weights. Clients ask over HTTP and over
-gRPC. Each answer must have the scores or the embedding that this process computes with the weights
-of the same version.
+The built-in model's file alternates between two sets of weights. Clients send requests over HTTP
+and over gRPC. Each answer names a version. It must have the scores or the embedding that this
+process computes with this version's weights.
 """
 
 import asyncio
@@ -59,11 +59,8 @@ Rows = Sequence[NDArray[np.float32]]
 
 
 def write_version(folder: Path, version: int, factor: float | None = None) -> None:
-    """Write the model's files for a version, whose logits are multiplied by `factor`.
-
-    By default, the factor depends on whether the version is odd. So all odd versions have the same
-    weights, and all even versions have the same weights.
-    """
+    """Write the files of a model version, in which the logits are multiplied by `factor`. By
+    default, odd versions have one factor, and even versions have another."""
     served = folder / NAME
     if not served.exists():
         served.mkdir(parents=True)
@@ -77,8 +74,8 @@ def write_version(folder: Path, version: int, factor: float | None = None) -> No
 
 @cache
 def _file_of(factor: float) -> bytes:
-    """Return the model with its logits multiplied by a factor. A positive factor does not change
-    the likeliest class."""
+    """Return the bytes of the model file with the logits multiplied by a factor. A positive factor
+    does not change the likeliest class."""
     model = onnx.load(BUILT_IN_MODEL)
     graph = model.graph
     value = numpy_helper.from_array(np.array(factor, np.float32))
@@ -92,17 +89,18 @@ def _file_of(factor: float) -> bytes:
 
 
 def scores_of(folder: Path, images: Sequence[ImageFile]) -> Rows:
-    """Return the scores of each image with the weights that are now in the folder."""
+    """Return the scores of each image. They are computed with the model that is now in the
+    folder."""
     return _computed(folder, images)[0]
 
 
 def vectors_of(folder: Path, images: Sequence[ImageFile]) -> Rows:
-    """Return the embedding of each image, which all versions share."""
+    """Return the embedding of each image. It is the same in all versions."""
     return _computed(folder, images)[1]
 
 
 def _computed(folder: Path, images: Sequence[ImageFile]) -> tuple[Rows, Rows]:
-    """Return the scores and the embeddings of all images."""
+    """Compute the scores and the embeddings of all images."""
     classifier = load_classifier(folder / NAME / "model.onnx")
     inner, read = classifier.embedding, image_reader(Settings())
     assert isinstance(inner, Inner)
@@ -176,7 +174,8 @@ class Clients:
         await self._channel.close()
 
     async def send(self, number: int) -> Outcome:
-        """Send the next image, over HTTP or over gRPC. Images and protocols rotate."""
+        """Send the next image. The requests alternate between HTTP and gRPC, and go through all
+        images in turn."""
         again, turn = divmod(number // 2, len(self._bodies))
         embeds = bool(self._vectors and number % 2 and again % 2)
         try:
@@ -198,8 +197,8 @@ class Clients:
     def judged(
         self, version: int, turn: int, values: NDArray[np.float32], *, embeds: bool = False
     ) -> Outcome:
-        """Return OK if the values are the scores, or the embedding, of an image in this version.
-        Otherwise return MIXED_UP."""
+        """Compare the values of an answer with the expected scores or embedding of an image in this
+        version. Return OK if they match, and otherwise MIXED_UP."""
         expected = self._vectors[turn] if embeds else self._expected[version % 2][turn]
         if values.shape != expected.shape or not np.allclose(values, expected, 0, _TOLERANCE):
             return Outcome(MIXED_UP)
@@ -208,7 +207,8 @@ class Clients:
         return Outcome(OK)
 
     async def load(self, number: int) -> None:
-        """Let the server load the model that is now in the folder. Raises the error of the call."""
+        """Make the server load the model that is now in the folder. Raises the error of the
+        request."""
         if number % 2:
             await self._load(
                 message_class("inference.RepositoryModelLoadRequest")(
@@ -239,7 +239,7 @@ class Clients:
 
 
 def _for_embedding(message: bytes) -> bytes:
-    """Return a copy of the request that asks for the embedding."""
+    """Return a copy of the request that asks for the embedding instead of the scores."""
     asked = message_class("inference.ModelInferRequest").FromString(message)
     asked.outputs.add(name="embedding")
     encoded: bytes = asked.SerializeToString()
@@ -247,7 +247,7 @@ def _for_embedding(message: bytes) -> bytes:
 
 
 class _RefusedError(Exception):
-    """Raised when the server's answer is not 200."""
+    """Raised when the status of the server's answer is not 200."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"HTTP {status}: {text}")
@@ -255,8 +255,8 @@ class _RefusedError(Exception):
 
 
 def serve_options(folder: Path) -> list[str]:
-    """Return the options with which `convoy serve` serves the folder and lets clients change its
-    model."""
+    """Return the options for `convoy serve` to serve the model in the folder and to let clients
+    change it."""
     return [str(folder), "--grpc-port", "0", "--repository-api", "--device", "cpu"]
 
 
@@ -269,11 +269,9 @@ async def swapping(
     most: float = inf,
     bad: int = 0,
 ) -> AsyncIterator["Swaps"]:
-    """Change the model at regular intervals, `most` times, beginning with version `first`.
-
-    Each version whose number is a multiple of `bad` is bad, and the server must refuse it. If `bad`
-    is 0, there are no bad versions.
-    """
+    """Change the model at regular intervals, `most` times, beginning with version `first`. Versions
+    whose number is a multiple of `bad` have wrong scores, and the server must refuse them. If `bad`
+    is 0, no version has wrong scores."""
     done = Swaps(first)
 
     async def load(factor: float | None) -> None:
@@ -315,8 +313,8 @@ async def swapping(
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Return whether the error says that the server refused a version whose answers failed the
-    comparison."""
+    """Return whether the error says that the server refused a version because its scores are
+    wrong."""
     if isinstance(error, grpc.aio.AioRpcError):
         return bool(error.code() is grpc.StatusCode.INVALID_ARGUMENT)
     return isinstance(error, _RefusedError) and error.status == HTTPStatus.UNPROCESSABLE_ENTITY

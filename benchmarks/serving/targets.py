@@ -1,4 +1,4 @@
-"""Contains the servers that `overhead` compares. Each server runs in a separate process."""
+"""Contains the servers that overhead.py compares. Each server runs in a separate process."""
 
 import os
 import socket
@@ -32,7 +32,8 @@ _QUIET = Settings(access_log=False, drain_s=1)
 
 
 async def _bare_app(_: Scope, receive: Receive, send: Send) -> None:
-    """Read the body and answer with JSON. This is the least work that any Python server does."""
+    """Read the body and answer with JSON, as a bare ASGI application. Any Python server must do at
+    least this work."""
     size = 0
     more = True
     while more:
@@ -48,7 +49,7 @@ async def _bare_app(_: Scope, receive: Receive, send: Send) -> None:
 
 
 def asgi_route(listener: socket.socket) -> None:
-    """Serve `_bare_app` behind Convoy's own connections."""
+    """Serve `_bare_app` with Convoy's HTTP connections."""
     uvicorn.Server(http_settings(_bare_app, _QUIET)).run(sockets=[listener])
 
 
@@ -63,12 +64,12 @@ async def read_and_answer(request: Request) -> Response:
 
 
 def fastapi_route(listener: socket.socket) -> None:
-    """Serve the FastAPI route behind Convoy's own connections."""
+    """Serve the FastAPI route with Convoy's HTTP connections."""
     uvicorn.Server(http_settings(app, _QUIET)).run(sockets=[listener])
 
 
 def stock_uvicorn(listener: socket.socket) -> None:
-    """Serve the FastAPI route with uvicorn's own command line, without an access log."""
+    """Serve the FastAPI route with uvicorn's command line, without an access log."""
     port = listener.getsockname()[1]
     listener.close()  # uvicorn opens another socket on the port
     command = [sys.executable, "-m", "uvicorn", "benchmarks.serving.targets:app"]
@@ -77,7 +78,7 @@ def stock_uvicorn(listener: socket.socket) -> None:
 
 
 class _NoEngine:
-    """Returns the same score for all classes, without computing."""
+    """An engine that computes nothing, and returns the same score for all classes."""
 
     max_batch = 8
     classes = _CLASSES
@@ -96,7 +97,7 @@ class _NoEngine:
         return self
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
-        """Return the same scores, and the same values of `inner`, every time."""
+        """Return constant scores, and constant values for the tensors `inner`."""
         scores = self._scores[: len(images)]
         return Results(scores, inner=dict.fromkeys(inner, scores))
 
@@ -113,7 +114,7 @@ def _no_decoder(_: bytes) -> Decoding:
 
 
 def no_op(listener: socket.socket) -> None:
-    """Serve the real application with a decoder and an engine that do nothing."""
+    """Serve Convoy's application with a decoder and an engine that do nothing."""
     engine = _NoEngine()
     info = ModelInfo("no-op", "1", _BLANK.shape, "scores", OutputKind.LOGITS, labels=())
     repository = Repository(
@@ -129,7 +130,8 @@ def _say_nothing() -> None:
 
 
 def serve_checkout(checkout: Path, listener: socket.socket) -> None:
-    """Serve the Convoy of another checkout, with a decoder and an engine that do nothing."""
+    """Serve the Convoy application of another checkout, with a decoder and an engine that do
+    nothing."""
     listener.set_inheritable(True)
     code = (
         "import socket; from benchmarks.serving.targets import CONVOY, TARGETS; "

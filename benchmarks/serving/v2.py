@@ -6,8 +6,8 @@ from service.grpc.messages import message_class
 
 
 def v2_body(file: bytes) -> tuple[int, bytes]:
-    """Return the length of a request's JSON, and the body, which is the JSON followed by the file
-    as a tensor."""
+    """Return the length of the JSON part, and the whole body. The body is the JSON, followed by the
+    image file as a BYTES tensor."""
     data = _element(file)
     tensor = {
         "name": "image",
@@ -20,7 +20,7 @@ def v2_body(file: bytes) -> tuple[int, bytes]:
 
 
 def v2_message(file: bytes, model: str) -> bytes:
-    """Return a request with the same tensor as `v2_body`, as a protobuf message."""
+    """Return a protobuf request that contains the image file as a BYTES tensor."""
     message = message_class("inference.ModelInferRequest")(model_name=model)
     message.inputs.add(name="image", datatype="BYTES", shape=[1])
     message.raw_input_contents.append(_element(file))

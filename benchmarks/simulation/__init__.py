@@ -1,2 +1,2 @@
-"""Simulates a batching server in virtual time. Compares Convoy's policy with bounds that no policy
-can exceed."""
+"""Simulates a server that batches requests, and compares Convoy's batching policy with the best
+results that any policy could reach."""

@@ -1,5 +1,5 @@
-"""Prints how far Convoy's batching policy is from bounds that no policy can exceed, for
-docs/batching.md.
+"""Prints how far Convoy's batching policy is from the best results that any policy could reach.
+docs/batching.md quotes the numbers.
 
     python -m benchmarks.simulation [--requests N]
 
@@ -17,8 +17,8 @@ from benchmarks.simulation import gaps
 
 
 def table(found: Sequence[gaps.Gap]) -> Table:
-    """Return a row for each profile, workload and measure. The row states, for each load, by how
-    much the policy misses the bound."""
+    """Return a table with a row for each batch-time profile, workload and measure, such as the mean
+    latency. A row has the distance between the policy and the bound for each load."""
     shown = Table(box=None, title="excess over the bound, %", title_justify="left")
     for heading in ("L(n)", "workload", "measure", "mean", "worst", "at", "all"):
         shown.add_column(heading, justify="left" if heading in {"L(n)", "workload"} else "right")

@@ -1,13 +1,13 @@
-"""Computes bounds on mean latency, throughput and goodput that no scheduler of one engine can
-exceed.
+"""Computes the best mean latency, throughput and goodput that any scheduler of one engine can
+reach.
 
 Poisson arrivals and closed loops are semi-Markov decision processes. In each state there are
 several actions: the engine runs a batch of some size, or waits for the next event. An action takes
 some time, answers some items, and leads to a random next state. Policy iteration (Howard 1960)
-finds the policy with the best average. It takes 3 to 10 rounds, and each round solves one linear
-system. The bound on goodput is the goodput of a scheduler that knows all arrivals in advance. In a
-closed loop, the mean latency is clients / throughput - think time, so the highest throughput also
-gives the lowest mean latency.
+finds the policy with the best average in 3 to 10 rounds, each of which solves one linear system.
+Goodput is the number of answers in time. Its bound is the goodput of a scheduler that knows all
+arrivals in advance. In a closed loop, the mean latency is (clients / throughput) - think time. So
+the highest throughput also gives the lowest mean latency.
 """
 
 from collections.abc import Sequence
@@ -34,20 +34,20 @@ class Process:
     next states."""
 
     def __init__(self, states: int, actions: int) -> None:
-        """Start without any action in any state."""
+        """Create a process whose states have no actions yet."""
         self.rewards = np.full((states, actions), -inf)
         self.seconds = np.ones((states, actions))
         self.moves = np.zeros((states, actions, states))
 
     def allow(self, state: int, action: int, reward: float, seconds: float, moves: Floats) -> None:
-        """Add an action. `moves` has the probability of each next state."""
+        """Add an action to a state. `moves` has the probability of each next state."""
         self.rewards[state, action], self.seconds[state, action] = reward, seconds
         self.moves[state, action] = (1 - _LEAK) * moves
         self.moves[state, action, 0] += _LEAK
 
     def best(self) -> tuple[float, NDArray[np.int64]]:
-        """Return the highest long-run reward per second, and for each state the action that earns
-        it."""
+        """Return the highest possible long-run reward per second, and the best action in each
+        state."""
         every = np.arange(len(self.rewards))
         policy = self.rewards.argmax(axis=1)
         while True:
@@ -67,11 +67,8 @@ class Process:
 
 @lru_cache(maxsize=256)
 def poisson(seconds: tuple[float, ...], rate: float) -> tuple[float, tuple[int, ...]]:
-    """Return the lowest mean latency for Poisson arrivals, in seconds, and the batch sizes that
-    achieve it.
-
-    The sizes are indexed by the number of waiting items, 0 to DEPTH. A size of 0 means to wait.
-    """
+    """Return the lowest possible mean latency for Poisson arrivals, in seconds, and the best batch
+    size for each number of waiting items, 0 to DEPTH. A batch size of 0 means to wait."""
     process = Process(DEPTH + 1, len(seconds) + 1)
     for waiting in range(DEPTH + 1):
         if waiting < DEPTH:
@@ -92,10 +89,9 @@ def poisson(seconds: tuple[float, ...], rate: float) -> tuple[float, tuple[int, 
 
 
 def closed_random(seconds: Sequence[float], clients: int, think_s: float) -> float:
-    """Return the most answers per second for clients with exponential think times.
-
-    `think_s` is the mean think time. The state is the number of waiting clients.
-    """
+    """Return the highest possible throughput, in answers per second, for clients with exponential
+    think times. `think_s` is the mean think time. The state of the decision process is the number
+    of waiting clients."""
     process = Process(clients + 1, len(seconds) + 1)
     for waiting in range(clients + 1):
         thinking = clients - waiting
@@ -112,11 +108,13 @@ def closed_random(seconds: Sequence[float], clients: int, think_s: float) -> flo
 
 
 def closed_steady(seconds: Sequence[float], clients: int, least_s: float, most_s: float) -> float:
-    """Return the most answers per second for clients with uniform think times, all below L(1).
+    """Return the highest possible throughput, in answers per second, for clients with uniform think
+    times below L(1), the time of a batch of one.
 
     Every think time is shorter than any batch, so all clients outside a batch are waiting when it
-    ends. The state has three numbers: how many clients were answered last, how many of these have
-    sent again, and for how many bins of think time the engine has waited.
+    ends. The state of the decision process has three numbers: how many clients the last batch
+    answered, how many of them have sent again, and for how many intervals of think time the engine
+    has waited.
     """
     assert most_s < seconds[0]
     most = min(len(seconds), clients)
@@ -148,12 +146,10 @@ def clairvoyant(
     arrivals: Sequence[float], timeout_s: float, seconds: Sequence[float], begin: float = -inf
 ) -> int:
     """Return how many arrivals a scheduler can answer within `timeout_s` if it knows all arrivals
-    in advance. The engine is free from `begin` on.
-
-    Since all timeouts are equal, some optimal schedule serves arrivals in order, in batches of
-    consecutive arrivals. After each arrival, `free[d]` is the earliest time at which the engine is
-    free if `d` of the arrivals so far are dropped and all others are answered.
-    """
+    in advance. The engine is free from `begin` on. Since all timeouts are equal, some optimal
+    schedule serves the arrivals in order. The function processes one arrival after another.
+    `free[d]` is the earliest time at which the engine is free if `d` of the arrivals so far are
+    dropped and all others are answered."""
     count = len(arrivals)
     free = np.full(count + 1, inf)
     free[0] = begin
@@ -170,7 +166,8 @@ def clairvoyant(
 
 
 def _arrivals(mean: float) -> Floats:
-    """Return the probabilities of 0 to DEPTH Poisson arrivals."""
+    """Return the probabilities of 0, 1, … DEPTH Poisson arrivals if `mean` arrivals are
+    expected."""
     logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, DEPTH + 1)))])
     return np.asarray(np.exp(np.arange(DEPTH + 1) * np.log(mean) - mean - logs))
 

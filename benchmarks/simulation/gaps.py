@@ -1,9 +1,9 @@
-"""Measures how far Convoy's policy is from a bound on all policies of one engine, for many
-workloads and loads.
+"""Measures how far Convoy's batching policy is from the best result that any policy for one engine
+could reach (the bound), for many workloads and loads.
 
-The policy and the bound have the same arrivals. The bound knows exactly how long a batch of n
-images takes, L(n). The policy knows L(n) exactly only in the workloads with deadlines. In the other
-workloads, the policy measures L(n). Results: docs/decisions/distance-from-the-optimum.md.
+L(n) is the time that a batch of n images takes. The bound is computed from the exact L(n). The
+policy knows L(n) exactly only in the workloads with deadlines; in the other workloads, it measures
+L(n). Results: docs/decisions/distance-from-the-optimum.md.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ _WARM_UP = 0.05
 
 @dataclass(frozen=True)
 class Gap:
-    """Holds the policy's measure divided by its bound, for one workload and load."""
+    """The policy's result divided by the bound, for one workload and load."""
 
     profile: str
     workload: str
@@ -45,13 +45,13 @@ class Gap:
 
     @property
     def excess(self) -> float:
-        """Return how much worse the policy is than the bound, as a share of the bound."""
+        """Return how much worse the policy is than the bound, as a fraction of the bound."""
         return self.ratio - 1
 
 
 def poisson_gaps(profile: str, load: float, requests: int, seed: int = 0) -> list[Gap]:
-    """Return how far the policy's mean and p99 latency are from the optimal plan's mean and p99.
-    The optimal plan has the lowest mean latency."""
+    """Compare the policy's mean and p99 latency with the mean and p99 of the optimal plan, which
+    has the lowest possible mean latency. Arrivals are Poisson."""
     seconds = PROFILES[profile]
     rate = load * capacity(seconds)
     workload = poisson(rate, requests, seed)
@@ -67,7 +67,7 @@ def poisson_gaps(profile: str, load: float, requests: int, seed: int = 0) -> lis
 
 
 def closed_gap(profile: str, workload: str, clients: int, requests: int, seed: int = 0) -> Gap:
-    """Return how far a closed loop's throughput is from the highest possible throughput."""
+    """Compare the policy's throughput in a closed loop with the highest possible throughput."""
     seconds = PROFILES[profile]
     if workload in STEADY:
         mean, off = STEADY[workload]
@@ -91,8 +91,8 @@ def closed_gap(profile: str, workload: str, clients: int, requests: int, seed: i
 
 
 def deadline_gap(profile: str, timeout: float, load: float, requests: int, seed: int = 0) -> Gap:
-    """Return how far the policy's goodput is from the goodput of a scheduler that knows all
-    arrivals."""
+    """Compare the policy's number of answers in time with the number that a scheduler reaches which
+    knows all arrivals in advance."""
     seconds = PROFILES[profile]
     timeout_s = timeout * seconds[-1]
     workload = poisson(load * capacity(seconds), requests, seed, timeout_s)

@@ -1,5 +1,5 @@
-"""Contains the schedulers to compare: Convoy's policy, which is the server's own code, and two
-others."""
+"""Contains three schedulers to compare. One of them runs Convoy's batching policy, with the code of
+the server."""
 
 from collections.abc import Sequence
 from math import inf
@@ -13,10 +13,10 @@ from service.batching.policy import Claim, due
 
 
 class Convoy:
-    """Runs the server's policy, with the same queue discipline as the batcher."""
+    """Runs the server's batching policy. Orders the queue like the server's batcher."""
 
     def __init__(self, *latencies: Latency) -> None:
-        """Take each engine's known latencies."""
+        """Create a scheduler. `latencies` has L(n), the time of a batch of n, for each engine."""
         self._dispatcher = Dispatcher(*latencies)
         self._deadlines = 0
 
@@ -57,8 +57,8 @@ class Convoy:
 
 
 class _Fifo:
-    """Serves requests in the order of arrival, and admits all requests. It ignores what happened to
-    earlier batches."""
+    """Serves requests in the order of arrival, and admits all requests. Does not learn from earlier
+    batches."""
 
     def __init__(self, max_batch: int) -> None:
         self._max_batch = max_batch
@@ -79,7 +79,7 @@ class AtOnce(_Fifo):
     default."""
 
     def decide(self, _: float, queue: Sequence[Item], engine: int | None) -> Choice:
-        """Dispatch all items that fit into a batch."""
+        """Dispatch all waiting items that fit into a batch."""
         return Choice() if engine is None else Choice(min(self._max_batch, len(queue)))
 
 
@@ -93,8 +93,8 @@ class Planned(_Fifo):
         self._end_s = 20 / rate  # after this time without an arrival, no more are expected
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None) -> Choice:
-        """Dispatch as many items as the plan says for the current number of waiting items. If the
-        plan says 0, wait for an arrival."""
+        """Dispatch the number of items that the plan has for the current number of waiting items.
+        If this number is 0, wait for an arrival."""
         if engine is None:
             return Choice()
         end = queue[-1].arrived + self._end_s
@@ -103,7 +103,8 @@ class Planned(_Fifo):
 
 
 def measured(seconds: Sequence[float], seed: int, noise: float = 0.03) -> Latency:
-    """Return the latencies that a warm-up would measure, with noise."""
+    """Return the batch latencies that a server would measure when it starts: L(n) with random
+    noise."""
     draw = Random(seed)
     return measure(
         lambda n: seconds[n - 1] * draw.lognormvariate(0, noise), len(seconds), budget_s=inf

@@ -1,9 +1,8 @@
-"""Simulates engines and their queue. The events are arrivals, ends of batches, and timers.
-
-Times are in seconds. A batch of n takes L(n) times random noise. After each event the scheduler
-decides for one engine. This is the engine whose batch ended or, after other events, the engine that
-has been idle longest. The batcher's workers do the same.
-"""
+"""Simulates the engines of a server and their common queue. The events are arrivals, ends of
+batches, and timers. Times are in seconds. A batch of n items takes L(n), multiplied by random
+noise. After each event, the scheduler decides about one engine. After the end of a batch, this is
+the engine that ran it; after other events, it is the engine that has been idle longest. The
+server's batcher does the same."""
 
 import heapq
 import random
@@ -47,22 +46,20 @@ class Scheduler(Protocol):
         """Return the index at which an arrival joins the queue, or None to refuse it."""
 
     def decide(self, now: float, queue: Sequence[Item], engine: int | None, /) -> Choice:
-        """Return what the idle engine `engine` does now. `engine` is None if all engines are busy.
-
-        Then nothing can be dispatched.
-        """
+        """Decide what the idle engine `engine` does now. If all engines are busy, `engine` is None,
+        and nothing can be dispatched."""
 
     def dispatched(self, now: float, items: int, engine: int, /) -> None:
-        """Note that an engine began a batch."""
+        """Called when an engine has begun a batch."""
 
     def answered(self, now: float, waiting: int, engine: int, /) -> None:
-        """Note that an engine's batch ended while `waiting` items wait."""
+        """Called when an engine's batch has ended and `waiting` items wait."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Describes arrivals. They are either a list of times, or come from clients that send again
-    some time after an answer."""
+    """Describes when requests arrive: either at listed times, or from clients that send the next
+    request some time after each answer."""
 
     arrivals: Sequence[Item] = ()
     clients: int = 0
@@ -72,7 +69,7 @@ class Workload:
 
 @dataclass
 class Outcome:
-    """Holds the results of a run."""
+    """Holds the results of a simulation."""
 
     offered: int = 0
     refused: int = 0
@@ -125,7 +122,7 @@ class _Server:
             self._think(0.0, client)
 
     def run(self) -> Outcome:
-        """Run until all requests have arrived and are answered."""
+        """Process events until all requests have arrived and been answered."""
         outcome = self._outcome
         while True:
             arrival = self._coming[0][0] if self._coming else inf

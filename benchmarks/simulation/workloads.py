@@ -1,7 +1,6 @@
-"""Lists the inputs of simulations: profiles of batch times, and workloads of arrivals at a load.
-
-A load is a share of the capacity, which is the maximum of n / L(n).
-"""
+"""Lists the inputs of simulations. A profile states L(n), the time of a batch of n. A workload
+states when requests arrive, at a given load. A load is a fraction of the capacity, which is the
+maximum of n / L(n)."""
 
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -24,7 +23,7 @@ PROFILES: Mapping[str, Sequence[float]] = {
 
 
 def capacity(seconds: Sequence[float]) -> float:
-    """Return the most items per second that batches can answer."""
+    """Return the highest throughput in items per second: the maximum of n / L(n)."""
     return max(n / took for n, took in enumerate(seconds, 1))
 
 

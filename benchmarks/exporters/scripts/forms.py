@@ -24,8 +24,8 @@ LABELS = list(COLOURS)
 def exported(
     place: Path, network: Any, names: tuple[str, ...], example: torch.Tensor, opset: int = 13
 ) -> Any:
-    """Export a network with PyTorch's older exporter, and return the model. `names` lists the
-    input's name first."""
+    """Export a network with PyTorch's older exporter, and return the ONNX model. `names` has the
+    name of the input, and then the names of the outputs."""
     file = str(place / "model.onnx")
     torch.onnx.export(
         network.eval(),
@@ -41,8 +41,8 @@ def exported(
 
 
 def with_zipmap(model: Any, scores: str, label: str, loss: str) -> None:
-    """Replace a model's output by the two outputs of Custom Vision and scikit-learn: a label, and a
-    map from labels to scores."""
+    """Replace a model's output by the two outputs that Custom Vision and scikit-learn export: the
+    likeliest label, and a map from labels to scores."""
     graph = model.graph
     texts = [text.encode() for text in LABELS]
     graph.node.append(helper.make_node("ArgMax", [scores], ["best"], axis=1, keepdims=0))
@@ -64,13 +64,14 @@ def with_zipmap(model: Any, scores: str, label: str, loss: str) -> None:
 
 
 def said(model: Any, **properties: str) -> None:
-    """Set the model's `metadata_props` to `properties`. Two underscores in a name stand for a
-    dot."""
+    """Set the model's `metadata_props` to `properties`. Two underscores in a property's name are
+    written as a dot."""
     helper.set_model_props(model, {k.replace("__", "."): v for k, v in properties.items()})
 
 
 def custom_vision(place: Path, pixel_format: str, pixel_range: str, example: torch.Tensor) -> None:
-    """Write Custom Vision's format: data, classLabel, loss, and a description of the pixels."""
+    """Write a model in Custom Vision's format: the input `data`, the outputs `classLabel` and
+    `loss`, and metadata about the pixels."""
     deviation = BYTES if "255" in pixel_range else ((0, 0, 0), (1, 1, 1))
     network = Colours(*deviation, channels="bgr" if "Bgr" in pixel_format else "rgb")
     model = exported(
@@ -88,7 +89,7 @@ def custom_vision(place: Path, pixel_format: str, pixel_range: str, example: tor
 
 
 def ml_net(place: Path, example: torch.Tensor) -> None:
-    """Write ML.NET's format: scores and the predicted label, like the end of an ML.NET pipeline."""
+    """Write a model in ML.NET's format. Its outputs are the scores and the predicted label."""
     network = Then(Colours(*IMAGENET), lambda x: x.softmax(1))
     model = exported(place, network, ("ImageSource.input", "Score.output"), example)
     best = helper.make_node("ArgMax", ["Score.output"], ["PredictedLabel.output"], axis=1)
@@ -100,14 +101,16 @@ def ml_net(place: Path, example: torch.Tensor) -> None:
 
 
 def autogluon(place: Path, example: torch.Tensor) -> None:
-    """Write AutoGluon's format: logits, and the features from which the logits are computed."""
+    """Write a model in AutoGluon's format. Its outputs are the logits, and the features from which
+    the logits are computed."""
     network = Then(Colours(*IMAGENET), lambda x: (x, x.repeat(1, 4)))
     exported(place, network, ("timm_image_image", "logits", "column_features"), example, 16)
     (place / "labels.txt").write_text("\n".join(LABELS))
 
 
 def answered(seen: Any, normalised: Any) -> Any:
-    """Return the probabilities that the `Colours` network computes for pixels, uint8 224×224×3."""
+    """Return the probabilities that the `Colours` network computes for an image, uint8
+    224×224×3."""
     mean, deviation = map(np.float32, normalised)
     parts = seen.astype(np.float32) / 255
     pixels = np.ascontiguousarray(((parts - mean) / deviation).transpose(2, 0, 1)[None])
@@ -116,7 +119,7 @@ def answered(seen: Any, normalised: Any) -> Any:
 
 
 def main() -> None:
-    """Write each format."""
+    """Write one model in each format."""
     folder, photographs = asked()
     example = torch.rand(1, 3, 224, 224)
     forms: dict[str, Callable[[Path], None]] = {

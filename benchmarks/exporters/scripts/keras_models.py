@@ -28,7 +28,8 @@ APPLICATIONS = (*RESCALED_INSIDE, "MobileNetV2", "NASNetMobile", "ResNet50V2")
 
 
 def small(kind: str) -> Any:
-    """Return a small network that ends in `kind` ("softmax", "sigmoid", "one")."""
+    """Return a small network whose last activation is `kind`: "softmax", "sigmoid", or "one" (a
+    sigmoid with one output)."""
     last = {"softmax": (5, "softmax"), "sigmoid": (5, "sigmoid"), "one": (1, "sigmoid")}[kind]
     keras.utils.set_random_seed(0)
     return keras.Sequential(
@@ -45,8 +46,8 @@ def small(kind: str) -> Any:
 
 
 def lively(network: Any, seen: Any) -> None:
-    """Set the network's statistics from images, N×H×W×3. Scale its last layer so that different
-    images have different answers."""
+    """Set the statistics of the network's batch normalisations from images, N×H×W×3. Scale the last
+    layer so that different images get different answers."""
     for layer in network._flatten_layers(include_self=False):
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.momentum = 0.0
@@ -64,7 +65,7 @@ def lively(network: Any, seen: Any) -> None:
 
 
 def application(name: str) -> Any:
-    """Return a network of `keras.applications` that takes bytes."""
+    """Return a network of `keras.applications` whose input is pixels from 0 to 255."""
     keras.utils.set_random_seed(0)
     make = getattr(keras.applications, name)
     if name in RESCALED_INSIDE:

@@ -1,10 +1,10 @@
 """Builds PyTorch networks whose answers reveal which pixels they received.
 
-Runs in an exporter's environment. Random networks have two defects. They give nearly the same
-answers for all images. Also, their activations cut off half of the values, which amplifies a change
-of a pixel's last bit hundreds of times. These networks imitate trained networks instead. Their
-normalisations keep most values in the range in which activations are nearly linear, and their last
-layer spreads the answers.
+Runs in an exporter's environment. Networks with random weights have two defects. They give nearly
+the same answers for all images. They also amplify the change of a pixel's last bit hundreds of
+times, because their activations cut off half of the values. The networks of this module behave like
+trained networks. Their normalisations keep most values in the range in which activations are nearly
+linear, and their last layer is scaled so that answers differ between images.
 """
 
 from collections.abc import Callable, Sequence
@@ -59,8 +59,8 @@ class Colours(nn.Module):
 
 
 class Then(nn.Module):
-    """Runs a network and applies a function, such as softmax, to the output. People often export
-    networks in this form."""
+    """Runs a network and applies a function, such as softmax, to the output. Networks are often
+    exported with such a function."""
 
     def __init__(self, network: nn.Module, last: Any) -> None:
         super().__init__()
@@ -73,8 +73,8 @@ class Then(nn.Module):
 
 def separable(*normalised: Any) -> nn.Module:
     """Return a `Colours` network with a depthwise convolution between two normalisations. The
-    normalisations give each channel a different range of numbers, which is a common difficulty for
-    quantizers."""
+    normalisations give each channel a different range of values. Such ranges are hard to
+    quantize."""
     network = Colours(*normalised)
     sizes = torch.linspace(0.3, 3, 8)
     ahead, depthwise, behind = (
@@ -96,9 +96,9 @@ def separable(*normalised: Any) -> nn.Module:
 
 
 def lively(network: nn.Module, pixels: torch.Tensor) -> nn.Module:
-    """Give the network the statistics of a trained network (see the module's docstring), and return
-    it in inference mode. The statistics are computed from `pixels`, N×3×H×W, which are preprocessed
-    images."""
+    """Set the statistics of the network's normalisations, so that it behaves like a trained network
+    (see the module's docstring), and return it in inference mode. The statistics are computed from
+    `pixels`, N×3×H×W, which are preprocessed images."""
     torch.manual_seed(1)
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
@@ -124,8 +124,8 @@ def lively(network: nn.Module, pixels: torch.Tensor) -> nn.Module:
 
 
 def scores_of(output: Any) -> torch.Tensor:
-    """Return a network's logits. transformers and Ultralytics return them within an object of their
-    own."""
+    """Return the logits in a network's output. Networks of transformers and Ultralytics return an
+    object that contains the logits."""
     output = output[-1] if isinstance(output, tuple) else output
     return getattr(output, "logits", output)
 
@@ -145,8 +145,8 @@ def export(
     """Set a network's statistics from the photographs, export the network, and record its answers
     for the photographs.
 
-    PyTorch's newer exporter is used if `number` is odd. `beside` writes the files that accompany
-    the model. `meaning` converts logits to probabilities.
+    PyTorch's newer exporter is used if `number` is odd, and the older one if it is even. `beside`
+    writes further files next to the model. `meaning` converts logits to probabilities.
     """
     images = [Image.open(photograph).convert("RGB") for photograph in photographs]
     pixels = torch.stack([transforms(image) for image in images])

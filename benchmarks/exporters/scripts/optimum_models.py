@@ -1,5 +1,5 @@
-"""Exports networks of transformers with optimum, which reads the folder that save_pretrained
-writes."""
+"""Exports networks of transformers with optimum. optimum reads each network from a folder that
+`save_pretrained` has written."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,4 +1,5 @@
-"""Exports networks of Paddle with paddle2onnx, together with PaddleClas' inference.yml."""
+"""Exports networks of Paddle with paddle2onnx, and writes PaddleClas' file inference.yml next to
+each model."""
 
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,8 @@ def pixels(image: Image.Image) -> Any:
 
 
 def liven(network: Any, seen: Any) -> None:
-    """Set the network's statistics from inputs. Scale its last layer so that different images have
-    different answers."""
+    """Set the statistics of the network's batch normalisations from inputs. Scale the last layer so
+    that different images get different answers."""
     network.train()
     for layer in network.sublayers():
         if hasattr(layer, "_momentum"):

@@ -1,5 +1,5 @@
-"""Defines the options with which the scripts call PyTorch's two exporters. As PyTorch's
-documentation shows, the batch size is dynamic."""
+"""Defines the options with which the scripts call PyTorch's two exporters. The options make the
+batch size dynamic."""
 
 import torch
 

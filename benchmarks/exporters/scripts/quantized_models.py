@@ -33,7 +33,8 @@ def pixels(image: Image.Image) -> Any:
 
 
 def by_onnxruntime(source: Path, target: Path, seen: list[Any], form: str) -> None:
-    """Quantize with ONNX Runtime's quantizer. `form` is "qdq-u8s8", "qdq-s8s8" or "qoperator"."""
+    """Quantize a model with ONNX Runtime's quantizer. `form` is the format of the result:
+    "qdq-u8s8", "qdq-s8s8" or "qoperator"."""
     from onnxruntime import quantization as q
 
     class Reader(q.CalibrationDataReader):  # type: ignore[misc]
@@ -58,7 +59,7 @@ def by_onnxruntime(source: Path, target: Path, seen: list[Any], form: str) -> No
 
 
 def by_nncf(source: Path, target: Path, seen: list[Any], form: str) -> None:
-    """Quantize with NNCF and a preset."""
+    """Quantize a model with NNCF, with one of NNCF's presets."""
     import nncf
     import onnx
 
@@ -71,7 +72,7 @@ def by_nncf(source: Path, target: Path, seen: list[Any], form: str) -> None:
 
 
 def by_modelopt(source: Path, target: Path, seen: list[Any], form: str) -> None:
-    """Quantize to int8 with TensorRT's Model Optimizer."""
+    """Quantize a model to int8 with TensorRT's Model Optimizer."""
     from modelopt.onnx import quantization
 
     quantization.quantize(
@@ -91,7 +92,7 @@ QUANTIZERS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
 
 
 def main() -> None:
-    """Quantize each float model in each form."""
+    """Quantize each float model with each setting of the quantizer."""
     folder, photographs = asked()
     seen = [pixels(Image.open(photograph).convert("RGB")) for photograph in photographs]
     quantize, forms = QUANTIZERS[QUANTIZER]

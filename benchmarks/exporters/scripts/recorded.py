@@ -31,7 +31,7 @@ COLOURS = {
 
 
 def asked() -> tuple[Path, list[Path]]:
-    """Return the folder to write to and the photographs, from the command line."""
+    """Read the command line. Return the folder to write to, and the paths of the photographs."""
     folder, photographs = map(Path, sys.argv[1:3])
     return folder, sorted(photographs.glob("*.jpg"))
 
@@ -44,8 +44,9 @@ def record(
     photographs: Sequence[Path],
     otherwise: Callable[[Image.Image], Sequence[float]] | None = None,
 ) -> None:
-    """Write one model with `write(folder)`, and then the scores that `answer(image)` returns. If
-    `otherwise` is given, also write the scores that `otherwise(image)` returns."""
+    """Write one model with `write(folder)`. Then write the scores that `answer` returns for each
+    photograph to EXPECTED. If `otherwise` is given, write the scores that it returns to
+    OTHERWISE."""
     place = folder / name
     place.mkdir(parents=True, exist_ok=True)
     write(place)
@@ -69,8 +70,8 @@ def attempt(name: str, work: Callable[[], None]) -> None:
 
 
 def resized(image: Image.Image, size: int, shorter: int, resample: Any = Image.BILINEAR) -> Any:
-    """Resize an image so that its shorter side is `shorter`. Return the pixels of its centre,
-    size×size×3 in uint8."""
+    """Resize an image so that its shorter side has `shorter` pixels. Return the centre of the
+    resized image, size×size×3 in uint8."""
     width, height = image.size
     if width <= height:
         small = image.resize((shorter, int(shorter * height / width)), resample)
@@ -81,13 +82,13 @@ def resized(image: Image.Image, size: int, shorter: int, resample: Any = Image.B
 
 
 def softmax(scores: Any) -> Any:
-    """Return the probabilities of logits, in float64."""
+    """Convert logits to probabilities by softmax, in float64."""
     powers = np.exp(np.asarray(scores, np.float64) - np.max(scores))
     return powers / powers.sum()
 
 
 def sigmoid(scores: Any) -> Any:
-    """Return the probability of each class from its own logit, in float64."""
+    """Convert each logit to a probability by the sigmoid function, in float64."""
     return 1 / (1 + np.exp(-np.asarray(scores, np.float64)))
 
 

@@ -1,5 +1,5 @@
-"""Exports a classifier of scikit-learn with skl2onnx, in three forms. The classifier takes each
-image as a flat row of pixels."""
+"""Exports a scikit-learn classifier with skl2onnx, with three settings for its outputs. The
+classifier's input is a flat row of pixels per image."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from sklearn.neural_network import MLPClassifier
 
 
 def main() -> None:
-    """Export one classifier of 8 × 8 grey pixels in three forms."""
+    """Export one classifier of 8 × 8 grey pixels, once with each of the three settings."""
     folder, photographs = asked()
     pixels, digits = load_digits(return_X_y=True)
     names = np.array([f"digit {digit}" for digit in digits])

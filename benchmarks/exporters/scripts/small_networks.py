@@ -1,5 +1,5 @@
-"""Exports small networks with both exporters of PyTorch. Their inputs and outputs have the forms
-that are common in practice."""
+"""Exports small networks with both of PyTorch's exporters. Each network has a different, common
+kind of input or output, such as probabilities instead of logits."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +28,8 @@ def tensor(image: Image.Image, normalised: Any, channels: str = "rgb") -> torch.
 
 
 def one_minus(scores: Any) -> list[float]:
-    """Return the probabilities of "no" and "yes". The model has one output, the logit of "yes"."""
+    """Return the probabilities of "no" and "yes" for a model whose only output is the logit of
+    "yes"."""
     (yes,) = sigmoid(np.ravel(scores))
     return [1 - yes, yes]
 
@@ -43,7 +44,8 @@ def model(
     names: dict[str, Any] = NAMES,
     channels: str = "rgb",
 ) -> None:
-    """Export one network with a file of labels, and record the answers that it should give."""
+    """Export one network with a file of labels. Record the answers that PyTorch computes for the
+    photographs."""
     folder, photographs = asked()
     example = tensor(Image.open(photographs[0]).convert("RGB"), normalised, channels)
     example = example.repeat(2, 1, 1, 1)
@@ -62,7 +64,8 @@ def model(
 
 
 def same(scores: Any) -> Any:
-    """Return the scores unchanged, for networks whose scores are the answer."""
+    """Return the scores unchanged. Used for networks whose outputs are already the
+    probabilities."""
     return scores
 
 

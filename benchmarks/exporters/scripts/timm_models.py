@@ -1,4 +1,5 @@
-"""Exports networks of timm with the config.json that timm saves together with weights for a hub."""
+"""Exports networks of timm. Next to each model it writes the config.json that timm saves when it
+uploads a model to a hub."""
 
 import timm
 from networks import export

@@ -23,7 +23,8 @@ NETWORKS = (
 
 
 def transforms_of(name: str) -> Any:
-    """Return the preprocessing that torchvision states for the network's first weights."""
+    """Return the preprocessing of the first pretrained weights that torchvision lists for the
+    network."""
     weights = zoo.get_model_weights(name)
     return weights["IMAGENET1K_V1"].transforms()
 

@@ -1,4 +1,5 @@
-"""Exports networks of transformers together with the two files that save_pretrained writes."""
+"""Exports networks of transformers. Next to each model it writes the two configuration files that
+`save_pretrained` writes."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -23,7 +23,8 @@ def pixels(photographs: Sequence[Path]) -> torch.Tensor:
 
 
 def main() -> None:
-    """Give each network five classes and the statistics of a trained network, and export it."""
+    """Build networks with five classes, set the statistics of their normalisations, and export
+    them."""
     folder, photographs = asked()
     for name, options in (
         ("yolov8n-cls", {}),

@@ -1,4 +1,4 @@
-"""Serves a work with BentoML. BentoML's processes import this module."""
+"""Serves the model with BentoML. BentoML's processes import this module."""
 
 import bentoml
 from PIL.Image import Image
@@ -13,7 +13,7 @@ _of_service = {key: _choices.pop(key) for key in ("threads", "workers") if key i
 
 
 class Model:
-    """Holds the model with which both services, Batched and Unbatched, classify."""
+    """Holds the model. Both services, Batched and Unbatched, classify with it."""
 
     def __init__(self) -> None:
         self._work = work_of(SETTINGS)
@@ -25,7 +25,8 @@ class Model:
 
 
 class Batched(Model):
-    """Takes forms with files. BentoML batches the files of several requests."""
+    """A service whose requests are forms with image files. BentoML batches the files of several
+    requests."""
 
     @bentoml.api(  # type: ignore[untyped-decorator]
         route="/predict", batchable=True, max_batch_size=MAX_BATCH, **_choices
@@ -36,7 +37,7 @@ class Batched(Model):
 
 
 class Unbatched(Model):
-    """Takes one image as the body."""
+    """A service whose requests have one image as the body."""
 
     @bentoml.api(route="/predict")  # type: ignore[untyped-decorator]
     def predict(self, image: Image, /) -> Answer:

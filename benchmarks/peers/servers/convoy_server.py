@@ -1,4 +1,4 @@
-"""Serves the no-op with Convoy's real application. Its decoder and its engine do nothing."""
+"""Runs Convoy's real application with a decoder and an engine that do nothing."""
 
 import socket
 

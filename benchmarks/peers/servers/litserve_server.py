@@ -1,4 +1,4 @@
-"""Serves the work with LitServe."""
+"""Serves the model with LitServe."""
 
 from typing import Annotated, Any
 
@@ -11,8 +11,8 @@ from benchmarks.peers.servers.work import Answer, Settings, settings_given, work
 
 
 class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types are checked
-    """Implements the methods that LitServe calls, with the functions of work.py. Bodies that are
-    not JSON arrive unchanged."""
+    """Implements the methods that LitServe calls, with the functions of work.py. LitServe passes
+    bodies that are not JSON on unchanged."""
 
     def __init__(self, settings: Settings, **choices: Any) -> None:
         super().__init__(**choices)
@@ -44,7 +44,7 @@ class Classifier(ls.LitAPI):  # type: ignore[misc]  # not installed where types 
 
 
 class Unbatched(Classifier):
-    """A Classifier that hides its methods for batches from LitServe."""
+    """A Classifier without batching. It hides the methods for batches from LitServe."""
 
     batch = ls.LitAPI.batch
     unbatch = ls.LitAPI.unbatch

@@ -1,4 +1,4 @@
-"""Serves a work with mosec. mosec's workers are processes that import this module."""
+"""Serves the model with mosec. mosec's workers are processes that import this module."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ SETTINGS = settings_given()
 
 
 class Classifier(Worker):  # type: ignore[misc]  # not installed where types are checked
-    """Classifies the images of batches that mosec forms. The body of a request arrives
+    """Classifies batches of images. mosec forms the batches, and passes the body of each request on
     unchanged."""
 
     resp_mime_type = "application/json"
@@ -36,7 +36,7 @@ class Classifier(Worker):  # type: ignore[misc]  # not installed where types are
 
 
 def main() -> None:
-    """Serve until terminated."""
+    """Serve until the process is terminated."""
     server = Server()
     server.append_worker(Classifier, route="/predict", **SETTINGS.choices)
     server.run()

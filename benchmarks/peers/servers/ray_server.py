@@ -1,4 +1,4 @@
-"""Serves the work with Ray Serve."""
+"""Serves the model with Ray Serve."""
 
 import json
 import signal
@@ -23,7 +23,7 @@ _replicas = _choices.pop("num_replicas", 1)
     logging_config={"enable_access_log": False, "log_level": "WARNING"},
 )
 class Classifier:
-    """Classifies the images of batches that Ray Serve forms."""
+    """Classifies batches of images, which Ray Serve forms."""
 
     def __init__(self) -> None:
         self._work = work_of(SETTINGS)

@@ -1,4 +1,4 @@
-"""Contains the model that Triton's Python backend runs in a separate process."""
+"""Classifies images in Triton. Triton's Python backend runs this module in a separate process."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ class TritonPythonModel:
         self._work = work_of(self._given)
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Return a response with probabilities for each request, which has one image."""
+        """Return a response with probabilities for each request. A request has one image."""
         bodies = [
             triton.get_input_tensor_by_name(request, "image").as_numpy().item()
             for request in requests

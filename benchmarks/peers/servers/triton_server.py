@@ -1,7 +1,7 @@
-"""Serves the work with Triton: its HTTP server, its scheduler and its Python backend.
+"""Serves the model with Triton. Uses Triton's HTTP server, scheduler and Python backend.
 
-The package `nvidia-pytriton` contains the original `tritonserver`, but only one backend, which runs
-Python. So ONNX Runtime is called from Python, as in the other peers.
+The package `nvidia-pytriton` contains the original `tritonserver` with only its Python backend. So
+ONNX Runtime is called from Python, as in the other servers.
 """
 
 import os
@@ -38,7 +38,7 @@ dynamic_batching {{max_queue_delay_microseconds: {waits}}}
 
 
 def main() -> None:
-    """Write a repository with one model, and replace this process by Triton."""
+    """Write a model repository with one model, and replace this process by Triton."""
     settings = settings_given()
     packages = Path(sysconfig.get_path("purelib"))
     triton = packages / "pytriton" / "tritonserver"
@@ -66,8 +66,8 @@ def main() -> None:
 
 
 def _given_path() -> list[str]:
-    """Return the folders of `sys.path` that contain the benchmarks. The backend's Python does not
-    read PYTHONPATH, and so is given these folders."""
+    """Return the folders of `sys.path` that contain the benchmarks. Triton's Python backend does
+    not read PYTHONPATH, so it needs this list."""
     return [folder for folder in sys.path if (Path(folder) / "benchmarks").is_dir()]
 
 

@@ -1,7 +1,6 @@
-"""Classifies images in every peer: converts an image's bytes to the five likeliest classes.
-
-This module imports nothing of Convoy, because Convoy is not installed in the peers' environments.
-"""
+"""Classifies images in every server that Convoy is compared with: converts an image's bytes to the
+five likeliest classes. This module imports nothing of Convoy, because Convoy is not installed in
+these servers' environments."""
 
 import io
 import json
@@ -22,8 +21,8 @@ Answer = dict[str, list[dict[str, int | float]]]
 
 @dataclass(frozen=True)
 class Settings:
-    """Holds the settings with which a server starts. `choices` are options of this server. The
-    other settings are the same for all servers."""
+    """Holds the settings with which a server starts. `choices` are the options of this particular
+    server. All other fields are the same for all servers."""
 
     port: int
     work: str  # "noop", or a work with a model
@@ -38,14 +37,15 @@ class Settings:
 
 
 class Work(Protocol):
-    """Runs a model in two steps, decoding and scoring, because servers call them separately."""
+    """Decodes images and computes their scores. Two methods, because servers call them
+    separately."""
 
     def decode(self, image: Image.Image | bytes, /) -> NDArray[np.uint8]:
-        """Return one image in the form that the model takes."""
+        """Decode an image file. Return the model's input for this image."""
         ...
 
     def scores(self, pixels: list[NDArray[np.uint8]]) -> NDArray[np.float32]:
-        """Return the scores of up to 8 images."""
+        """Return the scores of up to 8 decoded images."""
         ...
 
     def answer(self, scores: NDArray[np.float32]) -> Answer:
@@ -61,11 +61,11 @@ class NoOp:
         self._scores = np.zeros((MAX_BATCH, 1000), np.float32)
 
     def decode(self, _: Image.Image | bytes) -> NDArray[np.uint8]:
-        """Return the same pixels every time."""
+        """Return constant pixels, without decoding the image."""
         return self._pixels
 
     def scores(self, pixels: list[NDArray[np.uint8]]) -> NDArray[np.float32]:
-        """Return the same scores every time."""
+        """Return constant scores, without running a model."""
         return self._scores[: len(pixels)]
 
     def answer(self, scores: NDArray[np.float32]) -> Answer:
@@ -97,8 +97,8 @@ class Model:
             self.scores([np.zeros(shape, np.uint8)] * n)
 
     def decode(self, image: Image.Image | bytes) -> NDArray[np.uint8]:
-        """Resample the image so that its shorter side has `resize` pixels. Return its central
-        square."""
+        """Decode the image, and resize it so that its shorter side has `resize` pixels. Return the
+        square at its centre."""
         opened = Image.open(io.BytesIO(image)) if isinstance(image, bytes) else image
         shorter, side, full = self._given.resize, self._given.side, opened.size
         resized = (shorter * full[0] // min(full), shorter * full[1] // min(full))
@@ -114,7 +114,7 @@ class Model:
         return small[:, :, ::-1] if self._given.channels == "bgr" else small
 
     def scores(self, pixels: list[NDArray[np.uint8]]) -> NDArray[np.float32]:
-        """Return the scores that one run of the session computes."""
+        """Compute the scores of all images in one run of the ONNX Runtime session."""
         (scores,) = self._session.run(None, {self._input: np.stack(pixels)})
         return np.reshape(scores, (len(pixels), -1)).astype(np.float32, copy=False)
 
@@ -124,26 +124,26 @@ class Model:
 
 
 def tell(settings: Settings, facts: dict[str, str]) -> None:
-    """Write `facts` about this process to a file. benchmarks/peers/fairness.py checks with the file
-    that the comparison is fair."""
+    """Write `facts` about this process, such as its number of threads, to a file.
+    benchmarks/peers/fairness.py reads the file to check that the comparison is fair."""
     file = Path(settings.facts) / f"{os.getpid()}.json"
     file.write_text(json.dumps(facts))
 
 
 def work_of(settings: Settings) -> Work:
-    """Return the work that the settings name."""
+    """Return an object that decodes images and computes scores as the settings require."""
     return NoOp() if settings.work == "noop" else Model(settings)
 
 
 def settings_given() -> Settings:
-    """Return the settings with which this process was started."""
+    """Return the settings that the starter of this process passed to it."""
     # In an environment variable, because some servers start the processes that classify.
     return Settings(**json.loads(os.environ["PEER_SETTINGS"]))  # noqa: TID251
 
 
 def answer(scores: NDArray[np.float32], *, logits: bool) -> Answer:
-    """Return the five likeliest classes, the likeliest first. If the scores are logits, softmax
-    converts them to probabilities."""
+    """Return the five likeliest classes with their probabilities, the likeliest first. If the
+    scores are logits, softmax converts them to probabilities."""
     few = np.argpartition(scores, -TOP)[-TOP:]
     first = few[np.argsort(-scores[few])]
     chosen = scores[first]

@@ -1,2 +1,2 @@
-"""Measures how a hostile client affects other clients. The hostile client sends the requests that
-cost a server most per byte."""
+"""Measures how a hostile client affects other clients. The hostile client sends requests that are
+short but costly for the server."""

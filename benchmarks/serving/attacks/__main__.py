@@ -3,16 +3,15 @@
     python -m benchmarks.serving.attacks [--model FILE --preset NAME] [--connections 1,4,16]
                                    [--seconds N] [--only TEXT] [--record [FILE]] [-- OPTIONS]
 
-Starts `convoy serve`, by default with a SqueezeNet with random weights. An honest client sends
-photographs one after another with pauses, first alone, and then during each attack. Each attack
-runs once for each number of connections. An attack repeats one request, which costs the server much
-time or memory per byte. The exit status is 0 only if four conditions hold. The honest client's p50
-is at most 3 times its p50 without an attack, and its longest latency is at most 0.5 s. All answers
-to the honest client are right. The server's memory grows by at most 500 MB. The server frees this
-memory within 5 s after the attack. Run the command on an idle machine with at least two cores.
-
-The limit of 500 MB follows from deploy/README.md: decoding a WebP of 25 megapixels takes 430 MB,
-and the process that decodes it takes another 40 MB.
+Starts `convoy serve`, by default with a SqueezeNet whose weights are random. An honest client sends
+photographs one after another with pauses, first alone, and then during each attack. An attack
+repeats one request that costs the server much time or memory per byte. Each attack runs once for
+each number of connections. The exit status is 0 only if four conditions hold. The honest client's
+p50 is at most 3 times its p50 without an attack, and its longest latency is at most 0.5 s. All
+answers to the honest client are right. The server's memory grows by at most 500 MB. The server
+frees this memory within 5 s after the attack. Run the command on an idle machine with at least two
+cores. The limit of 500 MB follows from numbers in deploy/README.md: decoding a WebP of 25
+megapixels takes 430 MB, and the process that decodes it takes another 40 MB.
 """
 
 import argparse
@@ -61,7 +60,7 @@ _LOOK_S = 0.5  # between two readings of the memory
 
 @dataclass
 class Honest:
-    """Holds an honest client's latencies, and the server's memory during the same time."""
+    """Holds the latencies of an honest client's requests, and the server's memory meanwhile."""
 
     name: str
     connections: int
@@ -83,7 +82,7 @@ class Honest:
 
 
 def broken(seen: Honest, alone: Honest) -> list[str]:
-    """Return a sentence for each limit that an attack exceeded."""
+    """Return a sentence for each limit that was exceeded during an attack."""
     what = f"{seen.name} on {seen.connections} connections"
     found = [f"{what}: an honest request ended with {kind}" for kind in sorted(set(seen.wrong))]
     if seen.p50 > MOST_P50 * alone.p50:
@@ -120,9 +119,9 @@ async def _ask(client: Client, pid: int, before: int, seconds: float, seen: Hone
 
 
 async def _back(pid: int, before: int) -> int:
-    """Wait until the server's main process has freed nearly all new memory, but at most BACK_S.
-    Return the bytes that are not freed then. Processes that decode large images are not counted,
-    because they keep memory for the next image."""
+    """After an attack, wait until the server's main process has freed nearly all the memory that it
+    took, but at most BACK_S seconds. Return the bytes that are still not freed. Processes that
+    decode large images are not counted, because they keep memory for the next image."""
     for _ in range(round(BACK_S / _LOOK_S)):
         await asyncio.sleep(_LOOK_S)
         kept = resident_bytes(pid) - before

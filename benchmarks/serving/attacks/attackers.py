@@ -1,9 +1,9 @@
-"""Lists the requests that cost a server most per byte, or that cost most before Convoy limited
+"""Lists hostile requests: short requests that cost a server much, or did so before Convoy limited
 their cost.
 
-An attacker has a separate process and a separate address, as if it ran on another machine. So the
-server can distinguish it from honest clients, and its sending does not delay honest requests.
-ways.py sends the requests.
+An attacker runs in a separate process with a separate address, like an attacker on another machine.
+So the server can distinguish it from honest clients, and it does not slow the honest client's
+process down. The functions of ways.py send the requests.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ ATTACKED = ("--grpc-port", "0", "--shared-memory", "--repository-api")
 
 @dataclass(frozen=True)
 class Attack:
-    """Describes the requests of an attacker."""
+    """Describes an attack: the request to repeat, and the function that sends it."""
 
     name: str
     body: bytes
@@ -51,13 +51,15 @@ class Attack:
 
 @dataclass
 class Attackers:
-    """Holds the number of requests by outcome. The attackers report their numbers when they end."""
+    """Counts the attackers' requests by outcome. The counts are complete once the attackers have
+    ended."""
 
     statuses: Counter[str] = field(default_factory=Counter)
 
 
 def attacks_on(url: str, *, by_grpc: bool = False) -> Sequence[Attack]:
-    """Return the attacks on the first model of a server, which may also have a gRPC port."""
+    """Return all attacks on the first model of a server. If `by_grpc`, also return attacks on its
+    gRPC port."""
     with urlopen(f"{url}/v1/models", timeout=10) as response:
         model = json.load(response)["models"][0]
     name, shape = model["name"], model["image"]
@@ -133,7 +135,7 @@ def _posted(name: str, path: str, body: bytes, headers: Mapping[str, str] = {}) 
 
 
 def _tensors(count: int) -> tuple[bytes, Mapping[str, str]]:
-    """Return a request and its headers. The request has `count` binary tensors of a few bytes
+    """Return the body and the headers of a request that has `count` binary tensors of a few bytes
     each."""
     one = {"name": "image", "datatype": "BYTES", "shape": [1]}
     inputs = [one | {"parameters": {"binary_data_size": 5}}] * count
@@ -143,8 +145,8 @@ def _tensors(count: int) -> tuple[bytes, Mapping[str, str]]:
 
 
 def _nan(own: Mapping[str, Any]) -> tuple[bytes, Mapping[str, str]]:
-    """Return a request with many images for a V2 model's own input, and its headers. All numbers of
-    the images are NaN."""
+    """Return the body and the headers of a V2 request whose tensor has many images. All numbers in
+    the tensor are NaN."""
     shape = own["shape"][1:]
     n = max(1, min(128, 4_900_000 // prod(shape)))
     numbers = b"\x00\x00\xc0\x7f" * (n * prod(shape))
@@ -156,7 +158,7 @@ def _nan(own: Mapping[str, Any]) -> tuple[bytes, Mapping[str, str]]:
 
 
 def _parts(count: int) -> tuple[bytes, Mapping[str, str]]:
-    """Return a form and its headers. The form has `count` files of one byte each."""
+    """Return the body and the headers of a form that has `count` files of one byte each."""
     part = b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\n7\r\n'
     return part * count + b"--b--\r\n", {"Content-Type": "multipart/form-data; boundary=b"}
 
@@ -168,7 +170,7 @@ def _files(files: Sequence[bytes]) -> bytes:
 
 
 def _zeros(name: str, datatype: str, shape: Sequence[int]) -> bytes:
-    """Return a request with as many images as fit into JSON. All pixels are 0."""
+    """Return a JSON request with as many images as may fit into a body. All pixels are 0."""
     numbers = 1
     for side in shape[1:]:
         numbers *= side
@@ -179,8 +181,8 @@ def _zeros(name: str, datatype: str, shape: Sequence[int]) -> bytes:
 
 
 def _with_classes(shape: Sequence[int], scores: str) -> bytes:
-    """Return a request with as many images as fit into JSON. It asks for the names of all classes
-    of each image."""
+    """Return a JSON request with as many images as may fit into a body. It asks for the labels of
+    all classes of each image."""
     asked = json.loads(_zeros("image", "UINT8", shape))
     asked["outputs"] = [{"name": scores, "parameters": {"classification": 1000}}]
     return json.dumps(asked).encode()
@@ -254,7 +256,8 @@ async def under_attack(
 def _attack(
     parent: Connection, url: str, grpc: str, attacks: Sequence[Attack], connections: int
 ) -> None:
-    """Attack until the parent sends a message. Then send the outcomes to the parent."""
+    """Attack until the parent process sends a message. Then send the counts of the outcomes to the
+    parent process."""
 
     async def attack() -> Counter[str]:
         seen: Counter[str] = Counter()

@@ -1,12 +1,12 @@
-"""Implements the part of HTTP/2 that hostile gRPC calls need, because no library sends hostile
-calls.
+"""Implements the part of HTTP/2 that is needed to send hostile gRPC calls.
 
     HEADERS ── DATA with the message ── ... ── RST_STREAM, or nothing more
                                          └─ HEADERS with the status, if it is waited for
 
-A grpcio client cannot be used, because it cannot choose its own address, and because it reads
-ahead. It would also compress each message again, which takes more processor time than the server's
-work. Sources: RFC 9113 and RFC 7541, and gRPC's protocol over HTTP/2.
+The client of grpcio cannot send them, because it cannot choose its source address, and because it
+always reads answers. It would also compress each message again, which takes more processor time
+than the server needs for the message. Sources: RFC 9113 and RFC 7541, and gRPC's protocol over
+HTTP/2.
 """
 
 import asyncio
@@ -32,7 +32,8 @@ _LOST = "the connection was lost"
 
 
 def message_of(data: bytes, *, compressed: bool = True) -> bytes:
-    """Return a message in gRPC's framing. `data` is gzip if the message is compressed."""
+    """Return `data` with gRPC's message header. If the message is compressed, `data` is already
+    gzip."""
     return struct.pack("!?I", compressed, len(data)) + data
 
 
@@ -46,7 +47,7 @@ def _headers(path: str, authority: str, more: Sequence[tuple[str, str]]) -> byte
 
 
 def _text(value: str) -> bytes:
-    """Return an HPACK string without Huffman coding."""
+    """Encode text as an HPACK string without Huffman coding."""
     data, most = value.encode(), 127
     if len(data) < most:
         return bytes([len(data)]) + data
@@ -71,8 +72,8 @@ class Connection:
     def __init__(
         self, address: str, source: str, *, reads: bool = True, window: int = _WINDOW_SIZE
     ) -> None:
-        """Prepare a connection to `address` from the address `source`. If `reads` is False, the
-        server may send at most `window` bytes on each stream."""
+        """Prepare a connection to `address` from the local address `source`. If `reads` is False,
+        the server may send at most `window` bytes on each stream."""
         host, _, port = address.rpartition(":")
         self._address, self._authority, self._source = (host, int(port)), address, source
         self._reads, self._own_window = reads, window
@@ -101,7 +102,7 @@ class Connection:
         await asyncio.wait([self._task])
 
     def begin(self, path: str, more: Sequence[tuple[str, str]] = ()) -> int:
-        """Begin a call, and return the number of its stream."""
+        """Begin a gRPC call by sending its headers. Return the ID of its stream."""
         stream, self._next = self._next, self._next + 2
         self._windows[stream] = self._initial
         headers = _headers(path, self._authority, more)
@@ -109,8 +110,8 @@ class Connection:
         return stream
 
     async def send(self, stream: int, message: bytes, *, ends: bool = False) -> None:
-        """Send a message once it fits into the server's window. Raises OSError if the connection is
-        lost."""
+        """Send a message once it fits into the server's flow-control window. Raises OSError if the
+        connection is lost."""
         for at in range(0, max(1, len(message)), _FRAME):
             piece = message[at : at + _FRAME]
             while min(self._window, self._windows[stream]) < len(piece):
@@ -132,7 +133,7 @@ class Connection:
         self._write(_frame(_RESET, 0, stream, struct.pack("!I", _CANCEL)))
 
     def read(self, stream: int, count: int) -> None:
-        """Let the server send `count` more bytes on a stream."""
+        """Allow the server to send `count` more bytes on a stream."""
         size = struct.pack("!I", count)
         self._write(_frame(_WINDOW, 0, 0, size) + _frame(_WINDOW, 0, stream, size))
 
@@ -205,8 +206,8 @@ class Connection:
 
 
 def _status_in(trailers: bytes) -> str:
-    """Return the status in trailers that were written without HPACK's tables and without Huffman
-    coding."""
+    """Return the gRPC status in a block of trailers. The block must use neither HPACK's tables nor
+    Huffman coding."""
     _, found, rest = trailers.partition(_STATUS)
     if not found:
         raise ValueError(f"the trailers {trailers!r} must contain grpc-status as a literal")

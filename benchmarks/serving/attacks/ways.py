@@ -1,8 +1,8 @@
-"""Sends an attacker's requests in several ways. Only some of the ways wait for answers.
+"""Contains the functions that send an attacker's requests. Only some of them wait for answers.
 
-Each function sends a body again and again, on its own connections, until the function is cancelled.
-It counts requests by outcome. An outcome is the HTTP status under which the server counts the
-request, or one of the names below.
+Each function sends the same body again and again, on its own connections, until it is cancelled. It
+counts requests by outcome. An outcome is the HTTP status under which the server counts the request,
+or one of the names below.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ _STATUSES = {"0": "200", "3": "400", "4": "504", "8": "429", "13": "500", "14": 
 
 @dataclass(frozen=True)
 class Place:
-    """Holds the addresses of a server, and an HTTP session with the server."""
+    """The server under attack: its HTTP and gRPC addresses, and an open HTTP session."""
 
     session: aiohttp.ClientSession  # with the attacker's address
     url: str
@@ -60,7 +60,7 @@ class Place:
 
 @asynccontextmanager
 async def at(url: str, grpc: str) -> AsyncIterator[Place]:
-    """Yield a Place for attacks on a server."""
+    """Open an HTTP session with a server, and yield it with the server's addresses."""
     connector = aiohttp.TCPConnector(limit=0, local_addr=(ADDRESS, 0))
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
@@ -80,8 +80,8 @@ async def post(
     scores: bool = True,
     pause_s: float = _REFUSED_PAUSE_S,
 ) -> None:
-    """Post the body again as soon as the answer has arrived, or `pause_s` after a refusal. `scores`
-    says whether the answers come from a model."""
+    """Post the body in a loop: again as soon as the answer has arrived, or `pause_s` after a
+    refusal. `scores` says whether good answers are scores from a model."""
     while True:
         status = await _answered(place, "POST", path, body, seen, headers)
         if status == "200" and not scores:
@@ -92,7 +92,7 @@ async def post(
 
 
 async def poll(place: Place, body: bytes, seen: Counter[str]) -> None:
-    """Ask for the list of models and for the metrics again and again."""
+    """Request the list of models and the metrics in a loop."""
     while True:
         for method, path in (("POST", "/v2/repository/index"), ("GET", "/metrics")):
             status = await _answered(place, method, path, body, seen)
@@ -100,7 +100,7 @@ async def poll(place: Place, body: bytes, seen: Counter[str]) -> None:
 
 
 async def register(place: Place, _: bytes, seen: Counter[str]) -> None:
-    """Register and unregister a region of shared memory again and again."""
+    """Register and unregister a region of shared memory in a loop."""
     name = f"convoy-attack-{os.getpid()}-{id(asyncio.current_task())}"
     file = Path("/dev/shm", name)
     file.write_bytes(bytes(4096))
@@ -139,7 +139,8 @@ async def _answered(
 
 
 async def pipeline(place: Place, body: bytes, seen: Counter[str]) -> None:
-    """Send as many requests as may wait on a connection, and read no answer."""
+    """Send as many pipelined requests as the server lets wait on a connection, and read no
+    answer."""
     request = _head(place, len(body)) + body
     while True:
         seen[UNANSWERED] += _PIPELINED
@@ -147,7 +148,7 @@ async def pipeline(place: Place, body: bytes, seen: Counter[str]) -> None:
 
 
 async def half(place: Place, body: bytes, seen: Counter[str]) -> None:
-    """Send half of a body on each of several connections, and wait."""
+    """Open several connections. On each, send half of a body and keep the connection open."""
     request = _head(place, len(body)) + body[: len(body) // 2]
     while True:
         seen[UNANSWERED] += _HALVES
@@ -194,7 +195,7 @@ async def leave(place: Place, body: bytes, seen: Counter[str]) -> None:
 
 
 async def in_segments(place: Place, piece: bytes, seen: Counter[str]) -> None:
-    """Send a body that does not end, with a short piece in each TCP segment."""
+    """Send a body that does not end. Each TCP segment has only a few bytes."""
     while True:
         seen[UNANSWERED] += 1
         try:
@@ -224,7 +225,8 @@ async def _each_anew(place: Place, request: bytes, seen: Counter[str]) -> None:
 
 
 def _head(place: Place, length: int | None, path: str = CLASSIFY_PATH) -> bytes:
-    """Return the head of a request. Without a length, the body is sent in chunks."""
+    """Return the request line and the headers of a request. If `length` is None, the body is sent
+    in chunks."""
     address = urlsplit(place.url).netloc
     first = f"POST {path} HTTP/1.1\r\nHost: {address}"
     of_body = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
@@ -244,7 +246,8 @@ async def _opened(place: Place) -> AsyncIterator[tuple[asyncio.StreamReader, asy
 
 
 async def _left(place: Place, data: bytes) -> None:
-    """Send bytes, and leave the connection open for a while without reading."""
+    """Send `data` on a new connection, keep the connection open for a while without reading, and
+    close it."""
     try:
         async with _opened(place) as (_, writer):
             writer.write(data)
@@ -263,12 +266,10 @@ _Attack = Callable[[Place, bytes, Counter[str]], Awaitable[None]]
 
 
 def _again(*, reads: bool = True, counts: bool = False) -> Callable[[_Talk], _Attack]:
-    """Turn a function that uses one connection into an attack. The attack opens a new connection
-    whenever the function ends or the connection is lost.
-
-    Unless `reads` is set, a connection receives at most one window of each answer. If `counts` is
-    set, a lost connection counts as a request without an answer.
-    """
+    """Decorate a function that sends requests on one connection. The decorated function calls it in
+    a loop, each time with a new connection. If `reads` is False, the server can send at most one
+    flow-control window of each answer. If `counts` is True, a lost connection counts as a request
+    without an answer."""
 
     def attack_by(talk: _Talk) -> _Attack:
         @wraps(talk)
@@ -289,7 +290,7 @@ def _again(*, reads: bool = True, counts: bool = False) -> Callable[[_Talk], _At
 
 
 async def _status(open_: Connection, method: str, message: bytes, seen: Counter[str]) -> str:
-    """Call a method and return the status. If this coroutine is cancelled, count the call as
+    """Call a gRPC method and return the status. If this coroutine is cancelled, count the call as
     unanswered."""
     stream = open_.begin(method)
     try:
@@ -302,7 +303,7 @@ async def _status(open_: Connection, method: str, message: bytes, seen: Counter[
 
 @_again(counts=True)
 async def ask(open_: Connection, message: bytes, seen: Counter[str]) -> None:
-    """Ask again and again whether the server is live."""
+    """Call ServerLive in a loop."""
     while True:
         status = await _status(open_, _LIVE, message, seen)
         seen[DONE if status == "0" else f"gRPC {status}"] += 1
@@ -310,7 +311,7 @@ async def ask(open_: Connection, message: bytes, seen: Counter[str]) -> None:
 
 @_again(counts=True)
 async def call(open_: Connection, message: bytes, seen: Counter[str]) -> None:
-    """Ask for scores again as soon as the answer has been read."""
+    """Call ModelInfer in a loop. Read each answer before the next call."""
     while True:
         status = await _status(open_, _INFER, message, seen)
         seen[_STATUSES.get(status, f"gRPC {status}")] += 1
@@ -320,7 +321,7 @@ async def call(open_: Connection, message: bytes, seen: Counter[str]) -> None:
 
 @_again(reads=False)
 async def leave_unread(open_: Connection, message: bytes, seen: Counter[str]) -> None:
-    """Send messages on a stream, and read no answers."""
+    """Send ModelInfer messages on a stream, and read no answers."""
     stream = open_.begin(f"/{INFERENCE}/ModelStreamInfer")
     async with asyncio.timeout(_AGAIN_S):
         while True:
@@ -331,7 +332,7 @@ async def leave_unread(open_: Connection, message: bytes, seen: Counter[str]) ->
 
 @_again(reads=False)
 async def read_slowly(open_: Connection, message: bytes, seen: Counter[str]) -> None:
-    """Read a long answer in small pieces with pauses."""
+    """Request a long answer, and read it a few bytes at a time, with pauses."""
     stream = open_.begin(_INFER)
     seen[UNANSWERED] += 1
     await open_.send(stream, message, ends=True)
