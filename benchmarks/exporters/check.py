@@ -60,8 +60,8 @@ def verdict(model: Path, photographs: Path) -> Verdict:
     """Classify the photographs with `convoy classify`, without any flag, and compare the answers
     with the exporter's.
 
-    If an answer differs too much, Convoy classifies again with pixels that are bit-identical to the
-    exporter's. If the answers then agree, the rounding of pixels caused the difference.
+    If an answer differs too much, Convoy classifies again with `exact = true`. If the answers then
+    agree, the rounding of pixels caused the difference.
     """
     found = _asked(model, photographs)
     if found.difference is not None and found.difference > TOLERANCE:

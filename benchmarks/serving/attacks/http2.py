@@ -4,9 +4,9 @@
                                          └─ HEADERS with the status, if it is waited for
 
 The client of grpcio cannot send them, because it cannot choose its source address, and because it
-always reads answers. It would also compress each message again, which takes more processor time
-than the server needs for the message. Sources: RFC 9113 and RFC 7541, and gRPC's protocol over
-HTTP/2.
+receives answers before the application reads them. It would also compress each message again, which
+takes more processor time than the server needs for the message. Sources: RFC 9113 and RFC 7541, and
+gRPC's protocol over HTTP/2.
 """
 
 import asyncio
