@@ -96,14 +96,14 @@ def _obstacle(view: GraphView, parts: Sequence[str], index: int, offset: int) ->
         return "it is an output of the network"
     inside = view.value(part).inside
     if inside is not None:
-        return f"it lies inside {inside.parent}"
+        return f"it is stored in {inside.parent}"
     if part in parts[:index]:
         return "it is listed twice"
     if offset % CHANNEL_ALIGNMENT:
         return f"offset {offset} is not a multiple of {CHANNEL_ALIGNMENT} channels"
     producer = view.producer(part)
     if isinstance(producer, Reshape | Identity):
-        return f"{producer.name} is a view, which cannot be placed"
+        return f"{producer.name} is a view of another value"
     return _view_of_one_run(view, part)
 
 

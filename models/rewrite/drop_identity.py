@@ -75,5 +75,5 @@ def _cannot_be_called(view: GraphView, x: str) -> str | None:
         return "is an output as well"
     inside = view.value(x).inside
     if inside is not None:
-        return f"lies inside {inside.parent}"
+        return f"is stored in {inside.parent}"
     return "is written in slices" if view.producer(x) is None else None

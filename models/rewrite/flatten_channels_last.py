@@ -32,7 +32,7 @@ def flatten_channels_last(view: GraphView, node: Node) -> Outcome:
         return Rewrite(nodes=(free,))
     inside = view.value(node.x).inside
     if inside is not None:
-        return Refusal(f"{node.x} lies inside {inside.parent}, with gaps between pixels")
+        return Refusal(f"{node.x} is stored in {inside.parent}, with gaps between pixels")
     gemms = _readers_in_order(view, node.output)
     if isinstance(gemms, Refusal):
         return gemms
@@ -67,7 +67,7 @@ def _readers_in_order(view: GraphView, vector: str) -> list[Gemm] | Refusal:
             return Refusal(f"{name} is an output of the network, in C×H×W order")
         inside = view.value(name).inside
         if inside is not None:
-            return Refusal(f"{name} lies inside {inside.parent}, in C×H×W order")
+            return Refusal(f"{name} is stored in {inside.parent}, in C×H×W order")
         for reader in view.readers(name):
             if isinstance(reader, Activate | Identity):
                 pending.append(reader.output)

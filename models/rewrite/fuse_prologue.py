@@ -70,7 +70,7 @@ def _obstacle(view: GraphView, name: str, prologue: Prologue) -> str | None:
     if name in view.outputs:
         return f"{name} is an output of the network"
     if (inside := view.value(name).inside) is not None:
-        return f"{name} lies inside {inside.parent}"
+        return f"{name} is stored in {inside.parent}"
     for reader in view.readers(name):
         if not isinstance(reader, Conv) or reader.residual == name:
             return f"{name} is also read by {reader.name}"

@@ -138,7 +138,7 @@ class GraphView:
             return f"{name} is an output of the network"
         inside = self._values[name].inside
         if inside is not None:
-            return f"{name} lies inside {inside.parent}"
+            return f"{name} is stored in {inside.parent}"
         others = [node.name for node in self.readers(name) if node.output != reader.output]
         if others:
             return f"{name} is also read by {listed(others)}"

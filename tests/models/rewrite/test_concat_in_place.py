@@ -123,7 +123,7 @@ def test_a_concat_begins_with_the_longest_that_runs_before_it() -> None:
     places = inside(result.graph)
     assert (places["c"], places["three"]) == (ChannelSlice("three", 0), ChannelSlice("four", 0))
     assert refusals(result, "concat_in_place") == {
-        "concat_two": "c is copied: it lies inside three; d is copied: it lies inside three"
+        "concat_two": "c is copied: it is stored in three; d is copied: it is stored in three"
     }
 
 
@@ -143,7 +143,7 @@ def test_concats_along_different_axes_are_not_nested() -> None:
     [
         ("x", ("y",), "it is an input of the network"),
         ("d", ("y", "d"), "it is an output of the network"),
-        ("d", ("y", "z"), "it lies inside before"),
+        ("d", ("y", "z"), "it is stored in before"),
         ("c", ("y",), "it is listed twice"),
     ],
 )
@@ -169,7 +169,7 @@ def test_a_view_of_another_value_is_copied() -> None:
     result = rewritten(b.build("y"))
     assert kinds(result) == ["Conv", "Reshape", "Conv", "Identity", "Conv"]
     assert refusals(result, "concat_in_place") == {
-        "concat_k.1": "r is copied: reshape_r is a view, which cannot be placed"
+        "concat_k.1": "r is copied: reshape_r is a view of another value"
     }
 
 

@@ -76,7 +76,7 @@ def test_pooling_flattening_and_classifying_moves_nothing() -> None:
         ("output", "v is an output of the network, in C×H×W order"),
         ("scale", "scaleshift_n reads v in C×H×W order"),
         ("sum behind an activation", "binary_s reads r in C×H×W order"),
-        ("part of a concat", "r lies inside k, in C×H×W order"),
+        ("part of a concat", "r is stored in k, in C×H×W order"),
     ],
 )
 def test_a_vector_that_others_need_in_its_order_stays(case: str, reason: str) -> None:
@@ -126,5 +126,5 @@ def test_a_value_with_gaps_between_its_pixels_is_not_flattened_in_place() -> Non
     )
     result = rewritten(reread)
     assert refusals(result, "flatten_channels_last") == {
-        "reshape_v": "c lies inside k, with gaps between pixels"
+        "reshape_v": "c is stored in k, with gaps between pixels"
     }

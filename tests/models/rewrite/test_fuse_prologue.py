@@ -129,7 +129,7 @@ def before_groups(b: GraphBuilder) -> None:
         (as_another_output, "z is an output of the network"),
         (with_another_reader, "n is also read by transpose_z"),
         (as_a_residual, "n is also read by conv_y"),
-        (in_a_concatenation, "n lies inside z"),
+        (in_a_concatenation, "n is stored in z"),
         (before_a_window, "gemm cannot run conv_y with this prologue: kernel 3x3; supported: 1x1"),
         (
             before_a_stride,
