@@ -114,6 +114,7 @@ P = OutputKind.PROBABILITIES
         ("p = Softmax<axis=0>(z) y = Add(p, z)", OutputKind.LOGITS),
         ("p = Softmax<axis=0>(z) q = Mul(p, half) y = Mul(z, q)", OutputKind.LOGITS),
         ("p = Softmax<axis=0>(z) y = Sub(z, p)", OutputKind.LOGITS),
+        ("p = Softmax<axis=-1>(z) y = Mul(p, z)", OutputKind.LOGITS),
         # Of these the numbers have to be seen.
         ("p = Softmax<axis=0>(z) q = Softmax<axis=-1>(z) y = Add(p, q)", None),
         ("p = Softmax<axis=0>(z) q = Sigmoid(z) y = Mul(q, p)", None),

@@ -149,6 +149,10 @@ async def test_a_label_of_two_classes_is_asked_for_by_number() -> None:
         assert says == (
             "2 classes are labelled 'crane'; to choose one of them, send explain=class:8 or class:9"
         )
+    async with served(labels=["crane"] * len(LABELS)) as client:
+        says = error_of(await client.post(f"{PATH}?explain=crane", content=photo(7)), 422)
+        assert says.startswith("10 classes are labelled 'crane'")
+        assert says.endswith("class:6 or class:7")
 
 
 async def test_a_model_without_maps_says_why() -> None:

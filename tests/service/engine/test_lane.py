@@ -44,8 +44,9 @@ class Table:
 
         return wait
 
-    def post(self, name: str, client: Client = ANYONE) -> Work | None:
-        return self.lane.post(Cost(), self.work(name), partial(self._end, name), client)
+    def post(self, name: str, client: Client = ANYONE, seconds: float = 0.0) -> Work | None:
+        cost = Cost(seconds=seconds)
+        return self.lane.post(cost, self.work(name), partial(self._end, name), client)
 
     def _end(self, name: str, result: Any, error: Exception | None) -> None:
         assert error is not None or result == name
@@ -95,6 +96,27 @@ async def test_clients_take_turns_for_one_thread() -> None:
     assert table.begun.index("honest 1") < table.begun.index("hostile 3")
     own = [name for name in table.begun if name.startswith("hostile")]
     assert own == sorted(own)
+    await table.close()
+
+
+@run
+async def test_the_thread_that_a_client_leaves_goes_to_the_least_served() -> None:
+    table, costly, cheap = Table(2, shared=True), Client("costly"), Client("cheap")
+    try:
+        table.post("hostile 0", HOSTILE)
+        table.post("first")
+        table.post("hostile 1", HOSTILE)  # whose turn it stays
+        for number in range(2):
+            table.post(f"costly {number}", costly, 5.0)
+            table.post(f"cheap {number}", cheap, 1.0)
+        for name in ("first", "costly 0", "cheap 0", "cheap 1", "costly 1"):
+            await until(lambda name=name: name in table.begun)
+            table.gates[name].set()
+    finally:
+        table.open()
+    await until(lambda: len(table.ended) == 7)
+    begun = [name for name in table.begun if not name.startswith("hostile")]
+    assert begun == ["first", "costly 0", "cheap 0", "cheap 1", "costly 1"]
     await table.close()
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -113,6 +113,7 @@ def test_what_a_softmax_makes_of_logarithms_is_a_probability_too_where_they_are_
     assert [p["probability"] for p in shifted] == [0.731059, 0.268941]
 
 
+@example(scores=[0.0, -1.0], least=0.5)
 @given(ROWS, st.floats(0, 1))
 def test_a_threshold_leaves_what_reaches_it(scores: list[float], least: float) -> None:
     whole = top_k(row(*scores), len(scores), OutputKind.SIGMOID, ())

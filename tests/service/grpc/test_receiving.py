@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.serving.attacks import http2
 from service.edge.edge import Limits
-from service.errors import Code
+from service.errors import Code, PayloadTooLargeError
 from service.grpc import model_infer, receiving
 from service.grpc.messages import INFERENCE
 from service.grpc.receiving import Receiver
@@ -60,6 +60,26 @@ async def test_a_long_message_is_copied_by_a_thread(count: int | None, apart: bo
     context.whole.set_result(None)
     assert await asked == b"message"
     assert (context.copied_in != threading.get_ident()) == apart
+    receives.close()
+
+
+@run
+async def test_a_message_is_refused_while_it_arrives_if_it_is_clearly_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(receiving, "_LOOK_S", 0.001)
+    most, looks = 1000, 0
+    arrived = [0, most + receiving._FEW, most + receiving._FEW, most + receiving._FEW + 1]
+
+    def received(_: object) -> int:
+        nonlocal looks
+        looks += 1
+        return arrived[looks - 1]
+
+    receives = Receiver(received)
+    with pytest.raises(PayloadTooLargeError, match="more than the 1000 bytes"):
+        await receives.read(Reading(), "a", most)
+    assert looks == len(arrived)
     receives.close()
 
 
