@@ -1,4 +1,5 @@
-"""Assembles the application: `v1` and `v2` for a repository's models, the pages, and metrics."""
+"""Creates the FastAPI application: the APIs `v1` and `v2` for a repository's models, the web pages,
+and the metrics."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -108,9 +109,9 @@ def create_app(
     """Return the application for the repository's models. The caller warms up, drains and closes
     the models.
 
-    /metrics answers 404 if `metrics` is False or if there is a `metrics_port`. The 404 answer, and
-    the traffic that the page reads, then name this port. `lifespan` is the context in which an ASGI
-    server other than Convoy's runs the application.
+    If `metrics` is False or `metrics_port` is given, /metrics answers 404. The 404 answer and the
+    traffic of a model then name `metrics_port`. `lifespan` is the context in which an ASGI server
+    other than Convoy's runs the application.
     """
     app = App(
         title="Convoy",
@@ -154,7 +155,7 @@ def create_app(
         tags=["models"],
     )
     async def traffic(model: str) -> Response:
-        """Return the counts of a ready model's traffic, as the page shows them."""
+        """Return a ready model's traffic counts, which the page at / shows."""
         pipeline = repository.find(model)
         pipeline.runner.check_ready()
         said = Traffic() if metrics_port is None else Traffic(metrics_port=metrics_port)
@@ -220,7 +221,8 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
 
 
 def _paths(app: App) -> Iterator[str]:
-    """Yield the paths of all routes without parameters, and the paths of all models' endpoints."""
+    """Yield the paths that may be suggested for an unknown path: the routes without parameters, and
+    all models' endpoints."""
     yield from (
         path for route in app.routes if "{" not in (path := str(getattr(route, "path", "")))
     )

@@ -80,14 +80,14 @@ class EmbeddingsAnswer(TypedDict):
 
 
 class _Form(NamedTuple):
-    """Holds the options for the vectors in an answer."""
+    """Holds the options for the format of the vectors in an answer."""
 
     encoding: Encoding
     normalised: bool
 
 
 class _Head(NamedTuple):
-    """Holds the options in a request's head."""
+    """Holds the options from a request's query and headers."""
 
     form: _Form
     urgency: Urgency
@@ -107,7 +107,8 @@ def endpoints_of(pipeline: Pipeline) -> dict[str, AnyEndpoint]:
 def add_routes(
     app: "FastAPI", repository: Repository, endpoints: Mapping[str, AnyEndpoint]
 ) -> None:
-    """Add the routes. The models' endpoints answer the requests."""
+    """Add the routes for embeddings to the application. The endpoint of the model in `endpoints`
+    answers each request."""
 
     async def embed(request: Request) -> Response:
         """Return the embedding of one image, or of several at once.
@@ -174,8 +175,8 @@ class Embed:
         self.pipeline = pipeline
 
     def check(self, record: RequestRecord) -> _Head:
-        """Return the options in query and headers. Raises ServiceError if they are invalid, and
-        UnsupportedError if the model has no embedding."""
+        """Return the options in a request's query and headers. Raises ServiceError if they are
+        invalid, and UnsupportedError if the model has no embedding."""
         embedding(self.pipeline.info)
         headers = record.headers
         in_json = is_json(headers)
@@ -202,11 +203,11 @@ class Embed:
         )
 
     def reads_quickly(self, headers: Headers, pieces: Pieces, length: int) -> bool:
-        """Return whether reading a body takes less time than a handover to a thread."""
+        """Return whether parsing a body takes less time than passing it to a thread."""
         return not takes_long(headers, pieces, length)
 
     def read(self, head: _Head, body: bytes) -> tuple[ImageRequest, _Form]:
-        """Return the images in the body."""
+        """Return the images in the body, and the options for the answer."""
         files: Sequence[bytes | Frames]
         if head.boundary is None:
             files, form = self._read_json(body)
@@ -216,13 +217,13 @@ class Embed:
         return ImageRequest(files, None, head.urgency, inner=inner), form
 
     def answer_bytes(self, form: _Form, scored: Scored) -> int:
-        """Return an upper limit on the bytes of the vectors."""
+        """Return an upper limit on the answer's size in bytes."""
         each = 6 if form.encoding == "base64" else JSON_NUMBER_BYTES
         size = embedding(self.pipeline.info).size
         return 4096 + len(scored.results) * (128 + each * size)
 
     def answer(self, form: _Form, scored: Scored, phases: Callable[[], Phases]) -> Response:  # noqa: ARG002
-        """Return the embedding of each image."""
+        """Return the HTTP answer, with the embedding of each image."""
         vectors = embeddings_of(scored.results, self.pipeline.info)
         if form.normalised:
             vectors = normalise(vectors)

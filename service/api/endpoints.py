@@ -1,4 +1,5 @@
-"""Maps paths to the endpoints of models. Requests to these paths need no route of FastAPI."""
+"""Maps paths to the endpoints of models. The server can answer requests to these paths without
+FastAPI's router."""
 
 from collections.abc import Mapping
 

@@ -51,7 +51,8 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class MapRequest:
-    """Describes the maps that a request asks for. Each image of the request gets these maps."""
+    """Lists the classes for which a request asks for class activation maps. Each image of the
+    request gets one map per class."""
 
     classes: Sequence[int | None]  # None: the likeliest
     as_overlay: bool
@@ -81,7 +82,8 @@ def read_explain(
     classes: int,
     labelled: Mapping[str, Sequence[int]],
 ) -> MapRequest | None:
-    """Return the maps that a query asks for, or None. `labelled` maps each label to its classes.
+    """Return the maps that a query asks for, or None if it asks for no maps. `labelled` maps each
+    label to its classes.
 
     Raises InvalidParameterError for an invalid query, or if a query asks for maps of a model
     without maps.
@@ -117,7 +119,8 @@ def map_bytes(asked: MapRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> i
 
 
 def explain(row: ScoreRow, view: View, asked: MapRequest, info: ModelInfo) -> list[ClassMap]:
-    """Return the maps of one image. Raises EngineFailedError if a number is not finite."""
+    """Return the maps of one image, one per requested class. Raises EngineFailedError if a number
+    is not finite."""
     maps = maps_of(info)
     classes = [_likeliest(row, info) if index is None else index for index in asked.classes]
     found = maps.of(row.inner[maps.features.name], classes)
@@ -149,7 +152,8 @@ def _likeliest(row: ScoreRow, info: ModelInfo) -> int:
 
 
 def _class(asked: str, labelled: Mapping[str, Sequence[int]], classes: int) -> int | None:
-    """Return the requested class, or None for the likeliest class. Raises InvalidParameterError."""
+    """Return the number of the class that a query parameter names, or None for the likeliest class.
+    Raises InvalidParameterError."""
     if asked == _LIKELIEST:
         return None
     number = asked.removeprefix(_BY_NUMBER)

@@ -52,8 +52,8 @@ def content_of(kind: type[ImagesJson]) -> dict[str, Any]:
 def read_json(
     body: bytes, kind: type[_Json], info: ModelInfo, path: str, max_images: int
 ) -> tuple[_Json, Sequence[bytes]]:
-    """Return a body's fields, and the files in it. If the body names another model, the error
-    message tells the client to use `path`.
+    """Return the fields of a JSON body, and the image files in it. If the body names another model,
+    the error message tells the client to use `path`.
 
     Raises BadRequestError, TooManyImagesError, and ModelNotFoundError if the body names another
     model.

@@ -156,7 +156,7 @@ class ModelDescription(TypedDict):
 
 
 def broken_model(broken: FailedModel) -> ModelDescription:
-    """Return the description that stands for a model that could not be opened."""
+    """Return the description of a model that could not be opened."""
     return ModelDescription(
         name=broken.name,
         version=broken.version,
@@ -227,7 +227,7 @@ def _json_of(kind: type) -> dict[str, Any]:
 
 
 def definitions(*kinds: type) -> dict[str, Any]:
-    """Return the schemas of these types and of the types inside them, by name.
+    """Return the JSON schemas of these types, and of the types of their fields, by name.
 
     Operations refer to these schemas by name. Otherwise FastAPI would read the types again for each
     operation and each of its errors, at every start of the server.

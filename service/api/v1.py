@@ -1,4 +1,4 @@
-"""Implements Convoy's own API, which answers images with labels."""
+"""Implements Convoy's own API (`/v1`), which takes images and answers with labels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
@@ -134,7 +134,8 @@ def endpoints_of(pipeline: Pipeline) -> dict[str, AnyEndpoint]:
 def add_routes(
     app: "FastAPI", repository: Repository, endpoints: Mapping[str, AnyEndpoint]
 ) -> None:
-    """Add the routes. The models' endpoints answer the requests."""
+    """Add the routes of `/v1` to the application. The endpoint of the model in `endpoints` answers
+    each request."""
     default = repository.default
 
     async def classify(request: Request) -> Response:
@@ -249,7 +250,7 @@ class _Form(NamedTuple):
 
 
 class _ClassifyParameters(NamedTuple):
-    """Holds the options in a request's head."""
+    """Holds the options from a request's query and headers."""
 
     form: _Form
     urgency: Urgency
@@ -257,7 +258,7 @@ class _ClassifyParameters(NamedTuple):
 
 
 class Classify:
-    """Reads images and answers with labels."""
+    """Reads the images in a request, and answers with their labels."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
@@ -268,7 +269,8 @@ class Classify:
         self._also = CLIP_TYPES if pipeline.info.of_clips else ()  # types of bodies, beside images
 
     def check(self, record: RequestRecord) -> _ClassifyParameters:
-        """Return the options in query and headers. Raises ServiceError if they are invalid."""
+        """Return the options in a request's query and headers. Raises ServiceError if they are
+        invalid."""
         query, headers = record.query, record.headers
         return _ClassifyParameters(
             self._read_query(query) if query else self._few,
@@ -277,11 +279,11 @@ class Classify:
         )
 
     def reads_quickly(self, headers: Headers, pieces: Pieces, length: int) -> bool:
-        """Return whether reading a body takes less time than a handover to a thread."""
+        """Return whether parsing a body takes less time than passing it to a thread."""
         return not takes_long(headers, pieces, length)
 
     def read(self, head: _ClassifyParameters, body: bytes) -> tuple[ImageRequest, _Form]:
-        """Return the images in the body."""
+        """Return the images in the body, and the options for the answer."""
         files = files_of(body, head.boundary, self.pipeline)
         wanted = ImageRequest(files, None, head.urgency)
         explained = head.form.explained
@@ -292,7 +294,8 @@ class Classify:
         return wanted._replace(inner=[features], views=explained.views), head.form
 
     def answer_bytes(self, form: _Form, scored: Scored) -> int:
-        """Return an upper limit on the bytes of the requested classes and maps."""
+        """Return an upper limit on the answer's size in bytes, with the requested classes and
+        maps."""
         lines = len(scored.results) * form.classes
         if form.threshold and lines > _MANY_LINES:
             output = self.pipeline.info.output
@@ -303,7 +306,8 @@ class Classify:
         return most + map_bytes(form.explained, scored.results, self.pipeline.info)
 
     def answer(self, form: _Form, scored: Scored, phases: Callable[[], Phases]) -> Response:
-        """Return the likeliest classes of each image, and maps if requested."""
+        """Return the HTTP answer, with the likeliest classes of each image, and maps if
+        requested."""
         info, asked = self.pipeline.info, form.explained
         # Text of many lines takes a fifth of the memory of objects, and is encoded in pieces.
         many = form.classes * len(scored.results) > _MANY_LINES or asked is not None
@@ -365,7 +369,8 @@ class ShowPixels(Classify):
 
 
 def _lines(found: Ranking, labels: Sequence[str]) -> list[bytes]:
-    """Return predictions as JSON, in pieces; other threads may run between two pieces."""
+    """Return a ranking as the elements of a JSON list, in several pieces. Encoding all of them in
+    one call would block other threads."""
     indices, probabilities = found
     pieces = []
     for at in range(0, len(indices), _MANY_LINES):
@@ -376,8 +381,8 @@ def _lines(found: Ranking, labels: Sequence[str]) -> list[bytes]:
 
 
 def files_of(body: bytes, boundary: bytes | None, pipeline: Pipeline) -> Sequence[bytes | Frames]:
-    """Return the images in a body. If the model takes clips, return the clips instead; several
-    images form one clip.
+    """Return the image files in a body. If the model takes clips, return the clips instead; several
+    image files form one clip.
 
     `boundary` separates the parts of a form. It is empty if the body is an image, and None if the
     body is JSON. Raises the errors of `images_of`, `read_json` and `clips_of`.
@@ -469,8 +474,8 @@ def parameters_of(query: Mapping[str, tuple[dict[str, Any], Any]]) -> list[dict[
 
 
 def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
-    """Return the urgency that a request's headers ask for. `started` is the time at which the
-    request began to arrive, in clock seconds.
+    """Return the deadline and the priority in a request's headers. `started` is the time in seconds
+    at which the request began to arrive, on the clock `perf_counter`.
 
     Raises InvalidParameterError if a header's value does not fit `_Timeout` or `_Priority`.
     """
@@ -488,7 +493,7 @@ def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
 
 
 def validated(validate: Callable[[bytes | str], T], value: bytes | str, rule: str) -> T:
-    """Return the parsed value of a parameter. For an invalid value, raises InvalidParameterError
+    """Return the parsed value of a parameter. If the value is invalid, raises InvalidParameterError
     with `rule` in the message."""
     try:
         return validate(value)

@@ -87,8 +87,8 @@ def _flags(parameters: Iterable[Any]) -> set[str]:
 
 
 class _Grouped(TyperCommand):
-    """Lists the settings in groups. Each takes at most two lines; docs/settings.md has the whole
-    texts."""
+    """Prints the help of `convoy serve` with the settings in groups. Each setting's text is
+    shortened to two lines; docs/settings.md has the whole texts."""
 
     @override
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -103,7 +103,7 @@ class _Grouped(TyperCommand):
 
 
 def _imported(name: str) -> Any:
-    """Return the command, with its flags."""
+    """Import a command's module, and return the command with its flags."""
     module, function = _COMMANDS[name][0].split(":")
     one = typer.Typer(add_completion=False, rich_markup_mode=None)
     kind = _Grouped if name == "serve" else TyperCommand

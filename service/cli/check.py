@@ -77,7 +77,7 @@ class _ImageComparison:
 
     @property
     def row(self) -> tuple[str, ...]:
-        """Return the image's cells in the table."""
+        """Return the cells of the image's row in the table."""
         return (
             str(self.file),
             self.ours["label"],
@@ -183,9 +183,9 @@ def check(
 
 
 def _path_of(engine: Engine, decoding: Decoding, of_pixels: Results, pixels: str) -> str:
-    """Return a phrase that says where an image is decoded and resized, and whether the results are
-    right. They are right if the scores, and the network's value `pixels`, are the same as with the
-    CPU's pixels."""
+    """Return a phrase that says whether the CPU or the GPU decodes and resizes an image, and
+    whether the results are right. They are right if the scores, and the network's value `pixels`,
+    are the same as with pixels from the CPU."""
     image: Image | None = None
     why = NO_FILE if engine.takes is Kind.JPEG else ""
     if engine.takes is Kind.JPEG and decoding.file is not None:
@@ -283,8 +283,8 @@ def _show_presets(
     files: Sequence[Path],
     read: Callable[[Path, Preprocessing], Pixels],
 ) -> None:
-    """Print the results of every preset that fits. If a preset is right clearly more often than the
-    preset in use, print advice."""
+    """Print the results of every preset that fits the model. If a preset is right clearly more
+    often than the preset in use, print advice."""
     names = names_of_labels(classifier.preprocessing.labels)
     images = {file: expected_of(file, names) for file in files}
     trials = try_presets(classifier, engine, images, read)

@@ -92,8 +92,8 @@ def check_there(paths: Sequence[Path]) -> None:
 
 
 def read_image(file: Path, settings: Settings) -> bytes:
-    """Return a file's bytes. If a request may not have so many bytes, return only one more than
-    allowed."""
+    """Return a file's bytes. If the file is too long for a request, return only one byte more than
+    the limit, so that decoding refuses it."""
     with file.open("rb") as opened:
         return opened.read(settings.max_body_bytes + 1)
 

@@ -21,7 +21,7 @@ def compile_ahead(
     ],
     expectations: Expectations = None,
 ) -> None:
-    """Compile a model's CUDA kernels ahead of time, so that engines start warm. Needs no GPU."""
+    """Compile a model's CUDA kernels ahead of time, so that engines start faster. Needs no GPU."""
     configure_logging()
     classifier = load(settings, expectations)
     with progress() as show:

@@ -42,8 +42,8 @@ def listen(
     verbose: bool,
     browse: bool,
 ) -> None:
-    """Serve the models that `begin_reading` reads, until a signal. With `browse`, open the page in
-    a browser once the server is ready."""
+    """Serve the models in `reads`, the result of `begin_reading`, until a signal ends the server.
+    With `browse`, open the page in a browser once the server is ready."""
     with ExitStack() as stack:
         # This comes first, because there must be no sockets and no threads yet; the log has a
         # thread.

@@ -22,8 +22,8 @@ def names_of_labels(labels: Sequence[str]) -> Mapping[str, str]:
 def expected_of(file: Path, names: Mapping[str, str]) -> list[str]:
     """Return all names of the label after which a file, or its folder, is named.
 
-    The folder counts first. A file's name may continue after the label's name. The longest name
-    that fits counts: `tiger_cat.jpg` is not a tiger. Returns an empty list if no name fits.
+    The folder's name is tried first. A file's name may continue after the label's name. The longest
+    name that fits counts: `tiger_cat.jpg` is not a tiger. Returns an empty list if no name fits.
     """
     label = names.get(plain_words(file.absolute().parent.name))
     if label is None:

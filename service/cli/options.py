@@ -93,7 +93,7 @@ def names_of_models(incomplete: str) -> list[str]:
 
 
 def _models(incomplete: str) -> list[str]:
-    """Return completions of a model argument: names in the catalogue, and files."""
+    """Return the shell completions of a model argument: names in the catalogue, and files."""
     folder, beginning = Path(incomplete).parent, Path(incomplete).name
     files = []
     if folder.is_dir() and not incomplete.endswith("://"):

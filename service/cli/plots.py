@@ -13,7 +13,8 @@ _NAME = 32
 
 
 def shortened(name: str) -> str:
-    """Return a name. Of a long name, return only the end, because names differ at the end."""
+    """Return a node's name. Of a long name, return only the end, because long names differ
+    there."""
     return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
 
 
@@ -48,9 +49,9 @@ def plot_timeline(timeline: Timeline, file: Path) -> None:
     """Plot one bar per launch from its start to its end, as SVG or PNG according to the file's
     suffix.
 
-    A thin line before a bar begins where the launches end for which the bar's launch waits. The
-    plot says whether times are modelled or measured. Raises SettingsError if matplotlib is missing,
-    or if the file has another suffix.
+    A thin line before a bar shows how long the launch waited after the launches on which it
+    depends. The plot says whether times are modelled or measured. Raises SettingsError if
+    matplotlib is missing, or if the file has another suffix.
     """
     if file.suffix not in (".svg", ".png"):
         raise SettingsError(f"--timeline: {file} must end in .svg or .png")
@@ -82,8 +83,8 @@ def plot_timeline(timeline: Timeline, file: Path) -> None:
 
 
 def _figure(flag: str, width: float, height: float) -> Any:
-    """Return an empty figure of a size in inches. Raises SettingsError, which names the flag
-    `flag`, if matplotlib is missing."""
+    """Return an empty figure; `width` and `height` are in inches. Raises SettingsError, which names
+    the command-line flag `flag`, if matplotlib is missing."""
     if find_spec("matplotlib") is None:
         raise SettingsError(f"{flag}: matplotlib is not installed; {how_to_install('loadtest')}")
     from matplotlib.figure import Figure  # noqa: PLC0415  in the extra `loadtest`

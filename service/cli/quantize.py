@@ -132,8 +132,8 @@ def quantize(
 
 
 def _photographs(classifier: Classifier, settings: Settings, given: Sequence[Path]) -> Photographs:
-    """Read and decode at most MOST_PHOTOGRAPHS of the files. Raises an error if a file cannot be
-    read."""
+    """Read and decode the files. If there are more than MOST_PHOTOGRAPHS, use only so many, taken
+    evenly from the list. Raises an error if a file cannot be read."""
     prepare = decoder(classifier.preprocessing, settings)
     labels = classifier.preprocessing.labels
     names = names_of_labels(labels)

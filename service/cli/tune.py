@@ -1,5 +1,5 @@
-"""Implements `convoy tune`, which measures kernels on a GPU and prints the fastest for each
-problem."""
+"""Implements `convoy tune`, which measures kernels on a GPU and prints the fastest kernel for each
+convolution."""
 
 from itertools import groupby
 from operator import attrgetter
@@ -70,7 +70,8 @@ def tune(
 
 
 def tuning_table(report: TuningReport) -> RenderableType:
-    """Return one row per problem, and the totals per batch size."""
+    """Return a table with one row per convolution problem, followed by the totals per batch
+    size."""
     columns = [
         *left("layers", "problem", "winner"),
         *right("us warm", "us cold"),

@@ -24,11 +24,11 @@ def port_of(repository: Repository, settings: Settings) -> "GrpcPort | None":
 
 
 def max_arriving(settings: Settings) -> int:
-    """Return the number of messages that may arrive at once.
+    """Return the number of messages that the port may receive at the same time.
 
     It is at most the number of images that may wait or run. All messages together may also take no
-    more than a fixed share of the memory. Each message is assumed to have the maximum length,
-    because grpcio does not tell a message's length in advance.
+    more than a quarter of the memory. Each message is assumed to have the maximum length, because
+    grpcio does not tell a message's length in advance.
     """
     room = available_memory() // _SHARE
     return max(1, min(settings.max_queue + settings.max_batch, room // settings.max_body_bytes))

@@ -70,8 +70,8 @@ def _endless() -> BadRequestError:
 
 
 def _fields(data: bytes, position: int, end: int, most: int, what: str) -> Iterator[_Field]:
-    """Yield the fields between two positions. Raises PayloadTooLargeError for more than `most`
-    fields."""
+    """Yield the protobuf fields between two positions of a message. Raises PayloadTooLargeError for
+    more than `most` fields."""
     for _ in range(most):
         if position == end:
             return
@@ -159,7 +159,7 @@ def _short(beside: bytes) -> bytes:
 
 
 def encoded_varint(number: int) -> bytes:
-    """Return a number as a varint."""
+    """Encode a number as a protobuf varint."""
     parts = bytearray()
     while number > 0x7F:
         parts.append(number & 0x7F | 0x80)
@@ -170,7 +170,8 @@ def encoded_varint(number: int) -> bytes:
 def infer_request(
     message: Message, info: ModelInfo, max_images: int, regions: Regions | None = None
 ) -> InferRequest:
-    """Return a request with its images, which may be views of the message.
+    """Convert a parsed message to an inference request with its images, which may be views of the
+    message.
 
     The time is proportional to the message's length. Raises the errors of `understand`.
     """
@@ -258,7 +259,8 @@ class _TypedElements:
         return [copied(memoryview(self.data)[entry.value : entry.end]) for entry in found]
 
     def _packed(self, number: int, single: int) -> bytes | memoryview:
-        """Return a field's encoded numbers. A message contains them in one piece or one by one."""
+        """Return the encoded numbers of a field. The message contains them in one piece or one by
+        one."""
         found = self._found(number)
         if wrong := {entry.kind for entry in found} - {_LENGTH, single}:
             raise BadRequestError(
@@ -269,7 +271,8 @@ class _TypedElements:
         return views[0] if len(views) == 1 else b"".join(views)
 
     def _found(self, number: int) -> list[_Field]:
-        """Return the occurrences of one field. Raises BadRequestError if there are other fields."""
+        """Return all fields with this number in `contents`. Raises BadRequestError if there are
+        other fields."""
         most = _MOST_FIELDS + self.most_files
         found: defaultdict[int, list[_Field]] = defaultdict(list)
         for part in self.parts:

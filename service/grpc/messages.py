@@ -34,8 +34,8 @@ def message_class(name: str) -> Any:
 
 
 def parse(kind: Any, data: bytes) -> Any:
-    """Return the message in the bytes. Raises BadRequestError if the bytes are not a message of
-    this type."""
+    """Parse bytes as a message of the class `kind`. Raises BadRequestError if they are not such a
+    message."""
     try:
         return kind.FromString(data)
     except DecodeError as error:
@@ -57,8 +57,8 @@ def coding_of(data: bytes) -> str:
 
 
 def fill(kind: Any, fields: Any) -> bytes:
-    """Return a serialized message with these fields. Fields that the message type lacks are
-    ignored."""
+    """Create a message of the class `kind` with these fields, and return its bytes. Fields that the
+    class lacks are ignored."""
     message = kind()
     ParseDict(msgspec.to_builtins(fields), message, ignore_unknown_fields=True)
     encoded: bytes = message.SerializeToString()

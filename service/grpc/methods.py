@@ -1,4 +1,5 @@
-"""Answers all methods except inference, with the same data as over HTTP."""
+"""Implements all methods of the gRPC service except inference. They answer with the same data as
+over HTTP."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Answers a ModelInferRequest with a `Request`, the class that HTTP uses too."""
+"""Answers inference requests over gRPC. HTTP uses the same class `Request`."""
 
 import asyncio
 from time import perf_counter
@@ -45,10 +45,11 @@ async def infer(
     *,
     in_stream: bool = False,
 ) -> bytes:
-    """Return the answer's message: a ModelStreamInferResponse if `in_stream`, otherwise a
-    ModelInferResponse. `remaining_s` is the time until the client's deadline, if there is one.
+    """Run an inference request, and return the answer as bytes: a ModelStreamInferResponse if
+    `in_stream`, otherwise a ModelInferResponse. `remaining_s` is the time until the client's
+    deadline, if there is one.
 
-    Cancelling the call withdraws the request. Raises ServiceError.
+    If the caller is cancelled, the request is abandoned. Raises ServiceError.
     """
     deadline = None if remaining_s is None else perf_counter() + remaining_s
     message = read_message(data)
@@ -58,7 +59,7 @@ async def infer(
 
 
 class _Exchange:
-    """Handles a call over gRPC from its message to its answer."""
+    """Handles one inference request over gRPC, from its message to its answer."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class _Exchange:
         self._request = Request(pipeline, record, self._take)
 
     async def answer(self, message: Message, length: int) -> bytes:
-        """Return the answer's message."""
+        """Run the request, and return the answer as bytes."""
         request = self._request
         outcome: Outcome | None = None
         try:
@@ -105,7 +106,7 @@ class _Exchange:
             del self._outcome, outcome
 
     async def _made(self, scored: Scored) -> bytes:
-        """Create the message of a long answer in a thread."""
+        """Create a long answer in a thread."""
         made: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._outcome = made  # so that it also gets errors, as if the call gives way
         self._request.aside(self._format, scored, made.set_result)
@@ -149,7 +150,7 @@ class _Exchange:
             self._outcome.set_result(outcome)
 
     def _format(self, scored: Scored) -> bytes:
-        """Return the answer's message. Any thread may call this method."""
+        """Return the answer as bytes. Any thread may call this method."""
         asked, info = self._asked, self._pipeline.info
         outputs = outputs_of(asked, scored.results, info)
         head = _Answer(model_name=info.name, model_version=info.version, id=asked.id)
@@ -167,7 +168,8 @@ class _Exchange:
 
 
 def _tensor(output: Output, *, raw: bool) -> bytes:
-    """Return an output of a ModelInferResponse."""
+    """Return the bytes of one output in a ModelInferResponse. With `raw`, they do not contain the
+    elements, which follow in another field."""
     tensor = _Tensor(name=output.name, datatype=output.datatype, shape=output.shape)
     for name, value in output.written.items():
         kind = "string_param" if isinstance(value, str) else "int64_param"

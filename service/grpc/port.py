@@ -3,10 +3,10 @@
     metadata ── edge ── room to arrive ── message ─┬─ ModelInfer, ModelStreamInfer ── infer
                                                    └─ everything else ────────────── methods
 
-The number of messages that arrive at once is limited, and with it their memory. At the limit, the
-client with the most arriving messages loses the newest of them. grpcio refuses messages that are
-too long before it has received them. The threads that read long bodies also decompress messages.
-Calls that no model answers wait for their client's turn, as over HTTP.
+The number of messages that arrive at once is limited, and so is their memory. At the limit, the
+newest message of the client with the most arriving messages is refused. grpcio refuses messages
+that are too long before it has received them. The threads that read long bodies also decompress
+messages. Clients take turns for calls other than inference, as over HTTP.
 """
 
 import asyncio
@@ -117,11 +117,11 @@ class _NotReadError(Exception):
 
 
 class _Flow:
-    """Limits the bytes of a stream: its messages in progress, and the answers that its client has
-    not read."""
+    """Limits the bytes of one stream: of its messages in progress, and of the answers that its
+    client has not read."""
 
     def __init__(self, task: "asyncio.Task[Any] | None") -> None:
-        """Take the task that handles the stream."""
+        """`task` is the task that handles the stream."""
         self.task = task
         self.changed = asyncio.Event()
         self.in_flight = 0  # bytes
@@ -136,8 +136,8 @@ class _Flow:
         await asyncio.sleep(max(0.0, self._pause_until - asyncio.get_running_loop().time()))
 
     def refused(self, error: ServiceError) -> None:
-        """Note that a message was refused. After a temporary error the stream pauses, as a client
-        of unary calls would, before it takes the next message."""
+        """Note that a message was refused. After a temporary error, the stream pauses before its
+        next message, as a client that sends single requests would."""
         if isinstance(error, RetryableError):
             pause_s = min(error.retry_after_s, _PAUSE_S)
             self._pause_until = asyncio.get_running_loop().time() + pause_s
@@ -153,7 +153,7 @@ class _Flow:
         self._held.append(held)
 
     def release(self) -> None:
-        """Release all answers, because the stream has ended."""
+        """Free the memory of all answers, because the stream has ended."""
         for held in self._held:
             held.release()
 
@@ -351,7 +351,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             return error.with_traceback(None)
 
     async def _next(self, context: Context, caller: Client, flow: "_Flow") -> Any:
-        """Return a stream's next message, once `flow` has room for it."""
+        """Return a stream's next message, once the limits of `flow` allow another message."""
         try:
             async with asyncio.timeout(_IDLE_MS / 1e3):
                 data = await self._receiver.read(context, caller.name)
@@ -387,8 +387,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             flow.changed.set()
 
     def _held(self, record: RequestRecord, count: int, task: "asyncio.Task[Any] | None") -> Held:
-        """Return a reservation for the bytes of an answer that waits to be read. If the bytes are
-        needed for another client, `task` is cancelled."""
+        """Reserve memory for an answer until the client has read it, and return the reservation. If
+        another client needs the memory, `task` is cancelled."""
         cancel = partial(_cancel, task)
         held = Held(self._repository.room, record.caller, cancel)
         try:
@@ -497,7 +497,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     @asynccontextmanager
     async def _opened(self, path: str, context: Context) -> AsyncIterator[Client]:
-        """Count a stream as one arriving message while it is open, and yield its client."""
+        """Admit a stream, and yield its client. While the stream is open, it counts as one arriving
+        message, so that the number of open streams is limited."""
         try:
             with self._admitted(path, context) as record:
                 await self._edge.turns.wait(record.caller.name)
@@ -510,8 +511,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     @asynccontextmanager
     async def _arriving(self, record: RequestRecord, within_s: float | None) -> AsyncIterator[None]:
-        """Count a message while it arrives. Raises QueueFullError if the message must give way to
-        another client's message, and RequestTimeoutError if the message does not arrive in time."""
+        """Count a message while it arrives. Raises QueueFullError if another client's message needs
+        its capacity, and RequestTimeoutError if the message does not arrive in time."""
         refused: list[ServiceError] = []
         try:
             async with asyncio.timeout(within_s) as limit:

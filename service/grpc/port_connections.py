@@ -49,7 +49,8 @@ def _plain(host: str) -> str:
 
 
 class _Seen(Connection):
-    """Represents one connection of grpcio, by the connection's file descriptor."""
+    """Represents a connection that grpcio accepted, identified by the file descriptor of its
+    socket."""
 
     def __init__(self, file: int, number: int, peer: Peer, busy: Counter[Peer], now: float) -> None:
         self.address = network_of(peer[0])
@@ -208,9 +209,9 @@ class PortConnections:
 def _sockets(
     port: int, known: frozenset[int]
 ) -> tuple[Mapping[int, tuple[int, Peer] | None], frozenset[int]]:
-    """Return the sockets of this process that are not `known`, by their inode numbers, and the
-    inode numbers of all its sockets. A connection of the port has a file descriptor and a peer; any
-    other socket has None."""
+    """List this process's sockets. Return those that are not in `known`, by inode number, and the
+    inode numbers of all of them. The entry for a connection of the port has its file descriptor and
+    its peer. The entry for any other socket is None."""
     found: dict[int, tuple[int, Peer] | None] = {}
     every = set()
     for file, number in _own_sockets():

@@ -1,4 +1,4 @@
-"""Receives messages, so that long ones delay neither the event loop nor other clients.
+"""Receives gRPC messages. Long messages delay neither the event loop nor other clients.
 
 grpcio collects the pieces of a message as they arrive. When the reading coroutine resumes, grpcio
 copies the pieces one by one while it holds the interpreter's lock, and then joins them:
@@ -63,7 +63,8 @@ def bytes_received(connection: socket.socket) -> int | None:
 
 @dataclass(slots=True)
 class _Turn:
-    """Lets the long messages of one client wait for each other, so that one is copied at a time."""
+    """Makes the long messages of one client wait for each other, so that only one of them is copied
+    at a time."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
@@ -167,8 +168,9 @@ class Receiver:
 
 
 async def _finished(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of work, and finish the work in any case: otherwise grpcio would keep the
-    message. If the caller is cancelled, CancelledError is raised once the work has ended."""
+    """Run a coroutine to its end, and return its result. If the caller is cancelled, CancelledError
+    is raised only after the end, because grpcio would keep the message of an unfinished coroutine
+    in memory."""
     task = asyncio.ensure_future(work)
     cancelled = False
     while not task.done():
@@ -182,7 +184,8 @@ async def _finished(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _copied(reading: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that awaits nothing any more."""
+    """Resume a coroutine whose message has arrived, and return the message. The coroutine copies
+    the message and does not wait again."""
     try:
         reading.send(None)
     except StopIteration as read:
@@ -200,8 +203,8 @@ def _timed(reading: Coroutine[Any, Any, T], count: int) -> tuple[T, float]:
 
 
 def _touch(count: int) -> None:
-    """Request `count` bytes of memory from the system without the interpreter's lock. The next
-    allocation then gets this memory.
+    """Make the system give the process `count` bytes of memory, without the interpreter's lock. The
+    next allocation then gets this memory.
 
     The function allocates and frees two blocks. When the first block is freed, glibc returns its
     memory to the system, but keeps blocks of this size from then on. So the memory of the second

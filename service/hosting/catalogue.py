@@ -128,7 +128,8 @@ def pull(name: str, entry: Entry, show: Show, folder: Path = PULLED) -> Path:
 
 
 def _file(name: str, folder: Path) -> Path:
-    """Return the path of the model with this name. The path is always inside the folder."""
+    """Return the path where the model with this name is stored, inside the folder. Raises
+    ModelFileError for an invalid name."""
     check_name(name, name)
     return placed(folder) / name / "model.onnx"
 

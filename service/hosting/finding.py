@@ -261,8 +261,8 @@ def _model_file(settings: Settings) -> Path:
 
 
 def _highest(place: Path) -> ModelFile:
-    """Return the model file directly in a folder. If there is none, return the file of the version
-    with the highest number."""
+    """Return the model in a folder. If the folder itself has no model file, it is the version with
+    the highest number in the folder."""
     versions = [int(p.name) for p in place.iterdir() if p.name.isdecimal() and p.is_dir()]
     version = str(max(versions, default=1))
     try:

@@ -48,7 +48,7 @@ from service.settings import Settings, parse_assignments
 def read_proved(
     file: ModelFile, settings: Settings, expectations: Sequence[str] | None
 ) -> ReadModel:
-    """Read one model. If no GPU may serve the model, run its self-test on the CPU. Raises
+    """Read one model. If no GPU may serve the model, also run its self-test on the CPU. Raises
     ModelError."""
     classifier, stamp = load_unchanged(file, settings, expectations)
     tried = proved_on_cpu(classifier, stamp, file, settings)
@@ -86,7 +86,7 @@ def read_file(file: ModelFile, settings: Settings, expectations: Sequence[str] |
 def load_unchanged(
     file: ModelFile, settings: Settings, expectations: Sequence[str] | None
 ) -> tuple[Classifier, Stamp]:
-    """Return the model in a file, and the stamp of the model's files.
+    """Return the model in a file, and the `Stamp` of the model's files.
 
     Raises ModelError, also if one of the files changes while it is read.
     """

@@ -126,10 +126,10 @@ class Changes(Protocol):
         ModelNotFoundError."""
 
     def start(self) -> None:
-        """Allow changes, because the models are now warm."""
+        """Begin to accept loads and unloads, because the models have been warmed up."""
 
     def stop(self) -> None:
-        """Allow no more changes, because the server is ending."""
+        """Accept no more loads and unloads, because the server is shutting down."""
 
 
 class Repository:

@@ -341,8 +341,8 @@ class Request:
         """If an image has an error, fail the request with the error of the first such image. Return
         whether the request failed. Called when no image is being decoded.
 
-        The error is not raised: its traceback would refer to this object, and this object to the
-        error.
+        The error is not raised, because its traceback would refer to this object: a reference
+        cycle.
         """
         for number, outcome in enumerate(self._decoded):
             if isinstance(outcome, Exception):
@@ -436,7 +436,7 @@ class Request:
             self._answer(outcome._replace(results=rows))
 
     def _answer(self, scored: Scored) -> None:
-        """Pass the scores to the protocol, which creates the answer."""
+        """Pass the scores to the code for HTTP or gRPC, which creates the answer."""
         if not self._awaits_scores or self._then is None:
             return
         self._awaits_scores, self._under_way = False, []

@@ -285,7 +285,8 @@ class Swaps(Changes):
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """Prevent other changes within this block. Raises the errors of `_check`."""
+        """Wait until no other model is being loaded or unloaded, and prevent that within this
+        block. Raises the errors of `_check`."""
         async with self._lock:
             self._check()
             try:

@@ -43,7 +43,8 @@ def application(settings: Settings) -> serve.Application:
 
 
 class Replica:
-    """Answers Ray's own calls to a replica. `app` answers the requests of clients."""
+    """Answers Ray's health checks and its calls for autoscaling. `app` answers the requests of
+    clients."""
 
     app: App  # set by `serve.ingress`
 

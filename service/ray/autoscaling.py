@@ -3,8 +3,8 @@
 Ray's own policy sees only requests. Requests that fill a batch are no reason for another replica,
 because Convoy is most efficient with full batches. Images that wait for a batch are a reason. The
 mean number of waiting images is near 0 until the engine is busy, and grows without bound as the
-engine saturates. If batches do not pay, a mean of one waiting image corresponds to a load of about
-73% (M/D/1). The component for Kubernetes uses the same rule.
+engine saturates. If larger batches are not more efficient, a mean of one waiting image corresponds
+to a load of about 73% (M/D/1). The component for Kubernetes uses the same rule.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,11 @@ WAITING = "waiting_images"
 
 
 class QueuePolicy:
-    """Computes the replicas that the queue needs and the replicas that the requests need, and
-    requests the larger number.
+    """Computes how many replicas the waiting images need and how many the requests in progress
+    need, and asks for the larger number.
 
-    With the queue alone, the policy would remove replicas from a busy deployment until images wait
-    again. Ray applies the bounds and delays in `autoscaling_config`.
+    With the waiting images alone, the policy would remove replicas from a busy deployment until
+    images wait again. Ray applies the bounds and delays in `autoscaling_config`.
     """
 
     def __init__(self, waiting_images: float = 1.0) -> None:

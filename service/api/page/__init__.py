@@ -1,4 +1,4 @@
-"""Serves the web pages at / and /docs from files. They need no build step and no other host."""
+"""Serves the web pages at / and /docs, whose files are in this folder."""
 
 from collections.abc import Sequence
 from importlib.metadata import version

@@ -21,7 +21,7 @@ _HEAD_BYTES, _LINE_BYTES = 4096, 64
 
 
 class Output(NamedTuple):
-    """Holds one output of an answer: scores, or labels in their place, or embeddings."""
+    """Holds one output of an answer: scores, labels or embeddings."""
 
     name: str
     datatype: str
@@ -55,13 +55,14 @@ def bytes_of(asked: InferRequest, rows: Sequence[ScoreRow], pipeline: Pipeline) 
 
 
 def outputs_of(asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> Sequence[Output]:
-    """Return the outputs that a request asks for. Write outputs to shared memory if the request
-    says so.
+    """Return the outputs that a request asks for. If the request says so, also write them to shared
+    memory.
 
-    Scores may be NaN or infinite only if the client sent its own tensor. In addition, the output
-    must be binary, as in Triton, or the tensor itself must contain such numbers. Otherwise, a score
-    that is not finite raises InvalidTensorError for a tensor, and EngineFailedError for an image.
-    Also raises the errors of `embeddings_of` and `RegionPart.write`.
+    Scores that are NaN or infinite are returned only if the client sent a float tensor instead of
+    an image. In addition, the output must be binary, as in Triton, or the tensor itself must
+    contain such numbers. Otherwise, a score that is not finite raises InvalidTensorError for a
+    tensor, and EngineFailedError for an image. Also raises the errors of `embeddings_of` and
+    `RegionPart.write`.
     """
     unsure = [(number, row) for number, row in enumerate(rows, 1) if not row.is_known_finite]
     if unsure and not _may_be_any(asked, info):
@@ -126,8 +127,8 @@ def _check_finite(row: ScoreRow, number: int, asked: InferRequest, info: ModelIn
 
 
 def _ranked_values(row: ScoreRow, info: ModelInfo) -> NDArray[np.floating]:
-    """Return one value per class: the scores. A yes/no model has only one score; return both
-    probabilities."""
+    """Return one value per class. These are the scores. If a model has only one score (yes or no),
+    they are the probabilities of its two classes."""
     return row.scores if len(row.scores) > 1 else probabilities(row.scores, info.output)
 
 

@@ -1,6 +1,6 @@
 """Describes the server and its models, as defined by the V2 protocol and Triton's extensions.
 
-After each typed dictionary comes the function that fills it; FastAPI documents both.
+Each typed dictionary is followed by the function that fills it. FastAPI documents both.
 """
 
 from typing import Annotated, Any, NamedTuple, NotRequired
@@ -66,7 +66,7 @@ async def live() -> LiveAnswer:
 
 
 class ReadyAnswer(TypedDict):
-    """States that every batch size is warm and the server is not draining."""
+    """States that all models accept requests."""
 
     ready: bool
 
@@ -146,7 +146,7 @@ def _own_input(info: ModelInfo) -> _Input:
 
 
 def _pixels(info: ModelInfo) -> _Input:
-    """Return the input that Convoy adds to every model."""
+    """Return the input `image`, which Convoy adds to every model for pixels."""
     channels = "grey" if info.channels is ChannelOrder.GREY else "RGB"
     laid_out = "FORMAT_NONE" if info.of_clips else "FORMAT_NHWC"
     return _Input(INPUT, "UINT8", info.image_shape, laid_out, f"{channels} pixels, 0 to 255")
@@ -154,7 +154,7 @@ def _pixels(info: ModelInfo) -> _Input:
 
 def _inputs(info: ModelInfo, *, every: bool) -> list[_Input]:
     """Return the input that the model's own file defines, as Triton does. With `every`, also return
-    the pixels, which a request may send instead."""
+    the input for pixels, which a request may use instead."""
     if not info.tensor:
         return [_pixels(info)]
     return [_own_input(info), _pixels(info)] if every else [_own_input(info)]

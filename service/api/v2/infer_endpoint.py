@@ -71,13 +71,14 @@ class Infer:
         self.pipeline = pipeline
 
     def check(self, record: RequestRecord) -> RequestRecord:
-        """Return the record unchanged. Raises ServiceError if the request's headers are invalid."""
+        """Check a request's headers, and return its record unchanged. Raises ServiceError if the
+        headers are invalid."""
         _json_length(record.headers)
         content_coding(record.headers)
         return record
 
     def reads_quickly(self, headers: Headers, _: Pieces, length: int) -> bool:
-        """Return whether reading a body takes less time than a handover to a thread."""
+        """Return whether parsing a body takes less time than passing it to a thread."""
         regions = self.pipeline.regions
         if regions is not None and regions.longest > LONG_BODY:  # which it may have copied
             return False
@@ -87,7 +88,8 @@ class Infer:
     def read(
         self, head: RequestRecord, body: bytes
     ) -> tuple[ImageRequest, tuple[InferRequest, str]]:
-        """Return the tensors in the body."""
+        """Return the images or tensors in the body, and the request with the compressions that the
+        client accepts."""
         pipeline = self.pipeline
         max_images, info = pipeline.admission.max_images_a_request, pipeline.info
         asked = parse_request(body, _json_length(head.headers), info, max_images, pipeline.regions)
@@ -101,7 +103,7 @@ class Infer:
         return wanted, (asked, accepted)
 
     def answer_bytes(self, form: tuple[InferRequest, str], scored: Scored) -> int:
-        """Return an upper limit on the bytes of the outputs."""
+        """Return an upper limit on the size of the answer's outputs in bytes."""
         return bytes_of(form[0], scored.results, self.pipeline)
 
     def answer(
@@ -110,7 +112,8 @@ class Infer:
         scored: Scored,
         phases: Callable[[], Phases],  # noqa: ARG002
     ) -> Response:
-        """Return the scores in the requested form, compressed if the client accepts compression."""
+        """Return the HTTP answer with the requested outputs, compressed if the client accepts
+        compression."""
         asked, accepted = form
         content, json_length = format_answer(asked, scored.results, self.pipeline.info)
         headers = {}

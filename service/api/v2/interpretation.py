@@ -167,7 +167,8 @@ class InferRequest:
         return self.copied > 0 or any(output.shared is not None for output in self.outputs)
 
     def inner(self, info: ModelInfo) -> Sequence[str]:
-        """Return the names of the values inside the network that the request's outputs need."""
+        """Return the names of the values inside the network that the outputs need besides the
+        scores."""
         wants = any(output.name != info.scores for output in self.outputs)
         return [embedding(info).name] if wants else ()
 
@@ -192,8 +193,9 @@ def understand(
     max_images: int,
     regions: Regions | None = None,
 ) -> InferRequest:
-    """Return a request with its images. If a tensor is in one of the `regions` of shared memory,
-    its elements are read there. Otherwise `elements` returns a reader of the elements.
+    """Return a request with its images. `asked` is the request as parsed from JSON. A tensor in
+    shared memory is read from its region in `regions`. For any other tensor, `elements` returns an
+    object that reads its elements.
 
     Raises BadRequestError if the request is invalid, and TooManyImagesError for more than
     `max_images`.
@@ -322,8 +324,8 @@ def _read_input(
 
 
 def _image_count(tensor: InputTensor, info: ModelInfo) -> int:
-    """Return the number n of images. Raises BadRequestError if the name, datatype or shape is not
-    supported."""
+    """Return the number n of images in a tensor. Raises BadRequestError if its name, datatype or
+    shape is not supported."""
     n, *rest = tensor.shape or [0]
     if n and tuple(rest) in _shapes(tensor, info):
         return n

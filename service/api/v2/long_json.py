@@ -72,8 +72,8 @@ def has_more(text: bytes, byte: bytes, end: int, limit: int) -> bool:
 
 
 def cut(text: bytes, end: int) -> tuple[bytes, Sequence[Span]]:
-    """Replace the lists `data` in the JSON by `[0]`, `[1]` and so on. Return the shortened JSON,
-    and the lists.
+    """Replace each list with the key `data` in the JSON by `[0]`, `[1]` and so on. Return the
+    shortened JSON, and the position of each list in the text.
 
     The contents of the lists are not checked. Raises BadRequestError if the text is not JSON, and
     PayloadTooLargeError if the shortened JSON is too long.

@@ -96,7 +96,8 @@ def read_json(decode: Callable[[bytes], T], text: bytes) -> T:
 
 
 async def short_body(request: Request) -> bytes:
-    """Return the body of a request without tensors. Raises PayloadTooLargeError."""
+    """Return the decompressed body of a request without tensors. Raises PayloadTooLargeError if it
+    is too long."""
     coding = content_coding(dict(request.headers.raw))
     data = b""
     try:
@@ -121,8 +122,8 @@ def parse_request(
     max_images: int,
     regions: Regions | None = None,
 ) -> InferRequest:
-    """Return the request in a body. `header_length` is the length of the JSON, or None if the
-    client sent no Inference-Header-Content-Length.
+    """Return the inference request that a body contains. `header_length` is the length of the JSON,
+    or None if the client sent no Inference-Header-Content-Length.
 
     The images may be a view of `body`. Parsing takes time in proportion to the body's length.
     Raises BadRequestError if the body is invalid, TooManyImagesError for more than `max_images`
@@ -200,8 +201,7 @@ def _read_head(
 
 
 def _elements(tensor: InputTensor, lists: Sequence[Span] | None, binary: memoryview) -> Elements:
-    """Return a reader of a tensor's elements. The elements are in the JSON, or they follow the
-    JSON."""
+    """Return an object that reads a tensor's elements, which are in the JSON or follow the JSON."""
     size = tensor.parameters and tensor.parameters.binary_data_size
     if size is None:
         if binary:

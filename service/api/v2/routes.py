@@ -115,6 +115,7 @@ for _path in PATHS:
 
 
 def add_routes(app: FastAPI) -> None:
-    """Add the routes. The models' endpoints answer the requests."""
+    """Add the routes of the V2 protocol to the application. The models' endpoints answer the
+    inference requests."""
     for routes in (router, memory, repository, refusals):
         app.include_router(routes)

@@ -148,8 +148,8 @@ def _elements(skeleton: bytearray, data: Span, wrong: str) -> int:
 
 
 def _flat(data: Span, wrong: str) -> Iterator[bytes]:
-    """Yield the numbers of the array in pieces, each a flat JSON array. Raises BadRequestError if a
-    number is too long."""
+    """Yield the numbers of the array in several parts, each a flat JSON array. Raises
+    BadRequestError if a number is too long."""
     text, position, end = data
     while position < end:
         stop = end if end - position <= PIECE else text.rfind(b",", position, position + PIECE)
@@ -284,7 +284,8 @@ def _is_nested_as(skeleton: bytearray, shape: Sequence[int]) -> bool:
 
 
 def _list_of(element: bytearray, count: int) -> bytearray:
-    """Return the brackets and commas of a list of `count` elements that each have this text.
+    """Return the brackets and commas of a JSON list. `element` has the brackets and commas of each
+    of its `count` elements.
 
     The text is created in pieces, so that other threads can run meanwhile. For millions of
     elements, one piece would take 6 ms.
