@@ -1,9 +1,8 @@
-"""Defines the service's errors. Each class has a `Code`, and each protocol has its own status for
-that code.
+"""Defines the service's errors. Each class has a `Code`, which HTTP and gRPC map to their statuses.
 
-The message is the field `error` of the answer: it names the fault and the remedy. The router's own
-answers, 404 for an unknown path and 405 for a wrong method, have the same JSON format. Errors that
-exist only in HTTP are in `service/http/http_errors.py`.
+The message becomes the field `error` of the answer. It says what was wrong and what would be right.
+The router's own answers, 404 for an unknown path and 405 for a wrong method, have the same JSON
+format. Errors that exist only in HTTP are in `service/http/http_errors.py`.
 """
 
 from enum import IntEnum, unique
@@ -12,8 +11,8 @@ from typing import ClassVar
 
 @unique
 class Code(IntEnum):
-    """Gives the reason why a request has no result, as an HTTP status code. Metrics show these
-    numbers."""
+    """Lists the reasons why a request can have no result, as HTTP status codes. Metrics count
+    errors by these numbers."""
 
     MALFORMED = 400
     UNAUTHENTICATED = 401
@@ -65,7 +64,7 @@ class ModelNotFoundError(ServiceError, code=Code.NOT_FOUND):
 
 
 class RequestTimeoutError(ServiceError, code=Code.TOO_SLOW):
-    """Says that a head or body did not arrive in time."""
+    """Says that a request's headers or body did not arrive in time."""
 
 
 class PayloadTooLargeError(ServiceError, code=Code.TOO_LARGE):
@@ -89,7 +88,7 @@ class InvalidTensorError(ServiceError, code=Code.INVALID):
 
 
 class NotLoadedError(ServiceError, code=Code.INVALID):
-    """Says why a new version of a model is not served."""
+    """Says why the server does not serve a new version of a model."""
 
 
 class UnsupportedError(ServiceError, code=Code.UNIMPLEMENTED):
@@ -100,8 +99,8 @@ class DeadlineError(ServiceError, code=Code.TOO_LATE):
     """Says that a request cannot meet its deadline. The server no longer works on it."""
 
     def __init__(self, expected_s: float, allowed_s: float) -> None:
-        """Take the seconds from now until the request would be done and until its deadline.
-        `allowed_s` is negative if the deadline has passed."""
+        """Take two times from now, in seconds: `expected_s` until the request would be done, and
+        `allowed_s` until its deadline. `allowed_s` is negative if the deadline has passed."""
         ms = allowed_s * 1e3
         due = f"is in {ms:.1f} ms" if ms > 0 else f"passed {-ms:.1f} ms ago"
         super().__init__(
@@ -117,7 +116,7 @@ class DeadlineError(ServiceError, code=Code.TOO_LATE):
 
 
 class ThreadLostError(ServiceError):
-    """Says that a thread working for the request hung or died."""
+    """Says that the thread that worked for the request hung or died."""
 
 
 class NotTriedError(ServiceError):
@@ -151,7 +150,7 @@ class EngineFailedError(ServiceError):
 
 
 class RetryableError(ServiceError, code=Code.UNAVAILABLE):
-    """The base class of errors from temporary conditions. Answers say when to try again."""
+    """The base class of errors that a retry may avoid. Their answers say when to try again."""
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -180,7 +179,7 @@ class NotReadyError(RetryableError):
 
 
 class MemoryShortError(RetryableError):
-    """Says that the process is near a memory limit, and accepts no new bodies."""
+    """Says that the process is near its memory limit, and reads no new request bodies."""
 
 
 class ShuttingDownError(RetryableError):

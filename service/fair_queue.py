@@ -1,17 +1,17 @@
-"""Lets clients take turns in a queue, with start-time fair queueing between the clients' lines.
+"""Divides a queue fairly among its clients, with start-time fair queueing.
 
     client ── its line ─┐
     client ── its line ─┴─ the line with the least service is next
 
-A line holds one client's entries, in an order that the owner of the queue chooses. The service of a
-line is the cost of its served entries, divided by the client's weight. All lines share a virtual
-clock: the service of the line that was served last (Goyal, Vin and Cheng 1996, section 2). The
-service of a new line begins at the clock. So a client gains nothing by staying away, and a client
-that was just served waits for the others.
+A line is the list of one client's waiting entries. The caller sorts each line. The service of a
+line is the cost of its served entries, divided by the client's weight. The virtual clock is the
+service of the line that was served last (Goyal, Vin and Cheng 1996, section 2). The service of a
+new line begins at the clock. So a client gains nothing by pausing, and a client that was just
+served waits for the other clients.
 
-The first turn of a line also advances the clock, by the turn's cost divided by the total weight of
-the waiting lines. Otherwise many clients that each come once could keep a line from its second
-turn.
+When a new line is served for the first time, the clock also advances by the cost of the served
+entries, divided by the total weight of the waiting lines. Otherwise, many clients that send one
+request each could keep another client waiting forever.
 
 - While two clients wait all the time, their lines' services differ by at most c₁/w₁ + c₂/w₂, where
   c is the largest cost of a client's entry and w is the client's weight.
@@ -33,7 +33,7 @@ _FEW_LINES = 16
 
 
 class Right(Enum):
-    """Names the rights to change the server's state, as in the key file."""
+    """Lists the rights that a key file can give a client to change the server's state."""
 
     REPOSITORY = "repository"
     SHARED_MEMORY = "shared-memory"
@@ -71,12 +71,12 @@ _Place = tuple[float, bool, int, Line[E]]  # of equal service, those that just f
 
 
 class FairQueue(Generic[E]):
-    """Holds one line per client. A line's level is the priority of its first entry; the owner sets
-    it."""
+    """Holds one line of entries per client. Each line has a level, the priority of its first entry,
+    which the caller passes to `place`."""
 
     def __init__(self, due: Callable[[Line[E]], float] = lambda line: line.level) -> None:
-        """Take `due`, a function of a line. If the waiting lines have several levels, the line with
-        the least `due` is next: by default the lowest level."""
+        """Serve lines of different levels in the order of `due(line)`, the lowest first. By
+        default, `due` returns the level."""
         self._due = due
         self._lines: dict[str, Line[E]] = {}
         self._levels: dict[int, list[_Place[E]]] = {}  # each by service
@@ -94,13 +94,13 @@ class FairQueue(Generic[E]):
         return line.size if line else 0.0
 
     def lines(self) -> Iterator[Line[E]]:
-        """Yield the lines that wait, in any order."""
+        """Yield the lines that have waiting entries, in any order."""
         for level in self._levels.values():
             for *_, line in level:
                 yield line
 
     def line(self, client: Client) -> Line[E]:
-        """Return a client's line. The owner adds entries to the line and then passes it to
+        """Return a client's line, or a new line. The caller adds entries to it and then calls
         `place`."""
         line = self._lines.get(client.name)
         if line is None:
@@ -110,12 +110,11 @@ class FairQueue(Generic[E]):
         return line
 
     def ahead(self, client: Client, own: float) -> Iterator[tuple[Line[E], float]]:
-        """Yield each other line with entries that are served before a new entry of `client`, and
-        the cost of these entries. `own` is the cost of the client's own entries before the new
-        entry.
+        """Yield each other client's line that has entries which are served before a new entry of
+        `client`, and the cost of these entries. `own` is the cost of the entries of `client` before
+        the new entry.
 
-        The yielded cost is an estimate: it may be more than the line holds, and it may end inside
-        an entry.
+        The yielded cost is an estimate. It may exceed the cost of all entries in the line.
         """
         known = self._lines.get(client.name)
         begins = max(known.service, self._clock) if known else self._clock
@@ -125,8 +124,8 @@ class FairQueue(Generic[E]):
                 yield line, share
 
     def place(self, line: Line[E], level: int = 0) -> None:
-        """Put a line into the queue, or remove it if it is empty; `level` is the level of its first
-        entry."""
+        """Insert a line into the queue again after its entries have changed, or remove it if it has
+        no entries. `level` is the priority of its first entry."""
         waited = line.key is not None
         if line.key is not None:
             places = self._levels[line.level]
@@ -148,11 +147,11 @@ class FairQueue(Generic[E]):
                 self._clock = self._weight = 0.0
 
     def next(self) -> tuple[Line[E], float]:
-        """Return the line whose turn it is, and the cost of the entries that this turn may serve.
+        """Return the line to serve next, and the cost of the entries to serve from it.
 
-        If only one line waits, the cost is infinite. If the lines have several levels, it is 1.
-        Otherwise it is at least 1, and enough for the line to reach the service of the line after
-        it.
+        If only one line waits, the cost is infinite. If the lines have different levels, the cost
+        is 1. Otherwise the cost is at least 1, and large enough to raise the line's service to the
+        service of the next line.
         """
         if len(self._levels) == 1:
             (places,) = self._levels.values()
@@ -163,11 +162,11 @@ class FairQueue(Generic[E]):
         return min((places[0][-1] for places in self._levels.values()), key=self._due), 1.0
 
     def served(self, line: Line[E], cost: float, entries: int = 1) -> None:
-        """Add the cost of a turn to the line's service. The owner must then call `place`.
+        """Add the cost of served entries to the line's service. The caller must then call `place`.
 
-        If a turn serves several entries of equal cost, the clock shows the line's service before
-        the last of them. If the clock showed the service before the first of them, a new line could
-        be served as much as this whole turn before this line's next turn.
+        If several entries of equal cost were served, the clock is set to the line's service before
+        the last of these entries. A new line then gets no more service than one entry before this
+        line is served again.
         """
         passed = cost / (self._weight + 1.0) if line.fresh else 0.0
         last = cost / entries
@@ -176,7 +175,7 @@ class FairQueue(Generic[E]):
         line.service += cost / line.client.weight
 
     def copy(self) -> "FairQueue[E]":
-        """Return a queue with the same lines, to find out in which order they would be served."""
+        """Return a copy of the queue, from which a caller can take entries to see their order."""
         other: FairQueue[E] = FairQueue(self._due)
         other._clock, other._weight, other._numbers = self._clock, self._weight, self._numbers
         for line in self.lines():
@@ -191,8 +190,8 @@ class FairQueue(Generic[E]):
         return other
 
     def _forget(self) -> None:
-        """Delete the lines that do not wait and whose service the clock has reached. Such lines
-        would begin at the clock again."""
+        """Delete the lines that have no entries and whose service is not above the clock. A new
+        line would begin with the same service."""
         lines = self._lines.values()
         kept = [line for line in lines if line.key is not None or line.service > self._clock]
         self._lines = {line.client.name: line for line in kept}

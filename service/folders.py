@@ -1,4 +1,4 @@
-"""Removes the server's folders from messages for clients."""
+"""Removes the paths of the server's folders from messages for clients."""
 
 import re
 from os.path import isdir
@@ -8,11 +8,10 @@ _BEGIN = r"(?:^|(?<=[\s'\"(=]))"  # where a path may begin in a sentence
 
 
 def without_folders(message: str, *folders: Path) -> str:
-    """Return a message with shortened paths. A path inside one of `folders` begins with that
-    folder's name; any other path keeps only the file's name.
-
-    Only paths whose folders exist are shortened, because names inside a network, such as
-    /conv1/Conv, look like paths.
+    """Return the message with shortened paths. A path inside one of `folders` begins with the name
+    of that folder. Of any other path, only the name of the file remains. A path is left unchanged
+    if its folder does not exist, because the names of a network's nodes, such as /conv1/Conv, look
+    like paths.
     """
     for folder in folders:
         for place in dict.fromkeys((folder, folder.absolute(), folder.resolve())):

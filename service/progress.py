@@ -1,4 +1,4 @@
-"""Shows the progress of long work on standard error."""
+"""Draws progress bars on standard error for work that takes long."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager

@@ -1,7 +1,7 @@
-"""Reads the settings once. They are validated, frozen, and passed as arguments.
+"""Reads the settings once, validates them, and passes them on as a frozen object.
 
-A flag overrides the environment (CONVOY_PORT=8080), which overrides the default. No other module
-reads the environment.
+A command-line flag overrides the environment variable (such as CONVOY_PORT=8080), which overrides
+the default. No other module reads the environment.
 """
 
 import logging
@@ -303,15 +303,15 @@ class Settings(BaseModel):
 
     @property
     def takes(self) -> Kind:
-        """Return the highest `Kind` of image that a GPU takes. A GPU also takes all lower kinds: a
-        GPU that decodes files also resizes images."""
+        """Return the highest `Kind` of image that a GPU accepts. A GPU also accepts all lower
+        kinds: a GPU that decodes files also resizes images."""
         if self.decode is DecodedBy.GPU:
             return Kind.JPEG
         return Kind.DECODED if self.resize is ResizedBy.GPU else Kind.TENSOR
 
     @property
     def may_change(self) -> bool:
-        """Return whether models can change while they are served."""
+        """Return whether clients can load, replace or unload models while the server runs."""
         return self.repository_api or self.watch
 
     @property
@@ -410,7 +410,7 @@ _TWO_LINES = 85
 
 
 def short(text: str) -> str:
-    """Return the first sentence of a setting's description, with its default."""
+    """Return the first sentence of a setting's description, followed by the setting's default."""
     whole, found, default = text.partition(" [default: ")
     first = re.split(r"\. |; ", whole, maxsplit=1)[0].rstrip(".")
     return f"{first} [{default}" if found and len(first + default) <= _TWO_LINES else first
@@ -537,7 +537,7 @@ def _unknown(key: str) -> str:
 
 
 def _explain(error: ValidationError, given: Mapping[str, tuple[str, object]]) -> Iterator[str]:
-    """Yield one sentence per invalid setting, without Pydantic's wording about parsing."""
+    """Yield one sentence per invalid setting. The sentences do not use Pydantic's words."""
     for problem in error.errors(include_url=False, include_context=False):
         # A rule over several settings has no location; the only one is about the queue.
         name = str(problem["loc"][0]) if problem["loc"] else "max_queue"

@@ -1,1 +1,1 @@
-"""Forms batches with a queue and a policy; both are independent of HTTP and devices."""
+"""Collects items, such as images, into batches. Does not depend on HTTP or on devices."""

@@ -13,16 +13,16 @@ class Alarm:
     def __init__(
         self, ring: Callable[[float], None], clock: Callable[[], float], error_s: float
     ) -> None:
-        """Take the function `ring`, which is called with the current time. The event loop's timers
-        end at most `error_s` seconds too late or too early."""
+        """Call `ring` with the current time at the moment that was set. The event loop's timers end
+        at most `error_s` seconds too late or too early."""
         self._ring = ring
         self._clock = clock
         self._error_s = error_s
         self.timer: asyncio.Handle | None = None  # while it is set
 
     def set(self, moment: float, *, exact: bool) -> None:
-        """Call `ring` at about `moment`. If `exact`, read the clock in each iteration of the loop
-        shortly before that moment."""
+        """Call `ring` at about `moment`. If `exact`, read the clock in each iteration of the event
+        loop shortly before that moment, because timers are not exact."""
         loop = asyncio.get_running_loop()
         delay = moment - self._clock()
         delay = delay - self._error_s if exact else max(delay, self._error_s)
@@ -32,7 +32,7 @@ class Alarm:
             self.timer = loop.call_soon(self._look, moment, exact)
 
     def cancel(self) -> None:
-        """Cancel the alarm, so that it does not ring."""
+        """Cancel the alarm, so that `ring` is not called."""
         if self.timer:
             self.timer.cancel()
             self.timer = None

@@ -1,4 +1,4 @@
-"""Combines items of separate requests into batches, independently of HTTP and devices.
+"""Combines the items of separate requests into batches. An item is usually an image.
 
     post ── waiting (in turns) ── policy ─┬─ run on engine 0 ─┬─ outcomes
                            refuse ┘  └ look │        ...        │
@@ -11,9 +11,9 @@ has been idle longest.
 
 Each posted request gets exactly one outcome: its results; EngineFailedError if a batch with one of
 its items failed; DeadlineError once it cannot meet its deadline; or ShuttingDownError if `close`
-ran out of time. Callbacks get the outcomes. Futures would cost more than all of the batcher's own
-work, because they wake tasks. A withdrawn request leaves the queue at once, and the results of its
-running items are discarded. The items of one request may run on several engines at once.
+ran out of time. The outcome is passed to a callback. A future would wake a task, which takes longer
+than all of the batcher's own work. A withdrawn request leaves the queue at once, and the results of
+its running items are discarded. The items of one request may run on several engines at once.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ Run = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
 
 @dataclass(eq=False, slots=True)
 class _Consumer(Generic[T, R]):
-    """Takes batches from the queue and runs them on one engine, in a separate task."""
+    """Takes batches from the queue in an asyncio task, and runs them on one engine."""
 
     number: int
     run: Run[T, R]
@@ -72,12 +72,13 @@ class _Consumer(Generic[T, R]):
 
     @property
     def alone(self) -> bool:
-        """Return whether no other model uses the device."""
+        """Return whether no other model uses this consumer's device."""
         return self.turn is None or self.turn.alone
 
     @property
     def free(self) -> bool:
-        """Return whether the consumer serves, runs no batch, and is not waiting for its device."""
+        """Return whether the consumer takes batches, runs none now, and does not wait for its
+        device."""
         return self.serves and not self.batch and not (self.turn and self.turn.waits)
 
     @property
@@ -86,8 +87,8 @@ class _Consumer(Generic[T, R]):
         return self.task is not None and self.task.cancelling() > 0
 
     def ends_by(self, error: BaseException) -> bool:
-        """Return whether an error from `run` should end the consumer or the process, and not only
-        fail the batch."""
+        """Return whether an error that `run` raised should end the consumer. Any other error only
+        fails the batch."""
         if isinstance(error, asyncio.CancelledError):
             return self.cancelled
         return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
@@ -96,14 +97,14 @@ class _Consumer(Generic[T, R]):
 class Batcher(Generic[T, R]):
     """Collects items into batches of at most `max_batch` for engines numbered from 0.
 
-    Each of `runs` runs one batch at a time on an engine. It gets the items in their order of
-    service, and returns one result per item, in the same order. The caller bounds how many items
+    Each function in `runs` runs one batch at a time on its engine. Its argument is the list of
+    items, and it returns one result per item, in the same order. The caller limits how many items
     wait.
 
-    `latency` has the known L(n) of each engine, the time of a batch of n items; a later `learn` may
-    also change the largest n. `turns` has one object per engine, which divides the engine's device
-    among several models' batchers in proportion to their `weight`. `on_batch` is called after every
-    batch. `clock` returns seconds. Used from one event loop.
+    `latency` is the table L(n), the time of a batch of n items. A later call of `learn` may also
+    change the largest n. `turns` has one object per engine, which divides the time of the engine's
+    device among the batchers of several models, in proportion to their `weight`. `on_batch` is
+    called after every batch. `clock` returns seconds. Used from one event loop.
     """
 
     def __init__(
@@ -151,25 +152,25 @@ class Batcher(Generic[T, R]):
         return self._dispatcher.ends(self._dispatcher.first_free(self._clock()))
 
     def ran(self, engine: int = 0) -> tuple[int, int, float]:
-        """Return how many batches an engine has run, how many items they had, and how many seconds
-        they took."""
+        """Return how many batches an engine has run, how many items these batches had, and how many
+        seconds they took."""
         return self._consumers[engine].ran
 
     def latency(self, engine: int = 0) -> Latency:
-        """Return an engine's measured latency by batch size."""
+        """Return an engine's table of the time that a batch takes, by batch size."""
         return self._dispatcher.latency(engine)
 
     def learn(self, latency: Latency, engine: int = 0, short_s: float = SHORT_S) -> None:
-        """Replace the table of an engine's latency. If L(1) is below `short_s`, batches never
-        wait."""
+        """Replace an engine's table of batch times. If a batch of one item takes less than
+        `short_s`, no batch waits for further items."""
         self._dispatcher.short_s = short_s
         self._dispatcher.learn(latency, engine)
 
     def spread(self, turns: Sequence[DeviceTurns]) -> None:
-        """Let the only engine run several batches at the same time, in other processes. Each of
-        `turns` adds one consumer with its own engine number.
+        """Let the batcher's only engine run several batches at the same time, in other processes.
+        Each object in `turns` adds one consumer with an engine number of its own.
 
-        The last consumer is a reserve: it begins to take batches once two full batches wait, and
+        The last consumer is a reserve. It begins to take batches once two full batches wait, and
         stops once no item waits. Must be called before the first item arrives.
         """
         if self._working or len(self._consumers) > 1:
@@ -204,8 +205,8 @@ class Batcher(Generic[T, R]):
         cost: float = 1.0,
     ) -> Posted[T, R]:
         """Queue `items`, all or none. `then` is called once with the outcome, after `post` has
-        returned. When clients take turns, each item counts as `cost` usual items. If a batch with
-        one of the items fails, the items that still wait are not run.
+        returned. In the fair division among clients, each item counts as `cost` items. If a batch
+        with one of the items fails, the items that still wait are not run.
 
         Raises DeadlineError if the items are not expected to meet their deadline, and
         ShuttingDownError after `close`.
@@ -358,7 +359,8 @@ class Batcher(Generic[T, R]):
             await asyncio.sleep(0)
 
     def _look(self, now: float, consumer: _Consumer[T, R]) -> int:
-        """Apply the policy, and return how many items an idle consumer's engine should run."""
+        """Return how many items the engine of this idle consumer should run now, according to the
+        policy."""
         turn = consumer.turn if consumer.turn and not consumer.turn.alone else None
         if consumer.turn or len(self._consumers) > 1:
             self._see_others(taking=consumer)
@@ -383,7 +385,8 @@ class Batcher(Generic[T, R]):
         return self._dispatcher.decide(now, waiting.depth, waiting.claims(now), consumer.number)
 
     def _obey(self, now: float, decision: Decision, size: int = 0) -> None:
-        """Refuse the requests that the policy refuses, and set a timer if nothing is dispatched."""
+        """Fail the requests that the policy refuses. If no batch is dispatched, set a timer for the
+        next decision."""
         stretches = self._waiting.in_order(now) if decision.refused else ()
         for request in dict.fromkeys(stretches[index][0] for index in decision.refused):
             done = self._dispatcher.completion(now, 0, request.left)
@@ -393,8 +396,8 @@ class Batcher(Generic[T, R]):
             self._alarm.set(decision.look_again, exact=self._any_free())
 
     def _see_others(self, taking: _Consumer[T, R] | None = None) -> None:
-        """Tell the dispatcher which devices other models use now. The device of the consumer
-        `taking` counts as free."""
+        """Tell the dispatcher how long other models will use each engine's device. The device of
+        the consumer `taking` counts as free."""
         for consumer in self._consumers:
             if consumer.turn:
                 until = None if consumer is taking else consumer.turn.busy_until
@@ -421,8 +424,8 @@ class Batcher(Generic[T, R]):
             self._idle[0].changed.set()
 
     async def _carry(self, consumer: _Consumer[T, R], batch: Batch[T, R]) -> bool:
-        """Run one batch and deliver its outcome. Return whether the next batch may begin at
-        once."""
+        """Run one batch and deliver its outcome. Return whether the next batch may begin at once,
+        before the event loop reads further requests."""
         consumer.batch = batch
         clients = (request.client.name for request, _, _ in batch.parts)
         self._dispatcher.dispatched(batch.dispatched, len(batch.items), consumer.number, clients)
@@ -471,8 +474,8 @@ class Batcher(Generic[T, R]):
         return ahead
 
     def _call_up(self) -> None:
-        """Let the reserve take batches once two full batches wait, and stop it once no item
-        waits."""
+        """Let the reserve consumer take batches once two full batches wait, and stop it once no
+        item waits."""
         reserve = self._reserve
         if reserve is None:
             return
@@ -482,13 +485,14 @@ class Batcher(Generic[T, R]):
             self.serve(reserve.number, serves=serves)
 
     def _deliver(self) -> None:
-        """Deliver results to their requests, in the order in which the batches ended."""
+        """Pass results to the callbacks of their requests, in the order in which the batches
+        ended."""
         undelivered, self._undelivered = self._undelivered, []
         for batch, results, compute_s in undelivered:
             batch.tell(results, compute_s)
 
     def _fail_all(self, batch: Batch[T, R], error: BaseException) -> None:
-        """Fail the requests of a batch, each with a new exception."""
+        """Fail all requests of a batch. Each request gets an exception object of its own."""
         known = isinstance(error, EngineFailedError)
         message = str(error) if known else "the engine failed on this batch; try again"
         for request, _, _ in batch.parts:
@@ -503,8 +507,8 @@ class Batcher(Generic[T, R]):
         )
 
     def _stop(self) -> None:
-        """Refuse new requests, and fail all waiting and running requests, each with a new
-        exception."""
+        """Refuse new requests, and fail all waiting and running requests. Each request gets an
+        exception object of its own."""
         self._closing = True
         for request in [*self._waiting.all(), *(part[0] for part in self._running())]:
             request.fail(
@@ -518,10 +522,10 @@ class Batcher(Generic[T, R]):
         self._stopped.set()
 
     def _end(self, consumer: _Consumer[T, R], _: asyncio.Task[None]) -> None:
-        """Note that a consumer and its last `run` have ended, which frees the engine's device.
+        """Give back a consumer's device after its task has ended.
 
-        The batcher stops when its last consumer ends. It also stops if a consumer ends before
-        `close`, or while items wait.
+        The batcher stops when the task of its last consumer ends. It also stops if a task ends
+        before `close`, or while items wait.
         """
         self._working -= 1
         if not self._working or self._waiting or not self._closing:

@@ -1,15 +1,15 @@
-"""Counts concurrent requests of a transport that receives each request in several steps.
+"""Counts the concurrent gRPC requests, so that the batcher can wait for them.
 
-With HTTP, one read of a connection usually returns a whole request, and one iteration of the event
-loop reads all connections. With gRPC, receiving a request takes several iterations, and other
-requests arrive meanwhile. If a short batch began at once, it would take only the first of these
-requests, and it would delay the others, because it blocks the event loop.
+With HTTP, one iteration of the event loop usually reads the whole requests of all connections. With
+gRPC, receiving a request takes several iterations, and other requests arrive meanwhile. If a short
+batch began at once, it would contain only the first of these requests. It would also delay the
+others, because it blocks the event loop.
 """
 
 
 class Company:
-    """Counts the requests in progress. A request is in progress from the arrival of its head to its
-    answer."""
+    """Counts the requests in progress. A request is in progress from the arrival of its headers to
+    its answer."""
 
     def __init__(self) -> None:
         self.inside = 0  # now
@@ -17,7 +17,7 @@ class Company:
         self._before = 0  # the most at once between the two looks before
 
     def enter(self) -> None:
-        """Count a request whose head has arrived."""
+        """Count a request whose headers have arrived."""
         self.inside += 1
         self._most = max(self._most, self.inside)
 

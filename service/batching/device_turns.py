@@ -24,8 +24,8 @@ class DeviceTurns:
         self.waiting: list[DeviceTurn] = []
 
     def join(self, on_granted: Callable[[], None], weight: float = 1.0) -> "DeviceTurn":
-        """Return a turn for a new model. `on_granted` is called whenever the model gets the device
-        after it has waited."""
+        """Add a model, and return its `DeviceTurn`. If the model has to wait for the device,
+        `on_granted` is called when the model gets it."""
         if not weight > 0:
             raise ValueError(f"the weight is {weight}; it must be above 0")
         self.members += 1
@@ -33,8 +33,8 @@ class DeviceTurns:
 
 
 class DeviceTurn:
-    """Gives one model access to the device: call `take` until it returns True, run a batch, call
-    `spent`. `let_go` gives the device back."""
+    """Lets one model use the device. The model calls `take` until it returns True, runs a batch,
+    and calls `spent`. It calls `let_go` when it has no further batch to run."""
 
     def __init__(self, turns: DeviceTurns, on_granted: Callable[[], None], weight: float) -> None:
         self._turns = turns
@@ -60,8 +60,8 @@ class DeviceTurn:
 
     @property
     def share(self) -> float:
-        """Return the model's share of the device's time, if the models that use the device now go
-        on."""
+        """Return the fraction of the device's time that the model would get if all models that use
+        the device now went on using it."""
         holder, others = self._turns.holder, self._turns.waiting
         if not others and (holder is None or holder is self):
             return 1.0
@@ -106,7 +106,7 @@ class DeviceTurn:
             self.waits = False
 
     def leave(self) -> None:
-        """Give the device back for good. Further calls do nothing."""
+        """Give the device back for good. Later calls do nothing."""
         turns = self._turns
         self.let_go()
         turns.members -= self._member

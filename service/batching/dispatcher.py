@@ -1,7 +1,7 @@
-"""Applies the policy to recent arrivals and batches.
+"""Applies the batching policy to recent arrivals and batches.
 
-The batcher reports events and asks for decisions. So does the simulator in `benchmarks/simulation`,
-with its own clock.
+The batcher reports events to the dispatcher and asks it for decisions. The simulator in
+`benchmarks/simulation` does the same, with a simulated clock.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ _ONE = Decision(dispatch=1)
 
 
 class _Engine:
-    """Holds what the dispatcher knows about one engine."""
+    """Holds the dispatcher's data about one engine: its batch times, and its running batch."""
 
     __slots__ = ("held", "items", "latency", "least", "pause", "serves", "short", "started")
 
@@ -62,7 +62,8 @@ class _Engine:
         return now if ends is None else max(ends, 2 * now - ends)
 
     def learn(self, latency: Latency, short_s: float) -> bool:
-        """Replace L(n), and return whether `short` has changed.
+        """Replace the table L(n), the time of a batch of n items. Return whether `short` has
+        changed.
 
         Batches are short if L(1) is below `short_s`, or if the shortest recent batch took less than
         `short_s`. The shortest batch counts because a busy event loop lengthens most batches.
@@ -73,13 +74,13 @@ class _Engine:
 
 
 class Dispatcher:
-    """Decides what each engine of one queue runs next. Engines have numbers. Times are seconds of
-    one clock."""
+    """Decides which batch each engine of one queue runs next. Engines are numbered from 0. Times
+    are seconds of the caller's clock."""
 
     __slots__ = ("_batches", "_counted", "_engines", "_rivalry", "_traffic", "short", "short_s")
 
     def __init__(self, *latencies: Latency) -> None:
-        """Take the known latency of each engine."""
+        """Take the table of known batch times of each engine."""
         self._engines = [_Engine(latency) for latency in latencies]
         self._traffic = Traffic(len(latencies))
         self._rivalry = Rivalry()
@@ -98,16 +99,16 @@ class Dispatcher:
         in time.
 
         The number is a full batch, so that the policy can choose the items to serve. It is 0 if
-        batches are short: arrivals are not tracked then, so the policy would choose badly.
+        batches are short, because the policy cannot choose well without data about arrivals.
         """
         return 0 if self.short else self._engines[0].latency.max_batch
 
     def latency(self, engine: int = 0) -> Latency:
-        """Return an engine's measured latency by batch size, which is kept up to date."""
+        """Return an engine's current table of the time that a batch takes, by batch size."""
         return self._engines[engine].latency
 
     def learn(self, latency: Latency, engine: int = 0) -> None:
-        """Replace the table of an engine's latency."""
+        """Replace an engine's table of batch times."""
         if self._engines[engine].learn(latency, self.short_s):
             # All engines run the same model, so batches are short if they are short on any engine.
             short = any(state.short for state in self._engines)
@@ -123,8 +124,8 @@ class Dispatcher:
         self.learn(latency, len(self._engines) - 1)
 
     def share(self, inside: int, engine: int) -> int:
-        """Return the most items for this engine's next batch, if batches are short. `inside` is the
-        number of items that wait or that this engine runs."""
+        """Return the largest size of this engine's next batch, if batches are short. `inside` is
+        the number of items that wait or that this engine runs."""
         state = self._engines[engine]
         running = [other.items for _, other in self._counted if other is not state]
         return min(state.latency.max_batch, share(inside + sum(running), 1 + len(running)))
@@ -135,8 +136,8 @@ class Dispatcher:
         self._count()
 
     def hold(self, engine: int, until: float | None) -> None:
-        """Note when another model's batch on the engine's device is expected to end; None if no
-        such batch runs."""
+        """Note when another model's batch on the engine's device is expected to end. None means
+        that no other model uses the device."""
         self._engines[engine].held = until
 
     def arrived(self, now: float, items: int, client: str = "", inside: int = 0) -> None:
@@ -158,8 +159,8 @@ class Dispatcher:
             self._rivalry.served(now, clients)
 
     def answered(self, now: float, depth: int, engine: int = 0, *, failed: bool = False) -> None:
-        """Note that the engine's batch ended, and that `depth` items wait. A failed batch does not
-        change L(n)."""
+        """Note that the engine's batch ended, and that `depth` items wait. The time of a failed
+        batch is not added to L(n)."""
         state = self._engines[engine]
         items, took_s = state.items, now - state.started
         state.items = 0
@@ -193,8 +194,8 @@ class Dispatcher:
     def decide(
         self, now: float, depth: int, claims: Sequence[Claim] = (), engine: int = 0
     ) -> Decision:
-        """Return the decision for this engine, which is the first to be free. `depth` is the number
-        of waiting items.
+        """Return how many items `engine` should run now, or when to decide again. Of all engines,
+        it must be the first to be free. `depth` is the number of waiting items.
 
         `claims` is empty if no item has a deadline.
         """

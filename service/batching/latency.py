@@ -1,7 +1,6 @@
-"""Keeps L(n), the time that a batch of n items takes, measured at start-up and updated while
-serving.
-
-The policy, the deadlines and Retry-After all use this table.
+"""Keeps a table L(n), the time of a batch of n items. L(n) is measured at start-up and updated
+after batches. The batching policy, the check of deadlines and the header Retry-After use this
+table.
 """
 
 from bisect import bisect_left
@@ -48,10 +47,8 @@ class Latency(NamedTuple):
 
     @staticmethod
     def measured(seconds: Mapping[int, float], max_batch: int) -> "Latency":
-        """Return a table made from the times of some batch sizes, with linear interpolation between
-        them.
-
-        If only one size is known, its time is used for all sizes.
+        """Return a table made from the measured times of some batch sizes, interpolated linearly
+        between them. If only one size was measured, its time is used for all sizes.
         """
         if not seconds:
             return Latency.unknown(max_batch)
@@ -86,17 +83,18 @@ class Latency(NamedTuple):
         return full * self.seconds[-1] + self.of(rest)
 
     def within(self, items: int) -> float:
-        """Return the seconds in which `items` are nearly always done: `of(items)`, with a margin
-        for the errors of recent predictions."""
+        """Return `of(items)` plus a margin, so that `items` are nearly always done in this time.
+        The margin comes from the errors of recent predictions."""
         return self.of(items) * (1 + _MARGIN * self.error)
 
     def after(self, each_s: float) -> "Latency":
-        """Return the table for batches in which each item takes `each_s` seconds more, such as for
-        decoding."""
+        """Return the table for batches in which each item takes `each_s` seconds more, for example
+        because it must be decoded."""
         return Latency(tuple(took + n * each_s for n, took in enumerate(self.seconds, 1)))
 
     def observed(self, n: int, took_s: float) -> "Latency":
-        """Return the table after an update with a batch of `n` items that took `took_s` seconds."""
+        """Return a new table, updated with the time of one batch: `n` items took `took_s`
+        seconds."""
         if not self.known:
             return Latency((max(took_s, 0.0),) * len(self.seconds))
         if took_s <= 0:
@@ -140,8 +138,8 @@ def measure(
 
 
 def _spread(max_batch: int) -> list[int]:
-    """Return the sizes in the order of measurement: both ends, then the middles of gaps, such as 1,
-    8, 4, 2, 6, 3, 5, 7."""
+    """Return the batch sizes in the order of measurement: both ends, then the middles of gaps, such
+    as 1, 8, 4, 2, 6, 3, 5, 7."""
     order = [1, max_batch] if max_batch > 1 else [1]
     gaps = [(1, max_batch)]
     for low, high in gaps:  # a breadth-first search, as the list grows while it is iterated

@@ -9,16 +9,17 @@ L(n) is the measured latency of a batch of n items.
   first. An item is due at its arrival plus `PATIENCE_S`, or at its deadline if that is sooner, plus
   `PATIENCE_S` for each priority below the default. So a client's higher priorities go first, then
   near deadlines, then earlier arrivals, and an item is never overtaken by a much later one.
-- **Size.** A batch takes all waiting items that fit, or fewer if that pays (`_size`). The items of
-  a smaller batch are done sooner, but the engine's throughput is lower, which delays all waiting
-  items. A smaller batch pays if the saved time, multiplied by the share of time in which the engine
-  is idle, exceeds this delay. This lowers latency where L jumps or is linear.
+- **Size.** A batch contains all waiting items that fit, or fewer if that lowers the latency
+  (`_size`). The items of a smaller batch are done sooner, but the engine's throughput is lower,
+  which delays all waiting items. A smaller batch pays if the saved time, multiplied by the share of
+  time in which the engine is idle, exceeds this delay. This lowers latency where L jumps or is
+  linear.
 - **Company.** A request that arrives while a batch runs waits for that batch and then for its own.
   If m clients share the engines, batches are small enough that two of them take at most m times
   L(k), where k is the fewest items that a client has in progress. So sharing multiplies that
-  client's latency by at most m. Exception: a batch may always be large enough for 1/m of the
-  engines' highest throughput. Otherwise a client with one image per second would cost the others
-  too much.
+  client's latency by at most m. However, a batch may always be large enough for 1/m of the engines'
+  highest throughput. Otherwise, a client with one image per second would slow down the others too
+  much.
 - **Time.** A batch is dispatched at once, unless expected arrivals (`service/batching/traffic.py`)
   make waiting pay. The throughput in items per second must be higher with the arrivals than
   without, both for this batch alone and for this batch and the next together. Example: eight steady
@@ -90,8 +91,8 @@ class Urgency(NamedTuple):
 
     @property
     def level(self) -> int:
-        """Return the priority. A priority of 0 means the default, and numbers above the lowest mean
-        the lowest."""
+        """Return the priority as a number from 1 to the lowest. A priority of 0 means the default,
+        and numbers above the lowest mean the lowest."""
         return min(self.priority or DEFAULT_PRIORITY, LOWEST_PRIORITY)
 
 
@@ -99,7 +100,7 @@ NO_HURRY = Urgency()
 
 
 class Claim(NamedTuple):
-    """Describes consecutive waiting items of one request."""
+    """Describes consecutive items of one request in the queue, with their deadline and weight."""
 
     items: int
     deadline: float  # clock seconds; inf: none
@@ -109,14 +110,16 @@ class Claim(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """Describes one engine; slots are in the order in which their engines become free."""
+    """Describes one engine: when it becomes free, and its batch times. Slots are sorted by
+    `free`."""
 
     free: float  # clock seconds when its batch should end; not before now
     latency: Latency
 
 
 class Rivals(NamedTuple):
-    """Describes the clients that share the engines now."""
+    """Says how many clients share the engines now, and how few images one of them has in
+    progress."""
 
     clients: int = 1
     lightest: int = 1  # images that the lightest has inside at most
@@ -126,8 +129,8 @@ ALONE = Rivals()
 
 
 class View(NamedTuple):
-    """Holds a batcher's state, for a decision about the engine that is free first. Times are
-    seconds of the batcher's clock."""
+    """Holds a batcher's state, from which the next decision about the engine that is free first is
+    computed. Times are seconds of the batcher's clock."""
 
     now: float
     depth: int  # items that wait
@@ -150,7 +153,7 @@ class View(NamedTuple):
 
 class Decision(NamedTuple):
     """Says how many items a batcher dispatches now, when it decides again, and which requests it
-    refuses (as indices of `View.claims`)."""
+    refuses. Requests are named by their indices in `View.claims`."""
 
     dispatch: int = 0  # items, the first that are not refused
     look_again: float = inf
@@ -159,8 +162,8 @@ class Decision(NamedTuple):
 
 
 def urgency_of(started: float, timeout_s: float | None, priority: int) -> Urgency:
-    """Return the urgency of a request that began to arrive at `started`. A timeout of None and a
-    priority of 0 mean that the client gave none."""
+    """Return the urgency of a request whose first bytes arrived at `started`. A timeout of None and
+    a priority of 0 mean that the client gave none."""
     if timeout_s is None and not priority:
         return NO_HURRY
     return Urgency(inf if timeout_s is None else started + timeout_s, priority)
@@ -181,8 +184,8 @@ def completion(view: View, ahead: int, items: int) -> float:
 
 
 def share(inside: int, engines: int) -> int:
-    """Return the most items that a short batch may have. `inside` is the number of items that wait
-    or run; `engines` is the number of engines.
+    """Return the largest size of a short batch: the items that wait or run (`inside`), divided
+    evenly among the `engines`.
 
     A larger batch would leave another engine idle, because clients send nothing while they wait for
     the batch's answers.
@@ -191,8 +194,8 @@ def share(inside: int, engines: int) -> int:
 
 
 def seconds_of(slots: Sequence[Slot], items: int) -> float:
-    """Return the seconds until `items` are done, from the moment at which the first of `slots` is
-    free.
+    """Return the seconds that the engines in `slots` need for `items`, from the moment at which the
+    first engine is free.
 
     Each batch goes to the engine that is free first.
     """
@@ -212,7 +215,8 @@ def seconds_of(slots: Sequence[Slot], items: int) -> float:
 
 
 def decide(view: View) -> Decision:
-    """Return the decision for the waiting items."""
+    """Return how many of the waiting items to dispatch now, or when to decide again, and which
+    requests to refuse."""
     if view.claims:
         return _by_deadlines(view)
     if view.busy_until is not None or not view.depth:
@@ -228,8 +232,8 @@ def _free(view: View) -> float:
 
 
 def _bearable(view: View) -> int:
-    """Return the largest size of a batch while several clients share the engines, see "Company"
-    above."""
+    """Return the largest batch size that is fair if several clients share the engines (see
+    "Company" in the module's docstring)."""
     latency, (clients, lightest) = view.latency, view.rivals
     seconds = latency.seconds
     if clients == 1 or latency.most_rivals <= clients:
@@ -244,9 +248,10 @@ def _bearable(view: View) -> int:
 
 
 def _size(view: View, most: int) -> int:
-    """Return the best size of a batch of at most `most` items.
+    """Return the batch size, at most `most`, with the lowest expected mean latency.
 
-    Each smaller size is compared with the largest: the time saved, and the time lost.
+    For each smaller size, the time that the items of the batch save is compared with the delay for
+    all waiting items.
     """
     seconds = view.latency.seconds
     most = min(most, _bearable(view))
@@ -277,8 +282,9 @@ def _size(view: View, most: int) -> int:
 
 
 def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
-    """Return the moment until which waiting pays, and the number of waiting items that ends the
-    wait earlier. The moment is None if waiting does not pay."""
+    """Return the time until which the batch should wait for further items, and the number of
+    waiting items that ends the wait earlier. The time is None if waiting does not raise the
+    throughput."""
     latency = view.latency
     most = _bearable(view)
     best, moment, enough = _GAIN, None, 0
@@ -304,7 +310,7 @@ def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
 
 
 def _by_deadlines(view: View) -> Decision:
-    """Return the decision if at least one waiting item has a deadline."""
+    """Return what `decide` returns, for a queue in which at least one item has a deadline."""
     slots, latency = view.slots, view.latency
     free, busy = slots[0].free, view.busy_until is not None
     claims = [
@@ -341,13 +347,12 @@ def _indices_of(requests: Set[int], claims: Sequence[Claim]) -> tuple[int, ...]:
 
 
 def _plan(view: View, claims: Sequence[Claim]) -> tuple[Set[int], int]:
-    """Return the requests to refuse, which are at the front, and the size of the batch to dispatch
-    after them.
+    """Return the requests at the front of the queue to refuse, and the size of the batch to
+    dispatch from the requests behind them.
 
-    The result is the beginning of the best plan: the plan with the highest total weight of items
-    that are served in time. Plans cover the waiting items and the arrivals expected at the recent
-    rate. An expected item gets the lowest weight of the waiting items, and as much time as the
-    waiting item with the latest deadline.
+    The best plan has the highest total weight of items that meet their deadlines. Plans cover the
+    waiting items and the arrivals expected at the recent rate. An expected item gets the lowest
+    weight of the waiting items, and as much time as the waiting item with the latest deadline.
     """
     now, latency = view.now, view.latency
     part = -(-latency.max_batch // _PARTS)  # items that are planned as one
@@ -378,7 +383,7 @@ def _plan(view: View, claims: Sequence[Claim]) -> tuple[Set[int], int]:
 
 
 class _Plan(NamedTuple):
-    """Describes one way to serve the first few parts."""
+    """Describes one way to serve the first few groups of items."""
 
     free: tuple[float, ...]  # clock seconds at which each engine can begin, the earliest first
     first: tuple[int, int] | None = None  # dropped, and in the first batch
@@ -391,14 +396,14 @@ def _first_batch(
     deadlines: Sequence[float],
     weights: Sequence[float],
 ) -> tuple[int, int]:
-    """Return how many of the first parts to drop, and how many of the next parts form the first
-    batch.
+    """Return how many groups of items to drop from the front of the queue, and how many of the next
+    groups to put into the first batch.
 
-    A part is a group of `part` items. For each part, `comes` has the moment at which its last item
-    arrives, `deadlines` its nearest deadline, and `weights` its total weight. A plan serves the
-    parts in order. Each batch runs on the engine that is free first, and is assumed to take as long
-    as on the fastest engine. The best plan serves the most weight in time. Among equally good
-    plans, the plan that keeps the engines busy for the shortest time wins.
+    A group has `part` items. For each group, `comes` has the time at which its last item arrives,
+    `deadlines` its nearest deadline, and `weights` its total weight. A plan serves the groups in
+    order. Each batch runs on the engine that is free first, and is assumed to take as long as on
+    the fastest engine. The best plan serves the most weight in time. Of two equally good plans, the
+    plan that keeps the engines busy for a shorter time is chosen.
     """
     largest = slots[0].latency.max_batch
     seconds = [
@@ -437,8 +442,8 @@ def _first_batch(
 
 
 def _fitting(latency: Latency, deadlines: Sequence[float], start: float) -> int:
-    """Return how many of the first items can be in one batch that begins at `start`, so that all of
-    them are in time."""
+    """Return the largest n such that a batch of the first n items, begun at `start`, meets the
+    deadlines of all its items."""
     earliest = inf
     for n, deadline in enumerate(deadlines[: latency.max_batch], 1):
         earliest = min(earliest, deadline)

@@ -1,10 +1,10 @@
-"""Queues requests. Clients take turns, and the requests of one client are served in the order in
-which they are due.
+"""Queues requests, and divides the engines fairly among clients. The requests of one client are
+served in the order in which they are due.
 
 If the next requests of all clients have the same priority, the client with the least service is
-next (`service/fair_queue.py`). If the priorities differ, the request that is due first is next. A
-request is treated as if it had arrived no earlier than its client's last turn. Otherwise a client
-with old requests would go before other clients again and again.
+next (`service/fair_queue.py`). If the priorities differ, the request that is due first is next. For
+this comparison, a request counts as if it had arrived no earlier than its client was last served.
+Otherwise, a client with old requests would always be served before the others.
 """
 
 import asyncio
@@ -52,7 +52,8 @@ OnOutcome = Callable[[BatchResult[R] | ServiceError], None]
 
 @dataclass(eq=False, slots=True)
 class Posted(Generic[T, R]):
-    """Holds a posted request. Its items are dispatched in order."""
+    """Holds a request in the queue. Its items are dispatched in order, possibly in several
+    batches."""
 
     waiting: "Backlog[T, R]"
     items: tuple[T, ...]
@@ -66,8 +67,8 @@ class Posted(Generic[T, R]):
     parts: dict[int, list[R]] = field(default_factory=dict)  # see `gather`
 
     def gather(self, first: int, results: list[R]) -> list[R]:
-        """Store results, of which the first belongs to item `first`. Return all results once they
-        are complete, and an empty list until then.
+        """Store the results of consecutive items, from item `first` on. Return the results of all
+        items once they are complete, and an empty list until then.
 
         The parts of a request may run on several engines, and end in any order.
         """
@@ -77,7 +78,7 @@ class Posted(Generic[T, R]):
         return [result for _, part in sorted(self.parts.items()) for result in part]
 
     def withdraw(self) -> None:
-        """Drop the items that still wait, and never call `then`."""
+        """Drop the items that still wait. `then` is never called."""
         self.then = None
         self.waiting.leave(self)
 
@@ -100,14 +101,14 @@ Part = tuple[Posted[T, R], int, int]
 
 @dataclass(eq=False, slots=True)
 class Batch(Generic[T, R]):
-    """Holds the items of a batch and the requests that they belong to."""
+    """Holds the items of a batch, and which items belong to which request."""
 
     dispatched: float  # clock seconds
     items: list[T]
     parts: list[Part[T, R]]
 
     def tell(self, results: list[R], compute_s: float) -> None:
-        """Add the results to their requests, and call `then` of the requests that are now
+        """Store the results in their requests, and call `then` of the requests that are now
         complete."""
         begins, size = 0, len(self.items)
         for request, first, count in self.parts:
@@ -123,7 +124,7 @@ Stretch = tuple[Posted[T, R], int]
 
 
 class Backlog(Generic[T, R]):
-    """Holds the requests with waiting items."""
+    """Holds the requests that have waiting items, and decides in which order they are served."""
 
     def __init__(self) -> None:
         self._queue: FairQueue[Posted[T, R]] = FairQueue(_due_by_turns)
@@ -172,7 +173,8 @@ class Backlog(Generic[T, R]):
         return int(own + better + alike)
 
     def enter(self, request: Posted[T, R]) -> int:
-        """Insert a request behind the same client's requests that are due earlier or at its time.
+        """Insert a request behind the requests of the same client that are due earlier or at the
+        same time.
 
         Returns the number of this client's items that now wait.
         """
@@ -188,7 +190,7 @@ class Backlog(Generic[T, R]):
         return self._add(request)
 
     def _join(self) -> None:
-        """Move the requests of the only client, which are kept apart, into the queue."""
+        """Move requests from the list for a single client into the fair queue of all clients."""
         if self._alone:
             requests, self._alone = self._alone, []
             for request in requests:
@@ -211,7 +213,7 @@ class Backlog(Generic[T, R]):
         return int(line.size)
 
     def leave(self, request: Posted[T, R]) -> None:
-        """Remove the items of a request that still wait."""
+        """Remove the items of a request that are not yet in a batch."""
         if request.left:
             self._join()
             line = self._queue.line(request.client)
@@ -225,7 +227,7 @@ class Backlog(Generic[T, R]):
                 self._queue.place(line, _level(line))
 
     def take(self, limit: int, now: float) -> Batch[T, R]:
-        """Take up to `limit` items in the order of turns, and return them as a batch."""
+        """Take up to `limit` items in the fair order, and return them as a batch."""
         items: list[T] = []
         parts: list[Part[T, R]] = []
         counts = self._counts(min(limit, self.depth), now)
@@ -240,7 +242,8 @@ class Backlog(Generic[T, R]):
         return Batch(now, items, parts)
 
     def _counts(self, limit: int, now: float) -> dict[Posted[T, R], int]:
-        """Take `limit` items, and return the number of items taken from each request."""
+        """Choose the next `limit` items, and return how many of them belong to each request.
+        Requests without further items leave the queue."""
         counts: dict[Posted[T, R], int] = {}
         if alone := self._alone:
             for request in alone:
@@ -261,8 +264,8 @@ class Backlog(Generic[T, R]):
         return list(_stretches(self._queue.copy(), self.depth, now))
 
     def claims(self, now: float) -> Sequence[Claim]:
-        """Return the claims of the waiting requests in order, or nothing if no request has a
-        deadline.
+        """Return a `Claim` for each run of consecutive items of one request, in the order of
+        service. Return an empty sequence if no request has a deadline.
 
         The waiting items of each client have the same total weight, so that a client gains nothing
         by sending more. An item of a higher priority weighs more than all items of lower
@@ -284,7 +287,8 @@ class Backlog(Generic[T, R]):
 
 
 def call_safely(then: Callable[[Any], None], outcome: Any) -> None:
-    """Call a callback. If it raises an exception, log the exception, so that the caller goes on."""
+    """Call a callback with an outcome. An exception that the callback raises is logged and not
+    raised to the caller."""
     try:
         then(outcome)
     except Exception as error:  # noqa: BLE001  the event loop logs it
@@ -293,8 +297,8 @@ def call_safely(then: Callable[[Any], None], outcome: Any) -> None:
 
 
 def _goes_behind(last: Posted[T, R], request: Posted[T, R]) -> bool:
-    """Return whether a request belongs directly behind the request `last`: it has no urgency and
-    the same client, and is due no earlier."""
+    """Return whether a request can be appended directly behind the request `last`: it has no
+    deadline and no priority, has the same client, and is due no earlier."""
     return (
         request.urgency is NO_HURRY
         and request.client.name == last.client.name
@@ -303,10 +307,11 @@ def _goes_behind(last: Posted[T, R], request: Posted[T, R]) -> bool:
 
 
 def _stretches(queue: FairQueue[Posted[T, R]], limit: int, now: float) -> Iterator[Stretch[T, R]]:
-    """Yield pairs of a request and a number of its items, in the order in which they are served.
+    """Yield the next `limit` items in the order of service, as pairs of a request and a number of
+    consecutive items.
 
-    The numbers add up to `limit`. A request may appear in several pairs. The items are removed from
-    `queue`, but the requests do not change.
+    A request may appear in several pairs. The items are removed from `queue`, but the requests do
+    not change.
     """
     left: dict[Posted[T, R], int] = {}  # of those that are served in part
     while limit > 0:
@@ -336,7 +341,7 @@ def _level(line: Line[Posted[T, R]]) -> int:
 
 
 def _due_by_turns(line: Line[Posted[T, R]]) -> float:
-    """Return when a line's first request is due, as if it had arrived no earlier than the line's
-    last turn."""
+    """Return when a client's first request is due. The request counts as if it had arrived no
+    earlier than the client was last served."""
     head = line.entries[0]
     return due(max(head.submitted, line.since), head.urgency)

@@ -1,7 +1,8 @@
-"""Tracks the clients of the last second, and the fewest images that one of them has in progress.
+"""Tracks how many clients were active in the last second, and the fewest images that one of them
+has in progress.
 
 A running batch delays the requests that arrive while it runs. So the policy
-(`service/batching/policy.py`) uses both numbers to limit how long a batch may last.
+(`service/batching/policy.py`) uses both numbers to limit how long a batch may take.
 """
 
 from collections import OrderedDict
@@ -11,8 +12,8 @@ from service.batching.policy import ALONE, PATIENCE_S, Rivals
 
 
 class Rivalry:
-    """Remembers each client for PATIENCE_S seconds after its last request, or after the last batch
-    with one of its images. Callers pass the time."""
+    """Tracks each client until PATIENCE_S seconds after its last request, or after the last batch
+    with one of its images. Callers pass the current time."""
 
     def __init__(self) -> None:
         # For each client: the time of its last request, its most items in progress, and since when.
@@ -27,7 +28,7 @@ class Rivalry:
         self._clients[client] = now, most, since
 
     def served(self, now: float, clients: Iterable[str]) -> None:
-        """Note that a batch with images of these clients began."""
+        """Note that a batch began that contains images of these clients."""
         for client in clients:
             if client in self._clients:
                 self._clients[client] = (now, *self._clients.pop(client)[1:])

@@ -1,4 +1,5 @@
-"""Predicts arrivals, so that the policy can decide whether waiting pays.
+"""Predicts when further items arrive, so that the policy can decide whether a batch should wait for
+them.
 
 Arrivals follow two kinds of events: answers, after which clients send their next requests, and the
 first arrival of a burst. After each event, arrivals are counted in 16 bins over one window, which
@@ -41,7 +42,8 @@ _NEWEST_BATCH = 0.005
 
 
 class Prospect(NamedTuple):
-    """Describes the arrivals that are still expected after an event, before its window ends."""
+    """Describes the arrivals that are expected after an event, from now to the end of the event's
+    window."""
 
     since: float  # clock seconds of the event
     more: float  # items still expected before the window ends
@@ -65,16 +67,16 @@ class Echo:
 
     @property
     def expecting(self) -> bool:
-        """Return whether there is evidence of arrivals."""
+        """Return whether items are expected to arrive after the event."""
         return bool(self._sure)
 
     def is_open(self, now: float) -> bool:
-        """Return whether the window of the last event is still open."""
+        """Return whether the window after the last event has not ended yet."""
         return now < self._opened + self._window
 
     def happened(self, now: float, weight: int, window_s: float) -> None:
-        """Begin a window of `window_s` seconds after an event. `weight` is the number of answers in
-        the event, or 1 for a burst; the averages are per unit of weight."""
+        """Begin to count arrivals for `window_s` seconds after an event. `weight` is the number of
+        answers in the event, or 1 for a burst; the averages are per unit of weight."""
         self._learn()
         self._opened, self._weight, self._window = now, weight, window_s
 
@@ -85,7 +87,7 @@ class Echo:
             self._counts[int((now - self._opened) / self._window * _BINS)] += items
 
     def forget(self) -> None:
-        """Discard the window without learning from it."""
+        """Discard the counts of the current window, so that the averages do not change."""
         self._opened, self._total = -inf, 0
         self._counts = [0] * _BINS
 
@@ -133,7 +135,8 @@ class Echo:
 
 
 class Traffic:
-    """Tracks the arrivals and batches that the dispatcher reports. Callers pass the time.
+    """Learns from the arrivals and batches that the dispatcher reports. Callers pass the current
+    time.
 
     Each engine has its own `Echo` of answers, because the windows after the answers of several
     engines would overlap.
@@ -151,7 +154,7 @@ class Traffic:
 
     @property
     def idle(self) -> float:
-        """Return the share of recent time in which an engine had nothing to do."""
+        """Return the fraction of recent time in which an engine had nothing to do."""
         both = self._busy_s + self._idle_s
         return self._idle_s / both if both else 0.0
 
@@ -166,7 +169,7 @@ class Traffic:
         return self._answers[engine].expecting or self._bursts.expecting
 
     def arrived(self, now: float, items: int, shortest_s: float) -> None:
-        """Count items that arrived; `shortest_s` is L(1)."""
+        """Count items that arrived. `shortest_s` is the time of a batch of one item."""
         self._waiting_since = min(self._waiting_since, now)
         self._came += items
         for answers in self._answers:
@@ -196,8 +199,7 @@ class Traffic:
     ) -> None:
         """Note that a batch of `items` ended. `alone` means that no other item waits.
 
-        If a single item was alone, nothing is learnt from the arrivals after it: no other item
-        could have waited for them.
+        Nothing is learnt after a batch of a single item if no other item waits.
         """
         self._busy_s += _NEWEST_BATCH * (took_s - self._busy_s)
         self._items += _NEWEST_BATCH * (self._came - self._items)
@@ -215,6 +217,6 @@ class Traffic:
         self._bursts.forget()
 
     def prospects(self, now: float, engine: int = 0) -> Sequence[Prospect]:
-        """Return the arrivals that this engine's next batch may expect."""
+        """Return the arrivals that are expected before this engine's next batch."""
         both = (self._answers[engine].prospect(now), self._bursts.prospect(now))
         return [prospect for prospect in both if prospect is not None]

@@ -1,14 +1,14 @@
-"""Begins the requests that no model answers, at most one per iteration of the event loop.
+"""Limits requests that need no model to one per iteration of the event loop.
 
-Such a request, over HTTP or gRPC, is named a call here. A call may block the loop for a
-millisecond. If sixteen connections began calls in the same iteration, they would delay each step of
-a request to a model by sixteen milliseconds. A loop that is busy with calls would also keep the
-interpreter's lock from the threads that decode and run images. So each call is followed by a pause
-while models have requests.
+Such a request, over HTTP or gRPC, is named a call here; an example is a request for a list of
+models. A call may block the loop for a millisecond. If sixteen connections began calls in the same
+iteration, they would delay all other requests by sixteen milliseconds. A loop that is busy with
+calls would also keep the interpreter's lock from the threads that decode and run images. So each
+call is followed by a pause if any model has requests.
 
-A client may leave before the answer to its call, or after a refusal. Its call has cost as much as
-any other. So the client owes a turn: the first bytes of its next connection wait for a turn. Over
-gRPC, the client's next request waits instead.
+A client may close its connection before the answer to its call, or after a refusal, and connect
+again. Such a client must not get more calls than others. So the first bytes of its next connection
+wait in the queue like a call. Over gRPC, the client's next request waits instead.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _MOST_OWED, _MOST_CLIENTS = 512, 1024
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """Holds a call that waits for its turn."""
+    """Holds a call that waits in the queue."""
 
     begin: Begin | None  # None once it has begun, or is withdrawn
 
@@ -37,7 +37,8 @@ class Turn:
 
 
 class CallTurns:
-    """Queues calls, and lets their clients take turns. Used from one event loop."""
+    """Queues calls, and begins them in an order that is fair to all clients. Used from one event
+    loop."""
 
     def __init__(self, is_busy: Callable[[], bool] = lambda: False) -> None:
         """`is_busy` returns whether models have requests."""
@@ -47,15 +48,16 @@ class CallTurns:
         self.owed: Counter[str] = Counter()  # turns by client
 
     def owe(self, client: str) -> None:
-        """Let the client's next connection (over gRPC: its next request) wait for a turn, because
-        the last one ended with a refusal or without an answer."""
+        """Let the client's next connection wait in the queue, because its last connection ended
+        with a refusal or before an answer. Over gRPC, let its next request wait."""
         if len(self.owed) >= _MOST_CLIENTS:
             self.owed.clear()
         self.owed[client] = min(_MOST_OWED, self.owed[client] + 1)
 
     def pay(self, client: str) -> bool:
-        """Return whether the client owed a turn. If so, it has to wait for a turn now, and owes one
-        turn less."""
+        """Return whether the client's new connection (over gRPC: its new request) has to wait in
+        the queue because of an earlier call of `owe`. Each call of `owe` makes the client wait
+        once."""
         if client not in self.owed:
             return False
         self.owed[client] -= 1
@@ -64,8 +66,8 @@ class CallTurns:
         return True
 
     def post(self, client: str, begin: Begin) -> Turn:
-        """Call `begin` when the client's turn comes. If no other call waits or has just begun, call
-        it at once."""
+        """Call `begin` when the queue reaches this client's call. If no other call waits or has
+        just begun, call it at once."""
         turn = Turn(begin)
         self._waiting.setdefault(client, deque()).append(turn)
         if not self._paused:
@@ -73,7 +75,7 @@ class CallTurns:
         return turn
 
     async def wait(self, client: str) -> None:
-        """Wait for the client's turn."""
+        """Wait in the queue until the client may begin a call."""
         come = asyncio.Event()
         turn = self.post(client, come.set)
         try:

@@ -3,9 +3,9 @@
     open ── address over its limit? ─┬─ close its longest silent connection, or refuse
             server over its limit? ──┴─ close the longest silent of all, or answer health only
 
-A connection is silent while the server waits for a request on it. A silent connection may send a
-request during a grace period. Afterwards, the server may close it to make room for a new one. So a
-client that opens many connections and sends nothing loses them.
+A connection is silent while the server waits for a request on it. During a grace period, a silent
+connection stays open. Afterwards, the server may close it when another client wants to connect. So
+a client that opens many connections and sends nothing loses them.
 """
 
 import ipaddress
@@ -31,7 +31,7 @@ _IPV6_PREFIX = 64
 
 
 class Connection(Protocol):
-    """The methods of a connection that `Connections` and `Edge` call."""
+    """The interface through which `Connections` and `Edge` watch and close a connection."""
 
     address: str  # the client's, see `network_of`
 
@@ -43,7 +43,8 @@ class Connection(Protocol):
         """
 
     def hang_up_on(self) -> None:
-        """Close the connection to make room for another one."""
+        """Close the connection, because the limit is reached and another connection is to be
+        opened."""
 
     def inspect(self, now: float) -> None:
         """Close the connection if its client is too slow at the time `now`."""
@@ -61,9 +62,8 @@ class Connections:
 
     def open(self, new: Connection, all_open: Collection[Connection], now: float) -> bool:
         """Count a new connection, which `all_open` already contains. Return True if the connection
-        may only send health requests.
-
-        Raises TooManyConnectionsError if the connection must be closed.
+        may only send health requests. Raises TooManyConnectionsError if a limit is exceeded; the
+        caller then closes the connection.
         """
         before, address = now - GRACE_S, new.address
         self._by_address[address] += 1

@@ -1,5 +1,5 @@
-"""Holds the state that all connections of a server share: limits, keys, requests in progress,
-periodic checks.
+"""Holds what all connections of a server share: the limits, the API keys, the counts of requests in
+progress, and the periodic checks.
 
 Every request to every route is checked here, so the checks may take only a few microseconds.
 """
@@ -82,8 +82,8 @@ class Edge:
         on_end: Collection[OnEnd] = (),
         is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        """The functions in `on_end` are called with every request that was answered or whose client
-        left. `is_busy` returns whether models have requests."""
+        """`on_end` has functions that are called with each request after its answer, or after its
+        client has closed the connection. `is_busy` returns whether models have requests."""
         self.limits = limits = limits or Limits()
         self.keys = keys
         self.connections = Connections(limits.connections, limits.per_address or sys.maxsize)
@@ -99,22 +99,22 @@ class Edge:
         self._numbers = count(1)
 
     def client_of(self, address: str) -> Client:
-        """Return the client with this address. It is used until an API key identifies the
-        client."""
+        """Return a `Client` for this address. It stands for the sender until an API key identifies
+        the client."""
         limits = self.limits
         return Client(address, 1.0, limits.highest_priority, limits.rights)
 
     def request_id(self, headers: Mapping[bytes, bytes]) -> bytes:
-        """Return the client's own request id if it is valid. Otherwise return a new id, which no
-        other server creates."""
+        """Return the request id that the client sent, if it is valid. Otherwise, return a new
+        unique id."""
         given = headers.get(b"x-request-id")
         if given is not None and _SANE_ID(given):
             return given
         return b"%b-%x" % (self._prefix, next(self._numbers))
 
     def admit(self, record: RequestRecord, *, health_only: bool) -> ServiceError | None:
-        """Count a request as in progress and return None. To refuse the request, return an
-        error."""
+        """Count a request as in progress and return None, or return an error if the request must be
+        refused."""
         if self.keys is None:
             record.known_as = self.limits.hosts
         if health_only and not (record.path in PROBES and record.method in _READS):
@@ -124,7 +124,7 @@ class Edge:
         return self._check(record)
 
     def leave(self, record: RequestRecord) -> None:
-        """Stop counting a request that was answered or whose client left."""
+        """Stop counting a request that was answered or whose client has closed the connection."""
         images = self._holders.pop(record, 0) if self._holders else 0
         if images:
             name = record.caller.name
@@ -138,9 +138,8 @@ class Edge:
 
     def open(self, new: Connection, connections: Collection[Connection]) -> bool:
         """Count a new connection, which `connections` already contains. Return True if the
-        connection may only send health requests.
-
-        Raises TooManyConnectionsError if the connection must be closed.
+        connection may only send health requests. Raises TooManyConnectionsError if a limit is
+        exceeded; the caller then closes the connection.
         """
         self._watch(connections)
         try:
@@ -153,7 +152,8 @@ class Edge:
             raise
 
     def _watch(self, connections: Collection[Connection]) -> None:
-        """Start to check the connections periodically, until no connection is open."""
+        """Begin to check the connections periodically. The checks end when no connection is
+        open."""
         if not self.sweeping:
             self.sweeping = True
             asyncio.get_running_loop().call_later(self.limits.sweep_s, self._sweep, connections)
@@ -208,9 +208,8 @@ class Edge:
         return None
 
     def _charge(self, record: RequestRecord, images: int) -> None:
-        """Count all images of a request. At its admission, the request was counted as one image.
-
-        Raises TooManyImagesError or TooManyFromClientError if there are too many.
+        """Count the further images of a request, which counted as one image when it was admitted.
+        Raises TooManyImagesError or TooManyFromClientError if a limit is exceeded.
         """
         more, allowed, name = images - 1, self.limits.per_client, record.caller.name
         if more <= 0:
@@ -251,8 +250,9 @@ class Edge:
 
 
 def allowed(limits: Limits, more_files: int = 0) -> Limits:
-    """Raise the system's limit on open files until all connections and `more_files` other files
-    fit. Return `limits`, with fewer connections if the system does not allow so many files."""
+    """Raise the operating system's limit on open files until it allows all connections and
+    `more_files` other files. Return `limits`, with fewer connections if the system allows fewer
+    files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         open_now = len(os.listdir("/proc/self/fd"))

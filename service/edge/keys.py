@@ -65,7 +65,7 @@ class Keys:
 
 
 def _read(file: Path) -> list[tuple[Client, bytes]]:
-    """Return the client and the digest of each key."""
+    """Read the file, and return a pair for each key: its client and its digest."""
     try:
         text = file.read_text("utf-8")
         mode = file.stat().st_mode
@@ -89,9 +89,8 @@ def _read(file: Path) -> list[tuple[Client, bytes]]:
 
 
 def _client(name: str, rights: Sequence[str], where: str) -> Client:
-    """Return the client that the words after a key describe.
-
-    Raises SettingsError; its message begins with `where`.
+    """Return the client that the words after a key describe. Raises SettingsError with a message
+    that begins with `where`, such as the number of the line.
     """
     weight, priority, allowed = 1.0, DEFAULT_PRIORITY, set()
     for right in rights:

@@ -15,11 +15,10 @@ class RateLimit:
         self._buckets: dict[object, tuple[float, float]] = {}  # tokens left at a time, in seconds
 
     def take(self, client: object, now: float, images: int = 1, taken: int = 0) -> float:
-        """Take one token per image and return 0.0. If there are too few tokens, take none and
-        return the seconds until there are enough.
-
-        A full bucket is enough for a request of any size; its number of tokens may become negative.
-        `taken` is the number of tokens that the same request has already taken.
+        """Take one token for each of the `images`, and return 0.0. If there are too few tokens,
+        take none and return the seconds until there are enough. A full bucket is enough for a
+        request of any size; its number of tokens may become negative. `taken` is the number of
+        tokens that the same request has already taken.
         """
         tokens, since = self._buckets.get(client, (self._capacity, now))
         tokens = min(self._capacity, tokens + (now - since) * self.rate)

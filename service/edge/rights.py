@@ -1,9 +1,9 @@
 """Decides which clients may change the server's models and use shared memory.
 
-A client with a key has the rights in the key's line of the file. If the server has no keys, all
-clients have the rights in `Limits`. A web page from anywhere can send requests to a server on the
-user's own machine. Therefore pages of other sites have no rights. Such a page is recognised by its
-Origin header, or by a Host header that is not a name of this server.
+A client with an API key has the rights that the key file lists for it. If the server has no keys,
+all clients have the rights in `Limits`. A web page of any site can send requests to a server on the
+user's own machine. Therefore, requests from pages of other sites have no rights. Such a page is
+recognised by its Origin header, or by a Host header that is not a name of this server.
 """
 
 from collections.abc import Collection

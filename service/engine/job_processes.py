@@ -1,5 +1,5 @@
-"""Decodes and runs a model's batches in other processes, each with its own engine and its own
-interpreter lock.
+"""Decodes and runs a model's batches in other processes. Each process has an engine and an
+interpreter lock of its own.
 
     event loop ─┬─ files and arrays ─── shared memory ─┬─ a job process: decodes, runs
                 └─ other arguments, results ── socket ─┘
@@ -9,11 +9,11 @@ The parent process is forked from the server before the server has threads or mo
 share the memory pages that hold the parent's code and libraries, so each job process takes only a
 few megabytes more. The parent and the job processes end when the server ends, for whatever reason.
 
-A job process starts when a batch finds no idle process, and serves from then on. It runs one batch
-at a time. The next batch may wait in its memory, and can thus begin without the event loop. A
-process that crashes, or exceeds the time limit of its batch, is ended. Before a process decodes an
-image, it writes the image's index to the shared memory. So the server knows which image a lost
-process was decoding.
+A job process starts when a batch arrives and no process is idle, and runs until the server ends. It
+runs one batch at a time. The next batch may already wait in its memory, so that it begins without
+the event loop. A process that crashes, or exceeds the time limit of its batch, is ended. Before a
+process decodes an image, it writes the image's index to the shared memory. So the server knows
+which image a process was decoding when it crashed.
 """
 
 import asyncio
@@ -107,15 +107,15 @@ class JobParent:
         return JobParent(ours, process)
 
     def start(self, connection: socket.socket, memory: int, setup: int) -> int:
-        """Let the parent fork a process with these open files. Return the process's number. Raises
-        OSError."""
+        """Let the parent process fork a job process that inherits these open files. Return the
+        number of the job process. Raises OSError."""
         number = next(self._numbers)
         files = [connection.fileno(), memory, setup]
         socket.send_fds(self._control, [_NUMBER.pack(number)], files)
         return number
 
     def end(self, number: int) -> None:
-        """Kill a process, if it still runs."""
+        """Kill a job process if it still runs."""
         try:
             self._control.send(_NUMBER.pack(number))
         except OSError as error:  # and with it all that it forked
@@ -144,11 +144,11 @@ class JobProcesses:
         return sum(process.is_open for process in tuple(self._all))  # any thread may ask
 
     def post(self, items: Sequence[Item], bound_s: float) -> "asyncio.Future[JobResult] | None":
-        """Run a batch in a process. Return None if no process can take a batch now, or if the batch
-        is too large.
+        """Run a batch in a process, and return a future of its result. Return None if no process
+        can take a batch now, or if the batch is too large.
 
-        The future raises the error of the batch. It raises JobLostError if the process is lost, or
-        if the batch takes longer than `bound_s`.
+        The future raises the error of the batch. It raises JobLostError if the process ends, or if
+        the batch takes longer than `bound_s`.
         """
         takes = [process for process in self._all if process.is_open and process.has < _BATCHES]
         # The last process shares a core with the event loop, so it is used last. But if other
@@ -163,7 +163,8 @@ class JobProcesses:
         return process.ask(*asked, bound_s)
 
     def renew(self) -> None:
-        """End all processes, because their engines fail. New processes replace them."""
+        """Replace all processes by new ones, because their engines return errors or wrong
+        scores."""
         for process in tuple(self._all):
             process.lose("was ended because its engine failed")
 
@@ -177,8 +178,8 @@ class JobProcesses:
             self._setup = _CLOSED
 
     def _start(self) -> None:
-        """Start another process, unless there are enough, one is starting, or too many were lost
-        recently."""
+        """Start another process. Does nothing if there are enough, if one is starting, or if too
+        many have crashed recently."""
         enough = len(self._all) >= self._most or not all(process.is_open for process in self._all)
         if self._closed or enough or monotonic() < self._start_at:
             return
@@ -204,7 +205,7 @@ class JobProcesses:
 
 
 class _JobProcess:
-    """Sends batches to one job process, and receives the results."""
+    """Sends batches to one job process, and receives their results."""
 
     def __init__(
         self,
@@ -212,8 +213,8 @@ class _JobProcess:
         setup: int,
         on_lost: Callable[["_JobProcess", str], None],
     ) -> None:
-        """Start the process. `on_lost` is called once when the process is lost, with a phrase such
-        as "ended". Raises OSError."""
+        """Start the process. `on_lost` is called once when the process has ended or is stuck, with
+        a phrase such as "ended". Raises OSError."""
         self._parent, self._on_lost = parent, on_lost
         self._loop = asyncio.get_running_loop()
         self._connection, theirs = socket.socketpair()
@@ -243,7 +244,7 @@ class _JobProcess:
 
     @property
     def has(self) -> int:
-        """Return how many batches the process has: one that runs, and others that wait."""
+        """Return how many batches the process has: one that runs, and the others that wait."""
         return len(self._answers)
 
     def ask(
@@ -346,7 +347,7 @@ def _first(number: int) -> int:
 
 
 def _file_of(setup: Setup) -> int:
-    """Pickle the setup into an in-memory file, whose pages all processes share. Return its
+    """Write the pickled setup to an in-memory file, which all job processes read. Return its file
     descriptor."""
     file = os.memfd_create("convoy-setup")
     with os.fdopen(os.dup(file), "wb") as writing:
@@ -355,8 +356,8 @@ def _file_of(setup: Setup) -> int:
 
 
 def _packed(items: Sequence[Item]) -> tuple[bytes, Sequence[memoryview]] | None:
-    """Return a pickle of a batch, and the buffers that it refers to. Return None if the batch is
-    too large or cannot be pickled."""
+    """Return the pickle of a batch, and the large buffers that it refers to. Return None if the
+    batch is too large or cannot be pickled."""
     buffers: list[pickle.PickleBuffer] = []
     asked: list[tuple[Any, list[str]]] = []
     for item in items:
@@ -483,8 +484,8 @@ def _setup_in(file: int) -> Setup:
 
 
 def _asked(connection: socket.socket, memory: memoryview, first: int) -> Any:
-    """Return the next batch that the server sends. In the shared memory, the files and arrays of
-    this batch begin at `first`. Raises EOFError if the server has ended."""
+    """Wait for the next batch from the server, and return it. In the shared memory, the files and
+    arrays of this batch begin at the offset `first`. Raises EOFError if the server has ended."""
     length, buffers = _ASKED.unpack(_read(connection, _ASKED.size))
     each = _read(connection, buffers * _NUMBER.size)
     ends = [*accumulate((size for (size,) in _NUMBER.iter_unpack(each)), initial=first)]
@@ -512,8 +513,8 @@ def _answer(
 
 
 def _portable(error: Exception) -> Exception:
-    """Return the error, or a replacement for it, that can be pickled and raised in the server. An
-    unexpected error includes its traceback, for the log."""
+    """Return an exception that can be pickled and raised in the server: `error` itself, or a
+    replacement. The replacement for an unexpected error contains the traceback, for the log."""
     if not isinstance(error, ServiceError | NotHereError):
         error.add_note("".join(traceback.format_exception(error)))
     try:

@@ -1,9 +1,10 @@
-"""Queues work for one kind of thread; clients take turns.
+"""Queues the work of many clients for the threads of a pool.
 
     post ── its client's line ── its turn, and room ── a thread ── then
 
-`service/fair_queue.py` decides whose turn it is. It counts the seconds that each client's work is
-expected to take. The work of one client begins in the order in which it was posted.
+`service/fair_queue.py` decides which client's work is next. It counts the seconds that each
+client's work is expected to take. The work of one client begins in the order in which it was
+posted.
 """
 
 import asyncio
@@ -25,8 +26,8 @@ _LEAST_S = 0.0001
 
 
 class Cost(NamedTuple):
-    """Estimates the most memory and time that a piece of work takes, such as decoding an image. The
-    memory of the input does not count."""
+    """Estimates how much memory and time a function call takes, such as decoding an image. The
+    memory of its input does not count."""
 
     bytes: int = 0
     seconds: float = 0.0  # of one core
@@ -34,7 +35,7 @@ class Cost(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Work:
-    """Holds work that waits for a thread or is being done."""
+    """Holds a function call that waits for a thread or is running."""
 
     lane: "Lane"
     client: Client
@@ -51,7 +52,7 @@ class Work:
             self.lane.leave(self)
 
     def run(self) -> Any:
-        """Do the work in a thread, unless it is withdrawn."""
+        """Call the function in the current thread, unless it was withdrawn."""
         if self.then is None:
             return None
         return self.lane.call(self.function, self.cost.bytes)
@@ -68,7 +69,8 @@ def here(function: Callable[[], Any], _: int) -> Any:
 
 @dataclass(eq=False, slots=True)
 class Lane:
-    """Queues work for the threads of a pool; used from one event loop."""
+    """Queues function calls for the threads of a pool, fairly among clients. Used from one event
+    loop."""
 
     pool: ThreadPool
     threads: int  # of the pool
@@ -86,9 +88,9 @@ class Lane:
     def post(
         self, cost: Cost, function: Callable[[], R], then: OnDone[R], client: Client = ANYONE
     ) -> Work | None:
-        """Call the function in a thread when the client's turn comes. Then call `then` with the
-        outcome, in the event loop. If the pool has no threads, make both calls at once and return
-        None."""
+        """Queue the function until the client may use a thread, and call it there. Then call `then`
+        with the outcome, in the event loop. If the pool has no threads, make both calls at once and
+        return None."""
         if not self.threads:
             self.pool.post(call, function, then)
             return None
@@ -105,11 +107,12 @@ class Lane:
         return work
 
     def run(self, cost: Cost, function: Callable[[], R], client: Client) -> "asyncio.Future[R]":
-        """Post work like `post`, but return a future; cancelling the future withdraws the work."""
+        """Queue a function like `post`, but return a future. Cancelling the future withdraws the
+        function."""
         return promised(lambda then: self.post(cost, function, then, client))
 
     def leave(self, work: Work) -> None:
-        """Remove work from the line of its client."""
+        """Remove work that has not begun from the queue."""
         line = self.waiting.line(work.client)
         line.entries.remove(work)
         line.size -= work.cost.seconds
@@ -117,7 +120,7 @@ class Lane:
         self.go_on()
 
     def ahead_s(self, client: Client) -> float:
-        """Return the expected wait of this client's next work, in seconds of one core."""
+        """Return how much work is done before this client's next call, in seconds of one core."""
         own = self.waiting.size(client)
         others = sum(
             min(line.size, share + line.entries[0].cost.seconds)
@@ -126,7 +129,7 @@ class Lane:
         return self.seconds + own + others
 
     def go_on(self) -> None:
-        """Begin waiting work, in the order of turns, for as long as the pool has room."""
+        """Begin waiting work, in the fair order, until the pool can take no more."""
         while self.waiting:
             line, _ = self.waiting.next()
             if not self._may_begin(line.entries[0]):

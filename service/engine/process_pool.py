@@ -1,4 +1,4 @@
-"""Calls functions in other processes, so that the server's threads need not wait.
+"""Calls functions in other processes, so that they cannot block or crash the server.
 
     a thread ── function, arguments ── pipe ── process: function() ── result or error, log ── pipe
 
@@ -7,8 +7,8 @@ takes 60 ms, in which the server would answer no request. Another process has a 
 a decoder crashes in another process, only its own image fails. If it needs more memory than was
 reserved, it fails instead of using more.
 
-A model's new version is also tried in such a process. The trial runs Python for 0.1 s and then
-keeps all cores busy, at a priority that lets requests go first.
+A new version of a model is also tested in such a process. The test needs the interpreter's lock for
+0.1 s and then keeps all cores busy. The process has a low priority, so that requests go first.
 """
 
 import logging
@@ -62,19 +62,20 @@ class LogSender(logging.Handler):
 
 
 def log_again(line: Line) -> None:
-    """Log a record that another process sent."""
+    """Log a record that another process sent, in this process."""
     name, level, message = line
     logging.getLogger(name).log(level, "%s", message)
 
 
 def how_ended(status: int) -> str:
-    """Return a phrase on how a process ended. After a signal, the exit status is negative."""
+    """Return a phrase such as "was ended by signal 11" for an exit status. A negative status means
+    that a signal ended the process."""
     return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
 
 
 class ProcessPool:
-    """Runs one process for each thread that is calling `run`. A process starts when it is first
-    needed.
+    """Calls functions in processes, one process for each thread that calls `run` at the same time.
+    A process starts when it is first needed.
 
     A process has the niceness of the thread that starts it. When the parent ends, for whatever
     reason, the process ends too, because the pipe from which it reads is closed. After each call,
@@ -153,11 +154,11 @@ class ProcessPool:
 
 
 class _LostError(Exception):
-    """Says how a process was lost."""
+    """Says that a process crashed, was killed, or exceeded its time limit."""
 
 
 class _StarvedError(Exception):
-    """Says that a process that may use only idle cores gets hardly any time."""
+    """Says that a process that may use only idle cores gets hardly any processor time."""
 
 
 _Asked = tuple[Callable[[], Any], int | None]
@@ -187,7 +188,8 @@ class _Process:
             raise _LostError(how_ended(self._process.wait())) from error
 
     def _answers_within(self, bound_s: float) -> bool:
-        """Return whether an answer arrives in time. Raises _StarvedError."""
+        """Return whether an answer arrives within the time limit. Raises _StarvedError if the
+        process gets hardly any processor time."""
         poll = select.poll()
         poll.register(self._output, select.POLLIN)
         left_s, used_s = bound_s, self._used_s()
@@ -211,7 +213,7 @@ class _Process:
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def end(self) -> None:
-        """End the process. If another thread waits for its answer, that call fails."""
+        """End the process. If another thread waits for its answer, that thread's call fails."""
         self._process.kill()
 
     def kill(self) -> None:
@@ -310,8 +312,8 @@ def _outcome(function: Callable[[], Any], most_bytes: int | None) -> tuple[Any, 
 
 @contextmanager
 def _memory_limited(more_bytes: int) -> Iterator[None]:
-    """Within this block, limit this process to `more_bytes` of additional memory. Further
-    allocations fail."""
+    """Within the `with` block, let this process allocate at most `more_bytes` more memory. Further
+    allocations raise MemoryError."""
     if sys.platform != "linux":  # no other system says how much it has, or limits all of it
         yield
         return

@@ -24,7 +24,7 @@ from service.errors import EngineFailedError
 
 
 class Prediction(TypedDict):
-    """Holds a class that the image may show, with its probability."""
+    """Holds one of an image's likeliest classes, with its label and probability."""
 
     index: Annotated[int, Field(ge=0, description="the class, counted from 0", examples=[3])]
     label: Annotated[
@@ -61,8 +61,8 @@ Ranking = tuple[Sequence[int], Sequence[float]]
 
 
 class _Batch:
-    """Holds the scores of images that ran together. All images are ranked when a ranking is first
-    needed."""
+    """Holds the scores of the images of one batch. The first request for a ranking ranks all of
+    them."""
 
     def __init__(self, results: Results, output: OutputKind) -> None:
         self._scores, self._ranked, self.inner, self.flags = results
@@ -89,8 +89,8 @@ class _Batch:
 
 @dataclass(eq=False, slots=True)
 class ScoreRow:
-    """Holds the scores of one image, one per class. If there is a `batch`, `index` is the image's
-    row in it."""
+    """Holds the scores of one image, one per class. If `batch` is given, `index` is the image's row
+    in the scores of that batch."""
 
     scores: NDArray[np.float32]
     batch: _Batch | None = None
@@ -116,9 +116,9 @@ class ScoreRow:
 
     @property
     def flags(self) -> int:
-        """Return 0 if the engine decoded the image's file, and NOT_DECODED if the engine decodes no
-        files. Any other value has flags that say why the CPU must decode the file. The scores are
-        then meaningless."""
+        """Return why the CPU must decode this image's file, as flags of the engine's decoder.
+        Return 0 if the engine decoded the file, and NOT_DECODED if the engine decodes no files.
+        With any other value, the scores are meaningless."""
         flags = None if self.batch is None else self.batch.flags
         return NOT_DECODED if flags is None else int(flags[self.index])
 
@@ -130,14 +130,16 @@ class ScoreRow:
 
 
 def unscored(error: Exception) -> ScoreRow:
-    """Return a row with the reason why its image was not scored."""
+    """Return a row without scores, which holds the error because of which its image was not
+    scored."""
     return ScoreRow(_NO_SCORES, error=error)
 
 
 def rank(results: Results, output: OutputKind, decode_s: float = 0.0) -> list[ScoreRow]:
-    """Return the rows of a batch. When the ranking of one row is first needed, all rows are ranked.
+    """Return one row of scores per image of a batch. The first request for a ranking ranks all
+    rows.
 
-    If the engine has ranked the classes, its ranking is used as far as it goes.
+    If the engine has returned the likeliest classes, they are used.
 
     Ranking a whole batch is several times as fast as ranking its images one by one. Ranking happens
     on the event loop, after the next batch has started. In the engine's thread, NumPy would release
@@ -234,7 +236,8 @@ def _rankings(scores: Scores, output: OutputKind) -> Sequence[Ranking] | None:
 
 
 def _read(ranked: TopClasses, output: OutputKind) -> Sequence[Ranking] | None:
-    """Return the rankings that an engine made, or None if some of its scores are not finite."""
+    """Return the rankings that an engine has returned, or None if some of its scores are not
+    finite."""
     probabilities = ranked.probabilities.astype(np.float64)
     if not math.isfinite(np.add.reduce(probabilities, axis=None)):
         return None

@@ -1,4 +1,5 @@
-"""Runs one model's engines, from decoded images to scores, with one queue and a thread per engine.
+"""Runs a model's engines, which compute scores from images. The engines share one queue, and each
+has a thread.
 
 A batch goes to an idle engine. While one engine restarts (`service/engine/supervised_engine.py`),
 the others serve. The states of the engines decide the state of the runner:
@@ -59,15 +60,16 @@ def layers_of(engines: Sequence[EngineStatus]) -> str:
 
 
 class Elsewhere(NamedTuple):
-    """Says how to start processes that also run an engine's batches, and how many batches they
-    take."""
+    """Says how to start processes that also run an engine's batches, and how many batches these
+    processes take at once."""
 
     start: Callable[[Engine], Jobs | None]  # of a warm engine; None: it cannot
     turns: Sequence[DeviceTurns]  # for each additional batch at a time
 
 
 class EngineRunner:
-    """Batches requests for the engines of one model, and restarts engines that fail."""
+    """Collects the requests for one model into batches, runs them on the model's engines, and
+    restarts engines that fail."""
 
     def __init__(
         self,
@@ -86,7 +88,8 @@ class EngineRunner:
         elsewhere: Elsewhere | None = None,
         on_failure: Callable[[EngineError], None] = lambda _: None,
     ) -> None:
-        """`turns` has one object per engine, with which all engines on the same device take turns.
+        """`turns` has one object per engine. Engines on the same device have the same object, which
+        lets one of them run at a time.
 
         `measure_s`, `known`, `sample` and `bounds` are arguments of each SupervisedEngine. `reopen`
         takes the number of the engine to replace. If there is only one engine and it decodes
@@ -149,7 +152,7 @@ class EngineRunner:
 
     @property
     def takes(self) -> Kind:
-        """Return the highest `Kind` of image that every engine takes. An engine also takes all
+        """Return the highest `Kind` of image that every engine accepts. An engine also accepts all
         lower kinds."""
         return min(engine.engine.takes for engine in self._engines)
 
@@ -160,8 +163,8 @@ class EngineRunner:
 
     @property
     def lost_to_decoders(self) -> int:
-        """Return how many of the engines' threads and processes were lost so far, mostly because of
-        a decoder."""
+        """Return how many of the engines' threads and processes crashed or hung so far, mostly in a
+        decoder."""
         jobs = (engine.jobs.lost for engine in self._engines if engine.jobs is not None)
         return sum(engine.lost_to_decoders for engine in self._engines) + sum(jobs)
 
@@ -188,9 +191,9 @@ class EngineRunner:
         ]
 
     def _ran(self, number: int) -> tuple[int, int, float]:
-        """Return how many batches an engine has ended, how many images were in them, and for how
-        many seconds the engine was busy. For an engine that runs several batches at a time, the sum
-        of their seconds is divided by this number."""
+        """Return how many batches an engine has run, how many images were in them, and for how many
+        seconds the engine was busy. If the engine runs several batches at a time, the seconds are
+        the sum over all batches, divided by the number of batches at a time."""
         numbers = self._numbers[number]
         batches, images, seconds = zip(*map(self.batcher.ran, numbers), strict=True)
         return sum(batches), sum(images), sum(seconds) / len(numbers)
@@ -203,11 +206,11 @@ class EngineRunner:
         client: Client = ANYONE,
         inner: Collection[str] = (),
     ) -> Posted[Item, ScoreRow]:
-        """Queue images for scoring like `Batcher.post`, and request the `inner` values with the
-        scores.
+        """Queue images for scoring like `Batcher.post`. `inner` names the values inside the network
+        to return with the scores.
 
-        If clients take turns, an image that is not yet decoded counts by its expected decoding
-        time. Raises NotReadyError if no engine serves.
+        In the fair division among clients, an image that is not yet decoded counts by its expected
+        decoding time. Raises NotReadyError if no engine is READY.
         """
         if not self._serving:  # refuses requests that were admitted earlier, too
             self.check_ready()
@@ -227,8 +230,8 @@ class EngineRunner:
         raise NotReadyError(f"the model is {self.state.value}; {advice}")
 
     async def try_out(self, image: Image) -> ScoreRow:
-        """Return the scores of an image by the first engine. The image skips the queue, and is run
-        even if no engine serves."""
+        """Return the scores of an image, run by the first engine. The image skips the queue, and
+        runs even if no engine is READY."""
         (row,) = await self._engines[0].run([image])
         return row
 
@@ -250,7 +253,7 @@ class EngineRunner:
             self.state = State.READY
 
     def _spread(self, engine: SupervisedEngine) -> None:
-        """Let other processes run the engine's batches too."""
+        """Start processes that also run the engine's batches."""
         where = self._elsewhere
         if where is None or not where.turns or (jobs := where.start(engine.engine)) is None:
             return
@@ -259,13 +262,13 @@ class EngineRunner:
         self._numbers = [[*range(1 + len(where.turns))]]
 
     def refuse(self) -> None:
-        """Refuse new requests."""
+        """Refuse all new requests from now on."""
         self.state = State.DRAINING
         for engine in self._engines:
             engine.given_up = True
 
     async def give_up(self) -> None:
-        """Fail waiting and running requests with ShuttingDownError."""
+        """Fail all waiting and running requests with ShuttingDownError."""
         self.refuse()
         await self.batcher.close(timeout_s=0)
 
@@ -287,7 +290,7 @@ class EngineRunner:
         return not stuck
 
     def _learn(self, number: int) -> None:
-        """Tell the batcher how long batches take, as an engine's warm-up measured."""
+        """Give the batcher the batch times that an engine's warm-up measured."""
         engine = self._engines[number]
         latency, short_s = engine.measured, SHORT_S
         if self.decodes:

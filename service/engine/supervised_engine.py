@@ -69,8 +69,7 @@ _log = logging.getLogger("convoy")
 
 
 class Probe(NamedTuple):
-    """Holds an image, and names the values inside the network that are requested with its
-    scores."""
+    """Holds an image, and the names of the values inside the network to return with its scores."""
 
     image: Image | Undecoded
     inner: Collection[str]
@@ -81,7 +80,7 @@ Item = Image | Undecoded | Probe
 
 
 class JobResult(NamedTuple):
-    """Holds the outcome of a batch for each of its images."""
+    """Holds one outcome for each image of a batch."""
 
     results: Results | None  # of the images that were decoded; None if there are none
     failures: Mapping[int, Exception]  # of the other images, by their index in the batch
@@ -89,17 +88,18 @@ class JobResult(NamedTuple):
 
 
 class JobLostError(Exception):
-    """Says that the process that had a batch is lost."""
+    """Says that the process that had a batch crashed or exceeded its time limit."""
 
     def __init__(self, how: str, index: int | None, *, begun: bool = True) -> None:
-        """`how` is a phrase on how the process was lost, such as "ended". `index` is the image that
-        was being decoded, or None. `begun` says whether the process had begun the batch."""
+        """`how` is a phrase on how the process ended, such as "ended". `index` is the image that it
+        was decoding, or None. `begun` says whether it had begun the batch."""
         super().__init__(f"the process that ran this batch {how}")
         self.how, self.index, self.begun = how, index, begun
 
 
 class Jobs(Protocol):
-    """Runs an engine's batches in other processes (`service/engine/job_processes.py`)."""
+    """The interface of the processes that run an engine's batches
+    (`service/engine/job_processes.py`)."""
 
     lost: int
     """Counts the processes that were lost so far."""
@@ -109,11 +109,12 @@ class Jobs(Protocol):
         """Return how many processes have an engine."""
 
     def post(self, items: Sequence[Item], bound_s: float) -> "asyncio.Future[JobResult] | None":
-        """Run a batch in another process, or return None if the caller has to run it. The future
-        may raise JobLostError."""
+        """Run a batch in another process, and return a future of its result. Return None if no
+        process can take it now. The future may raise JobLostError."""
 
     def renew(self) -> None:
-        """End all processes, because their engines fail. New processes replace them."""
+        """Replace all processes by new ones, because their engines return errors or wrong
+        scores."""
 
     def close(self) -> None:
         """End all processes."""
@@ -133,7 +134,8 @@ class State(Enum):
 
 
 class SupervisedEngine:
-    """Restarts an engine that hangs or keeps failing; used from one event loop."""
+    """Runs batches on an engine, and replaces an engine that hangs or keeps failing. Used from one
+    event loop."""
 
     def __init__(
         self,
@@ -152,11 +154,11 @@ class SupervisedEngine:
         """Supervise `engine`; log lines call it `name`.
 
         Warming up measures L(n), the time of a batch of n images, for about `measure_s` seconds,
-        unless L(n) is `known`. On a CPU, it also measures the decoding of `sample`, if there is
-        one. `reopen` opens a new engine after the old one has exceeded the `bounds` or failed
-        repeatedly. Without `reopen`, an engine that exceeds the bounds is FAILED, and an engine
-        that fails repeatedly is kept. `on_change` is called when the state changes after the first
-        warm-up.
+        unless `known` has these times. On a CPU, it also measures the decoding of `sample`, if
+        there is one. `reopen` opens a new engine after the old one has exceeded the `bounds` or
+        failed repeatedly. Without `reopen`, an engine that exceeds the bounds is FAILED, and an
+        engine that fails repeatedly is kept. `on_change` is called when the state changes after the
+        first warm-up.
         """
         self.engine = engine  # the engine that serves, or the last one that did
         self.state = State.WARMING
@@ -204,11 +206,11 @@ class SupervisedEngine:
         self.state = State.READY
 
     async def run(self, images: Sequence[Item]) -> Sequence[ScoreRow]:
-        """Return the scores of a batch, with all inner values that were requested for any of its
-        images.
+        """Return the scores of a batch, with the values inside the network that were requested for
+        any of its images.
 
-        The thread runs a single image if no other batch runs, because a handover to the thread
-        takes less time than a handover to a process.
+        The thread runs a single image if no other batch runs, because passing it to the thread
+        takes less time than passing it to a process.
         """
         if self.state in (State.RESTARTING, State.FAILED):
             raise EngineError(f"{self._name} is {self.state.value}")
@@ -278,7 +280,7 @@ class SupervisedEngine:
             raise
 
     def _leave(self, stuck: "_Thread", engine: Engine) -> None:
-        """Continue with a new thread after a decoder hung in the current one."""
+        """Start a new thread with the same engine, because a decoder hung in the current thread."""
         stuck.close()
         self._thread = _Thread(self._output, engine)
         self._threads = [other for other in self._threads if other is not stuck] + [self._thread]
@@ -288,8 +290,8 @@ class SupervisedEngine:
     async def _without_one(
         self, images: Sequence[Item], index: int, error: Exception, bound_s: float
     ) -> Sequence[ScoreRow]:
-        """Return the rows of a batch whose image `index` has an error. Leave the other files to the
-        decode pool, and run the images that are already decoded."""
+        """Return the rows of a batch after the decoder failed with `error` on the image `index`.
+        Leave the other files to the decode pool, and run the images that are already decoded."""
         rows = [unscored(NotHereError()) for _ in images]
         rows[index] = unscored(error)
         others = [place for place, image in enumerate(images) if _undecoded(image) is None]
@@ -300,7 +302,7 @@ class SupervisedEngine:
         return rows
 
     async def _examine(self, thread: "_Thread") -> None:
-        """Replace the engine if it fails on random pixels, too."""
+        """Run an image of random pixels, and replace the engine if this fails too."""
         bound_s = self._batch_s[0]
         try:
             (row,) = await thread.pool.run(thread.run, [self._probe], bound_s)
@@ -321,8 +323,8 @@ class SupervisedEngine:
         return [thread.close() for thread in self._threads]
 
     def forget(self) -> None:
-        """Drop references after closing; otherwise memory and the thread's file descriptor would
-        wait for the garbage collector."""
+        """Drop references after closing. Otherwise the engine's memory and the thread's file
+        descriptor would be freed only by the garbage collector."""
         self._on_change, self._reopen = _ignore, None
 
     async def _start(
@@ -332,8 +334,8 @@ class SupervisedEngine:
         bound_s: float,
         known: Latency | None = None,
     ) -> None:
-        """Let a thread open an engine and warm it up. Measure L(n), unless it is known. Raises the
-        errors of these steps."""
+        """Let a thread open an engine and warm it up. Measure L(n), the time of a batch of n
+        images, unless it is known. Raises the errors of these steps."""
         start = partial(thread.start, self._probe, self._measure_s, known, self._sample)
         starting = thread.pool.run(start, opened, bound_s)
         started = monotonic()
@@ -343,13 +345,13 @@ class SupervisedEngine:
         self._expect(self.measured.after(self.decode_s))
 
     def _expect(self, latency: Latency) -> None:
-        """Set the time limit of a batch for each batch size, given the expected `latency`."""
+        """Set the time limit of each batch size from the expected time, `latency`."""
         sizes = range(1, self.engine.max_batch + 1)
         self._batch_s = [self._bounds.batch(latency, size) for size in sizes]
 
     def _replace(self, thread: "_Thread", why: str, *, lost: bool = False) -> None:
-        """Abandon a thread, which will close its engine. Start another thread with a new engine,
-        unless the device is `lost`."""
+        """Abandon a thread, which closes its engine once its call returns. Start another thread
+        with a new engine, unless the device is `lost`."""
         thread.close()
         if self.given_up:
             self._fail(EngineError(f"{self._name} is given up: {why}"))
@@ -387,7 +389,7 @@ class SupervisedEngine:
 
 
 def _rows(done: JobResult, output: OutputKind) -> Sequence[ScoreRow]:
-    """Return the rows of all images of a batch."""
+    """Return one row of scores per image of a batch."""
     rows = [] if done.results is None else rank(done.results, output, done.decode_s)
     for index, failure in sorted(done.failures.items()):
         rows.insert(index, unscored(failure))
@@ -411,7 +413,7 @@ class _Thread:
     `_close`.
 
     A call raises ThreadLostError if it exceeds its time limit, or if the thread dies. Later calls
-    wait until the thread is free, which may be never.
+    wait until the thread is free, which may never happen.
     """
 
     def __init__(self, output: OutputKind, engine: Engine | None = None) -> None:
@@ -436,8 +438,8 @@ class _Thread:
         `probe`, the seconds to decode a `sample`, and the seconds to run one image. The last two
         are 0 if they were not measured.
 
-        If L(n) is `known`, only one image is run, because the device still serves the old version.
-        Raises the engine's errors, and EngineError if the scores are not finite.
+        If L(n) is `known`, only one image is run, because the device still runs batches of the old
+        version. Raises the engine's errors, and EngineError if the scores are not finite.
         """
         self._engine = opened()
         self._engine = engine = self._engine.warm_up()
@@ -467,8 +469,8 @@ class _Thread:
         return engine, latency, decode_s, run_s
 
     def run(self, items: Sequence[Item]) -> Sequence[ScoreRow]:
-        """Return the rows of a batch. The row of an image that could not be decoded has an error.
-        Raises the engine's errors."""
+        """Return one row of scores per image of a batch. The row of an image that could not be
+        decoded has an error instead. Raises the engine's errors."""
         started = perf_counter()
         try:
             done = do_job(items, self._begin, self._begin_running)
@@ -482,8 +484,8 @@ class _Thread:
         return rows
 
     def _begin(self, index: int) -> bool:
-        """Note which image is decoded next. Return False if the engine was taken from this
-        thread."""
+        """Store the index of the image that is decoded next. Return False if another thread has
+        taken the engine."""
         self._decoding = index
         return self._engine is not None
 
@@ -539,8 +541,8 @@ def do_job(
     continue. `begin_running` returns the engine. Raises the errors of both functions and of the
     engine.
 
-    All headers are read before any image is decoded. The code that reads headers is then in the
-    processor's cache, and takes a quarter of the time for each header after the first.
+    All headers are read before any image is decoded. Each header after the first then takes a
+    quarter of the time, because the code is in the processor's cache.
     """
     started = perf_counter()
     failures: dict[int, Exception] = {}
@@ -572,7 +574,7 @@ def _each(
     failures: dict[int, Exception],
     begin: Callable[[int], bool],
 ) -> dict[int, T]:
-    """Call the function of each image; the keys are the images' indices. Return the results by
+    """Call each function in `calls`, whose keys are the images' indices. Return the results by
     index, and add the errors to `failures`. Stop when `begin` returns False, which means that a
     call took too long."""
     results = {}

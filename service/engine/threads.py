@@ -1,9 +1,9 @@
 """Provides threads that call functions for an event loop.
 
-A call takes less than half the time of `loop.run_in_executor`, because it needs a callback or one
-future instead of two futures. For a model that takes a millisecond, most of the time that a server
-adds is in two such handovers per request. The threads are daemons, so a thread that is stuck in a
-device driver cannot keep the process alive.
+Passing a call to a thread takes less than half the time of `loop.run_in_executor`, because it needs
+a callback or one future instead of two futures. If the model takes a millisecond, most of the time
+that a server adds is spent on passing work to threads. The threads are daemons, so a thread that is
+stuck in a device driver cannot keep the process alive.
 
 A thread cannot be ended from outside. A job that exceeds its time limit fails with ThreadLostError,
 and its result is discarded. A new thread replaces the stuck thread, which ends when its call
@@ -50,7 +50,7 @@ class StrayError(Exception):
 
 
 class Withdrawable(Protocol):
-    """Work that can be withdrawn."""
+    """The interface of posted work that can be withdrawn."""
 
     def withdraw(self) -> None:
         """Discard the result. If the work has not begun, do not begin it."""
@@ -58,7 +58,7 @@ class Withdrawable(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """Holds a function call that was posted."""
+    """Holds a function call that waits for a thread or is running."""
 
     function: Callable[[Any], Any]
     argument: Any
@@ -93,13 +93,13 @@ class _Jobs:
         os.eventfd_write(self._count, 1)
 
     def get(self) -> Job | None:
-        """Wait for the next job and return it."""
+        """Wait for the next job, and return it. None means that the thread must end."""
         os.read(self._count, 8)  # subtracts 1; unlike eventfd_read it retries after a signal
         return self._jobs.popleft()
 
 
 class _Thread(threading.Thread):
-    """Does the jobs of a pool. The event loop reads its `job`."""
+    """Runs the jobs of a pool in a thread. The event loop reads its attribute `job`."""
 
     def __init__(self, pool: "ThreadPool", number: int) -> None:
         super().__init__(name=f"{pool.name}-{number}", daemon=True)
@@ -110,7 +110,7 @@ class _Thread(threading.Thread):
 
     @override
     def run(self) -> None:
-        """Do jobs until the queue ends the thread."""
+        """Run jobs until the queue returns None."""
         pool = self._pool
         del self._pool  # a cycle, which would keep a closed pool's file open
         if pool.nice and sys.platform == "linux":  # elsewhere niceness is the whole process's
@@ -134,11 +134,12 @@ class _Thread(threading.Thread):
 
 
 class ThreadPool:
-    """Runs a fixed number of threads, which start jobs in the order of `post`; used from one event
+    """Runs a fixed number of threads, which begin jobs in the order of `post`. Used from one event
     loop.
 
-    A pool without threads runs each job inside `post`, for jobs that are shorter than a handover. A
-    job may take `bound_s` seconds from the moment at which a thread starts it.
+    A pool without threads runs each job inside `post`. This suits jobs that take less time than
+    passing them to a thread. A job may take `bound_s` seconds from the moment at which a thread
+    starts it.
     """
 
     def __init__(
@@ -174,10 +175,10 @@ class ThreadPool:
         """Call `function(argument)` in a thread. Then call `then` with the outcome, in the event
         loop.
 
-        The event loop first blocks for up to `patience_s`, while the job is not done. Returns None
-        if `then` has been called already. The second argument of `then` is None or an error: the
-        exception of `function`, StrayError in place of a BaseException that is not an Exception, or
-        ThreadLostError if the job exceeds its time limit or its thread dies.
+        `post` itself blocks the event loop until the job is done, for at most `patience_s`. Returns
+        None if `then` was called before `post` returned. The second argument of `then` is None or
+        an error: the exception of `function`, StrayError in place of a BaseException that is not an
+        Exception, or ThreadLostError if the job exceeds its time limit or its thread dies.
         """
         if not self._threads:
             then(*outcome_of(function, argument))
@@ -212,7 +213,7 @@ class ThreadPool:
         bound_s: float | None = None,
         patience_s: float = 0.0,
     ) -> "asyncio.Future[R]":
-        """Post a job like `post`, but return a future; cancelling the future withdraws the job."""
+        """Post a job like `post`, but return a future. Cancelling the future withdraws the job."""
         return promised(lambda then: self.post(function, argument, then, bound_s, patience_s))
 
     def close(self) -> None:
@@ -223,7 +224,7 @@ class ThreadPool:
 
     def look(self, passed_s: float) -> None:
         """Fail the jobs that have exceeded their time limit. `passed_s` is the time since the last
-        look."""
+        call of this method."""
         for number, thread in enumerate(self._threads):
             job = thread.job
             if not thread.is_alive():
@@ -250,8 +251,8 @@ class ThreadPool:
             job.then(result, error)
 
     def _keep_on(self, core: int | None) -> None:
-        """Pin the threads to `core`, the event loop's core, while the loop waits for them. If
-        `core` is None, unpin them.
+        """While the event loop waits for the threads, pin them to its core, `core`. If `core` is
+        None, let them run on all cores again.
 
         Waking a thread on another core takes several times as long as switching to a thread on the
         same core. Threads that a job starts would also be pinned, but warming up has already

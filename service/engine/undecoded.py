@@ -1,7 +1,7 @@
-"""Defines images that an engine's thread decodes itself, in the job that runs their batch.
+"""Defines an image file that the engine's thread decodes immediately before it runs the batch.
 
-If decoding an image takes at least as long as running it, both are done in one job. This saves a
-request the handover to another thread. It also lets images that arrive together form one batch.
+If decoding an image takes at least as long as running it, the same thread does both. The request
+then need not wait for a second thread, and images that arrive together form one batch.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from models import Pixels
 
 
 class Undecoded:
-    """Holds an image that is not yet decoded."""
+    """Holds an image file that is not yet decoded."""
 
     file: bytes
     """Holds the bytes from which another process can recreate this object."""
@@ -28,8 +28,8 @@ class Undecoded:
 
 
 class NotHereError(Exception):
-    """Says that the decode pool has to decode an image, because decoding may take long or because a
-    decoder hung earlier in the batch."""
+    """Says that the decode pool has to decode an image, because decoding it may take long or
+    because a decoder hung earlier in the batch."""
 
 
 Sample = Callable[[], object]

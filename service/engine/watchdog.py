@@ -1,5 +1,5 @@
-"""Decides when an engine counts as hung, and when another restart is futile. Has no threads and no
-clock."""
+"""Computes after how many seconds an engine counts as hung, and whether another restart is worth
+trying. The caller has the threads and the clock."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Bounds:
 
 
 class Restarts:
-    """Remembers the times of the last restarts, in seconds of one clock."""
+    """Stores when an engine was last restarted, in seconds of the caller's clock."""
 
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=_TOO_MANY - 1)

@@ -1,4 +1,5 @@
-"""Answers a connection's requests in order. Only the first one is handled; the others wait."""
+"""Answers a connection's requests in the order of their arrival. Only the first request is handled;
+the others wait."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -32,7 +33,7 @@ class ErrorReply:
         self._respond(refusal(self._error))
 
     def add_piece(self, _: bytes = b"") -> None:
-        """Ignore a piece of the body."""
+        """Ignore a part of the request's body."""
 
     end = abandon = add_piece
 
@@ -62,8 +63,8 @@ class AnswerQueue:
     def __init__(
         self, peers: Peers, on_over: Callable[[QueuedRequest], None], linger: Callable[[], None]
     ) -> None:
-        """`on_over` is called with each answered request. `linger` closes the connection after the
-        client has had time to read the answers."""
+        """`on_over` is called with each request after its answer. `linger` closes the connection
+        after the client has had time to read the answers."""
         self._peers = peers
         self._on_over = on_over
         self._linger = linger
@@ -82,21 +83,22 @@ class AnswerQueue:
             self.go_on()
 
     def pass_on(self, queued: QueuedRequest, piece: bytes) -> None:
-        """Pass a piece of a body to its request, or keep the piece until the request begins."""
+        """Pass a part of a body to the object that handles its request, or store the part until
+        that object begins."""
         if queued.begun:
             queued.work.add_piece(piece)
         else:
             queued.chunks.append(piece)
 
     def end(self, queued: QueuedRequest) -> None:
-        """Note that a request's body is complete."""
+        """Note that the last part of a request's body has arrived."""
         queued.whole = True
         if queued.begun and not queued.answered:
             queued.work.end()
         self.go_on()
 
     def go_on(self) -> None:
-        """Remove requests that have ended, and begin the next one."""
+        """Remove answered requests from the queue, and begin the next request."""
         if self._pumping:
             return
         self._pumping = True
@@ -107,7 +109,7 @@ class AnswerQueue:
             self._pumping = False
 
     def write(self, response: Response) -> None:
-        """Write the answer to the first request."""
+        """Write an answer to the first request in the queue."""
         queued, transport = self.queue[0], self._peers.transport
         if transport.is_closing():
             return
@@ -133,8 +135,8 @@ class AnswerQueue:
         self.answered()
 
     def decide_last(self) -> bool:
-        """Decide whether the connection ends after the answer to the first request, which is about
-        to be written. Return the decision."""
+        """Decide whether to close the connection after the answer to the first request, which is
+        about to be written. Return True to close it."""
         queued = self.queue[0]
         stays = queued.keep_alive and (queued.whole or is_short(queued.record.headers))
         leaving = self._edge.leaving and len(self.queue) == 1
@@ -142,11 +144,12 @@ class AnswerQueue:
         return queued.last
 
     def make_last(self) -> None:
-        """Make the connection end after the answer to the first request."""
+        """Close the connection after the answer to the first request."""
         self.queue[0].last = True
 
     def answered(self) -> None:
-        """Note that the first request is answered; begin the next one or close the connection."""
+        """Note that the answer to the first request was written. Begin the next request, or close
+        the connection."""
         queued = self.queue[0]
         queued.answered = True
         if queued.last and queued.whole and not queued.keep_alive:
@@ -157,7 +160,8 @@ class AnswerQueue:
         self.go_on()
 
     def _is_over(self, queued: QueuedRequest) -> bool:
-        """Begin the first request if it has not begun, and return whether it has ended."""
+        """Begin this request, the first in the queue, if it has not begun. Return whether it can be
+        removed from the queue."""
         work = queued.work
         if not queued.begun:
             if self._peers.flow.write_paused or self._peers.transport.is_closing():

@@ -51,7 +51,7 @@ def permit(request: Request, right: Right) -> None:
 
 
 class _Early(Response):
-    """Sends an answer before the request's body has arrived, and ends the answer later.
+    """Sends an answer before the request's body has arrived, and delays the end of the answer.
 
     ASGI servers close the connection when such an answer ends. Closing it at once could discard the
     answer before the client has read it.
@@ -62,7 +62,8 @@ class _Early(Response):
         self.raw_headers = [*response.raw_headers, (b"connection", b"close")]
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer, read the rest of the body for at most `_LINGER_S`, and end."""
+        """Send the answer, read the remaining body for at most `_LINGER_S` seconds, and end the
+        answer."""
         start = {"type": "http.response.start", "status": self.status_code}
         await send({**start, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": self.body, "more_body": True})
@@ -74,7 +75,7 @@ class _Early(Response):
 
 
 async def _answered(answer: "asyncio.Future[Response]", receive: Receive) -> bool:
-    """Wait for the answer. Return False if the client disconnects first."""
+    """Wait for the answer. Return False if the client disconnects before the answer is ready."""
 
     async def left() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -89,8 +90,8 @@ async def _answered(answer: "asyncio.Future[Response]", receive: Receive) -> boo
 
 
 def record_of(scope: Scope) -> RequestRecord:
-    """Return the request's record. Convoy's own connections have created it; on other servers,
-    create it here."""
+    """Return the request's record. Convoy's own connections have created it earlier. On any other
+    server, it is created here."""
     record: RequestRecord | None = scope.get("state", {}).get("record")
     if record is not None:
         return record

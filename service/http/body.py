@@ -1,4 +1,5 @@
-"""Reads a request's body within limits: first the headers that describe it, then its bytes.
+"""Reads the headers that describe a request's body, and finds the images in the body. Checks all
+limits.
 
 headers ── refuse early ── pieces, counted ── the whole body ── its images
 """
@@ -71,10 +72,9 @@ def content_length(headers: Headers) -> int | None:
 
 
 def is_short(headers: Headers) -> bool:
-    """Return whether a body that is no longer needed is short enough to be read, so that the
-    connection can stay open.
-
-    A chunked body, or a body before which the client waits for 100 Continue, is not short.
+    """Return whether the rest of a body can be read and ignored, so that the connection can stay
+    open. Return False if the body is long or chunked, or if the client waits for 100 Continue
+    before it sends the body.
     """
     if b"transfer-encoding" in headers or b"expect" in headers:
         return False
@@ -188,7 +188,7 @@ def images_of(body: bytes, boundary: bytes, max_images: int) -> list[bytes]:
 
 
 class _Form:
-    """Collects the files of a form; the form's parser calls these methods."""
+    """Collects the image files of a form. The form's parser calls these methods."""
 
     def __init__(self, max_images: int) -> None:
         self.files: list[tuple[str, list[bytes]]] = []  # name and pieces of each

@@ -78,5 +78,5 @@ def wanted_coding(accept_encoding: str, size: int) -> str | None:
 
 
 def compress(data: bytes, coding: str) -> bytes:
-    """Compress an answer."""
+    """Return the body of an answer, compressed with this content coding."""
     return zlib.compress(data, _LEVEL, _WINDOW_BITS[coding])

@@ -1,4 +1,4 @@
-"""Serves one client's connection with a parser, limits and a queue of requests.
+"""Serves one client's connection: parses its bytes, enforces the limits and queues its requests.
 
     bytes ── Parser ── head ── edge ─┬─ ErrorReply
                                      ├─ a model's endpoint ── Exchange
@@ -7,10 +7,11 @@
 A connection is closed if its client sends too many bytes without completing a request, sends too
 slowly, or does not read its answers.
 
-A FIN after complete requests can mean two things. The client may have closed only its sending side
-and wait for the answers. Or it has left, and its requests should be withdrawn. To find out, the
-server sends `100 Continue` after a while. An HTTP/1.1 client that waits ignores this line. If the
-client has left, its operating system replies with a reset.
+A FIN after complete requests can mean two things. Either the client has closed only its sending
+side and waits for the answers, or it has closed the whole connection and its requests should be
+withdrawn. To find out, the server sends `100 Continue` after a while. An HTTP/1.1 client that waits
+ignores this line. If the client has closed the connection, its operating system replies with a
+reset.
 """
 
 import asyncio
@@ -62,7 +63,8 @@ _WRONG = frozenset((*range(400, 500), Code.TOO_LATE)) - {Code.TOO_MANY, Code.CLI
 
 
 class Connection(asyncio.Protocol):
-    """Serves one client: connects its transport, its parser and its answers to the edge."""
+    """Serves one client. Receives bytes from the transport, and passes requests to `Edge` and to
+    `AnswerQueue`."""
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class Connection(asyncio.Protocol):
         app_state: dict[str, Any],  # noqa: ARG002
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Prepare for a connection. uvicorn calls this when it accepts the connection."""
+        """Prepare for a connection. uvicorn calls this when it accepts a connection."""
         self._config = config
         self._edge = config.edge
         self._state = server_state
@@ -168,7 +170,7 @@ class Connection(asyncio.Protocol):
 
     @override
     def pause_writing(self) -> None:
-        """Stop writing: the client does not read its answers. Reserve memory for the unsent
+        """Stop writing, because the client does not read its answers. Reserve memory for the unsent
         bytes."""
         self._peers.flow.pause_writing()
         queue = self._answers.queue
@@ -196,8 +198,8 @@ class Connection(asyncio.Protocol):
             self._unsent = None
 
     def _parse(self, data: bytes) -> None:
-        """Parse received bytes. If that takes long, let other clients go first before the rest is
-        parsed."""
+        """Parse received bytes. If they contain many requests, parse the rest later, so that other
+        clients go first."""
         if self._deaf:
             return
         try:
@@ -211,9 +213,9 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._edge.turns.post, self._caller.name, self._parse_rest)
 
     def _settle(self, step: int = 0) -> None:
-        """Parse the first bytes of a client that owes a turn (see `call_turns`), once its turn has
-        come. If the client has left by then, parse only the first head, so that the request is
-        counted."""
+        """Parse the first bytes of a client that has to wait in the queue of `call_turns`, after
+        the wait. If the client closes the connection before that, parse only the first request's
+        headers, so that the request is counted."""
         if not self._unparsed or self._transport.is_closing():
             return
         if self._reports():
@@ -244,13 +246,13 @@ class Connection(asyncio.Protocol):
     # --- called by the parser --------------------------------------------------------------------
 
     def on_begin(self) -> None:
-        """Start the time limit for a request's head: the request line and the header."""
+        """Start the time limit for receiving a request line and headers."""
         if not self._deaf:
             self._stage = _HEAD
             self._since = self._loop.time()
 
     def on_head(self, head: Head) -> None:
-        """Queue a request whose head is complete."""
+        """Queue a request whose headers have arrived."""
         queue = self._answers.queue
         # An earlier request, perhaps of the same read, ends the connection.
         if self._deaf or (queue and queue[-1].last):
@@ -273,14 +275,14 @@ class Connection(asyncio.Protocol):
         self._answers.add(queued)
 
     def on_piece(self, piece: bytes) -> None:
-        """Pass on a piece of a body."""
+        """Pass a part of a body to its request."""
         queued = self._parsing
         if queued is not None:
             queued.record.bytes_in += len(piece)
             self._answers.pass_on(queued, piece)
 
     def on_end(self) -> None:
-        """Note that a request is complete."""
+        """Note that a request's body is complete."""
         queued, self._parsing = self._parsing, None
         if queued is not None:
             if self._stage == _BODY:
@@ -288,7 +290,7 @@ class Connection(asyncio.Protocol):
             self._answers.end(queued)
 
     def _work(self, record: RequestRecord, head: Head) -> Work:
-        """Return the object that answers a request."""
+        """Return the object that handles a request."""
         write = self._answers.write
         refused = self._edge.admit(record, health_only=self._health_only)
         if refused is not None:
@@ -308,13 +310,13 @@ class Connection(asyncio.Protocol):
     @property
     def is_kept(self) -> bool:
         """Return whether the client is likely to send another request soon, because its last POST
-        was answered a moment ago. Other requests do not count: probes and scrapes are repeated even
-        if they are refused."""
+        was answered a moment ago. Requests with other methods do not count, because health checks
+        and metrics are requested periodically."""
         kept = self._stage == _IDLE and self._posted and not self._transport.is_closing()
         return kept and self._loop.time() - self._since < KEPT_S
 
     def shutdown(self) -> None:
-        """Close the connection, but first answer the requests in progress and a request that may be
+        """Close the connection after answering the requests in progress, and a request that may be
         arriving."""
         if self._answers.queue:
             self._answers.queue[-1].last = True
@@ -342,14 +344,15 @@ class Connection(asyncio.Protocol):
         return self._since
 
     def hang_up_on(self) -> None:
-        """Close a silent connection to make room for another one."""
+        """Close a connection that waits for a request, because the limit is reached and another
+        connection is to be opened."""
         if self._transport.get_write_buffer_size():
             self._transport.abort()
         else:
             self._transport.close()
 
     def inspect(self, now: float) -> None:
-        """Close the connection if, at the time `now`, its client sends or reads too slowly."""
+        """Close the connection if its client has sent or read too slowly up to the time `now`."""
         limits = self._edge.limits
         passed, self._looked = now - self._looked, now
         if not self._transport.get_write_buffer_size():
@@ -391,7 +394,7 @@ class Connection(asyncio.Protocol):
     # --- how it ends -----------------------------------------------------------------------------
 
     def _over(self, queued: QueuedRequest) -> None:
-        """Stop counting an answered request, and prepare for the next request."""
+        """Stop counting an answered request, and start the time limit for the next request."""
         self._state.total_requests += 1
         queued.record.status = queued.record.status or HTTPStatus.INTERNAL_SERVER_ERROR
         is_wrong = queued.record.status in _WRONG
@@ -448,8 +451,8 @@ class Connection(asyncio.Protocol):
         self._answers.go_on()
 
     def _ask(self, *, asked: bool = False) -> None:
-        """Find out whether a client that closed its sending side has left; if so, withdraw its
-        requests."""
+        """Check whether a client that closed its sending side has closed the whole connection. If
+        so, withdraw its requests."""
         if not self._answers.queue or self._transport.is_closing():
             return
         if self._reports():
@@ -461,14 +464,14 @@ class Connection(asyncio.Protocol):
         self._loop.call_later(_ASK_S, partial(self._ask, asked=True))
 
     def _reports(self, event: int = 0) -> bool:
-        """Return whether the system reports this poll event, or a reset, for the connection."""
+        """Return whether poll(2) reports this event, or a reset, for the connection's socket."""
         poll = select.poll()
         poll.register(self._transport.get_extra_info("socket"), event)
         return bool(poll.poll(0))
 
     def _linger(self) -> None:
-        """Send the end of the answers, but keep the connection open until the client has had time
-        to read the answers."""
+        """Close only the sending side after the answers. Keep the connection open until the client
+        has had time to read the answers."""
         self._transport.write_eof()
         self._deaf = True
         self._parsing = None

@@ -1,4 +1,5 @@
-"""Builds an ASGI application in a thread, so that the server can start without it."""
+"""Builds an ASGI application in a thread, so that the server can start before the application
+exists."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -24,8 +25,8 @@ _FIRST: Mapping[str, Any] = {
 class Deferred:
     """Builds an application on `begin` or on the first request, and passes all requests to it.
 
-    Importing FastAPI and describing the routes would take a third of the server's start. Requests
-    to models do not use this application.
+    Importing FastAPI and describing the routes would take a third of the time that the server needs
+    to start. Requests to models do not use this application.
     """
 
     def __init__(self, build: Callable[[], ASGIApp]) -> None:
@@ -36,7 +37,7 @@ class Deferred:
         self._app: ASGIApp | None = None
 
     def begin(self) -> "Future[ASGIApp]":
-        """Begin to build the application, if that has not begun. Return a future of the
+        """Start building the application, unless that was started before. Return a future of the
         application."""
         if self._building is None:
             thread = ThreadPoolExecutor(1, "application")
@@ -45,7 +46,8 @@ class Deferred:
         return self._building
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, once the application is built."""
+        """Pass one request to the application. If necessary, wait until the application is
+        built."""
         if self._app is None:
             # Shielded: a client that leaves must not cancel what the others wait for.
             self._app = await asyncio.shield(asyncio.wrap_future(self.begin()))

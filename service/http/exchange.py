@@ -1,11 +1,11 @@
-"""Handles one request to a model's endpoint, from its head to its answer.
+"""Handles one HTTP request to a model's endpoint, from its headers to its answer.
 
     begin ── body ── end ── wanted ── Request ── scores ─┬─ answer
       │        │      │                  │               └─ in a thread, if it is long ── answer
       └────────┴──────┴──────────────────┴─── error ──────────────────────────────────────┘
 
-Either Convoy's own connection (`connection.py`) or an ASGI route (`asgi.py`) calls the methods of
-an exchange; both get the same answers.
+Convoy's own connection (`connection.py`) or an ASGI route (`asgi.py`) calls the methods of an
+`Exchange`, and gets the same answer.
 """
 
 from collections.abc import Callable
@@ -35,31 +35,32 @@ millisecond."""
 
 
 class Endpoint(Protocol[Head, Form]):
-    """Reads the requests to one model at one path, and formats the answers.
+    """The interface of a model's endpoint, which reads requests and formats answers.
 
-    A `Head` holds the options in a request's head. A `Form` holds the options for the request's
-    answer.
+    `Head` is the type of the options in a request's query and headers. `Form` is the type of the
+    options for its answer.
     """
 
     pipeline: Pipeline
 
     def check(self, record: RequestRecord) -> Head:
-        """Return the options in the head. Raises ServiceError if the head is invalid."""
+        """Return the options in the request's query and headers. Raises ServiceError if one is
+        invalid."""
 
     def reads_quickly(self, headers: Headers, pieces: Pieces, length: int) -> bool:
-        """Return whether reading a body of `length` bytes, given in pieces, takes less time than a
-        handover to a thread."""
+        """Return whether reading a body of `length` bytes takes less time than passing it to a
+        thread. `pieces` are the parts in which the body arrived."""
 
     def read(self, head: Head, body: bytes) -> tuple[ImageRequest, Form]:
-        """Return the images in the body, and the form of the answer. Raises ServiceError if the
+        """Return the images in the body, and the options for the answer. Raises ServiceError if the
         body is invalid."""
 
     def answer_bytes(self, form: Form, scored: Scored) -> int:
         """Return an upper limit on the bytes of the answer's body."""
 
     def answer(self, form: Form, scored: Scored, phases: Callable[[], Phases]) -> Response:
-        """Return the answer with the scores. No step may hold the interpreter's lock for long.
-        `phases` returns how long each phase of the request has taken so far."""
+        """Return the answer with the scores, without holding the interpreter's lock for long at a
+        time. `phases` returns how long each phase of the request has taken so far."""
 
 
 AnyEndpoint = Endpoint[Any, Any]
@@ -67,7 +68,7 @@ AnyEndpoint = Endpoint[Any, Any]
 
 
 class Exchange(Generic[Head, Form]):
-    """Handles an HTTP request to a model's endpoint, from its head to its answer.
+    """Handles an HTTP request to a model's endpoint, from its headers to its answer.
 
     `respond` is called with the answer, unless the request is abandoned.
     """
@@ -105,7 +106,7 @@ class Exchange(Generic[Head, Form]):
         self._form: Form  # since the body is read
 
     def begin(self) -> None:
-        """Open the request, or refuse it if the head already shows that it is invalid or too
+        """Begin the request, or refuse it if its headers already show that it is invalid or too
         large."""
         now = self._now()
         if now is not None and now is not self.endpoint:  # another request was before it
@@ -122,7 +123,7 @@ class Exchange(Generic[Head, Form]):
             self._request.fail(error)
 
     def add_piece(self, chunk: bytes) -> None:
-        """Add a piece of the body."""
+        """Add a part of the body."""
         if self._request.ended:
             return
         add_chunk(self._chunks, chunk)
@@ -153,7 +154,7 @@ class Exchange(Generic[Head, Form]):
             self._request.fail(error)
 
     def abandon(self) -> None:
-        """Stop, because no client waits for the answer."""
+        """Stop handling the request, because no client waits for the answer."""
         self._chunks = []
         self._request.abandon(self.record.refused or Code.CLIENT_LEFT)
 
@@ -175,7 +176,7 @@ class Exchange(Generic[Head, Form]):
         self._request.infer(wanted)
 
     def _answer(self, outcome: Outcome) -> None:
-        """Send the scores or the error."""
+        """Send an answer with the scores or the error."""
         if isinstance(outcome, Exception):
             self._chunks = []
             if isinstance(outcome, ServiceError):
@@ -203,7 +204,8 @@ class Exchange(Generic[Head, Form]):
 
 
 def _joined(chunks: list[bytes | bytearray]) -> bytes:
-    """Join the pieces of a body, and release the pieces so that the body is in memory only once."""
+    """Join the parts of a body. The list of parts is emptied, so that the body is in memory only
+    once."""
     # A single piece of bytes is not copied. Other threads run while bytes are joined, but not if a
     # piece is a bytearray.
     body = b"".join([bytes(chunk) for chunk in chunks])
@@ -222,8 +224,8 @@ def _read_joined(
 
 
 def add_chunk(chunks: list[bytes | bytearray], chunk: bytes) -> None:
-    """Append a piece of a body. Small pieces are merged, because each Python object takes extra
-    memory."""
+    """Append a part of a body to the list of parts. Small parts are merged, because each Python
+    object takes extra memory."""
     last = chunks[-1] if chunks else None
     if last is None or len(chunk) >= _SMALL_CHUNK or len(last) >= _MERGED_CHUNKS:
         chunks.append(chunk)

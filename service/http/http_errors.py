@@ -6,7 +6,7 @@ from service.errors import Code, ServiceError
 
 
 class HttpError(ServiceError, code=Code.MALFORMED):
-    """The base class of errors whose HTTP `status` is more precise than the status of their
+    """The base class of errors whose `status` is more precise than the HTTP status of their
     code."""
 
     status: ClassVar[int]

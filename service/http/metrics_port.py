@@ -1,6 +1,6 @@
 """Serves metrics on a separate port, for a network that clients cannot reach.
 
-Scrapers are few and trusted, so one thread answers one request at a time.
+Only a few trusted programs read metrics, so a single thread answers one request at a time.
 """
 
 import contextlib
@@ -24,9 +24,8 @@ _log = logging.getLogger("convoy")
 
 @contextlib.contextmanager
 def metrics_port(host: str, port: int, exposition: Callable[[], bytes]) -> Iterator[int]:
-    """Answer GET /metrics with `exposition()` within this block, and yield the port.
-
-    Raises ListenError if the address is in use, forbidden or unknown.
+    """Within the `with` block, answer GET /metrics with `exposition()` in a thread. Yield the
+    port's number. Raises ListenError if the address is in use, forbidden or unknown.
     """
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,7 +1,8 @@
-"""Wraps llhttp with limits, and passes checked heads and pieces of bodies to a connection.
+"""Parses HTTP requests with llhttp, checks them, and passes their headers and bodies to a
+connection. A head is a request line with its headers.
 
 llhttp accepts heads and trailers of any length. This parser refuses a client that sends many bytes
-without completing a head, a piece of a body, or a request. llhttp also leaves some checks of a head
+without completing a head, a chunk of a body, or a request. llhttp also leaves some checks of a head
 to servers: RFC 9112 sections 2.3 (versions), 3.2 (Host) and 6.1 (Transfer-Encoding), and RFC 9110
 section 10.1.1 (Expect).
 """
@@ -43,7 +44,7 @@ _BLANK_LINE = b"\r\n\r\n"  # which ends a head
 
 
 class Head(NamedTuple):
-    """Holds the checked head of a request."""
+    """Holds the request line and headers of a request, after all checks."""
 
     method: bytes
     target: bytes
@@ -55,16 +56,17 @@ class Head(NamedTuple):
 
 
 class OnRequest(Protocol):
-    """Receives the parts of a request from the parser, which calls the methods in this order."""
+    """The interface of an object that receives the parts of each request from the parser. The
+    parser calls the methods in this order."""
 
     def on_begin(self) -> None:
-        """Note that a head has begun."""
+        """Note that the first byte of a request has arrived."""
 
     def on_head(self, head: Head) -> None:
-        """Handle a complete head."""
+        """Handle the request line and headers of a request."""
 
     def on_piece(self, piece: bytes) -> None:
-        """Handle a piece of a body."""
+        """Handle a part of a body."""
 
     def on_end(self) -> None:
         """Note that the body has ended."""
@@ -85,9 +87,9 @@ class Parser:
         self._pieces = 0  # that were passed on
 
     def parse(self, data: bytes) -> bytes:
-        """Parse received bytes. If the bytes contain many requests or pieces of bodies, return the
-        rest unparsed, so that other clients have a turn first. Raises ServiceError; the parser must
-        not be used after an error."""
+        """Parse received bytes. If the bytes contain many requests or chunks of bodies, return the
+        last bytes unparsed, so that other clients are served first. Raises ServiceError; the parser
+        must not be used after an error."""
         self._size = size = len(data)
         self._read += size
         self._pieces = at = 0
@@ -122,7 +124,7 @@ class Parser:
     # --- called by llhttp ------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """Start a head."""
+        """Reset the parser's state for the next request."""
         self._target = b""
         self._headers = []
         self._in_plain_body = False
@@ -130,7 +132,7 @@ class Parser:
         self._connection.on_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Add a piece of the request's target."""
+        """Append a part of the request's target, the path and query."""
         self._target += url
         if len(self._target) > MAX_TARGET_BYTES:
             raise TargetTooLongError(
@@ -138,14 +140,14 @@ class Parser:
             )
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header, or a trailer of a chunked body."""
+        """Add a header. After a chunked body, add a trailer."""
         headers = self._headers
         headers.append((name.lower(), value))
         if len(headers) > MAX_HEADERS:
             raise _head_too_large()
 
     def on_headers_complete(self) -> None:
-        """Check the head and pass it on."""
+        """Check the request line and headers, and pass them to the connection."""
         self._pending = 0
         self._pieces += _REQUEST
         llhttp, headers = self._llhttp, self._headers
@@ -168,13 +170,13 @@ class Parser:
         )
 
     def on_body(self, body: bytes) -> None:
-        """Pass on a piece of a body."""
+        """Pass a part of a body to the connection."""
         self._pending = 0
         self._pieces += 1
         self._connection.on_piece(body)
 
     def on_message_complete(self) -> None:
-        """Note that a request is complete."""
+        """Tell the connection that a request is complete."""
         self._in_plain_body = False  # what follows may be a head, and chunks
         if not self._llhttp.should_upgrade():
             self._pending = 0
@@ -190,7 +192,7 @@ class Parser:
 
     def _stay(self) -> bytes:
         """Replace the llhttp parser after an Upgrade header, because llhttp would not read the
-        body. Return the head without this header, for the new parser."""
+        body. Return the request line and the other headers, which the new parser reads again."""
         was, self._llhttp = self._llhttp, self._new()
         version = was.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (was.get_method(), self._target, version)]
@@ -199,7 +201,7 @@ class Parser:
 
 
 def _check(version: str, headers: list[tuple[bytes, bytes]], named: dict[bytes, bytes]) -> bool:
-    """Check a head, and return whether its client waits for 100 Continue."""
+    """Check the headers of a request, and return whether its client waits for 100 Continue."""
     if version not in ("1.1", "1.0"):
         raise _not_http(_OTHER_VERSION[0])
     if b"host" not in named and version == "1.1":
@@ -232,7 +234,7 @@ def _head_too_large() -> HeadTooLargeError:
 
 
 def _not_http(reason: str, piece: bytes = b"") -> ServiceError:
-    """Return the error for bytes that llhttp rejects with this message."""
+    """Return the error for bytes that llhttp rejected with `message`."""
     if piece.startswith(_TLS):
         return BadRequestError(
             "the client sent TLS, but the server speaks HTTP without TLS; use http://, or a TLS"

@@ -1,4 +1,4 @@
-"""Runs an application until a signal: listens, warms up, announces that it is ready, drains,
+"""Runs the server until a signal: listens, warms up the models, announces that it is ready, drains,
 closes.
 
     SIGTERM or SIGINT -> fail readiness, serve for `notice_s` -> refuse, finish accepted -> exit
@@ -74,8 +74,8 @@ class ListenError(Exception):
 
 
 def bind(host: str, port: int, settings: str = "--host and --port") -> socket.socket:
-    """Return a socket that is bound to the address but does not listen yet. A client that connects
-    before the model is read is refused at once, instead of waiting.
+    """Return a socket that is bound to the address but does not listen yet. Until it listens, the
+    operating system refuses connections at once.
 
     Raises ListenError if the address is in use, forbidden or unknown. Its message names `settings`,
     the flags to change.
@@ -100,8 +100,8 @@ def bind(host: str, port: int, settings: str = "--host and --port") -> socket.so
 
 
 def turn_away(listener: socket.socket) -> None:
-    """Make the operating system ignore new connections. Their clients retry, and then find the port
-    closed.
+    """Make the operating system ignore new connections. Their clients try again later, when the
+    port is closed.
 
     Otherwise, clients that connect between the last `accept` and the close would get a reset. Does
     nothing on systems that cannot filter connections.
@@ -116,7 +116,8 @@ def turn_away(listener: socket.socket) -> None:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Within this block, end the process on SIGTERM with the usual status, and ignore SIGHUP.
+    """Within the `with` block, end the process on SIGTERM with the status 128 + 15, and ignore
+    SIGHUP.
 
     The server replaces these handlers while it runs. Without a handler, the first process of a
     container would ignore SIGTERM.
@@ -182,7 +183,7 @@ def http_settings(
 
 
 class Port(Protocol):
-    """Listens on a second port of the server, for another protocol such as gRPC."""
+    """The interface of a second port of the server, for another protocol such as gRPC."""
 
     async def start(self, edge: Edge) -> None:
         """Start to listen; `edge` admits requests. Raises OSError if the address is in use."""
@@ -192,7 +193,8 @@ class Port(Protocol):
 
 
 class Server(uvicorn.Server):
-    """Extends uvicorn: warms up models after it listens, and drains before it exits."""
+    """Extends uvicorn's server: warms up models after it has begun to listen, and drains before it
+    exits."""
 
     def __init__(
         self,
@@ -217,10 +219,10 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     @override
     def capture_signals(self) -> Iterator[None]:
-        """Within this block, drain on SIGINT or SIGTERM, and reload the API keys on SIGHUP.
+        """Within the `with` block, drain on SIGINT or SIGTERM, and reload the API keys on SIGHUP.
         uvicorn's own method would raise the signal again at the end and so kill the process.
 
-        Threads give up the interpreter's lock after `SWITCH_S` within this block.
+        Within the block, the interpreter switches threads after `SWITCH_S` seconds.
         """
         loop = asyncio.get_running_loop()
         switch_s = sys.getswitchinterval()
@@ -240,7 +242,8 @@ class Server(uvicorn.Server):
 
     @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then start to warm up; health requests are answered meanwhile."""
+        """Begin to listen, then begin to warm up. During the warm-up, health requests are
+        answered."""
         try:
             await super().startup(sockets)
             if self._port is not None and self._edge is not None:
@@ -266,7 +269,8 @@ class Server(uvicorn.Server):
         self.stuck = not await self._repository.close(LEAVE_S)
 
     async def _accept_rest(self, listener: socket.socket) -> None:
-        """Accept all connections that wait, because closing the listener would reset them."""
+        """Accept the connections that the operating system has queued, because closing the listener
+        would reset them."""
         protocol: Any = self.config.http_protocol_class
         make = partial(protocol, self.config, self.server_state, self.lifespan.state)
         with contextlib.suppress(OSError):  # no connection waits any more
@@ -288,7 +292,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def _read_again(self) -> None:
-        """Reload the file of API keys, if there is one."""
+        """Reload the file of API keys, if the server uses one."""
         keys = self._edge.keys if self._edge is not None else None
         if keys is None:
             _log.info("SIGHUP: there is no file to read again; --api-key-file is not set")
@@ -351,8 +355,8 @@ def run_server(
     """Serve until a signal, then close the repository. `announce` is called when the service is
     ready.
 
-    Returns True if every accepted request was answered within `drain_s`. For other outcomes see
-    `outcome_of`.
+    Returns True if every accepted request was answered within `drain_s`. The function `outcome_of`
+    describes the other outcomes.
     """
     config = http_settings(app, settings, keys, endpoints, repository.room)
     server = Server(config, repository, settings, announce, port)

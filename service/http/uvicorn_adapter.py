@@ -38,7 +38,7 @@ _log = logging.getLogger("uvicorn.error")
 
 
 class ConvoyConfig(Config):
-    """Extends uvicorn's settings with the state that Convoy's connections share."""
+    """Extends uvicorn's settings with the objects that all of Convoy's connections share."""
 
     def __init__(
         self,
@@ -48,8 +48,9 @@ class ConvoyConfig(Config):
         room: ByteRoom | None = None,
         **options: Any,
     ) -> None:
-        """`endpoints` maps paths to the endpoints that connections call without ASGI; this mapping
-        may change. `room` counts the bytes of answers that clients have not read."""
+        """`endpoints` maps paths to the endpoints that connections call without ASGI. The caller
+        may change this mapping later. `room` counts the bytes of answers that clients have not
+        read."""
         super().__init__(app, **options)
         self.edge = edge
         self.room = room or ByteRoom(sys.maxsize)
@@ -57,7 +58,8 @@ class ConvoyConfig(Config):
 
 
 class Peers:
-    """Holds the addresses of both ends of a connection, and uvicorn's state and flow control."""
+    """Holds the addresses of both ends of a connection, and uvicorn's objects for its state and
+    flow control."""
 
     def __init__(
         self, config: ConvoyConfig, state: ServerState, transport: asyncio.Transport
@@ -73,16 +75,18 @@ class Peers:
 
 
 class AnswerProgress(Protocol):
-    """Tells a connection's queue how far the answer to the first request is."""
+    """The interface through which an `AsgiCall` tells the connection's queue that its answer begins
+    or is complete."""
 
     def decide_last(self) -> bool:
-        """Return whether the connection ends after this answer, which begins now."""
+        """Return whether the connection is closed after this answer, whose headers are about to be
+        written."""
 
     def make_last(self) -> None:
-        """Make the connection end after this answer."""
+        """Close the connection after this answer."""
 
     def answered(self) -> None:
-        """Note that the answer is written."""
+        """Note that the whole answer was written."""
 
 
 class AsgiCall(RequestResponseCycle):
@@ -91,7 +95,8 @@ class AsgiCall(RequestResponseCycle):
     def __init__(
         self, peers: Peers, record: RequestRecord, head: Head, answers: AnswerProgress
     ) -> None:
-        """Begin a uvicorn cycle. Raises BadRequestError if the target is malformed."""
+        """Initialise uvicorn's request cycle. Raises BadRequestError if the request's target is
+        malformed."""
         super().__init__(
             scope=_scope(peers, record, head),
             transport=peers.transport,
@@ -111,8 +116,8 @@ class AsgiCall(RequestResponseCycle):
         self._turn: Turn | None = None  # since `begin`
 
     def begin(self) -> None:
-        """Start the application when the client's turn comes (see `call_turns`). All earlier
-        requests of the connection are answered."""
+        """Queue the start of the application in `call_turns`, which limits how often requests
+        without a model begin. All earlier requests of the connection are answered."""
         self._turn = self._peers.config.edge.turns.post(self._record.caller.name, self._begin)
 
     def _begin(self) -> None:
@@ -125,7 +130,7 @@ class AsgiCall(RequestResponseCycle):
         state.tasks.add(task)
 
     def add_piece(self, chunk: bytes) -> None:
-        """Add a piece of the body."""
+        """Append a part of the request's body."""
         if self.response_complete:
             return
         self.body += chunk
@@ -134,13 +139,13 @@ class AsgiCall(RequestResponseCycle):
         self.message_event.set()
 
     def end(self) -> None:
-        """Note the end of the body."""
+        """Note that the request's body is complete."""
         self.more_body = False
         self.message_event.set()
 
     def abandon(self) -> None:
-        """Report a disconnect to the application when it next calls `receive`. If the application
-        has not begun, do not start it."""
+        """Let the application's next call of `receive` report that the client has disconnected. If
+        the application has not begun, do not start it."""
         if self._turn is not None:
             self._turn.withdraw()
         self.disconnected = True
@@ -148,7 +153,8 @@ class AsgiCall(RequestResponseCycle):
 
     @override
     async def send(self, message: Any) -> None:
-        """Write and record a message from the application, unless the client has left."""
+        """Write a message from the application, unless the client has disconnected. Record its
+        status and size."""
         if not self.disconnected:
             if message["type"] == "http.response.body":
                 self._record.bytes_out += len(message.get("body", b""))
