@@ -1,4 +1,4 @@
-"""Runs the command `convoy`: `python -m convoy_inference`."""
+"""Runs the command `convoy` as `python -m convoy_inference`."""
 
 from service.cli import main
 

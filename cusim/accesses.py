@@ -1,5 +1,5 @@
-"""Reads the memory accesses that were recorded for a launch, and computes the wavefronts and
-sectors that a GPU would need for these accesses.
+"""Reads the memory accesses that the simulator recorded for a launch, and computes how many
+wavefronts and sectors a GPU would need for them.
 
 A record has the addresses that the lanes of a warp access, and a source line.
 
@@ -72,13 +72,14 @@ class Instruction:
 
     @property
     def needed(self) -> float:
-        """Return the average number of wavefronts or sectors that the instruction needs."""
+        """Return how many wavefronts or sectors one execution of the instruction needs, on
+        average."""
         return self._mean(wavefronts) if self.shared else self._mean(sectors)
 
     @property
     def least(self) -> float:
-        """Return the least number of wavefronts or sectors in which the accessed bytes fit, on
-        average."""
+        """Return the fewest wavefronts or sectors that could transfer the bytes of one execution,
+        on average."""
         return self._mean(least_wavefronts) if self.shared else self._mean(least_sectors)
 
     @property
@@ -108,8 +109,8 @@ def wavefronts(addresses: Addresses, size: int, access: Access) -> int:
 
 
 def least_wavefronts(addresses: Addresses, size: int, access: Access) -> int:
-    """Return the least number of wavefronts in which the distinct bytes at `addresses` fit. A load
-    of 16 bytes per lane needs at least 2."""
+    """Return the fewest wavefronts that could transfer the distinct bytes at `addresses`. A load of
+    16 bytes per lane needs at least 2."""
     least = -(-_distinct(addresses) * size // ROW)
     return max(least, size // 8, 1) if access is Access.LOAD else max(least, 1)
 
@@ -121,12 +122,12 @@ def sectors(addresses: Addresses, size: int, _access: Access) -> int:
 
 
 def least_sectors(addresses: Addresses, size: int, _access: Access) -> int:
-    """Return the least number of sectors in which the distinct bytes at `addresses` fit."""
+    """Return the fewest sectors that could contain the distinct bytes at `addresses`."""
     return -(-_distinct(addresses) * size // SECTOR)
 
 
 def banks(address: int, size: int) -> range:
-    """Return the banks that the access of one lane touches."""
+    """Return the banks of shared memory that the access of one lane touches."""
     return range(address // 4 % 32, address // 4 % 32 + max(size // 4, 1))
 
 
@@ -139,8 +140,8 @@ def _distinct(addresses: Addresses) -> int:
 
 
 def _at_once(addresses: Sequence[int | None], size: int) -> int:
-    """Return the number of wavefronts for addresses that are accessed together: the largest number
-    of distinct words in one bank."""
+    """Return the number of wavefronts for addresses that are accessed together. It is the largest
+    number of distinct words in one bank."""
     words = {
         word
         for address in _present(addresses)
@@ -164,7 +165,7 @@ _RECORD = struct.Struct("<QQIIII32I")
 
 
 def instructions(recorded: bytes, library: Path) -> list[Instruction]:
-    """Return the instructions that a launch of the kernel in `library` executed.
+    """Return the memory instructions that a launch of the kernel in `library` executed.
 
     Several instructions on one source line, with the same kind of access, count as one.
     """
@@ -179,8 +180,8 @@ def instructions(recorded: bytes, library: Path) -> list[Instruction]:
 
 
 def _places(library: Path, codes: Sequence[int]) -> dict[int, str]:
-    """For each code offset in the library, return its source line and the lines into which this
-    line was inlined."""
+    """Return the source line of each code offset in the library. If the line was inlined, its text
+    also names the lines into which it was inlined."""
     asked = "\n".join(map(hex, codes))
     answer = subprocess.run(
         ["addr2line", "-a", "-i", "-e", library],

@@ -35,7 +35,8 @@ class CompilerFailure(Exception):  # noqa: N818  (the code's failure, not this m
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Describes one way to compile the simulator and the kernels, such as with a sanitizer."""
+    """Describes one set of compiler flags for the simulator and the kernels, for example with a
+    sanitizer."""
 
     name: str
     macros: tuple[str, ...]  # tell the runtime which sanitizer there is

@@ -62,8 +62,8 @@ from kernels.device.tensor_map import SWIZZLE_BYTES, TensorMap
 
 
 class Order(IntEnum):
-    """Lists the orders in which blocks, and the threads of a block, run. No result may depend on
-    the order."""
+    """Lists the orders in which the simulator runs blocks and the threads of a block. No result may
+    depend on the order."""
 
     FORWARD = 0
     REVERSED = 1
@@ -292,9 +292,9 @@ class CusimDevice:
         copies: list[CusimBuffer],
         ahead: bool,
     ) -> None:
-        """Begin a launch. If `ahead`, earlier launches have not run yet. The launch's loads through
-        `const T* __restrict__` do not wait for them. So copy the buffers behind these pointers, and
-        let the launch read the copies, which earlier launches do not change."""
+        """Begin a launch. If `ahead`, earlier launches have not run yet, and this launch's loads
+        through `const T* __restrict__` do not wait for them. Therefore copy the buffers behind
+        these pointers, so that the launch reads the data as they are now."""
         if ahead:
             unordered = self._unordered[kernel.function]
             arguments = [
@@ -306,8 +306,8 @@ class CusimDevice:
         self._ask(Request.BEGIN, head + self._how() + _passed(arguments))
 
     def _as_it_is(self, address: int, copies: list[CusimBuffer]) -> int:
-        """Copy the buffer that holds an address, and return the corresponding address in the copy.
-        If the buffer is constant, return the address itself."""
+        """Copy the buffer that contains an address, and return the corresponding address in the
+        copy. If no kernel writes the buffer, return the address itself."""
         found = self._heap.buffer(address - self._process.base)
         if found is None or found[0] in self._constant:
             return address
@@ -411,8 +411,8 @@ def _passed(arguments: Sequence[Argument]) -> bytes:
 
 
 def _of_map(tensor: TensorMap) -> bytes:
-    """Return the bytes of runtime.h's TensorMap. The layout of the driver's tensor map is not
-    known."""
+    """Return the bytes of a `TensorMap` as runtime.h defines it, because the layout of the driver's
+    tensor map is not known."""
     rank, windows = len(tensor.dims), tensor.windows
     packed = struct.pack(
         "<Q4I3I2H4B2B2b2b",

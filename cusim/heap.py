@@ -52,5 +52,5 @@ class Heap:
 
 
 def _first_free(end: int) -> int:
-    """Return the first offset at which a buffer may begin if the previous buffer ends at `end`."""
+    """Return the lowest offset at which a buffer may begin if the previous buffer ends at `end`."""
     return -(-(end + _GAP) // _PAGE) * _PAGE + _RED_ZONE + ALIGNMENT

@@ -1,5 +1,5 @@
-"""Runs the simulator's process and exchanges messages with it. The messages are defined in
-runtime/protocol.h."""
+"""Runs the simulator in another process, and exchanges messages with it. The messages are defined
+in runtime/protocol.h."""
 
 import mmap
 import os
@@ -42,7 +42,7 @@ class RefusedError(Exception):
 
 
 class ProcessFault(Exception):  # noqa: N818  (a fault, as on a GPU)
-    """Raised when a kernel's fault ends the simulator; describes the fault."""
+    """Raised when a fault in a kernel has ended the simulator; describes the fault."""
 
 
 class Process:
@@ -110,7 +110,7 @@ class Process:
         return b"".join(parts)
 
     def _die(self) -> None:
-        """Raise ProcessFault, because the process ended without an answer.
+        """Raise ProcessFault after the process has ended without an answer.
 
         The message is the text on the process's standard error, such as a sanitizer's report.
         Without any text, it is the exit status.

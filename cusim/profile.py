@@ -1,4 +1,5 @@
-"""Counts the cost of a kernel's memory accesses on a GPU, by source line, in the simulator.
+"""Runs kernels in the simulator, and prints what the memory accesses of each source line would cost
+on a GPU.
 
 python -m cusim.profile                          lists the choices
 python -m cusim.profile "direct 64x64x16"        prints a table of a choice's lines
@@ -54,8 +55,9 @@ Accesses = dict[str, Lines]  # choice → its lines
 
 
 def profiled() -> dict[str, tuple[ConvProblem, ConvChoice]]:
-    """Return the choices to profile, with their problems, by name. Choices with split sums or
-    clusters are left out, because a profile does not distinguish blocks."""
+    """Return the convolutions to profile by name: a problem with an algorithm and its
+    configuration. Configurations with split sums or clusters are left out, because a profile does
+    not distinguish thread blocks."""
     return {
         str(choice): (problem, choice)
         for problem, beginnings in WANTED
@@ -66,7 +68,7 @@ def profiled() -> dict[str, tuple[ConvProblem, ConvChoice]]:
 
 
 def kernel_of(problem: ConvProblem, choice: ConvChoice) -> Instantiation:
-    """Return the kernel of a choice that launches only one kernel."""
+    """Return the kernel of an algorithm's configuration that launches only one kernel."""
     (launch,) = measured_launches(problem, choice)
     return launch.instantiation
 
@@ -74,7 +76,8 @@ def kernel_of(problem: ConvProblem, choice: ConvChoice) -> Instantiation:
 def profile(
     problem: ConvProblem, choice: ConvChoice, opened: Callable[[], CusimDevice] | None = None
 ) -> list[Instruction]:
-    """Run a choice on a problem, and return the instructions that access memory.
+    """Run a convolution with one algorithm and configuration, and return its instructions that
+    access memory.
 
     Raises WrongResultError if the result is wrong.
     """
@@ -90,7 +93,7 @@ def profile(
 
 
 def lines_of(found: Iterable[Instruction]) -> Lines:
-    """Return the lines of the committed table for one choice."""
+    """Return the lines of the committed table for the instructions of one kernel."""
     return {
         f"{cost.place} {cost.access.name.lower()} {cost.size} {cost.space}": (
             f"{cost.executed} {cost.needed:.2f} {cost.least:.2f}"
@@ -100,14 +103,14 @@ def lines_of(found: Iterable[Instruction]) -> Lines:
 
 
 def accesses_of(names: Iterable[str]) -> Accesses:
-    """Simulate the named choices, and return their lines of the committed table."""
+    """Simulate the convolutions with these names, and return their lines of the committed table."""
     every = profiled()
     return {name: lines_of(profile(*every[name])) for name in names}
 
 
 def load_wavefronts(accesses: Accesses) -> str:
-    """Return the text of kernels/tuning/load_wavefronts.tsv, which has the wavefronts of each
-    kernel's loads."""
+    """Return the text of kernels/tuning/load_wavefronts.tsv: the mean number of wavefronts that
+    each kernel's loads of 16 bytes from shared memory need."""
     every = profiled()
     found = {
         name_of(commonest(kernel_of(*every[name]))): _load_wavefronts(lines)
@@ -136,7 +139,7 @@ def read() -> Accesses:
 
 
 def write(accesses: Accesses) -> None:
-    """Replace both committed tables."""
+    """Write both committed tables."""
     LOADS.write_text(load_wavefronts(accesses), encoding="utf-8")
     rows = ["choice\tplace\taccess\texecuted\tneeded\tleast"]
     for name, lines in sorted(accesses.items()):
@@ -174,8 +177,8 @@ def lost(instruction: Instruction) -> float:
 
 
 def over_banks(instruction: Instruction) -> list[str]:
-    """Return the instruction's worst pattern as text. There is one line per lane, with a mark for
-    each bank that the lane touches."""
+    """Return the most expensive access of an instruction as text. There is one line per lane, with
+    a mark for each bank that the lane touches."""
     lines = [f"lane  address  banks 0 to 31, {instruction.size} bytes a lane"]
     for lane, address in enumerate(instruction.worst):
         if address is None:
@@ -188,7 +191,7 @@ def over_banks(instruction: Instruction) -> list[str]:
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
-    """Profile a choice and print the result, or write the tables."""
+    """Profile one convolution and print the result, or write the tables."""
     parser = argparse.ArgumentParser(
         prog="python -m cusim.profile", description="Counts memory accesses by source line."
     )

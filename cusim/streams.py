@@ -3,9 +3,9 @@ waits for it.
 
 A GPU does work at some time between the host's request and the host's wait. The simulator does it
 as late as possible. This reveals code that does not wait before it reads a result, or before it
-overwrites memory that a copy must still read. In a graph, several nodes may be ready to run. The
-device's order decides which runs next: the first, the last, or a random node. Launches that may
-overlap do overlap: before a launch runs, the next two launches begin.
+overwrites memory that a copy must still read. If several nodes of a graph are ready, the device's
+order decides which node runs next: the first, the last, or a random one. Launches that may overlap
+on a GPU do overlap here. Before a launch runs, the next two launches begin.
 """
 
 import time
@@ -67,7 +67,7 @@ class Queues:
 
 
 class Mark:
-    """A position in a stream's work at which an event was recorded."""
+    """A position in the work of a stream, which an event has recorded."""
 
     def __init__(self, stream: "CusimStream") -> None:
         self.stream, self.graph = stream, stream.graph
@@ -171,7 +171,8 @@ class CusimGraph:
 
     @property
     def early_launches(self) -> int:
-        """Return how many launches may begin before the previous launch has ended."""
+        """Return how many of the graph's launches may begin before the launch before them has
+        ended."""
         return sum(
             isinstance(node.work, PendingLaunch)
             and node.work.early
@@ -203,8 +204,7 @@ class CusimGraph:
 
 @contextmanager
 def capture(stream: Stream) -> Iterator[CusimGraph]:
-    """Within this block, record the stream's work into a graph instead of the stream's queue.
-
+    """Within the `with` block, record the stream's work into a graph instead of the stream's queue.
     Raises DeviceError if the stream does not wait for the end of a branch.
     """
     captured = own_stream(stream)

@@ -1,4 +1,4 @@
-"""Parses answers. Compares answers to detect an answer that belongs to another image."""
+"""Parses answers, and compares answers to detect an answer that belongs to another image."""
 
 from typing import NamedTuple
 
@@ -40,11 +40,11 @@ def read_answer(body: bytes) -> Answer:
 
 
 def same_image(one: Answer, other: Answer) -> bool:
-    """Return whether both answers may belong to the same image. The image may have been computed in
-    different batches, so small differences are allowed.
+    """Return whether both answers may belong to the same image. Small differences are allowed,
+    because the server may have run the image in different batches.
 
-    An answer lists only the likeliest classes. A class that is missing in an answer has at most the
-    lowest probability in this answer.
+    An answer lists only the likeliest classes, so a class that is missing has at most the lowest
+    probability in the list.
     """
     a, b = one.probabilities, other.probabilities
     return _agrees(a, b) and _agrees(b, a)

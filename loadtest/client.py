@@ -32,7 +32,7 @@ class RequestError(LoadTestError):
 
 
 class Client:
-    """Posts images to one server in rotation."""
+    """Posts images to one server. After the last image, begins again with the first."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Client:
         deadline_s: float | None = None,
     ) -> None:
         """Prepare the client. `url` is the address of the server, and may include the path of a
-        proxy. Only requests of `send` have the deadline `deadline_s`."""
+        proxy. Requests of `send` have the deadline `deadline_s`; other requests have none."""
         path = "/v1/classify" if model is None else f"/v1/models/{quote(model, safe='')}/classify"
         self._metrics_url = URL(url.rstrip("/") + "/metrics")
         self._url = URL(url.rstrip("/") + path, encoded=True)
@@ -72,7 +72,7 @@ class Client:
         await self._session.close()
 
     async def send(self, number: int) -> Outcome:
-        """Post the next image in rotation, and return the outcome."""
+        """Post the next image, and return the outcome."""
         turn = number % len(self._images)
         try:
             answer = await self.ask(turn, self._deadline)
@@ -97,7 +97,7 @@ class Client:
             return None
 
     async def ask(self, turn: int, headers: Mapping[str, str] | None = None) -> Answer:
-        """Post one image and return the answer. Raises RequestError unless the answer is valid."""
+        """Post one image and return the answer. Raises RequestError if there is no valid answer."""
         image = self._images[turn]
         try:
             async with self._session.post(
@@ -124,7 +124,7 @@ class Client:
 
 
 def reason(error: Exception) -> str:
-    """Return the kind of a connection error. Errors with the same cause have the same kind."""
+    """Return a short name for a connection error. Errors with the same cause have the same name."""
     number = getattr(error, "errno", None)
     if isinstance(number, int) and number > 0:
         return os.strerror(number).lower()
@@ -136,8 +136,9 @@ def reason(error: Exception) -> str:
 
 
 def batch_sizes(exposition: str | None, model: str | None = None) -> Counter[int]:
-    """Return how many batches of each size have run so far, of one model or of all models. If the
-    text of /metrics lists no batches, return an empty mapping."""
+    """Return how many batches of each size the server has run so far, for one model or for all
+    models. `exposition` is the text of /metrics. If it lists no batches, return an empty
+    mapping."""
     cumulative: Counter[int] = Counter()
     try:
         for family in text_string_to_metric_families(exposition or ""):

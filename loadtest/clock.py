@@ -32,7 +32,7 @@ class Clock:
 
 
 class TimerFdClock(Clock):
-    """Waits with a Linux timer file descriptor, for one waiter at a time."""
+    """Waits with a Linux timer file descriptor. Only one task may wait at a time."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -49,7 +49,7 @@ class TimerFdClock(Clock):
         await self._fired.wait()
 
     def fire(self) -> None:
-        """Wake the waiter. The event loop calls this when the descriptor is readable."""
+        """Wake the waiting task. The event loop calls this when the descriptor is readable."""
         os.read(self._descriptor, 8)
         self._fired.set()
 

@@ -228,8 +228,8 @@ def _draw(
 
 
 def _status(found: SweepResult, find: bool, max_errors: float, p99_ms: float | None) -> int:
-    """Return the exit status: 130 if the test was interrupted, 1 if a bound is exceeded or an
-    answer belongs to another image, and 0 otherwise."""
+    """Return the exit status: 130 if the test was interrupted, 1 if a result exceeds its limit or
+    an answer belongs to another image, and 0 otherwise."""
     if any(step.interrupted for step in found.steps):
         return _INTERRUPTED
     if any(MIXED_UP in step.errors for step in found.steps):

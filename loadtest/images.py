@@ -1,4 +1,4 @@
-"""Reads the images into memory before the test."""
+"""Reads the images to send into memory before the test."""
 
 from dataclasses import dataclass
 from mimetypes import MimeTypes
@@ -19,8 +19,8 @@ for _kind, _suffix in (("avif", ".avif"), ("heic", ".heic"), ("heic", ".heif"), 
 
 
 def image_type(name: str) -> str:
-    """Return the media type for a file's name, or "" if the name has no extension of an image
-    file."""
+    """Return the media type for the name of an image file, or "" if the name does not end like an
+    image file."""
     kind, _ = _TYPES.guess_type(name, strict=False)
     return kind if kind is not None and kind.startswith("image/") else ""
 

@@ -29,8 +29,8 @@ class Outcome(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Holds a journal as arrays with one element per request. Times are clock seconds, or NaN if
-    they are unknown."""
+    """Holds all recorded requests as arrays with one element per request. Times are clock seconds,
+    or NaN if they are unknown."""
 
     intended: NDArray[np.float64]
     sent: NDArray[np.float64]

@@ -1,7 +1,8 @@
-"""Runs open and closed loops, which decide when requests are sent.
+"""Sends requests in an open loop (at given times) or in a closed loop (each client waits for its
+answer).
 
-In an open loop, latency is measured from the intended send time. So a stall of the server lengthens
-the latency of every request that was due during the stall (no coordinated omission).
+In an open loop, latency is measured from the intended send time. So if the server stalls, the
+latency of every request that was due during the stall includes the wait (no coordinated omission).
 """
 
 import asyncio
@@ -33,15 +34,15 @@ _PAUSE_AFTER_ERROR_S = 0.01
 
 
 class Arrivals(StrEnum):
-    """Names how an open loop spaces its requests."""
+    """Lists how an open loop can space its requests in time."""
 
     POISSON = "poisson"  # independent requests, as from very many clients
     EVEN = "even"
 
 
 def arrivals(kind: Arrivals, rate: float, seconds: float, seed: int = 0) -> NDArray[np.float64]:
-    """Return ascending send times in [0, `seconds`) at `rate` per second. `seed` fixes the random
-    times.
+    """Return the send times of requests at `rate` per second, ascending in [0, `seconds`). `seed`
+    initialises the random numbers.
 
     Random times form a Poisson process. First the number of requests is drawn, and then
     independent, uniform times for all of them.

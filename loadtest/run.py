@@ -106,8 +106,7 @@ async def _measure(
     stop: asyncio.Event,
     bar: Progress,
 ) -> Summary:
-    """Apply one load. Wait until all answers have arrived or `stop` is set. Return the summary of
-    the load."""
+    """Apply one load until all answers have arrived or `stop` is set, and return its summary."""
     journal = Journal()
     task = bar.add_task(str(load), total=conditions.warmup_s + conditions.seconds)
     before = batch_sizes(await client.metrics(), conditions.model)

@@ -1,4 +1,4 @@
-"""Names what a load test measures (the subject): the model, its device and the server's machine."""
+"""Names the server that a load test measures: the model, its device and the machine."""
 
 from dataclasses import dataclass
 
@@ -19,8 +19,7 @@ class Subject:
 
 
 def subject(model: str, exposition: str | None) -> Subject:
-    """Return the subject. `exposition` is the text of /metrics, which names the device and the
-    machine."""
+    """Return the model, device and machine that the text of /metrics (`exposition`) names."""
     device, machine = "", ""
     try:
         for family in text_string_to_metric_families(exposition or ""):

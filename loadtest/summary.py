@@ -1,4 +1,5 @@
-"""Reduces a journal to percentiles, throughput and errors. Detects an overloaded load generator."""
+"""Computes percentiles, throughput and error counts from the recorded requests. Detects an
+overloaded load generator."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ _MAX_LAG_SHARE = 0.2
 
 @dataclass(frozen=True)
 class Load:
-    """Describes one load: a rate of independent requests, or a number of clients."""
+    """Describes one load: a number of requests per second, or a number of clients."""
 
     rate: float | None = None  # requests per second
     clients: int | None = None
@@ -38,7 +39,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Summary:
-    """Summarises the requests of one load that were due within a window of time."""
+    """Summarises the requests of one load that were due within an interval of time."""
 
     load: Load
     seconds: float  # length of the window
@@ -63,7 +64,7 @@ class Summary:
 
     @property
     def error_share(self) -> float:
-        """Return the share of requests that failed."""
+        """Return the fraction of requests that failed."""
         return self.failed / self.requests if self.requests else 0.0
 
     @property
@@ -73,7 +74,7 @@ class Summary:
 
     @property
     def sent_late(self) -> bool:
-        """Return whether requests were sent so late that the lag affects latencies."""
+        """Return whether requests were sent so late that the measured latencies are wrong."""
         lag, latency = self.send_lag_ms["p99"], self.latency_ms["p99"]
         late = lag is not None and lag > max(_MAX_LAG_MS, _MAX_LAG_SHARE * (latency or 0.0))
         return late or TOO_LATE in self.errors
@@ -151,7 +152,7 @@ def enough(n: int, name: str) -> bool:
 
 def percentiles(values: NDArray[np.float64], *names: str) -> dict[str, float | None]:
     """Return the QUANTILES listed in `names`. The quantile q is the smallest value v such that at
-    least the share q of all values is at most v."""
+    least the fraction q of all values is at most v."""
     if not len(values):
         return dict.fromkeys(names)
     quantiles = [QUANTILES[name] for name in names]

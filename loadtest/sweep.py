@@ -1,4 +1,4 @@
-"""Searches for the highest rate at which p99 stays within a bound."""
+"""Searches for the highest request rate at which p99 stays within a limit."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _LEAST = 1 / 64
 
 @dataclass(frozen=True)
 class SweepResult:
-    """Holds the result of a sweep over several loads."""
+    """Holds the results of the loads that a search has measured."""
 
     steps: list[Summary]  # in the given order; after a search, by rate
     best: Summary | None = None  # after a search: the highest rate within the bound

@@ -14,12 +14,12 @@ _FOLDED = 24
 
 
 def left(*headings: str) -> list[Column]:
-    """Return columns of text. Text that is too wide is folded."""
+    """Return left-aligned columns. Text that is too wide for its column is folded."""
     return [Column(heading, overflow="fold") for heading in headings]
 
 
 def right(*headings: str) -> list[Column]:
-    """Return columns of numbers, aligned to the right."""
+    """Return right-aligned columns, for numbers."""
     return [Column(heading, justify="right", no_wrap=True) for heading in headings]
 
 

@@ -1,8 +1,9 @@
-"""Draws the dashboard's panels with data from a running Prometheus, without Grafana.
+"""Draws Convoy's Grafana dashboard with data from a running Prometheus, without Grafana.
 
 python deploy/grafana/draw.py http://127.0.0.1:9090 dashboard.png [--minutes 5]
 
-Queries, positions, titles and units come from the dashboard's file. Matplotlib draws the panels.
+Queries, positions, titles and units come from the dashboard's JSON file. Matplotlib draws the
+panels.
 """
 
 import argparse

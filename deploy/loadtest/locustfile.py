@@ -33,7 +33,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 @events.test_start.add_listener
 def read_images(environment: Environment, **_: Any) -> None:
-    """Read all images before the first request."""
+    """Read all images into memory before the first request."""
     options = environment.parsed_options
     folder = Path(options.images)
     images[:] = [

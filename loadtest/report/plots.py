@@ -29,8 +29,9 @@ def latency_plot(runs: Sequence[Run], bound_ms: float | None = None) -> Figure:
     """Plot latency over throughput, with one line per percentile. Each line connects the loads from
     low to high.
 
-    If an overloaded server answers fewer requests per second, the line turns back. A percentile is
-    omitted where there are too few answers. If there are several runs, each has its own colour.
+    If an overloaded server answers fewer requests per second, the line bends back to the left. A
+    percentile is omitted where there are too few answers. If there are several runs, each has its
+    own colour.
     """
     figure = Figure(figsize=(8, 5), layout="constrained")
     panel = figure.add_subplot()
@@ -83,8 +84,7 @@ def phase_plot(runs: Sequence[Run]) -> Figure:
 
 
 def _draw(panel: Axes, run: Run, name: str, colour: str) -> bool:
-    """Draw the line of one percentile. Return False if no load has enough answers for this
-    percentile."""
+    """Draw the line of one percentile. Return False if no load has enough answers to compute it."""
     points = [
         (step.throughput, value, bool(step.failed or step.client_limited))
         for step in sorted(

@@ -1,5 +1,5 @@
-"""Writes the results of a load test as JSON. Reads recorded results, to show them next to later
-results."""
+"""Writes the results of a load test as JSON, and reads such files to compare earlier results with
+later ones."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -18,7 +18,7 @@ from models import __version__
 
 @dataclass(frozen=True)
 class Run:
-    """Holds the results of one load test, with its name and subject."""
+    """Holds the results of one load test, with its name and the server that was measured."""
 
     name: str
     subject: Subject

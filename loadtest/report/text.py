@@ -16,8 +16,8 @@ _RECENT = 1000
 
 
 def as_table(found: SweepResult) -> Group:
-    """Return a table with one row per load, notes, and the phases of one load. This is the best
-    load or, if there is none, the last load."""
+    """Return a table with one row per load, followed by notes and by the phases of one load. That
+    load is the best load or, if there is none, the last load."""
     first, *others = QUANTILES
     headings = ("requests", "answers/s", f"{first} ms", *others, "errors")
     columns = [*left("load"), *right(*headings, "mean batch", "send lag, p99 ms")]
@@ -58,9 +58,8 @@ _CHART = 16  # characters
 
 
 def live_line(load: Load, journal: Journal, p99s_ms: list[float]) -> str:
-    """Return a line about the load while it runs: counts, p50, p99, and a chart of p99.
-
-    `p99s_ms` is a list with the p99 of earlier lines. The p99 of this line is appended to the list.
+    """Return a line about the running load: counts, p50, p99, and a chart of p99 over time.
+    `p99s_ms` has the p99 of the earlier lines; the function appends the p99 of this line.
     """
     recent_ms = journal.recent_ms(_RECENT)
     now = percentiles(recent_ms, "p50", "p99")

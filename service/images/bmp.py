@@ -1,5 +1,6 @@
-"""Reads BMP headers: a file header of 14 bytes, then a bitmap header that begins with its own
-length (Microsoft's BITMAPFILEHEADER, BITMAPCOREHEADER, BITMAPINFOHEADER to BITMAPV5HEADER)."""
+"""Reads the headers of BMP files: a file header of 14 bytes, and then a bitmap header that begins
+with its length. Microsoft defines them as BITMAPFILEHEADER, BITMAPCOREHEADER, and BITMAPINFOHEADER
+to BITMAPV5HEADER."""
 
 import struct
 

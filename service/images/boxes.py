@@ -9,7 +9,7 @@ from service.errors import ImageError
 
 
 class Box(NamedTuple):
-    """Holds a box; `start` is its position in the bytes in which it was found."""
+    """Holds one box. `start` is the offset of the box in the bytes that were searched."""
 
     kind: bytes
     start: int
@@ -17,7 +17,7 @@ class Box(NamedTuple):
 
 
 class Faults(Protocol):
-    """Creates the errors for one kind of file."""
+    """The interface that creates the errors for one kind of file."""
 
     def truncated(self) -> ImageError:
         """Return the error for a file that ends too early."""

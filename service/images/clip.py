@@ -1,4 +1,5 @@
-"""Checks clips and estimates the cost of decoding them, without decoding a pixel.
+"""Checks clips, which are sequences of images or videos, and estimates the cost of decoding them.
+Decodes no pixel.
 
 several images ────────────────┐
 ZIP archive ── its directory ──┴─ the frames that the model gets ── each as `prepare_image`
@@ -96,8 +97,8 @@ class Frames:
 
 
 def clips_of(files: Sequence[bytes]) -> list[bytes | Frames]:
-    """Return the clips in a request's files. Still images are the frames of one clip; any other
-    file is a clip of its own.
+    """Return the clips in a request's files. All still images together form one clip. Any other
+    file is a clip by itself.
 
     Raises BadRequestError if still images and clips are mixed.
     """
@@ -136,7 +137,8 @@ def prepare_clip(
 
 
 def _is_whole(file: bytes) -> bool:
-    """Return whether a file cannot be a frame: it is a clip itself, or not an image."""
+    """Return whether a file cannot be a frame of a clip, because it is an animation, a video or an
+    archive, or not an image at all."""
     match ImageFormat.of(file):
         case None | ImageFormat.GIF:
             return True
@@ -159,10 +161,10 @@ def _planned(
     file: ImageFile, coded_bytes: int, preprocessing: Preprocessing, limits: ImageLimits
 ) -> tuple[list[int], Cost, Sketch]:
     """Return the numbers of the frames that the model gets, the cost of decoding the file up to the
-    last of these frames, and the sketch for each frame.
+    last of these frames, and the `Sketch` that describes how to resize each frame.
 
-    Raises PayloadTooLargeError or TooManyImagesError over a limit, and BadRequestError for a single
-    frame.
+    Raises PayloadTooLargeError or TooManyImagesError if a limit is exceeded, and BadRequestError
+    for a single frame.
     """
     _check_frames(file.frames)
     if file.pixels > limits.max_pixels or max(file.width, file.height) > MAX_SIDE:
@@ -202,13 +204,13 @@ def _of_video(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) ->
 def _moving(
     width: int, height: int, frames: int, weight: Weight, orientation: int = 1
 ) -> ImageFile:
-    """Return a header for the decoded frames of an animation or a video. It says PNG, because
-    decoded frames have no format."""
+    """Return the `ImageFile` that describes the decoded frames of an animation or a video. Its
+    format is PNG, because it must have some format."""
     return ImageFile(*(ImageFormat.PNG, width, height, orientation, 1, weight, 0, 0, []), frames)
 
 
 def _animation(data: bytes) -> tuple[ImageFile, str]:
-    """Return an animation's header, and Pillow's name of its format."""
+    """Return the `ImageFile` that describes an animation, and Pillow's name of its format."""
     kind = ImageFormat.of(data)
     if kind is ImageFormat.PNG:
         file = parse_png(data, animated=True)
@@ -245,8 +247,8 @@ def _of_stills(
 def _frame(
     file: bytes, number: int, preprocessing: Preprocessing, limits: ImageLimits
 ) -> tuple[Cost, Drawing]:
-    """Return a frame's cost and its drawing. Raises the errors of `prepare_image`, with the frame's
-    number in the message."""
+    """Return the cost of decoding a frame, and the `Drawing` that decodes it. Raises the errors of
+    `prepare_image`, with the frame's number in the message."""
     try:
         return plan(check_image(file, limits), preprocessing, limits)
     except ServiceError as error:
@@ -254,7 +256,7 @@ def _frame(
 
 
 def _of_zip(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> Decoding:
-    """Read the images of an archive in the order of their names. Numbers in names are compared as
+    """Read the images of a ZIP archive in the order of their names. Digits in names are compared as
     numbers."""
     _check_directory(data)
     try:
@@ -280,8 +282,8 @@ def _of_zip(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> D
 
 
 def _check_directory(data: bytes) -> None:
-    """Raise BadRequestError if an archive's directory is invalid, and TooManyImagesError if it is
-    too long."""
+    """Raise BadRequestError if the directory of a ZIP archive is invalid, and TooManyImagesError if
+    it lists too many files."""
     end = data.rfind(_END, max(0, len(data) - _END_BYTES - _MOST_COMMENT))
     if end < 0 or end + _END_BYTES > len(data):
         raise BadRequestError("the ZIP archive is truncated: it has no directory; send it whole")
@@ -345,8 +347,8 @@ def _check_pixels(pixels: int, limits: ImageLimits) -> None:
 
 
 def _in_time(cost: Cost, limits: ImageLimits) -> Cost:
-    """Return the cost unchanged. Raises PayloadTooLargeError if decoding the clip takes too
-    long."""
+    """Return `cost` if decoding the clip takes an acceptable time. Otherwise raise
+    PayloadTooLargeError."""
     if cost.seconds > limits.max_clip_s:
         raise PayloadTooLargeError(
             f"decoding the clip would take about {cost.seconds:.1f} s on one core; at most"

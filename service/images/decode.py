@@ -1,4 +1,4 @@
-"""Decodes a checked image file. A single resampling resizes and crops the image.
+"""Decodes an image file whose header was checked, and resizes and crops the image in one step.
 
     Pillow decodes (a large JPEG at 1/2, 1/4 or 1/8) ── opaque RGB or grey ── resample ── upright
 
@@ -11,8 +11,8 @@ Transparent pixels are drawn on white. With `exact`, transparency is dropped, as
 do. Colour profiles are ignored, as in common training pipelines: the model gets the numbers in the
 file. Thread-safe.
 
-The module imports no model, so a process that only decodes starts in a third of a second and takes
-40 MB.
+The module does not import the package `models`, so a process that only decodes starts in a third of
+a second and takes 40 MB.
 """
 
 import io
@@ -69,8 +69,8 @@ _TRANSPOSES = {
 
 
 class How(NamedTuple):
-    """Describes how to resize a decoded image: `box` is resized to `size`, and `crop` is cut from
-    the result."""
+    """Describes how to resize a decoded image: the rectangle `box` of the image is resized to
+    `size`, and the rectangle `crop` is cut out of the result."""
 
     size: tuple[int, int]
     box: tuple[float, float, float, float]
@@ -78,7 +78,8 @@ class How(NamedTuple):
 
 
 class StoredImage(NamedTuple):
-    """Holds an opaque image as stored, RGB or grey, and how to resize it."""
+    """Holds a decoded image without transparency, RGB or grey, before it is resized and rotated.
+    Also holds how to resize it."""
 
     image: Image.Image
     how: How
@@ -86,8 +87,8 @@ class StoredImage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """Describes how to turn images of one format and size into a model's input. x and y are as
-    stored in the file."""
+    """Describes how to compute a model's input from images of one format and size. x and y refer to
+    the image as stored in the file, before any rotation."""
 
     format: ImageFormat
     stored: tuple[int, int]  # width and height
@@ -109,7 +110,7 @@ class Sketch:
         return "L" if self.grey else "RGB"
 
     def draw(self, frame: Image.Image) -> NDArray[np.uint8]:
-        """Return the model's pixels for an image that was decoded at its stored size."""
+        """Return the model's input for an image that was decoded at its full size."""
         return self.pixels(self.upright(self.opaque(frame)))
 
     def opaque(self, image: Image.Image, shrink: float = 1.0) -> StoredImage:
@@ -129,7 +130,8 @@ class Sketch:
         return How(size, (x0, y0, x1, y1), (0, 0, *size))
 
     def upright(self, decoded: StoredImage) -> Image.Image:
-        """Resize a decoded image, crop it, turn it upright and put it into its frame."""
+        """Resize a decoded image, crop it and rotate it upright. If it is smaller than the model's
+        input, add a border."""
         small = decoded.image.resize(decoded.how.size, self.filter, box=decoded.how.box)
         if self.exact:
             small = small.crop(decoded.how.crop)
@@ -158,9 +160,11 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Combines a checked file with the sketch of its output. Calling the object decodes the file.
+    """Holds an image file whose header was checked, and how to resize its image. Calling the object
+    decodes the file.
 
-    The object can be pickled: the parts of the file become buffers, which protocol 5 does not copy.
+    The object can be pickled. The parts of the file become buffers, which pickle protocol 5 does
+    not copy.
     """
 
     sketch: Sketch
@@ -175,15 +179,15 @@ class Drawing:
         return self.sketch.pixels(image)
 
     def decoded(self) -> StoredImage:
-        """Return the image as stored, without resizing. Raises ImageError."""
+        """Return the decoded image before it is resized and rotated. Raises ImageError."""
         try:
             return self._decoded()
         except DECODER_ERRORS as error:
             raise self._broken(error) from error
 
     def drawn(self, decoded: StoredImage) -> NDArray[np.uint8]:
-        """Return the pixels of an image that is already decoded. They equal the pixels that calling
-        the object returns. Raises ImageError."""
+        """Resize an image that `decoded` has returned. Return the same pixels as calling the
+        object. Raises ImageError."""
         try:
             image = self.sketch.upright(decoded)
         except DECODER_ERRORS as error:
@@ -191,7 +195,7 @@ class Drawing:
         return self.sketch.pixels(image)
 
     def __reduce__(self) -> tuple[Callable[..., "Drawing"], tuple[Any, ...]]:
-        """Pickle the parts as buffers."""
+        """Pickle the parts of the file as buffers, which are not copied."""
         return _drawing, (self.sketch, [PickleBuffer(part) for part in self.parts])
 
     def _broken(self, error: Exception) -> ImageError:
@@ -230,7 +234,8 @@ def _drawing(sketch: Sketch, parts: Sequence[Any]) -> Drawing:
 
 
 def _opaque(image: Image.Image, mode: str) -> Image.Image:
-    """Return a decoded image as RGB on white. A grey image becomes L, which takes less memory."""
+    """Return a decoded image as RGB, with transparent pixels drawn on white. A grey image becomes
+    Pillow's mode L, which takes less memory."""
     if image.mode.startswith("I;16"):  # keep the high byte, as Pillow does for 16-bit colour
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.has_transparency_data:

@@ -1,17 +1,17 @@
-"""Decodes in threads within one memory budget. Large images never delay small ones.
+"""Decodes images in threads within one memory budget. Large images never delay small ones.
 
     prepared ─┬─ quick ─────────── its client's turn ── a decode thread
               ├─ large ── memory, its client's turn ── a thread for large images ── `apart`
               └─ long ─── memory, its client's turn ── a thread for long ones ───── `apart`
 
-A decode is quick if it takes little time and little memory. The budget has room for one quick
-decode in each thread at any time. A decode is long if it takes more than a second, such as a clip
-of many frames. Long decodes have their own threads and may use half of the memory. No client may
-use all of these threads at once.
+An image is quick if decoding it takes little time and little memory. The budget always has enough
+memory for one quick image per thread. A file is long if decoding it takes more than a second, such
+as a clip of many frames. Long files have their own threads and may use half of the memory. No
+client may use all of these threads at once.
 
-If jobs decode images, the job that runs a `Coded` file also reads the file's header and decodes it.
-The job leaves a file to this pool if decoding takes more than `_IN_JOB_S` seconds, or more memory
-than a quick decode.
+If an engine decodes its images itself, it also reads the header of a `Coded` file and decodes the
+file. It leaves a file to this pool if decoding takes more than `_IN_JOB_S` seconds, or more memory
+than a quick image.
 """
 
 from collections.abc import Callable, Collection
@@ -63,7 +63,8 @@ _LAYING_OUT = Cost(2**21, 0.0003)
 
 
 class NotForDeviceError(Exception):
-    """Says why an image must be decoded on the CPU; `reason` is the name of a counter."""
+    """Says why the device's decoder cannot decode an image. `reason` is the name of the counter of
+    such images."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"a device cannot decode the image: {reason}")
@@ -102,7 +103,7 @@ def in_process(processes: ProcessPool) -> Call:
 
 @dataclass(eq=False, slots=True)
 class Coded(Undecoded):
-    """Holds an image file. The job that runs the image decodes it."""
+    """Holds an image file that the engine decodes itself, immediately before it runs the image."""
 
     file: bytes
     prepare: Callable[[bytes], Decoding]
@@ -112,8 +113,8 @@ class Coded(Undecoded):
 
     @staticmethod
     def of(file: bytes, prepare: Callable[[bytes], Decoding], most_bytes: int) -> "Coded":
-        """Return a file to decode in a job. If the image's size cannot be found quickly, the header
-        is read now. That may raise the errors of `prepare`."""
+        """Return a `Coded` for this file. If the image's size cannot be found quickly, the header
+        is read now, which may raise the errors of `prepare`."""
         size = png_size(file) or jpeg_size(file)
         if size is None:
             decoding = prepare(file)
@@ -149,10 +150,11 @@ class DecodePool:
         nice: int = 0,
         apart: Call = here,
     ) -> None:
-        """Start `threads` threads; without threads, `post` decodes. `bound_s` limits the time for
-        one image.
+        """Start `threads` threads for quick images. If there are none, `post` decodes the image
+        itself. `bound_s` limits the time for one image.
 
-        `apart` decodes large images: in the calling thread by default, or in another process.
+        `apart` is the function that decodes large images: in the calling thread by default, or in
+        another process.
         """
         self._threads = threads
         self._large_threads = max(min(1, threads), threads // 2)
@@ -187,8 +189,8 @@ class DecodePool:
         return sum(lane.pool.lost for lane in (self._quick, self._large, self._long))
 
     def admit(self, *decodings: Decoding, client: Client = ANYONE) -> None:
-        """Raise PayloadTooLargeError if an image exceeds the budget, and DecodersBusyError if an
-        image would wait too long."""
+        """Raise PayloadTooLargeError if decoding an image takes more memory than the budget has,
+        and DecodersBusyError if the image would wait too long."""
         waits: dict[Lane, float] = {}
         for decoding in decodings:
             cost = decoding.cost
@@ -217,8 +219,8 @@ class DecodePool:
         client: Client = ANYONE,
         left: Collection[Kind] = (),
     ) -> Work | None:
-        """Decode an admitted image, then call `then` in the event loop. Return None if `then` has
-        been called already.
+        """Decode an image that `admit` has accepted, then call `then` in the event loop. Return
+        None if `then` was called before `post` returned.
 
         `left` has the kinds of images that the engine can turn into pixels itself. If it decodes
         files, but not this file, `then` gets NotForDeviceError.
@@ -247,7 +249,7 @@ class DecodePool:
         return self._long if is_long else self._large
 
     def _has_thread(self, cost: Cost) -> bool:
-        """Return whether a thread for quick images is free, or will be soon."""
+        """Return whether a thread for quick images is free, or will be free within a moment."""
         lane = self._quick
         soon = lane.seconds + cost.seconds <= _MOMENT_S * self._threads
         return soon or lane.running < self._threads

@@ -1,4 +1,4 @@
-"""Defines the facts in an image's header, and the errors that all formats share.
+"""Defines what is read from an image's header, and the errors that all image formats share.
 
 The formats are specified in ITU-T T.81 annex B (JPEG), the PNG specification (third edition)
 sections 5 and 11, RFC 9649 (WebP) and TIFF 6.0. CIPA DC-008 (EXIF) specifies the orientation.
@@ -37,9 +37,9 @@ class ImageFormat(Enum):
     """Lists the formats. A member's name is Pillow's name of the format, and its value is the usual
     name.
 
-    This is the only table of formats. Its columns are the usual name; lists of marks, one of which
-    a file has; the media type; suffixes of file names; and a plugin, if Pillow needs one to decode
-    the format.
+    This is the only table of formats. Its columns are the usual name, the magic bytes of a file in
+    this format (with alternatives), the media type, the suffixes of file names, and the plugin that
+    Pillow needs, if any.
     """
 
     JPEG = "JPEG", [{0: b"\xff\xd8\xff"}], "image/jpeg", [".jpg", ".jpeg"]
@@ -81,11 +81,11 @@ class ImageFormat(Enum):
 
     @classmethod
     def of(cls, data: bytes) -> "ImageFormat | None":
-        """Return the format whose marks a file has, or None."""
+        """Return the format whose magic bytes a file has, or None."""
         return next((kind for kind in cls if kind.begins(data)), None)
 
     def begins(self, data: bytes) -> bool:
-        """Return whether a file has a mark of this format."""
+        """Return whether a file has magic bytes of this format."""
         for marks in self.marks:  # explicit: this runs several times per request
             for at, mark in marks.items():
                 if not data.startswith(mark, at):
@@ -96,7 +96,7 @@ class ImageFormat(Enum):
 
     @property
     def is_read(self) -> bool:
-        """Return whether this installation decodes the format."""
+        """Return whether this installation can decode the format."""
         return not self.plugin or find_spec(self.plugin) is not None
 
     def truncated(self) -> ImageError:
@@ -129,8 +129,8 @@ class ImageFormat(Enum):
             )
 
     def segments(self, file_bytes: int) -> range:
-        """Return one number for each segment that a real file of this length may have. A file with
-        more segments is `crowded`."""
+        """Return a range with as many numbers as a real file of this length may have segments. A
+        parser that needs more numbers raises `crowded`."""
         return range(_SEGMENTS + file_bytes // _BYTES_A_SEGMENT + 1)
 
     def crowded(self, file_bytes: int) -> ImageError:
@@ -140,8 +140,8 @@ class ImageFormat(Enum):
 
 
 class Reorientation(NamedTuple):
-    """Describes how to turn stored pixels upright: reverse these stored axes, and then swap the
-    axes if `transposed`."""
+    """Describes how to rotate and mirror the stored pixels into the upright image: first reverse
+    these axes, and then swap the axes if `transposed`."""
 
     x_reversed: bool = False
     y_reversed: bool = False
@@ -178,7 +178,8 @@ class Weight(NamedTuple):
 
 
 class ImageFile(NamedTuple):
-    """Describes an image before it is decoded. `width` and `height` count the stored pixels."""
+    """Describes an image before it is decoded. `width` and `height` count the pixels as stored in
+    the file, before any rotation."""
 
     format: ImageFormat
     width: int

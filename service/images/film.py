@@ -1,6 +1,8 @@
-"""Decodes the frames that a model gets from a clip: from several images, an animation or a video.
+"""Decodes the frames of a clip that a model gets. A clip is several images, an animation or a
+video.
 
-Like `decode`, the module imports no model, and its objects can be sent to another process.
+The module does not import the package `models`, so that a process that only decodes starts quickly.
+Its objects can be sent to such a process.
 """
 
 import io
@@ -26,7 +28,7 @@ Clip = NDArray[np.uint8]
 class StillFrames:
     """Describes a clip whose frames are image files. Calling the object decodes them.
 
-    `drawings` has each needed image once. For each frame of the clip, `chosen` has an index into
+    `drawings` has each image once. For each frame that the model gets, `chosen` has an index into
     `drawings`.
     """
 
@@ -34,15 +36,15 @@ class StillFrames:
     chosen: Sequence[int]
 
     def __call__(self) -> Clip:
-        """Return the clip. Raises ImageError."""
+        """Return the pixels of the clip. Raises ImageError."""
         drawn = [drawing() for drawing in self.drawings]
         return np.stack([drawn[index] for index in self.chosen])
 
 
 @dataclass(frozen=True, slots=True)
 class Animation:
-    """Describes an animated file. Calling the object decodes the frames up to the last chosen
-    frame."""
+    """Describes an animated GIF, WebP or PNG file. Calling the object decodes its frames up to the
+    last frame that the model gets."""
 
     format: str  # Pillow's name
     data: memoryview
@@ -51,7 +53,7 @@ class Animation:
     sketch: Sketch  # of each frame
 
     def __call__(self) -> Clip:
-        """Return the clip. Raises ImageError."""
+        """Return the pixels of the clip. Raises ImageError."""
         try:
             with Image.open(io.BytesIO(self.data), formats=[self.format]) as image:
                 # A PNG may have an image for programs that show no animation. That image is not a
@@ -83,7 +85,7 @@ class Animation:
         return self.sketch.draw(image)
 
     def __reduce__(self) -> tuple[Callable[..., "Animation"], tuple[Any, ...]]:
-        """Pickle the file as a buffer."""
+        """Pickle the file as a buffer, which is not copied."""
         return _animation, (
             *(self.format, PickleBuffer(self.data), self.frames, self.chosen, self.sketch),
         )
@@ -117,8 +119,8 @@ _BLOCK = 128
 
 @dataclass(frozen=True, slots=True)
 class Film:
-    """Describes a video. Calling the object decodes the frames with FFmpeg, up to the last chosen
-    frame."""
+    """Describes a video. Calling the object decodes its frames with FFmpeg, up to the last frame
+    that the model gets."""
 
     decoder: str  # FFmpeg's name
     setup: memoryview
@@ -128,7 +130,7 @@ class Film:
     longest_s: float  # of this thread's time
 
     def __call__(self) -> Clip:
-        """Return the clip.
+        """Return the pixels of the clip.
 
         Raises ImageError, UnsupportedMediaTypeError for an unsupported pixel format,
         PayloadTooLargeError if decoding takes too long, and MemoryError.
@@ -190,7 +192,7 @@ class Film:
             raise ImageError("a frame of the video is broken; save it again")
 
     def __reduce__(self) -> tuple[Callable[..., "Film"], tuple[Any, ...]]:
-        """Pickle the coded frames as buffers."""
+        """Pickle the coded frames as buffers, which are not copied."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         packets = [PickleBuffer(packet) for packet in self.packets]
         return _film, (values | {"setup": bytes(self.setup), "packets": packets},)

@@ -1,5 +1,5 @@
-"""Reads GIF headers: a screen descriptor, then blocks. Some of the blocks are images (GIF
-specification, version 89a)."""
+"""Reads the headers of GIF files: a screen descriptor, and then blocks, some of which are images
+(GIF specification, version 89a)."""
 
 import struct
 from typing import NamedTuple
@@ -24,7 +24,7 @@ _MOST_PIXELS = 4096 * 8 // 12
 
 
 class Gif(NamedTuple):
-    """Holds the facts in a GIF's blocks."""
+    """Holds what was read from the blocks of a GIF."""
 
     width: int
     height: int
@@ -41,8 +41,8 @@ def parse_gif(data: bytes) -> tuple[int, int, int]:
 
 
 def parse_gif_image(data: bytes) -> ImageFile:
-    """Return a GIF's size and the cost of decoding its first frame. The returned parts have only
-    that frame. Raises ImageError if the file is truncated or broken."""
+    """Return a GIF's size and the cost of decoding its first frame. The parts of the returned
+    `ImageFile` contain only that frame. Raises ImageError if the file is truncated or broken."""
     gif = _read(data)
     weight = _TRANSPARENT if gif.transparent else _OPAQUE
     parts = [memoryview(data)[: gif.end], memoryview(bytes([_TRAILER]))]

@@ -1,5 +1,6 @@
-"""Reads headers of AVIF and HEIC images: boxes of size, kind and payload (ISO/IEC 14496-12 and
-23008-12). Headers of the coded images are defined in AV1's specification 5.5 and H.265 7.3.2.2.
+"""Reads the headers of AVIF and HEIC images, which consist of boxes of size, kind and payload
+(ISO/IEC 14496-12 and 23008-12). The headers of the coded images are defined in AV1's specification
+5.5 and H.265 7.3.2.2.
 
     meta ─┬─ pitm        which item is the image
           ├─ iinf, iref  the type of each item; the tiles and the alpha image that it refers to
@@ -198,7 +199,8 @@ class _Heif:
         }
 
     def _owned(self, box: memoryview) -> Iterator[tuple[int, Sequence[int]]]:
-        """Yield each item's number and the numbers of its properties, which count from 1."""
+        """Yield the number of each item with the numbers of its properties. Properties are numbered
+        from 1."""
         version, wide = box[0], box[3] & 1
         (count,) = struct.unpack_from(">I", box, 4)
         self._expect(count)
@@ -218,7 +220,7 @@ class _Heif:
     def _data(
         self, box: memoryview, inside: memoryview
     ) -> Iterator[tuple[int, Sequence[memoryview]]]:
-        """Yield each item's number and its bytes, in one or more pieces."""
+        """Yield the number of each item with its coded bytes, in one or more parts."""
         version = box[0]
         offset_bytes, length_bytes, base_bytes, index_bytes = (
             *divmod(box[4], 16),
@@ -259,8 +261,8 @@ class _Heif:
             raise self._format.broken(f"it lists {items} items, more than {_MOST_ITEMS}")
 
     def _made_of(self, box: memoryview | None) -> Sequence[tuple[bytes, int, Sequence[int]]]:
-        """Return the references between items. Each has a kind, the item that refers, and the items
-        to which it refers."""
+        """Return the references between items. Each reference has a kind, the number of the item
+        that refers, and the numbers of the items to which it refers."""
         found = []
         total = 0
         form, size = (">I", 4) if box is not None and box[0] else (">H", 2)
@@ -302,8 +304,8 @@ class _Heif:
         raise self._format.broken("its width or height is 0 or missing")
 
     def _shown(self, item: _Item, width: int, height: int) -> tuple[int, int]:
-        """Return an image's size after its crop and its turns, in the order in which the file lists
-        them. The crop removes the padding to whole blocks."""
+        """Return the size at which an image is shown, after the crop and the rotations that the
+        file lists. The crop removes the padding to whole blocks."""
         for kind, box in item.properties:
             if kind == b"clap":
                 across, by_x, down, by_y = struct.unpack_from(">4I", box)
@@ -316,8 +318,8 @@ class _Heif:
         return width, height
 
     def _orientation(self, item: _Item) -> int:
-        """Return the EXIF orientation with the same effect as the image's turns and mirrors, in the
-        order in which the file lists them."""
+        """Return the EXIF orientation that equals the image's rotations and mirrorings, applied in
+        the order of the file."""
         # The stored position of each corner, clockwise from the top left.
         turned: tuple[int, ...] = (0, 1, 2, 3)
         for kind, box in item.properties:
@@ -389,7 +391,8 @@ class _Bits:
 
 
 def _av1(setup: memoryview, data: bytes) -> _Coded | None:
-    """Return the size of the only frame in AV1 units, or None if there is not exactly one frame."""
+    """Return the frame size and the bytes per pixel that AV1 data state. Return None if they do not
+    contain exactly one frame."""
     found: tuple[int, int, float] | None = None
     frames = 0
     for kind, unit in (*_av1_units(bytes(setup[4:])), *_av1_units(data)):
@@ -428,8 +431,8 @@ def _av1_units(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _av1_size(bits: _Bits) -> tuple[int, int, float] | None:
-    """Return the largest frame size of a sequence and the bytes per pixel of its planes (AV1 5.5),
-    or None if the sequence cannot be a still image."""
+    """Return the largest frame size in an AV1 sequence header, and the bytes per pixel of its
+    planes (AV1 5.5). Return None if the sequence cannot be a still image."""
     profile = bits.take(3)
     bits.take(1)
     still = bits.take(1)
@@ -467,8 +470,8 @@ def _av1_size(bits: _Bits) -> tuple[int, int, float] | None:
 
 
 def _hevc(setup: memoryview, data: bytes) -> _Coded | None:
-    """Return the size of the only image in HEVC units, or None if there is not exactly one
-    image."""
+    """Return the image size and the bytes per pixel that HEVC data state. Return None if they do
+    not contain exactly one image."""
     sizes, position = set[tuple[int, int, float]](), 23
     for _ in range(setup[22]):
         (count,) = struct.unpack_from(">H", setup, position + 1)
@@ -498,7 +501,7 @@ def _hevc(setup: memoryview, data: bytes) -> _Coded | None:
 
 
 def _hevc_size(bits: _Bits) -> tuple[int, int, float]:
-    """Return the width and height of a sequence's images, and the bytes per pixel of their planes
+    """Return the width and height in an HEVC sequence header, and the bytes per pixel of its planes
     (H.265 7.3.2.2.1)."""
     bits.take(4)
     layers = bits.take(3)

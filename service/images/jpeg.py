@@ -1,5 +1,5 @@
-"""Reads JPEG headers: FF D8, then segments (FF, marker, length, payload), then scans (T.81 annex
-B)."""
+"""Reads the headers of JPEG files: the bytes FF D8, then segments (FF, marker, length, payload),
+then scans (T.81 annex B)."""
 
 import struct
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ def parse_jpeg(data: bytes) -> ImageFile:
 
 def jpeg_size(data: bytes) -> tuple[int, int] | None:
     """Return the width and height in a JPEG's frame header, or None if the header is not found.
-    Checks no more of the file than is needed to find the header."""
+    Skips all checks that are not needed to find the header."""
     if not _FORMAT.begins(data):
         return None
     try:
@@ -116,8 +116,8 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _scans(data: bytes, start: int) -> int:
-    """Return how many scans begin at or after `start`. Raises ImageError if there are more than
-    MAX_SCANS."""
+    """Return how many scans begin at or after the offset `start`. Raises ImageError if there are
+    more than MAX_SCANS."""
     mark = bytes([0xFF, _SOS])
     scans = 0
     for piece in range(start, len(data), _PIECE):  # a search holds the interpreter's lock

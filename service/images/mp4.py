@@ -1,11 +1,12 @@
-"""Reads MP4 and QuickTime videos: boxes of size, kind and payload (ISO/IEC 14496-12).
+"""Finds the frames of MP4 and QuickTime videos, which consist of boxes of size, kind and payload
+(ISO/IEC 14496-12).
 
     moov ── trak ─┬─ tkhd, hdlr, stsd          what the track is, its size, rotation and codec
                   └─ stsz, stsc, stco or co64  the lengths and positions of the frames
     moof ── traf ─┬─ tfhd                      the same for a fragment, in a file with fragments
                   └─ trun
 
-Edit lists are ignored: every frame counts.
+Edit lists are ignored, so all frames are read.
 """
 
 import struct
@@ -52,10 +53,9 @@ class _Track(NamedTuple):
 
 
 def parse_mp4(data: bytes, most_frames: int) -> Video:
-    """Return the first video track.
-
-    Raises ImageError if the file is truncated or broken, UnsupportedMediaTypeError for an
-    unsupported codec, and TooManyImagesError.
+    """Return the first video track. Raises ImageError if the file is truncated or broken,
+    UnsupportedMediaTypeError for an unsupported codec, and TooManyImagesError if it has too many
+    frames.
     """
     container = _Mp4(data, most_frames)
     try:
@@ -120,8 +120,8 @@ class _Mp4(Container):
         return _Track(number, video, frame_bytes)
 
     def _add_listed(self, tables: memoryview) -> None:
-        """Add the frames in a track's tables. The tables list runs of chunks, and each chunk has
-        one or more frames."""
+        """Add the frames that a track's tables list. Frames are stored in chunks, and the tables
+        list how many frames each chunk has."""
         lengths = self._find(tables, b"stsz")
         size, count = struct.unpack_from(">4xII", lengths)
         if not count:  # all are in parts
@@ -149,7 +149,7 @@ class _Mp4(Container):
         raise self.broken("its tables list fewer frames than its header")
 
     def _chunks(self, tables: memoryview) -> NDArray[np.unsignedinteger[Any]]:
-        """Return the position of each chunk in the file."""
+        """Return the offset of each chunk in the file."""
         for kind, _, box in self._boxes(tables):
             if kind in _CHUNKS:
                 return self._numbers(box, _CHUNKS[kind], 8, *struct.unpack_from(">4xI", box))
@@ -164,7 +164,7 @@ class _Mp4(Container):
         return np.frombuffer(data, kind)
 
     def _add_part(self, start: int, moof: memoryview, track: _Track) -> None:
-        """Add the frames of a fragment that begins at `start`."""
+        """Add the frames of a movie fragment that begins at the offset `start` of the file."""
         for traf in self._all(moof, b"traf"):
             header = self._find(traf, b"tfhd")
             flags, number = struct.unpack_from(">II", header)
@@ -182,8 +182,9 @@ class _Mp4(Container):
                 position = self._add_run(run, origin, position, frame_bytes)
 
     def _add_run(self, run: memoryview, origin: int, position: int, frame_bytes: int) -> int:
-        """Add the frames of a run, and return the position of the run's end. The run begins at its
-        own offset from `origin`. Without an offset, it begins at `position`."""
+        """Add consecutive frames of a fragment (a `trun` box), and return the offset behind the
+        last frame. If the box has an offset, the frames begin at that distance from `origin`.
+        Otherwise, they begin at `position`."""
         flags, count = struct.unpack_from(">II", run)
         self.expect(count)
         offset = 8

@@ -1,5 +1,5 @@
-"""Reads PNG headers: a signature, then chunks of length, type, payload and CRC (specification,
-section 5)."""
+"""Reads the headers of PNG files: a signature, and then chunks of length, type, payload and CRC
+(PNG specification, section 5)."""
 
 import struct
 import zlib
@@ -30,11 +30,11 @@ _WIDE_NS = 2  # times as long, for twice as many bytes
 
 
 def parse_png(data: bytes, *, animated: bool = False) -> ImageFile:
-    """Return a PNG's size, orientation and decoding cost. Checksums are not verified here, but by
-    `check_png`.
+    """Return a PNG's size, orientation and decoding cost. Does not verify checksums; `check_png`
+    does.
 
-    If `animated`, an animation is allowed, and its only part is the whole file. Otherwise, an
-    animation raises UnsupportedMediaTypeError. Raises ImageError if the file is truncated or
+    If `animated`, the file may be an animation, whose only part is then the whole file. Otherwise,
+    an animation raises UnsupportedMediaTypeError. Raises ImageError if the file is truncated or
     broken.
     """
     view = memoryview(data)

@@ -3,10 +3,10 @@
     parse_image_file ── limits ── sketch, kept by size ─┬─ cost, which the pool reserves
                                                         └─ Drawing (decode.py), which the pool runs
 
-Checking takes microseconds, because a format's parser reads just enough of the header to enforce
-the limits. The decoder gets only the segments that affect pixels. So comments, colour profiles,
-thumbnails and EXIF cost no time or memory, and a hostile file reaches less code. The crop and its
-size are computed here, with x and y as stored.
+Checking takes microseconds, because a format's parser reads only as much of the header as the
+limits require. The decoder gets only the segments that affect pixels. So comments, colour profiles,
+thumbnails and EXIF cost no time or memory, and a malicious file reaches less code. The crop is
+computed here, in coordinates of the image as stored in the file.
 """
 
 import math
@@ -73,7 +73,7 @@ MAX_SIDE = 65_535
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
-    """Holds the limits on images that are checked before decoding."""
+    """Holds the limits that an image must satisfy before it is decoded."""
 
     max_bytes: int = 20 * 2**20  # of one file
     max_pixels: int = 25_000_000  # width × height as stored; classifiers look at 0.3 million
@@ -91,7 +91,8 @@ _FILTERS = {kind: Resampling[kind.name] for kind in Interpolation}
 
 
 class _Geometry(NamedTuple):
-    """Holds the sizes and the crop for one file, with x and y as stored rather than upright."""
+    """Holds the resized size and the crop for one file, in coordinates of the image as stored in
+    the file, before any rotation."""
 
     resized: tuple[int, int]  # the whole image
     crop: tuple[int, int, int, int]  # in resized pixels: left, top, right, bottom
@@ -106,8 +107,9 @@ def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
     (C = 1 for GREY), or raises ImageError. Its `unresized` gives an image that a device resizes to
     the same pixels.
 
-    Raises PayloadTooLargeError over a limit, UnsupportedMediaTypeError for another format or an
-    animation, and ImageError if the header shows that the file is empty, truncated or broken.
+    Raises PayloadTooLargeError if a limit is exceeded, UnsupportedMediaTypeError for an unsupported
+    format or an animation, and ImageError if the header shows that the file is empty, truncated or
+    broken.
     """
     file = check_image(data, limits)
     cost, drawing = plan(file, preprocessing, limits)
@@ -118,7 +120,7 @@ def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
 
 
 def check_image(data: bytes, limits: ImageLimits) -> ImageFile:
-    """Return the header of a file that is within the limits. Raises the errors of
+    """Check that a file is within the limits, and return what its header says. Raises the errors of
     `prepare_image`."""
     if len(data) > limits.max_bytes:
         raise PayloadTooLargeError(
@@ -181,8 +183,8 @@ def megapixels(pixels: int) -> str:
 def plan(
     file: ImageFile, preprocessing: Preprocessing, limits: ImageLimits
 ) -> tuple[Cost, Drawing]:
-    """Return the cost of decoding a checked file, and its `Drawing`. Raises
-    PayloadTooLargeError."""
+    """Return the cost of decoding a file whose header was checked, and the `Drawing` that decodes
+    it. Raises PayloadTooLargeError."""
     # Training scripts do not look at the orientation.
     turned = REORIENTATIONS[1 if preprocessing.exact else file.orientation]
     sketch = _sketch(file.format, file.width, file.height, turned, preprocessing)
@@ -200,7 +202,8 @@ def plan(
 def _sketch(
     kind: ImageFormat, width: int, height: int, turned: Reorientation, preprocessing: Preprocessing
 ) -> Sketch:
-    """Return the sketch for images of this format, stored size and orientation."""
+    """Return the `Sketch`, which describes how to resize and crop, for images of this format,
+    stored size and orientation."""
     geometry = _geometry(width, height, turned, preprocessing)
     bgr = preprocessing.channels is ChannelOrder.BGR
     padded = preprocessing.crop_mode is CropMode.PAD
@@ -223,14 +226,14 @@ def _sketch(
 
 
 def _shrink(stored: tuple[int, int], resized: tuple[int, int]) -> int:
-    """Return how many times smaller Pillow decodes a JPEG: 1, 2, 4 or 8."""
+    """Return by which factor Pillow's decoder reduces a JPEG: 1, 2, 4 or 8."""
     fits = min(map(floordiv, stored, resized))
     return max(shrink for shrink in (1, 2, 4, 8) if shrink <= max(1, fits))
 
 
 def _unresized(drawing: Drawing, preprocessing: Preprocessing) -> Image:
-    """Decode an image for a device that resizes it. If the image is too large for the device,
-    resize it here."""
+    """Decode an image that the device resizes. If the image is too large for the device, resize it
+    here."""
     decoded = drawing.decoded()
     resize = _resize(drawing.sketch, preprocessing, decoded.how)
     if not resize.fits(*decoded.image.size, len(decoded.image.getbands())):
@@ -240,7 +243,8 @@ def _unresized(drawing: Drawing, preprocessing: Preprocessing) -> Image:
 
 
 def _file(drawing: Drawing, preprocessing: Preprocessing) -> Image:
-    """Return a JPEG in the layout from which a device decodes it. Raises NotForDeviceError."""
+    """Return a JPEG file as a `JpegImage`, from which a device decodes it. Raises
+    NotForDeviceError."""
     sketch = drawing.sketch
     try:
         file = read_jpeg(drawing.parts)
@@ -254,7 +258,7 @@ def _file(drawing: Drawing, preprocessing: Preprocessing) -> Image:
 
 
 def _resize(sketch: Sketch, preprocessing: Preprocessing, how: How) -> Resize:
-    """Return the resize that a device must do after the image is decoded."""
+    """Return the `Resize` that a device must apply to the decoded image."""
     paper = sketch.paper or (0,) * len(preprocessing.mean)
     order = -1 if sketch.reverse else 1
     return Resize(
@@ -288,8 +292,8 @@ def _geometry(
 def _resized(
     width: int, height: int, preprocessing: Preprocessing, *, turned: bool
 ) -> tuple[int, int]:
-    """Return the width and height of the whole resized image, rounded as in training. Both are as
-    stored; `turned` says whether the stored image lies on its side."""
+    """Return the width and height of the whole resized image before it is rotated, rounded as in
+    training. `turned` says whether the image is stored rotated by 90°."""
     if preprocessing.crop_mode is CropMode.CROP:
         resize, shorter = preprocessing.resize, min(width, height)
         if preprocessing.longer_side is Rounding.DOWN:
@@ -306,7 +310,8 @@ def _resized(
 
 
 def _span(resized: int, cropped: int, offset: Rounding, *, reverse: bool) -> tuple[int, int]:
-    """Return the two edges of a centre crop along one stored axis, in resized pixels.
+    """Return the first and last edge of a centre crop along one axis of the stored image, in pixels
+    of the resized image.
 
     The crop's offset in the upright image is rounded as `offset` says.
     """
@@ -317,8 +322,8 @@ def _span(resized: int, cropped: int, offset: Rounding, *, reverse: bool) -> tup
 
 
 def _stored(edge: int, resized: int, stored: int) -> float:
-    """Convert an edge's position from resized pixels to stored pixels. The result is at most
-    `stored`."""
+    """Convert the position of an edge from pixels of the resized image to pixels of the stored
+    image, of which there are `stored`."""
     return min(edge * (stored / resized), stored)
 
 

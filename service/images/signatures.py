@@ -40,7 +40,7 @@ _OTHERS = (
 
 
 def unread(data: bytes, wanted: str) -> UnsupportedMediaTypeError:
-    """Return the error for a file in an unsupported format; `wanted` says what to send instead."""
+    """Return the error for a file in an unsupported format. `wanted` says what to send instead."""
     name, text = name_of(data, _OTHERS), _text_in(data)
     if text and not name:
         return UnsupportedMediaTypeError(

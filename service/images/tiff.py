@@ -1,8 +1,8 @@
-"""Reads TIFF headers: a byte order, then a directory of tags with 12 bytes each (TIFF 6.0, section
-2).
+"""Reads the headers of TIFF files: the byte order, and then a directory of tags with 12 bytes each
+(TIFF 6.0, section 2).
 
-The decoder gets a directory with only the tags that affect pixels, and only the first page.
-Otherwise the decoder would read every tag, and a tag may be as long as the file.
+The decoder gets only the first page, with a new directory that lists only the tags that affect
+pixels. Otherwise, the decoder would read every tag, and a tag may be as long as the file.
 """
 
 import struct
@@ -60,8 +60,8 @@ class _Tag(NamedTuple):
 
 
 def parse_tiff(data: bytes) -> ImageFile:
-    """Return the size, orientation and decoding cost of a TIFF's first page. The returned parts
-    have only that page.
+    """Return the size, orientation and decoding cost of a TIFF's first page. The parts of the
+    returned `ImageFile` contain only that page.
 
     Raises ImageError if the file is truncated or broken, and UnsupportedMediaTypeError if its kind
     is not supported.
@@ -155,8 +155,8 @@ def _formats(tags: dict[int, _Tag]) -> Sequence[int]:
 
 
 class _Pieces:
-    """Holds a page's strips or tiles. Strips or tiles at the edges may lie partly outside the
-    page."""
+    """Lists the strips or tiles in which a page is stored. Strips or tiles at the edges may lie
+    partly outside the page."""
 
     def __init__(self, tags: dict[int, _Tag], width: int, height: int, samples: int) -> None:
         self._tags = tags
@@ -177,7 +177,7 @@ class _Pieces:
         self._count = columns * lines * planes
 
     def places(self) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the positions and the lengths in bytes of the strips or tiles."""
+        """Return the file offsets of the strips or tiles, and their lengths in bytes."""
         names = (_TILE_OFFSETS, _TILE_BYTES) if self._tiled else (_STRIP_OFFSETS, _STRIP_BYTES)
         offsets, sizes = (self._tags[name].values if name in self._tags else () for name in names)
         if not len(offsets) == len(sizes) == self._count:
@@ -191,10 +191,10 @@ class _Pieces:
 def _weight(
     tags: dict[int, _Tag], samples: int, bits: int, compression: int, times: float, part: float
 ) -> Weight:
-    """Return the decoding cost per pixel of the page.
+    """Return the cost of decoding one pixel of the page.
 
-    `times` is the number of decoded pixels per pixel of the page. `part` is the size of the largest
-    strip or tile divided by the size of the page.
+    `times` is the number of decoded pixels divided by the number of pixels of the page. `part` is
+    the size of the largest strip or tile divided by the size of the page.
     """
     colours = _first(tags, _PHOTOMETRIC)
     if samples > 1:
@@ -212,8 +212,8 @@ def _weight(
 
 
 def _parts(data: bytes, order: str, tags: dict[int, _Tag]) -> Sequence[memoryview]:
-    """Return the file with a new directory at its end, which has only the kept tags and no next
-    page."""
+    """Return the file with a new directory at its end. The new directory has only the tags that
+    affect pixels, and refers to no further page."""
     entries = [tags[tag].entry for tag in sorted(tags) if tag in _KEPT]
     begin = len(data) + (len(data) & 1)
     head = data[:4] + struct.pack(order + "I", begin)

@@ -27,8 +27,8 @@ _COLOURS = {"RGB": "RGB", "L": "GRAY"}
 
 
 def decode(data: bytes, stored: tuple[int, int], shrink: int) -> Image.Image | None:
-    """Return a JPEG of the `stored` size, decoded `shrink` times smaller. Return None if Pillow
-    must decode the file."""
+    """Return the pixels of a JPEG of the size `stored`, reduced by the factor `shrink`. Return None
+    if Pillow must decode the file."""
     width, height = stored
     if _library is None or width * height > MOST_PIXELS:
         return None

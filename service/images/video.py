@@ -1,8 +1,8 @@
-"""Describes a video before it is decoded, and contains the code that the readers of containers
+"""Describes a video before it is decoded, and contains the code that the parsers of MP4 and WebM
 share.
 
-`mp4.py` and `webm.py` find the coded frames. FFmpeg's container readers are not used. So FFmpeg's
-decoders get only frames that were counted, and a hostile file reaches less code.
+`mp4.py` and `webm.py` find the coded frames, instead of FFmpeg's parsers. So FFmpeg's decoders get
+only frames that were counted, and a malicious file reaches less code.
 """
 
 from typing import NamedTuple
@@ -47,7 +47,7 @@ class Video(NamedTuple):
 
     @property
     def frames(self) -> int:
-        """Return how many frames are shown. That is one per packet, except in VP8."""
+        """Return how many frames are shown: one per packet, except in VP8."""
         if self.decoder != "vp8":
             return len(self.packets)
         return sum(packet[0] & _VP8_SHOWN > 0 for packet in self.packets)
@@ -74,14 +74,15 @@ class Container:
         return ImageError(f"the {self.kind} is truncated: the file ends too early; send it whole")
 
     def count_element(self) -> None:
-        """Count an element. Raises ImageError if the file has more elements than any real video of
-        its size."""
+        """Count one element of the file. Raises ImageError if the file has more elements than any
+        real video of its size."""
         self._elements_left -= 1
         if self._elements_left < 0:
             raise self.broken("it has more elements than a video of its size needs")
 
     def expect(self, frames: int) -> None:
-        """Raise TooManyImagesError if `frames` additional frames are too many."""
+        """Raise TooManyImagesError if the video would have too many frames after `frames` more are
+        added."""
         if (count := len(self.packets) + frames) > self._most_frames:
             raise TooManyImagesError(
                 f"the video has {count} frames or more; at most {self._most_frames} are allowed;"

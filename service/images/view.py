@@ -1,4 +1,4 @@
-"""Computes which part of an image a model sees, and draws maps of that part on the image."""
+"""Computes which part of an image a model sees, and draws heat maps over that part."""
 
 import io
 from typing import NamedTuple
@@ -24,7 +24,8 @@ _COLOURS = np.stack(
 
 
 class View(NamedTuple):
-    """Describes which part of an image a model sees. `box` is the model's whole input."""
+    """Describes which part of an image a model sees. `box` is the model's input as a rectangle in
+    the image."""
 
     size: tuple[int, int]  # width and height of the upright image
     box: tuple[float, float, float, float]  # left, top, right, bottom in it; perhaps beyond it
@@ -51,17 +52,18 @@ def view_of(decoding: Decoding) -> View:
 
 
 def _stretched(first: int, last: int, resized: int, frame: int, own: int) -> tuple[float, float]:
-    """Return the two edges of the model's input along one axis, in pixels of the image.
+    """Return the first and last edge of the model's input along one axis, in pixels of the image.
 
-    The pixels `first` to `last` of the resized image are in the middle of the frame.
+    The pixels `first` to `last` of the resized image are in the middle of the input, which has
+    `frame` pixels.
     """
     begin = first - (frame - (last - first)) // 2
     return begin * own / resized, (begin + frame) * own / resized
 
 
 def overlay(values: NDArray[np.float32], view: View) -> bytes:
-    """Return an H×W map as a coloured PNG to lay over the image. The PNG has the image's
-    proportions. It is transparent where the model saw nothing."""
+    """Return an H×W map of values as a coloured PNG to lay over the image. The PNG has the image's
+    proportions, and is transparent outside the model's input."""
     scale = min(1.0, _SIDE / max(view.size))
     width, height = (max(1, round(side * scale)) for side in view.size)
     left, top, right, bottom = (round(edge * scale) for edge in view.box)

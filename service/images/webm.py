@@ -1,4 +1,5 @@
-"""Reads WebM and Matroska videos: elements of number, size and content (RFC 9559, RFC 8794).
+"""Finds the frames of WebM and Matroska videos, which consist of elements of number, size and
+content (RFC 9559, RFC 8794).
 
     Segment ─┬─ Tracks ── TrackEntry   what the track is, its codec and size
              └─ Cluster ─┬─ SimpleBlock        a coded frame of some track
@@ -29,10 +30,9 @@ _MOST_NUMBER_BYTES = 8
 
 
 def parse_webm(data: bytes, most_frames: int) -> Video:
-    """Return the first video track.
-
-    Raises ImageError if the file is truncated or broken, UnsupportedMediaTypeError for an
-    unsupported codec, and TooManyImagesError.
+    """Return the first video track. Raises ImageError if the file is truncated or broken,
+    UnsupportedMediaTypeError for an unsupported codec, and TooManyImagesError if it has too many
+    frames.
     """
     return _Webm(data, most_frames).read()
 
@@ -72,8 +72,9 @@ class _Webm(Container):
         return self.video(codec, size_, chosen.get(_SETUP))
 
     def _number(self, position: int, *, marked: bool = False) -> tuple[int, int]:
-        """Return a number and the position after it. The position of the first set bit gives the
-        number of bytes, from one to eight. This bit is part of the value if `marked`."""
+        """Return the variable-length number at an offset, and the offset behind it. The position of
+        the first set bit says how many bytes the number has, from one to eight. If `marked`, this
+        bit is part of the value."""
         first = self.view[position] if position < len(self.view) else 0
         length = 9 - first.bit_length()
         if length > _MOST_NUMBER_BYTES or position + length > len(self.view):
@@ -88,7 +89,8 @@ class _Webm(Container):
         raise self.broken("it has no video track")
 
     def _value(self, track: dict[int, memoryview], element: int) -> int:
-        """Return an integer element of a track, or 0 if the track lacks the element."""
+        """Return the value of an integer element of a track, or 0 if the track has no such
+        element."""
         content = track.get(element, b"")
         if len(content) > _MOST_NUMBER_BYTES:
             raise self.broken("a number in its track header is too long")

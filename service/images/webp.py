@@ -1,5 +1,5 @@
-"""Reads WebP headers: RIFF, size, WEBP, then chunks of type, length and payload, padded to an even
-length (RFC 9649)."""
+"""Reads the headers of WebP files: RIFF, size, WEBP, and then chunks of type, length and payload,
+padded to an even length (RFC 9649)."""
 
 import struct
 from collections.abc import Iterator

@@ -1,1 +1,2 @@
-"""Finds the cores and the memory that this process may use, and gives memory back to the system."""
+"""Finds the cores and the memory that this process may use, and gives free memory back to the
+operating system."""

@@ -38,8 +38,8 @@ def available_memory() -> int:
 
 
 def memory_share(groups: Path = GROUPS, mount: Path = MOUNT) -> float:
-    """Return the share of the memory limit that is in use. Of several control groups, the group
-    with the largest share counts. Without a limit the share is 0.
+    """Return the fraction of the memory limit that is in use. If several control groups have
+    limits, return the largest fraction. Without a limit, return 0.
 
     Cached files, which the system could drop, do not count as in use.
     """

@@ -1,5 +1,5 @@
-"""Determines whether this process is near a memory limit. At a limit, the system would end the
-process or refuse it memory.
+"""Determines whether this process is near a memory limit, at which the system would end it or
+refuse it memory. Gives free memory back to the system.
 
 - Limit of the control group: the memory in use that cannot be reclaimed, as a share of
   `memory.max`.
@@ -39,7 +39,7 @@ _SETTLED, _MOST_LOOKS = 5, 160
 
 
 def address_share() -> float:
-    """Return the share of the allowed address space that this process uses, or 0 if there is no
+    """Return the fraction of the allowed address space that this process uses, or 0 if there is no
     limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft == resource.RLIM_INFINITY:
@@ -53,8 +53,7 @@ def resident_bytes() -> int:
 
 
 def _bytes_of(column: int) -> int:
-    """Return a column of /proc/self/statm, converted from pages to bytes. Return 0 on systems
-    without that file."""
+    """Return one column of /proc/self/statm in bytes. Return 0 on systems without that file."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             pages = int(file.read().split()[column])
@@ -67,9 +66,9 @@ def keep_free_memory() -> None:
     """Make glibc keep up to 8 MiB of free memory at the end of a heap, instead of 128 KiB.
 
     Otherwise the memory for a request body of 100 kB would be given back and requested again with
-    every request. glibc requests a large block directly from the system. After such a block is
-    freed, glibc keeps up to twice its size of free memory. So this function allocates and frees a
-    block of 4 MiB.
+    every request. glibc has a limit for this free memory. After a large block is freed, glibc
+    raises the limit to twice the block's size. So this function allocates and frees a block of 4
+    MiB.
     """
     bytes(2**22)
 
@@ -94,27 +93,26 @@ def give_back_garbage() -> None:
 
 
 def share_one_arena() -> None:
-    """Make all threads that start from now on allocate from a single glibc arena.
-
-    glibc does not give back free memory at the end of other arenas: after gRPC messages of 20 MB,
-    this was 65 MB per arena.
+    """Make all threads that start from now on allocate from the same glibc arena. In other arenas,
+    glibc keeps free memory: after gRPC messages of 20 MB, it kept 65 MB per arena.
     """
     _glibc("mallopt", _ARENAS, 1)
 
 
 def _glibc(name: str, *numbers: int) -> None:
-    """Call a function of glibc. Do nothing if another C library is used."""
+    """Call a function of glibc with these numbers. Do nothing if the process uses another C
+    library."""
     function = getattr(ctypes.CDLL(None), name, None)
     if function is not None:
         function(*numbers)
 
 
 class Slack:
-    """Decides when to give free memory back to the system: when the process has grown, and little
-    memory is in use.
+    """Decides when to give free memory back to the system. It is worth it if the process has grown
+    and uses little of its memory.
 
-    While much memory is in use, freed memory is usually needed again soon. Giving it back would
-    then cost more time than it is worth.
+    While much memory is in use, freed memory is usually needed again soon, and giving it back would
+    waste time.
     """
 
     def __init__(self, resident: Callable[[], int] = resident_bytes) -> None:
@@ -145,7 +143,7 @@ class Slack:
 
 
 class MemoryPressure:
-    """Says whether memory is short. Reads the memory in use from time to time."""
+    """Says whether the process is near a memory limit. Reads the memory in use at intervals."""
 
     def __init__(
         self,
@@ -153,8 +151,8 @@ class MemoryPressure:
         on_short: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Take `on_short`, which is called when memory becomes short. It should give back resources
-        that are not needed."""
+        """`on_short` is called when memory becomes short. It should free resources that are not
+        needed."""
         self._shares, self.on_short, self._clock = shares, on_short, clock
         self._looked = -inf
         self._share = 0.0

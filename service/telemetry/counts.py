@@ -1,5 +1,5 @@
-"""Counts the requests of one version of a model in a row of integers. A model's totals are the sum
-of its versions' rows.
+"""Counts the requests of one version of a model in a list of integers, called a row. A model's
+totals are the sum of the rows of its versions.
 
 Times are nanoseconds, so that sums are exact. Triton's statistics extension has other names for the
 phases of a request:
@@ -57,7 +57,7 @@ def phases_of(total: float, receive: float, decode: float, queue: float, compute
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """Holds a count and a total time in nanoseconds."""
+    """Holds how often something happened, and its total time in nanoseconds."""
 
     count: int = 0
     ns: int = 0
@@ -111,13 +111,13 @@ _SIZES = _HISTOGRAMS + len(Phases._fields) * _WIDTH
 
 
 def why_left(flags: int) -> str:
-    """Return why a device left a file to the CPU, according to the file's flags. The lowest flag
-    counts."""
+    """Return why a device left a file to the CPU. If the device set several flags, return the
+    reason of the lowest flag."""
     return _ENGINE if flags == NOT_DECODED else _FLAGS[(flags & -flags).bit_length() - 1]
 
 
 class Counts:
-    """Counts one model's requests and batches."""
+    """Counts the requests and batches of one version of a model."""
 
     def __init__(self, max_batch: int) -> None:
         self._max_batch = max_batch
@@ -160,8 +160,8 @@ class Counts:
             self.row[index + 2 * self._max_batch] += int(record.compute_s * 1e9 + 0.5)
 
     def sum(self, more: Sequence[Sequence[int]] = ()) -> "Totals":
-        """Return the totals of this row and the rows `more`, which must have the same largest
-        batch."""
+        """Return the totals of these counts and of the rows `more`, which must have the same
+        largest batch size."""
         return Totals([self.row, *more], self._max_batch)
 
 

@@ -1,7 +1,7 @@
 """Reads the GPUs' utilisation, memory and power, for metrics with Triton's names.
 
-NVML is installed with the driver, and its Python binding with the CUDA extras. If the driver or the
-binding is missing, there are no such metrics.
+The library NVML is installed with the driver, and its Python binding with the CUDA extras. If the
+driver or the binding is missing, there are no such metrics.
 """
 
 import importlib

@@ -1,9 +1,8 @@
-"""Logs without blocking: a thread writes the lines, and lines beyond a limit are dropped and
-counted.
+"""Writes log lines in a thread, so that logging never blocks the event loop. If too many lines
+wait, further lines are dropped and counted.
 
-A full pipe or a slow disk does not delay the event loop. Each request is one line with fields of
-`RequestRecord`, without images, file names, queries or API keys. docs/decisions/logging.md explains
-why QueueHandler is not used.
+Each request is logged as one line with fields of `RequestRecord`, without images, file names,
+queries or API keys. docs/decisions/logging.md explains why QueueHandler is not used.
 """
 
 import json
@@ -152,7 +151,8 @@ class LineWriter(logging.Handler):
             self._write_all()
 
     def _write_all(self) -> None:
-        """Write all lines in pieces that a pipe accepts atomically, and report dropped lines."""
+        """Write all queued lines, in parts that a pipe accepts atomically. Also report how many
+        lines were dropped."""
         with self._counting:
             dropped, self._dropped = self._dropped, 0
         if dropped:
@@ -177,7 +177,7 @@ class LineWriter(logging.Handler):
 
 
 class AccessLog:
-    """Writes one line per request, also for requests whose client left."""
+    """Writes one line per request, also if the client disconnected before the answer."""
 
     def __init__(self, writer: LineWriter, level: LogLevel = LogLevel.INFO) -> None:
         self._write = writer.write
@@ -187,8 +187,8 @@ class AccessLog:
         self._time = ""  # of that second: formatted once for all of its requests
 
     def __call__(self, record: RequestRecord) -> None:
-        """Write the line of a request. Probes and other frequent requests are written only at the
-        level debug."""
+        """Write the line of a request. Health checks and other frequent requests are written only
+        at the level debug."""
         quiet = _is_quiet(record)
         if quiet and not self._quietly:
             return
@@ -221,7 +221,8 @@ class AccessLog:
 
 
 def _is_quiet(record: RequestRecord) -> bool:
-    """Return whether a request succeeded, and is a probe, a scrape or a poll by the page."""
+    """Return whether a request succeeded and is a health check, a request for metrics, or a
+    periodic request of the web page."""
     path = record.path
     return record.status < 400 and (path in _QUIET or path.endswith(_QUIET_ENDS))
 

@@ -28,7 +28,8 @@ from service.telemetry.gpus import open_gpus
 
 @dataclass(eq=False)
 class ModelMetrics:
-    """Holds one model's counts, and gauges that are read at every scrape."""
+    """Holds one model's counts, and the functions that read its gauges when metrics are
+    requested."""
 
     name: str
     version: str
@@ -84,14 +85,15 @@ class Metrics(Collector):
         return metrics
 
     def beside(self, name: str, version: str) -> ModelMetrics:
-        """Return metrics for a model's version that is not served yet."""
+        """Return metrics for a new version of a model that the server does not export yet."""
         return ModelMetrics(name, version, Counts(self.max_batch))
 
     def replace(self, old: ModelMetrics | None, new: ModelMetrics | None) -> None:
         """Export the counts of a model's version `new` instead of its version `old`. Either may be
         None.
 
-        The old version may still count its requests in progress. Versions before it may not.
+        The old version may still count its requests in progress. The counts of earlier versions
+        must no longer change.
         """
         others = [model for model in self.models if model is not old]
         index = self.models.index(old) if old in self.models else len(others)
@@ -106,8 +108,8 @@ class Metrics(Collector):
         return generate_latest(self._registry) + "".join(_triton_lines(self.models)).encode()
 
     def busy_gpus(self) -> list[float]:
-        """Return the share of time for which each GPU is busy. Call it in a thread, because drivers
-        may be slow."""
+        """Return the fraction of time for which each GPU is busy. Call it in a thread, because
+        drivers may be slow."""
         gauges = [] if self._gpus is None else self._gpus.collect()
         busy = (gauge for gauge in gauges if gauge.name == "nv_gpu_utilization")
         return [sample.value for gauge in busy for sample in gauge.samples]
@@ -150,7 +152,8 @@ class Metrics(Collector):
         yield Counter("convoy_lost_decode_threads", lost, self.lost_decode_threads())
 
     def swapped(self, model: str, outcome: str) -> None:
-        """Count a new version of a model as `loaded`, `refused` or `failed`."""
+        """Count one attempt to replace a model's version. `outcome` is "loaded", "refused" or
+        "failed"."""
         self.swaps[model, outcome] = self.swaps.get((model, outcome), 0) + 1
 
     def _of_swaps(self) -> Iterator[Metric]:

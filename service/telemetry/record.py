@@ -1,5 +1,5 @@
-"""Holds the facts about one request, from its head to the last byte of its answer, for the access
-log and traces."""
+"""Defines what is recorded about a request, from its headers to the last byte of its answer, for
+the access log and for traces."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -12,10 +12,10 @@ from service.telemetry.counts import Phases
 
 @dataclass(eq=False, slots=True)
 class RequestRecord:
-    """Records one request. Fields are set as they become known.
+    """Holds what is known about one request. Fields are set during the request.
 
-    Three fields, which the edge sets, affect how the request is handled: `caller`, `charge` and
-    `known_as`.
+    Three fields affect how the request is handled: `caller`, `charge` and `known_as`. `Edge` sets
+    them.
     """
 
     id: bytes

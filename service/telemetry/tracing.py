@@ -1,4 +1,5 @@
-"""Creates traces with OpenTelemetry, from the extra `otel`. No other module imports OpenTelemetry.
+"""Creates traces with OpenTelemetry, which the extra `otel` installs. No other module imports
+OpenTelemetry.
 
 A request is a span with one child span per phase. The spans are created after the answer, from
 times that are measured anyway. OpenTelemetry's environment variables configure sampling and export,
@@ -21,7 +22,8 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 class Traces:
-    """Creates the spans of each request, which a thread exports in batches."""
+    """Creates a request's spans after its answer. A thread of OpenTelemetry exports them in
+    batches."""
 
     def __init__(self, processor: SpanProcessor | None = None) -> None:
         """Export spans with OTLP over HTTP, or through `processor` if it is given."""
@@ -34,7 +36,8 @@ class Traces:
         self._tracer = self._provider.get_tracer("convoy")
 
     def __call__(self, record: RequestRecord) -> None:
-        """Create a request's spans. The first span starts when the head is complete."""
+        """Create a request's spans. The first span starts when the request's headers have
+        arrived."""
         end = time.time_ns()
         start = end - int((record.ended - record.started) * 1e9)
         method = record.method.decode()
