@@ -70,7 +70,7 @@ class WideTable:
 
 
 def make_table(columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> WideTable:
-    """Return a table to print."""
+    """Return a table with these columns and rows, as an object that `print_table` prints."""
     return WideTable(columns, rows)
 
 

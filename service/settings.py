@@ -311,7 +311,7 @@ class Settings(BaseModel):
 
     @property
     def may_change(self) -> bool:
-        """Return whether clients can load, replace or unload models while the server runs."""
+        """Return whether models can be loaded, replaced or unloaded while the server runs."""
         return self.repository_api or self.watch
 
     @property
@@ -477,7 +477,8 @@ def load_settings(
 
 @dataclass(frozen=True)
 class HubAccess:
-    """Describes how to reach a hub of models. The hub's own programs use the same variables."""
+    """Holds the settings for access to the Hugging Face hub, which stores models. The hub's own
+    programs read the same environment variables."""
 
     endpoint: str = "https://huggingface.co"
     token: str = field(default="", repr=False)

@@ -1,6 +1,6 @@
 """Combines the items of separate requests into batches. An item is usually an image.
 
-    post ── waiting (in turns) ── policy ─┬─ run on engine 0 ─┬─ outcomes
+    post ── waiting (in order) ── policy ─┬─ run on engine 0 ─┬─ outcomes
                            refuse ┘  └ look │        ...        │
                                       again └─ run on engine k ─┘
 
@@ -277,7 +277,7 @@ class Batcher(Generic[T, R]):
         """Raise DeadlineError if `count` items that arrive now could not meet their deadline.
 
         If no other client waits, up to `Dispatcher.spare` of the client's earlier items are not
-        counted: the policy may later refuse them in favour of the new items.
+        counted, because the policy may refuse them in favour of the new items.
         """
         if urgency.deadline == inf:
             return

@@ -237,8 +237,8 @@ class Dispatcher:
         return max(slots[0].free + seconds_of(slots, depth), slots[-1].free) - now
 
     def _count(self) -> None:
-        """List the engines that serve, or all engines if none serves, because they will serve
-        again."""
+        """List the engines that take batches. If none does, list all engines, because they will
+        take batches again."""
         every = [*enumerate(self._engines)]
         self._counted = [(n, engine) for n, engine in every if engine.serves] or every
 

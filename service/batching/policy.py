@@ -147,7 +147,7 @@ class View(NamedTuple):
 
     @property
     def slots(self) -> list[Slot]:
-        """Return all engines, with the one that takes the next batch first."""
+        """Return all engines. The engine that runs the next batch is first."""
         return [Slot(_free(self), self.latency), *self.others]
 
 
@@ -350,9 +350,10 @@ def _plan(view: View, claims: Sequence[Claim]) -> tuple[Set[int], int]:
     """Return the requests at the front of the queue to refuse, and the size of the batch to
     dispatch from the requests behind them.
 
-    The best plan has the highest total weight of items that meet their deadlines. Plans cover the
-    waiting items and the arrivals expected at the recent rate. An expected item gets the lowest
-    weight of the waiting items, and as much time as the waiting item with the latest deadline.
+    The result is the beginning of the best plan. The best plan has the highest total weight of
+    items that meet their deadlines. Plans cover the waiting items and the arrivals expected at the
+    recent rate. An expected item gets the lowest weight of the waiting items, and as much time as
+    the waiting item with the latest deadline.
     """
     now, latency = view.now, view.latency
     part = -(-latency.max_batch // _PARTS)  # items that are planned as one

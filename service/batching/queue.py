@@ -148,7 +148,7 @@ class Backlog(Generic[T, R]):
         at the time `due`.
 
         If no other client waits, up to `spare` of the client's own items with deadlines are not
-        counted.
+        counted, because the policy may refuse them in favour of the new items.
         """
         if not self.depth:
             return 0

@@ -1,6 +1,6 @@
 """Queues the work of many clients for the threads of a pool.
 
-    post ── its client's line ── its turn, and room ── a thread ── then
+    post ── the client's queue ── memory and a thread are free ── a thread ── then
 
 `service/fair_queue.py` decides which client's work is next. It counts the seconds that each
 client's work is expected to take. The work of one client begins in the order in which it was

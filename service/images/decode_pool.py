@@ -1,8 +1,8 @@
 """Decodes images in threads within one memory budget. Large images never delay small ones.
 
-    prepared ─┬─ quick ─────────── its client's turn ── a decode thread
-              ├─ large ── memory, its client's turn ── a thread for large images ── `apart`
-              └─ long ─── memory, its client's turn ── a thread for long ones ───── `apart`
+    prepared ─┬─ quick ── queue of clients ───────────── a decode thread
+              ├─ large ── queue of clients, free memory ── a thread for large images ── `apart`
+              └─ long ─── queue of clients, free memory ── a thread for long files ──── `apart`
 
 An image is quick if decoding it takes little time and little memory. The budget always has enough
 memory for one quick image per thread. A file is long if decoding it takes more than a second, such
