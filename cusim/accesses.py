@@ -51,8 +51,8 @@ Count = Callable[[Addresses, int, Access], int]
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """Holds the recorded accesses of one instruction. `patterns` counts how often a warp accessed
-    each set of addresses."""
+    """Holds the recorded accesses of one instruction. `patterns` maps the addresses of a warp's
+    lanes to how often a warp accessed them together."""
 
     place: str  # "implicit_gemm.cu:88 common.cuh:17": the kernel's line, then those inlined there
     access: Access
@@ -84,7 +84,7 @@ class Instruction:
 
     @property
     def worst(self) -> Addresses:
-        """Return the pattern of addresses that needs the most wavefronts or sectors."""
+        """Return the addresses of the execution that needed the most wavefronts or sectors."""
         need = wavefronts if self.shared else sectors
         return max(self.patterns, key=lambda addresses: need(addresses, self.size, self.access))
 

@@ -150,8 +150,8 @@ def write(accesses: Accesses) -> None:
 
 
 def table(title: str, found: Sequence[Instruction]) -> Table:
-    """Return a table for printing. It has a row for each instruction, sorted by lost wavefronts or
-    sectors."""
+    """Return a table for printing. It has a row for each instruction, sorted by the wavefronts or
+    sectors beyond the least possible number."""
     shown = Table(title=title, title_justify="left")
     shown.add_column("place", overflow="fold")
     for heading in ("access", "bytes", "instructions", "needed", "least", "lost"):
@@ -171,8 +171,8 @@ def table(title: str, found: Sequence[Instruction]) -> Table:
 
 
 def lost(instruction: Instruction) -> float:
-    """Return how many wavefronts or sectors an instruction lost: the number needed minus the least
-    possible number, summed over all executions."""
+    """Return how many wavefronts or sectors an instruction needed beyond the least possible number,
+    summed over all executions."""
     return instruction.executed * (instruction.needed - instruction.least)
 
 

@@ -24,7 +24,8 @@ _KEEP_ALIVE_S = 30
 
 
 class RequestError(LoadTestError):
-    """Says that a request got no valid answer. `kind` is a status or a reason, as in `Outcome`."""
+    """Says that a request got no valid answer. `kind` is the HTTP status or a short name of the
+    reason, as in `Outcome`."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)

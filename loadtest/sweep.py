@@ -31,9 +31,9 @@ async def find_rate(
 ) -> SweepResult:
     """Return the highest rate, accurate to 5%, with a p99 of at most `p99_ms` and no errors.
 
-    If the bound holds at the first rate, doubles the rate until the bound fails. Otherwise halves
-    the rate until the bound holds. Then bisects, on a logarithmic scale, between the highest rate
-    at which the bound held and the lowest rate at which it failed.
+    Doubles the first rate until p99 exceeds the limit, or halves it until p99 is within the limit.
+    Then bisects, on a logarithmic scale, between the highest rate within the limit and the lowest
+    rate above the limit.
     """
     steps: list[Summary] = []
     best, limited_by_client = None, False

@@ -24,8 +24,8 @@ def right(*headings: str) -> list[Column]:
 
 
 class WideTable:
-    """A table without borders. If the terminal is too narrow, the last columns are printed below
-    the first.
+    """A table without borders. If the terminal is too narrow for all columns, the last columns are
+    printed in another part below.
 
     Each part of the table begins with the first column. Text is never cut off. It is folded
     instead, but not to fewer than _FOLDED characters. Cells are plain text, so [b] in a name is not

@@ -123,7 +123,7 @@ class NotTriedError(ServiceError):
     """Says that the process that tested a new version of a model hung or died."""
 
     def __init__(self, how: str) -> None:
-        """Take a phrase about the process's end, such as "was ended by signal 11"."""
+        """`how` is a phrase on how the process ended, such as "was ended by signal 11"."""
         super().__init__(
             f"the process that tried the new version {how}; the model may be the cause"
         )
@@ -133,7 +133,7 @@ class DecoderLostError(ServiceError):
     """Says that the process that decoded an image hung or died."""
 
     def __init__(self, how: str) -> None:
-        """Take a phrase about the process's end, such as "was ended by signal 11"."""
+        """`how` is a phrase on how the process ended, such as "was ended by signal 11"."""
         super().__init__(
             f"the server gave up: the process that decoded the image {how};"
             " the image may be the cause"
@@ -170,8 +170,8 @@ class TooManyConnectionsError(RetryableError):
 
 
 class DecodersBusyError(RetryableError):
-    """Says that the large images in the queue take too long to decode. Small images are still
-    accepted."""
+    """Says that a large image is refused, because earlier large images take too long to decode.
+    Small images are still accepted."""
 
 
 class NotReadyError(RetryableError):

@@ -17,8 +17,8 @@ Show = Callable[[str, int, int], None]
 
 @contextmanager
 def progress(*columns: "ProgressColumn") -> Iterator[Show]:
-    """Draw a progress bar on standard error. The bar appears with the first update, so an error
-    before that has its own line."""
+    """Draw a progress bar on standard error. The bar appears only with the first update, so an
+    error before that is printed on a line of its own."""
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import Progress  # noqa: PLC0415
 

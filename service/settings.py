@@ -488,7 +488,7 @@ class HubAccess:
 def hub_access(environ: Mapping[str, str] | None = None) -> HubAccess:
     """Return the settings in HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE. Raises SettingsError.
 
-    A token is not a flag, because every user of the machine could read it.
+    There is no flag for the token, because every user of the machine can read a command line.
     """
     given = os.environ if environ is None else environ
     endpoint = (given.get("HF_ENDPOINT") or HubAccess.endpoint).rstrip("/")

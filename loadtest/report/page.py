@@ -1,4 +1,5 @@
-"""Writes a report as one HTML file with SVG plots, tables and conditions, without scripts."""
+"""Writes a report as one HTML file with SVG plots, tables and the conditions of the test. The file
+contains no scripts."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

@@ -239,7 +239,7 @@ class Batcher(Generic[T, R]):
         return request
 
     def fail_waiting(self, failure: Callable[[], ServiceError]) -> None:
-        """Fail the waiting requests, except requests with items in a running batch."""
+        """Fail the waiting requests. Requests that also have items in a running batch go on."""
         running = {request for request, _, _ in self._running()}
         for request in self._waiting.all():
             if request not in running:
@@ -248,8 +248,8 @@ class Batcher(Generic[T, R]):
     async def close(self, timeout_s: float | None = None) -> None:
         """Refuse new requests, finish the accepted requests, and stop.
 
-        After `timeout_s` seconds (None: no limit) the remaining requests fail with
-        ShuttingDownError, and each `run` is cancelled. A second call may set an earlier end.
+        After `timeout_s` seconds, the remaining requests fail with ShuttingDownError, and running
+        calls of `run` are cancelled. None means no time limit. A second call may shorten the time.
         """
         self._closing = True
         if not self._working:

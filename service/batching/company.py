@@ -26,8 +26,8 @@ class Company:
         self.inside -= 1
 
     def look(self) -> bool:
-        """Return whether two or more requests were in progress at once since the second-to-last
-        call of this method."""
+        """Return whether two or more requests were in progress at the same time at any moment since
+        the call before the last call of this method."""
         most = max(self._before, self._most)
         self._before, self._most = self._most, self.inside
         return most > 1

@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 
 class DeviceTurns:
-    """Gives several models access to one device in turn. Used from one event loop."""
+    """Shares one device among several models, of which only one uses it at a time. Used from one
+    event loop."""
 
     def __init__(self) -> None:
         self.members = 0

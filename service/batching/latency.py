@@ -57,7 +57,7 @@ class Latency(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Return whether anything was measured or observed."""
+        """Return whether the table has measured times. Otherwise, all times are 0."""
         return self.seconds[0] > 0
 
     @property
@@ -67,16 +67,17 @@ class Latency(NamedTuple):
 
     @property
     def most_rivals(self) -> float:
-        """Return the number of clients from which on a batch may have the largest size: 2
-        L(max_batch) / L(1).
+        """Return how many clients must share the engines so that batches may have the largest size:
+        2 L(max_batch) / L(1).
 
-        Returns 0 if the latency is unknown. "Company" in `service/batching/policy.py` explains the
-        number.
+        Returns 0 if the latency is unknown. The module `service/batching/policy.py` explains the
+        number under "Company".
         """
         return 2 * self.seconds[-1] / self.seconds[0] if self.known else 0.0
 
     def of(self, items: int) -> float:
-        """Return the seconds to run `items` in as few batches as possible, one after another."""
+        """Return the time in seconds to run `items` in as few batches as possible, one after
+        another."""
         if items <= len(self.seconds):
             return self.seconds[items - 1] if items else 0.0
         full, rest = divmod(items, len(self.seconds))
@@ -151,8 +152,8 @@ def _spread(max_batch: int) -> list[int]:
 
 
 def _on_line(known: Sequence[int], seconds: Mapping[int, float], n: int) -> float:
-    """Return the time of size n, interpolated between its neighbours in `known`, which is
-    sorted."""
+    """Return the time of a batch of n items, interpolated linearly between the nearest sizes in
+    `known`, which is sorted."""
     if len(known) == 1:
         return seconds[known[0]]
     above = min(max(bisect_left(known, n), 1), len(known) - 1)

@@ -165,7 +165,8 @@ class Traffic:
         return len(self._answers) * self._items / both if both else 0.0
 
     def expecting(self, engine: int = 0) -> bool:
-        """Return whether arrivals are expected after this engine's answers, or in bursts."""
+        """Return whether further items are expected after this engine's answers, or after the first
+        item of a burst."""
         return self._answers[engine].expecting or self._bursts.expecting
 
     def arrived(self, now: float, items: int, shortest_s: float) -> None:
@@ -209,8 +210,8 @@ class Traffic:
             self._answers[engine].happened(now, items, _WINDOW * shortest_s)
 
     def failed(self, now: float, engine: int = 0) -> None:
-        """Note that a batch failed. Arrivals after it are not learnt, because retries are neither
-        a burst nor the clients' usual pace."""
+        """Note that a batch failed. Nothing is learnt from the arrivals after it, because they are
+        retries."""
         self._free_since[engine] = now
         for answers in self._answers:
             answers.forget()

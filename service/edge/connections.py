@@ -95,10 +95,8 @@ class Connections:
 
 
 def _displace(among: Iterable[Connection], before: float) -> bool:
-    """Close the connection that has been silent longest, if it has been silent since before
-    `before`.
-
-    Returns whether a connection was closed.
+    """Close the connection that has been silent longest, if it became silent before the time
+    `before`. Return whether a connection was closed.
     """
     silent = [
         (since, index, connection)

@@ -52,7 +52,7 @@ _FEW_FILES = 64  # open files, where the system does not list them
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits how long a client may make the server wait, and how much memory a client may use."""
+    """Holds the limits on the time, the connections and the images of each client."""
 
     head_s: float = 10.0  # from a connection or the first byte of a head to its last
     body_s: float = 60.0  # from a head to the end of its body; 20 MB in this time is 2.7 Mbit/s

@@ -127,7 +127,7 @@ class JobParent:
 
 
 class JobProcesses:
-    """Runs one model's batches in up to `most` processes; used from one event loop."""
+    """Runs one model's batches in up to `most` processes. Used from one event loop."""
 
     def __init__(self, parent: JobParent, setup: Setup, most: int) -> None:
         self.lost = 0  # processes so far

@@ -85,9 +85,10 @@ class ProcessPool:
     def __init__(
         self, lost: Callable[[str], Exception], bound_s: float = inf, *, idle: bool = False
     ) -> None:
-        """A call may take `bound_s` seconds. If a process is lost, its call raises `lost(how)`,
-        with `how` such as "was ended by signal 11". With `idle`, processes run only on idle cores.
-        If hardly any core is idle, the call is repeated in a process of low priority."""
+        """A call may take `bound_s` seconds. If a process ends or is stuck, its call raises
+        `lost(how)`, with a phrase such as "was ended by signal 11". With `idle`, processes run only
+        on idle cores. If hardly any core is idle, the call is repeated in a process of low
+        priority."""
         self._lost, self._bound_s, self._is_idle = lost, bound_s, idle
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()

@@ -130,8 +130,7 @@ class ScoreRow:
 
 
 def unscored(error: Exception) -> ScoreRow:
-    """Return a row without scores, which holds the error because of which its image was not
-    scored."""
+    """Return a row for an image that was not scored because of `error`. The row holds the error."""
     return ScoreRow(_NO_SCORES, error=error)
 
 

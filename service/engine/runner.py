@@ -299,10 +299,10 @@ class EngineRunner:
             self.batcher.learn(latency, each, short_s)
 
     def _follow(self, engine: SupervisedEngine) -> None:
-        """Update the runner when an engine stops serving or serves again.
+        """Update the runner's state after an engine has begun or ceased to take batches.
 
-        While no engine serves, waiting requests fail at once. A restart may take long, so clients
-        should use another server.
+        If no engine takes batches, waiting requests fail at once. A restart may take long, and the
+        clients can use another server meanwhile.
         """
         ready = engine.state is State.READY
         number = self._engines.index(engine)

@@ -122,8 +122,8 @@ class Jobs(Protocol):
 
 @unique
 class State(Enum):
-    """Says whether a model or an engine takes requests. The values are phrases for error
-    messages."""
+    """Lists the states of a model or an engine. It takes requests only in the state READY. Error
+    messages contain the values."""
 
     WARMING = "warming up"
     READY = "ready"

@@ -45,8 +45,8 @@ _log = logging.getLogger("convoy")
 
 
 class StrayError(Exception):
-    """Says that a job raised an exception that is not an error, such as SystemExit or
-    StopIteration."""
+    """Says that a job raised SystemExit, StopIteration or another exception that a job must not
+    raise."""
 
 
 class Withdrawable(Protocol):

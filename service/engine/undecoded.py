@@ -21,8 +21,8 @@ class Undecoded:
     def read(self) -> Callable[[], Pixels]:
         """Read the image's header, and return the function that decodes the image.
 
-        Both functions may raise ImageError or another error that refuses the image. Only `read` may
-        raise NotHereError.
+        Both functions may raise ImageError or another error about the image. Only `read` may raise
+        NotHereError.
         """
         raise NotImplementedError
 

@@ -213,8 +213,8 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._edge.turns.post, self._caller.name, self._parse_rest)
 
     def _settle(self, step: int = 0) -> None:
-        """Parse the first bytes of a client that has to wait in the queue of `call_turns`, after
-        the wait. If the client closes the connection before that, parse only the first request's
+        """Wait in the queue of `call_turns`, because the client has to, and then parse the client's
+        first bytes. If the client closes the connection before that, parse only the first request's
         headers, so that the request is counted."""
         if not self._unparsed or self._transport.is_closing():
             return

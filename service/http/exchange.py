@@ -93,8 +93,8 @@ class Exchange(Generic[Head, Form]):
         respond: Callable[[Response], None],
         now: Callable[[], Endpoint[Head, Form] | None] = lambda: None,
     ) -> None:
-        """`now` is called when the request begins. It returns the current endpoint, because the
-        model may have changed, or None to keep `endpoint`."""
+        """`now` is called when the request begins. It returns the endpoint of the model's current
+        version, or None to use `endpoint`."""
         self.endpoint, self.record = endpoint, record
         self._now = now
         self._respond = respond

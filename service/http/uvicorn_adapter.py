@@ -90,7 +90,8 @@ class AnswerProgress(Protocol):
 
 
 class AsgiCall(RequestResponseCycle):
-    """Passes one request to the ASGI application and writes the application's answer."""
+    """Passes one request to the ASGI application, and sends the application's answer to the
+    client."""
 
     def __init__(
         self, peers: Peers, record: RequestRecord, head: Head, answers: AnswerProgress

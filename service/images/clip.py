@@ -205,7 +205,7 @@ def _moving(
     width: int, height: int, frames: int, weight: Weight, orientation: int = 1
 ) -> ImageFile:
     """Return the `ImageFile` that describes the decoded frames of an animation or a video. Its
-    format is PNG, because it must have some format."""
+    format PNG is only a placeholder."""
     return ImageFile(*(ImageFormat.PNG, width, height, orientation, 1, weight, 0, 0, []), frames)
 
 

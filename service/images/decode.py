@@ -114,14 +114,14 @@ class Sketch:
         return self.pixels(self.upright(self.opaque(frame)))
 
     def opaque(self, image: Image.Image, shrink: float = 1.0) -> StoredImage:
-        """Return a decoded image without transparency, and how to resize it. The decoded image is
-        `shrink` times smaller than the image in the file."""
+        """Return a decoded image without transparency, and how to resize it. The decoder has
+        divided the image's width and height by `shrink`."""
         opaque = (_converted if self.exact else _opaque)(image, self.mode)
         return StoredImage(opaque, self.how(opaque.size, shrink))
 
     def how(self, decoded: tuple[int, int], shrink: float) -> How:
-        """Return how to resize an image that was decoded at this size, `shrink` times smaller than
-        the image in the file."""
+        """Return how to resize an image that was decoded at the size `decoded`. The decoder has
+        divided the image's width and height by `shrink`."""
         if self.exact:
             return How(self.resized, (0.0, 0.0, *decoded), self.crop)
         left, top, right, bottom = self.crop

@@ -72,7 +72,8 @@ class NotForDeviceError(Exception):
 
 
 class Decoding(NamedTuple):
-    """Holds the cost of decoding a checked image file, and the functions that decode it."""
+    """Holds the cost of decoding an image file whose header was checked, and the functions that
+    decode it."""
 
     cost: Cost  # without the file's own bytes
     run: Callable[[], Pixels]
@@ -262,8 +263,8 @@ class DecodePool:
         return lane.running < lane.threads and has_memory
 
     def _has_long_memory(self, cost: Cost) -> bool:
-        """Return whether a thread and enough memory for a long decode are free. While a large image
-        waits for memory, no memory counts as free."""
+        """Return whether a thread and enough memory for a long file are free. While a large image
+        waits for memory, long files get none."""
         lane = self._long
         if lane.running >= lane.threads:
             return False

@@ -27,8 +27,8 @@ Marks = Mapping[int, bytes]
 
 
 def _also(brand: bytes) -> Sequence[Marks]:
-    """Return the magic bytes of HEIF files that have the general brand `mif1` as major brand, and
-    `brand` among the first three compatible brands. Some phones write these files."""
+    """Return the magic bytes of HEIF files whose major brand is the general brand `mif1`, and whose
+    first three compatible brands include `brand`. Some phones write these files."""
     return [{4: b"ftypmif1", at: brand} for at in (16, 20, 24)]
 
 
@@ -167,7 +167,7 @@ FORMATS = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
 
 
 class Weight(NamedTuple):
-    """Holds the cost of decoding one stored pixel. Each format has measured weights.
+    """Holds the cost of decoding one stored pixel. The numbers were measured for each format.
 
     `tests/service/images/test_decode_memory.py` checks the bytes against Pillow's allocations.
     """

@@ -97,7 +97,8 @@ def png_size(data: bytes) -> tuple[int, int] | None:
 
 
 def check_png(parts: Sequence[memoryview]) -> None:
-    """Raise ImageError if a chunk's checksum is wrong. The time is proportional to the length."""
+    """Raise ImageError if a chunk's checksum is wrong. The time is proportional to the file's
+    length."""
     for chunk in parts[1:]:
         if zlib.crc32(chunk[4:-4]) != int.from_bytes(chunk[-4:], "big"):
             kind = bytes(chunk[4:8]).decode()

@@ -149,7 +149,7 @@ def parse_image_file(data: bytes) -> ImageFile:
 
     Raises UnsupportedMediaTypeError for an unsupported format or an animation, and ImageError for
     an empty, truncated or broken file. Decodes no pixel. The time is proportional to the number of
-    segments, which is limited.
+    segments in the file, which is limited.
     """
     try:
         return _parsed(data)

@@ -1,9 +1,9 @@
 """Decodes small JPEGs with one call of libjpeg-turbo. The pixels are identical to Pillow's.
 
-Pillow passes the file to its decoder in pieces, and reads the pixels in pieces, with one call per
-piece. For a small file, these calls take a fifth of the time. If libjpeg-turbo refuses a file or
-warns about it, Pillow decodes the file, so that Convoy accepts the same files with the same
-messages.
+Pillow passes the file to its decoder in small blocks, and reads the pixels in small blocks, with
+one call per block. For a small file, these calls take a fifth of the time. If libjpeg-turbo refuses
+a file or warns about it, Pillow decodes the file, so that Convoy accepts the same files with the
+same messages.
 """
 
 from importlib import import_module

@@ -72,7 +72,7 @@ def _check_frame(payload: memoryview) -> None:
 def _chunks(
     view: memoryview, file_bytes: int, position: int = 12
 ) -> Iterator[tuple[bytes, memoryview]]:
-    """Yield the type and payload of every chunk of a RIFF file, beginning at a position."""
+    """Yield the type and payload of each chunk of a RIFF file, from the offset `position` on."""
     for _ in _FORMAT.segments(file_bytes):
         if position + 8 > len(view):
             return

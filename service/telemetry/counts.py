@@ -47,7 +47,8 @@ class Phases(NamedTuple):
 
 
 def phases_of(total: float, receive: float, decode: float, queue: float, compute: float) -> Phases:
-    """Convert durations from seconds to microseconds. `respond` is the remainder of `total`."""
+    """Convert the durations of phases from seconds to microseconds. `respond` becomes the remainder
+    of `total`."""
     received, decoded = int(receive * 1e6 + 0.5), int(decode * 1e6 + 0.5)
     queued, computed = int(queue * 1e6 + 0.5), int(compute * 1e6 + 0.5)
     parts = received + decoded + queued + computed
@@ -223,6 +224,7 @@ class Totals:
 
 
 def _histogram(cells: Sequence[int]) -> Histogram:
-    """Convert counts per bucket and a sum of nanoseconds to cumulative counts and seconds."""
+    """Convert counts per bucket and a sum of nanoseconds to the form that prometheus_client needs:
+    cumulative counts and seconds."""
     *counts, ns = cells
     return list(zip(_BOUNDS, map(float, accumulate(counts)), strict=True)), ns / 1e9
