@@ -77,8 +77,7 @@ class _Consumer(Generic[T, R]):
 
     @property
     def free(self) -> bool:
-        """Return whether the consumer takes batches, runs none now, and does not wait for its
-        device."""
+        """Return whether the consumer takes batches, runs none, and does not wait for a device."""
         return self.serves and not self.batch and not (self.turn and self.turn.waits)
 
     @property
@@ -87,8 +86,7 @@ class _Consumer(Generic[T, R]):
         return self.task is not None and self.task.cancelling() > 0
 
     def ends_by(self, error: BaseException) -> bool:
-        """Return whether an error that `run` raised should end the consumer. Any other error only
-        fails the batch."""
+        """Return whether an error from `run` should end the consumer, besides the batch."""
         if isinstance(error, asyncio.CancelledError):
             return self.cancelled
         return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
@@ -359,8 +357,7 @@ class Batcher(Generic[T, R]):
             await asyncio.sleep(0)
 
     def _look(self, now: float, consumer: _Consumer[T, R]) -> int:
-        """Return how many items the engine of this idle consumer should run now, according to the
-        policy."""
+        """Return how many items this idle consumer should run now, as the policy decides."""
         turn = consumer.turn if consumer.turn and not consumer.turn.alone else None
         if consumer.turn or len(self._consumers) > 1:
             self._see_others(taking=consumer)
@@ -385,8 +382,7 @@ class Batcher(Generic[T, R]):
         return self._dispatcher.decide(now, waiting.depth, waiting.claims(now), consumer.number)
 
     def _obey(self, now: float, decision: Decision, size: int = 0) -> None:
-        """Fail the requests that the policy refuses. If no batch is dispatched, set a timer for the
-        next decision."""
+        """Fail the requests that the policy refuses, and set a timer for its next decision."""
         stretches = self._waiting.in_order(now) if decision.refused else ()
         for request in dict.fromkeys(stretches[index][0] for index in decision.refused):
             done = self._dispatcher.completion(now, 0, request.left)
@@ -485,8 +481,7 @@ class Batcher(Generic[T, R]):
             self.serve(reserve.number, serves=serves)
 
     def _deliver(self) -> None:
-        """Pass results to the callbacks of their requests, in the order in which the batches
-        ended."""
+        """Pass results to their requests' callbacks, in the order in which batches ended."""
         undelivered, self._undelivered = self._undelivered, []
         for batch, results, compute_s in undelivered:
             batch.tell(results, compute_s)

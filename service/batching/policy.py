@@ -11,9 +11,8 @@ L(n) is the measured latency of a batch of n items.
   near deadlines, then earlier arrivals, and an item is never overtaken by a much later one.
 - **Size.** A batch contains all waiting items that fit, or fewer if that lowers the latency
   (`_size`). The items of a smaller batch are done sooner, but the engine's throughput is lower,
-  which delays all waiting items. A smaller batch pays if the saved time, multiplied by the share of
-  time in which the engine is idle, exceeds this delay. This lowers latency where L jumps or is
-  linear.
+  which delays all waiting items. A smaller batch is chosen if the saved time, multiplied by the
+  fraction of time in which the engine is idle, exceeds this delay.
 - **Company.** A request that arrives while a batch runs waits for that batch and then for its own.
   If m clients share the engines, batches are small enough that two of them take at most m times
   L(k), where k is the fewest items that a client has in progress. So sharing multiplies that
@@ -110,16 +109,14 @@ class Claim(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """Describes one engine: when it becomes free, and its batch times. Slots are sorted by
-    `free`."""
+    """Says when one engine becomes free, and how long its batches take. Sorted by `free`."""
 
     free: float  # clock seconds when its batch should end; not before now
     latency: Latency
 
 
 class Rivals(NamedTuple):
-    """Says how many clients share the engines now, and how few images one of them has in
-    progress."""
+    """Says how many clients share engines, and the fewest images that one has in progress."""
 
     clients: int = 1
     lightest: int = 1  # images that the lightest has inside at most
@@ -250,8 +247,7 @@ def _bearable(view: View) -> int:
 def _size(view: View, most: int) -> int:
     """Return the batch size, at most `most`, with the lowest expected mean latency.
 
-    For each smaller size, the time that the items of the batch save is compared with the delay for
-    all waiting items.
+    Smaller batches are done sooner, but may delay all waiting items. Both times are compared.
     """
     seconds = view.latency.seconds
     most = min(most, _bearable(view))
@@ -282,9 +278,8 @@ def _size(view: View, most: int) -> int:
 
 
 def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
-    """Return the time until which the batch should wait for further items, and the number of
-    waiting items that ends the wait earlier. The time is None if waiting does not raise the
-    throughput."""
+    """Return the time until which the batch should wait for further items, or None to dispatch it
+    now. Also return the number of waiting items that ends the wait earlier."""
     latency = view.latency
     most = _bearable(view)
     best, moment, enough = _GAIN, None, 0

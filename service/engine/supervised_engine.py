@@ -98,8 +98,7 @@ class JobLostError(Exception):
 
 
 class Jobs(Protocol):
-    """The interface of the processes that run an engine's batches
-    (`service/engine/job_processes.py`)."""
+    """The interface of processes that run batches (`service/engine/job_processes.py`)."""
 
     lost: int
     """Counts the processes that were lost so far."""
@@ -113,8 +112,7 @@ class Jobs(Protocol):
         process can take it now. The future may raise JobLostError."""
 
     def renew(self) -> None:
-        """Replace all processes by new ones, because their engines return errors or wrong
-        scores."""
+        """Replace all processes by new ones, because their engines fail."""
 
     def close(self) -> None:
         """End all processes."""

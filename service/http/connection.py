@@ -10,8 +10,7 @@ slowly, or does not read its answers.
 A FIN after complete requests can mean two things. Either the client has closed only its sending
 side and waits for the answers, or it has closed the whole connection and its requests should be
 withdrawn. To find out, the server sends `100 Continue` after a while. An HTTP/1.1 client that waits
-ignores this line. If the client has closed the connection, its operating system replies with a
-reset.
+ignores this line. If the connection is closed, the client's operating system replies with a reset.
 """
 
 import asyncio
@@ -63,8 +62,7 @@ _WRONG = frozenset((*range(400, 500), Code.TOO_LATE)) - {Code.TOO_MANY, Code.CLI
 
 
 class Connection(asyncio.Protocol):
-    """Serves one client. Receives bytes from the transport, and passes requests to `Edge` and to
-    `AnswerQueue`."""
+    """Serves one client: parses its bytes, and passes requests to `Edge` and `AnswerQueue`."""
 
     def __init__(
         self,
@@ -344,8 +342,7 @@ class Connection(asyncio.Protocol):
         return self._since
 
     def hang_up_on(self) -> None:
-        """Close a connection that waits for a request, because the limit is reached and another
-        connection is to be opened."""
+        """Close a connection without requests, so that the server can accept another one."""
         if self._transport.get_write_buffer_size():
             self._transport.abort()
         else:

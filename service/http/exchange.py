@@ -44,8 +44,7 @@ class Endpoint(Protocol[Head, Form]):
     pipeline: Pipeline
 
     def check(self, record: RequestRecord) -> Head:
-        """Return the options in the request's query and headers. Raises ServiceError if one is
-        invalid."""
+        """Return the options in the query and headers. Raises ServiceError if one is invalid."""
 
     def reads_quickly(self, headers: Headers, pieces: Pieces, length: int) -> bool:
         """Return whether reading a body of `length` bytes takes less time than passing it to a
@@ -204,8 +203,7 @@ class Exchange(Generic[Head, Form]):
 
 
 def _joined(chunks: list[bytes | bytearray]) -> bytes:
-    """Join the parts of a body. The list of parts is emptied, so that the body is in memory only
-    once."""
+    """Join the parts of a body, and empty their list, so that the body is in memory only once."""
     # A single piece of bytes is not copied. Other threads run while bytes are joined, but not if a
     # piece is a bytearray.
     body = b"".join([bytes(chunk) for chunk in chunks])

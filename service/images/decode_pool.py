@@ -63,8 +63,7 @@ _LAYING_OUT = Cost(2**21, 0.0003)
 
 
 class NotForDeviceError(Exception):
-    """Says why the device's decoder cannot decode an image. `reason` is the name of the counter of
-    such images."""
+    """Says why the device cannot decode an image; `reason` names the counter of such images."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"a device cannot decode the image: {reason}")
@@ -72,8 +71,7 @@ class NotForDeviceError(Exception):
 
 
 class Decoding(NamedTuple):
-    """Holds the cost of decoding an image file whose header was checked, and the functions that
-    decode it."""
+    """Holds the cost of decoding an image file, and the functions that decode it."""
 
     cost: Cost  # without the file's own bytes
     run: Callable[[], Pixels]
@@ -154,8 +152,7 @@ class DecodePool:
         """Start `threads` threads for quick images. If there are none, `post` decodes the image
         itself. `bound_s` limits the time for one image.
 
-        `apart` is the function that decodes large images: in the calling thread by default, or in
-        another process.
+        `apart` decodes large images, by default in the calling thread, or in another process.
         """
         self._threads = threads
         self._large_threads = max(min(1, threads), threads // 2)

@@ -91,8 +91,7 @@ _FILTERS = {kind: Resampling[kind.name] for kind in Interpolation}
 
 
 class _Geometry(NamedTuple):
-    """Holds the resized size and the crop for one file, in coordinates of the image as stored in
-    the file, before any rotation."""
+    """Holds the size and the crop of a resized image, with x and y before any rotation."""
 
     resized: tuple[int, int]  # the whole image
     crop: tuple[int, int, int, int]  # in resized pixels: left, top, right, bottom
@@ -107,9 +106,8 @@ def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
     (C = 1 for GREY), or raises ImageError. Its `unresized` gives an image that a device resizes to
     the same pixels.
 
-    Raises PayloadTooLargeError if a limit is exceeded, UnsupportedMediaTypeError for an unsupported
-    format or an animation, and ImageError if the header shows that the file is empty, truncated or
-    broken.
+    Raises PayloadTooLargeError over a limit, UnsupportedMediaTypeError for another format or an
+    animation, and ImageError if the header shows that the file is empty, truncated or broken.
     """
     file = check_image(data, limits)
     cost, drawing = plan(file, preprocessing, limits)
@@ -202,8 +200,7 @@ def plan(
 def _sketch(
     kind: ImageFormat, width: int, height: int, turned: Reorientation, preprocessing: Preprocessing
 ) -> Sketch:
-    """Return the `Sketch`, which describes how to resize and crop, for images of this format,
-    stored size and orientation."""
+    """Return how to resize and crop images of this format, stored size and orientation."""
     geometry = _geometry(width, height, turned, preprocessing)
     bgr = preprocessing.channels is ChannelOrder.BGR
     padded = preprocessing.crop_mode is CropMode.PAD
@@ -243,8 +240,7 @@ def _unresized(drawing: Drawing, preprocessing: Preprocessing) -> Image:
 
 
 def _file(drawing: Drawing, preprocessing: Preprocessing) -> Image:
-    """Return a JPEG file as a `JpegImage`, from which a device decodes it. Raises
-    NotForDeviceError."""
+    """Return a JPEG file in the form that a device decodes. Raises NotForDeviceError."""
     sketch = drawing.sketch
     try:
         file = read_jpeg(drawing.parts)
