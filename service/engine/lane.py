@@ -129,7 +129,7 @@ class Lane:
         return self.seconds + own + others
 
     def go_on(self) -> None:
-        """Begin waiting work, in the fair order, until the pool can take no more."""
+        """Begin the work that waits, in the fair order, until the pool can take no more."""
         while self.waiting:
             line, _ = self.waiting.next()
             if not self._may_begin(line.entries[0]):
