@@ -27,7 +27,7 @@ _COLOURS = {"RGB": "RGB", "L": "GRAY"}
 
 
 def decode(data: bytes, stored: tuple[int, int], shrink: int) -> Image.Image | None:
-    """Return the pixels of a JPEG of the size `stored`, reduced by the factor `shrink`. Return None
+    """Return the image in a JPEG of the size `stored`, reduced by the factor `shrink`. Return None
     if Pillow must decode the file."""
     width, height = stored
     if _library is None or width * height > MOST_PIXELS:
