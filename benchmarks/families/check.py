@@ -126,8 +126,8 @@ def _scores(
 
 
 def simulate(folder: Path, families: Sequence[str]) -> Iterator[Row]:
-    """Run one image of each family on Convoy's kernels in the simulator, and yield a row for each
-    family."""
+    """Run one image of each family on Convoy's kernels in the simulator, and yield a row of results
+    for each family."""
     for name in families:
         kept = np.load(folder / f"{name}.npz")
         proto = onnx.load(folder / f"{name}.dynamo.dynamic.onnx")

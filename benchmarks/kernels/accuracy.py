@@ -307,7 +307,8 @@ def _uploaded(
 def measure(
     device: Device, layers: Sequence[Layer], facts: DeviceFacts, at: str, *, sampled: bool = False
 ) -> list[Row]:
-    """Return a row for each precision in PRECISIONS, each layer and each variant."""
+    """Measure the errors of each variant for each layer and each precision in PRECISIONS. Return a
+    row of results for each combination."""
     return [
         {
             "kind": "accuracy",
@@ -397,7 +398,8 @@ DEVICES: dict[str, Callable[[], Device]] = {
 
 
 def run(where: str, out: Path, at: str, console: Console, *, whole: bool = True) -> None:
-    """Measure on one of DEVICES, print, and write the rows. Raises DeviceError."""
+    """Measure the errors on one of DEVICES, print them, and append them to a file. Raises
+    DeviceError."""
     device = DEVICES[where]()
     facts: DeviceFacts = H200 if where == "cusim" else device
     if not whole:

@@ -60,8 +60,8 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class TileError:
-    """Holds the error of F(m×m, 3×3) in float32, and how many times fewer products it needs than
-    the direct sum."""
+    """Holds the error of F(m×m, 3×3) in float32, and the number of multiplications of the direct
+    sum divided by the number that F(m×m, 3×3) needs."""
 
     m: int
     largest: float

@@ -118,8 +118,8 @@ BASELINES = ("torch", "im2col", "cudnn")  # cuDNN is last, because one of its pl
 
 
 def baseline(name: str, device: Device, effort: Effort) -> ContestSide:
-    """Return the side that measures one of BASELINES. Raises BaselineError if the library is
-    missing.
+    """Return an object that measures one of the libraries in BASELINES. Raises BaselineError if the
+    library is missing.
 
     The baselines are PyTorch's convolution, explicit im2col with PyTorch's unfold and cuBLAS, and
     cuDNN on PyTorch's tensors.

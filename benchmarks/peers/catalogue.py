@@ -58,8 +58,8 @@ class Peer:
 
 
 def requirements(peer: Peer) -> tuple[str, ...]:
-    """Return all packages to install for a peer. They are pinned to the versions that Convoy uses,
-    unless the peer needs other versions."""
+    """Return all packages to install for a server. They are pinned to the versions that Convoy
+    uses, unless the server needs other versions."""
     own = {each.partition("==")[0] for each in peer.requirements}
     same = (f"{name}=={version(name)}" for name in SAME_AS_CONVOY if name not in own)
     return (*peer.requirements, *same)

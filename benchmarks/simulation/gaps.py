@@ -104,8 +104,8 @@ def deadline_gap(profile: str, timeout: float, load: float, requests: int, seed:
 
 
 def every(requests: int) -> Iterator[Gap]:
-    """Yield the gaps of all workloads and loads. The profile "short" is measured only with Poisson
-    arrivals."""
+    """Yield the policy's distance from the bound, as a Gap, for each batch-time profile, workload
+    and load. The profile "short" is simulated only with Poisson arrivals."""
     for profile in PROFILES:
         for load in LOADS:
             yield from poisson_gaps(profile, load, requests)

@@ -88,8 +88,9 @@ def simulate(
     noise: float = 0.03,
     engines: int = 1,
 ) -> Outcome:
-    """Run `workload` to its end. `seconds` are L(1) to L(max_batch). The time of a batch deviates
-    from L(n) at random, and `noise` is its relative standard deviation."""
+    """Simulate `workload` to its end. `seconds` has the mean times of batches of 1, 2, … items. The
+    time of a single batch deviates from its mean at random; `noise` is the relative standard
+    deviation."""
     return _Server(scheduler, seconds, workload, seed, noise, engines).run()
 
 

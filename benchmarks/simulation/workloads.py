@@ -28,6 +28,7 @@ def capacity(seconds: Sequence[float]) -> float:
 
 
 def poisson(rate: float, count: int, seed: int, timeout_s: float = inf) -> Workload:
-    """Return Poisson arrivals at a rate per second. Answers after `timeout_s` do not count."""
+    """Return a workload with Poisson arrivals, `rate` per second on average. Answers that take
+    longer than `timeout_s` do not count."""
     moments = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, count)).tolist()
     return Workload([Item(moment, moment + timeout_s) for moment in moments])
