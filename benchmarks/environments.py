@@ -2,6 +2,7 @@
 separate environment."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -74,12 +75,12 @@ def environment(
 def size_mb(installed: Iterable[Distribution]) -> float:
     """Return the size of the packages' files in megabytes, without the installer's own files."""
     files = [
-        Path(str(file.locate()))
+        os.path.join(str(each.locate_file("")), file)  # quicker than `file.locate()`
         for each in installed
         if each.name.lower() not in {"pip", "setuptools"}
         for file in each.files or ()
     ]
-    return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
+    return sum(os.path.getsize(file) for file in files if os.path.isfile(file)) / 1e6
 
 
 def needed_by(name: str) -> list[Distribution]:
