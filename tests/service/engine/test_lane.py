@@ -110,7 +110,7 @@ async def test_the_thread_that_a_client_leaves_goes_to_the_least_served() -> Non
             table.post(f"costly {number}", costly, 5.0)
             table.post(f"cheap {number}", cheap, 1.0)
         for name in ("first", "costly 0", "cheap 0", "cheap 1", "costly 1"):
-            await until(lambda name=name: name in table.begun)
+            await until(partial(table.begun.__contains__, name))
             table.gates[name].set()
     finally:
         table.open()
