@@ -16,7 +16,7 @@ After the device is lost, no new engine is opened, because only a new process ca
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from enum import Enum, unique
 from functools import partial
 from math import inf
@@ -228,8 +228,6 @@ class SupervisedEngine:
             self._look = now + _LOOK_S
             self._odd = 0 if any(map(_may_be_right, rows)) else self._odd + 1
             if self._odd >= _FAILURES and self._examining is None:
-                if self.jobs is not None:
-                    self.jobs.renew()
                 self._examining = asyncio.create_task(self._examine(self._thread))
         return rows
 
@@ -300,13 +298,13 @@ class SupervisedEngine:
         return rows
 
     async def _examine(self, thread: "_Thread") -> None:
-        """Run an image of random pixels, and replace the engine if this fails too."""
+        """Replace the engine, and the job processes, if they fail on random pixels, too."""
         bound_s = self._batch_s[0]
-        try:
-            (row,) = await thread.pool.run(thread.run, [self._probe], bound_s)
-            failure = "" if _is_finite(row) else _NOT_FINITE
-        except (EngineError, ThreadLostError) as error:
-            failure = str(error)
+        failure = await _failure(thread.pool.run(thread.run, [self._probe], bound_s))
+        if self.jobs is not None:
+            job = self.jobs.post([self._probe], bound_s)
+            if job is not None and await _failure(_rows_of(job, self._output)):
+                self.jobs.renew()
         self._odd, self._examining = 0, None
         if failure and thread is self._thread and self.state is State.READY:
             self._replace(thread, failure)
@@ -384,6 +382,21 @@ class SupervisedEngine:
     def _become(self, state: State) -> None:
         self.state = state
         self._on_change(self)
+
+
+async def _failure(rows: Awaitable[Sequence[ScoreRow]]) -> str:
+    """Return why random pixels have no finite scores, or an empty string if they have some."""
+    try:
+        (row,) = await rows
+    except JobLostError:
+        return ""  # another process already replaces the lost one
+    except Exception as error:  # noqa: BLE001  any error of the engine is the reason
+        return str(error) or type(error).__name__
+    return "" if _is_finite(row) else _NOT_FINITE
+
+
+async def _rows_of(job: "asyncio.Future[JobResult]", output: OutputKind) -> Sequence[ScoreRow]:
+    return _rows(await job, output)
 
 
 def _rows(done: JobResult, output: OutputKind) -> Sequence[ScoreRow]:

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from models import Batch, EngineError, OutputKind, Pixels, Results
-from service.engine import job_processes
+from service.engine import job_processes, supervised_engine
 from service.engine.job_processes import JobParent, JobProcesses, _JobProcess
 from service.engine.ranking import ScoreRow
-from service.engine.supervised_engine import Item, Probe, SupervisedEngine
+from service.engine.supervised_engine import Item, Probe, State, SupervisedEngine
 from service.engine.undecoded import NotHereError, Undecoded
 from service.engine.watchdog import Bounds
 from service.errors import DecoderLostError, ImageError
@@ -76,6 +76,24 @@ class OtherEngine(FakeEngine):
             raise EngineError("it takes no 8")
         results = super().run(images, inner)
         return results._replace(scores=results.scores + ELSEWHERE)
+
+
+class OddEngine(OtherEngine):
+    """An engine that has no finite scores for a 7."""
+
+    def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
+        results = super().run(images, inner)
+        sevens = [int(np.asarray(image).flat[0]) == 7 for image in images]
+        results.scores[sevens] = np.nan
+        return results
+
+
+class NeverFiniteEngine(FakeEngine):
+    """An engine whose weights are broken."""
+
+    def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
+        results = super().run(images, inner)
+        return results._replace(scores=np.full_like(results.scores, np.nan))
 
 
 class SleepingEngine(FakeEngine):
@@ -376,6 +394,33 @@ async def test_an_engine_that_keeps_failing_elsewhere_is_opened_anew(parent: Job
         assert process not in jobs._all
         await started(engine, jobs)
         assert seen(await engine.run(files(1, 2))) == [(1, True), (2, True)]
+
+
+async def test_images_that_no_network_can_take_end_no_process(
+    parent: JobParent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervised_engine, "_LOOK_S", 0.0)
+    async with engine_of(parent, OddEngine, most=1) as (engine, jobs):
+        await started(engine, jobs)
+        for _ in range(12):
+            await engine.run(files(7, 7))
+            await until(lambda: engine._examining is None)
+        assert seen(await engine.run(files(1, 2))) == [(1, True), (2, True)]
+        assert jobs.lost == 0
+
+
+async def test_processes_whose_scores_are_never_finite_are_ended(
+    parent: JobParent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervised_engine, "_LOOK_S", 0.0)
+    async with engine_of(parent, NeverFiniteEngine, most=1) as (engine, jobs):
+        while not any(process.is_open for process in jobs._all):
+            await engine.run(files(1, 2))
+            await asyncio.sleep(0.01)
+        for _ in range(5):
+            await engine.run(files(1, 2))
+        await until(lambda: jobs.lost > 0)
+        assert engine.state is State.READY
 
 
 async def test_after_three_losses_the_server_does_the_work(parent: JobParent) -> None:

@@ -18,6 +18,7 @@ from service.batching.policy import DEFAULT_PRIORITY, NO_HURRY, Urgency
 from service.engine.lane import Cost
 from service.errors import (
     Code,
+    DecoderLostError,
     EngineFailedError,
     ForbiddenError,
     PayloadTooLargeError,
@@ -27,6 +28,7 @@ from service.errors import (
 from service.fair_queue import ANYONE, Client
 from service.hosting.pipeline import Pipeline
 from service.hosting.request import ImageRequest, Outcome, Request
+from service.hosting.request import _named as named
 from service.images.decode_pool import Decoding
 from service.telemetry.record import RequestRecord
 from tests.support import PATIENCE_S
@@ -288,3 +290,16 @@ async def test_what_a_file_is_copied_to_counts_beside_it() -> None:
     call.abandon(Code.CLIENT_LEFT)
     assert room.taken == 0
     assert await repository.close(PATIENCE_S)
+
+
+def test_the_number_of_an_image_comes_before_its_message() -> None:
+    """Some errors take something other than a message."""
+    lost = DecoderLostError("was ended by signal 9")
+    full = QueueFullError("the queue is full", 2.5)
+    for error in (lost, full):
+        found = named(error, 0, 4)
+        assert type(found) is type(error)
+        assert str(found) == f"image 1 of 4: {error}"
+        assert found.__cause__ is error
+    assert vars(named(full, 0, 4)) == vars(full)
+    assert named(lost, 0, 1) is lost
