@@ -6,7 +6,7 @@ format. Errors that exist only in HTTP are in `service/http/http_errors.py`.
 """
 
 from enum import IntEnum, unique
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 @unique
@@ -41,6 +41,15 @@ class ServiceError(Exception):
 
     def __init_subclass__(cls, code: Code | None = None) -> None:
         cls.code = code or cls.code
+
+    def within(self, place: str) -> Self:
+        """Return a copy of the error whose message names the place first, such as "image 1 of 4".
+
+        The copy is created without `__init__`, which may take something other than a message.
+        """
+        copied = type(self).__new__(type(self), f"{place}: {self}")
+        copied.__dict__.update(self.__dict__)
+        return copied
 
 
 class BadRequestError(ServiceError, code=Code.MALFORMED):

@@ -488,9 +488,7 @@ def _named(error: Exception, index: int, images: int) -> Exception:
     """Return the error, with the image's number in its message if there are several images."""
     if images == 1 or not isinstance(error, ServiceError):
         return error
-    # Without its `__init__`, which may take something other than a message.
-    named = type(error).__new__(type(error), f"image {index + 1} of {images}: {error}")
-    named.__dict__.update(error.__dict__)
+    named = error.within(f"image {index + 1} of {images}")
     named.__cause__ = error
     return named
 

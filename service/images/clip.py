@@ -205,7 +205,7 @@ def _moving(
     width: int, height: int, frames: int, weight: Weight, orientation: int = 1
 ) -> ImageFile:
     """Return the `ImageFile` that describes the decoded frames of an animation or a video. Its
-    format PNG is only a placeholder."""
+    `format` is always PNG, because an `ImageFile` needs a format, but decoded frames have none."""
     return ImageFile(*(ImageFormat.PNG, width, height, orientation, 1, weight, 0, 0, []), frames)
 
 
@@ -252,7 +252,7 @@ def _frame(
     try:
         return plan(check_image(file, limits), preprocessing, limits)
     except ServiceError as error:
-        raise type(error)(f"frame {number + 1}: {error}") from error
+        raise error.within(f"frame {number + 1}") from error
 
 
 def _of_zip(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> Decoding:
