@@ -303,7 +303,7 @@ class SupervisedEngine:
         failure = await _failure(thread.pool.run(thread.run, [self._probe], bound_s))
         if self.jobs is not None:
             job = self.jobs.post([self._probe], bound_s)
-            if job is not None and await _failure(_rows_of(job, self._output)):
+            if job is not None and await _failure(self._run_elsewhere(job, [self._probe], bound_s)):
                 self.jobs.renew()
         self._odd, self._examining = 0, None
         if failure and thread is self._thread and self.state is State.READY:
@@ -388,15 +388,11 @@ async def _failure(rows: Awaitable[Sequence[ScoreRow]]) -> str:
     """Return why random pixels have no finite scores, or an empty string if they have some."""
     try:
         (row,) = await rows
-    except JobLostError:
-        return ""  # another process already replaces the lost one
-    except Exception as error:  # noqa: BLE001  any error of the engine is the reason
+    except EngineFailedError:
+        return ""  # the process is lost, and another process replaces it
+    except Exception as error:  # noqa: BLE001  libraries raise any kind
         return str(error) or type(error).__name__
     return "" if _is_finite(row) else _NOT_FINITE
-
-
-async def _rows_of(job: "asyncio.Future[JobResult]", output: OutputKind) -> Sequence[ScoreRow]:
-    return _rows(await job, output)
 
 
 def _rows(done: JobResult, output: OutputKind) -> Sequence[ScoreRow]:
