@@ -28,16 +28,9 @@ KEEPING_SERVER = "tests.support.servers.keeping_server"
 
 _FORKS = get_context("forkserver")
 # This includes the module that reads models. Otherwise a copy of each server would import ONNX,
-# which takes a second. The last ones are imported by libraries or functions only when they are
-# needed, which is in every server.
+# which takes a second.
 _FORKS.set_forkserver_preload(
-    [
-        *(CONVOY, "service.cli.serve", "service.cli.listen", "service.hosting.reading"),
-        FAKE_SERVER,
-        *("PIL.JpegImagePlugin", "PIL.PngImagePlugin", "numpy.random"),
-        *("typer._adapters", "typer._click.decorators", "uvicorn.lifespan.off"),
-        *("uvicorn.loops.uvloop", "encodings.idna"),
-    ]
+    [CONVOY, "service.cli.listen", "service.hosting.reading", FAKE_SERVER]
 )
 
 
