@@ -502,7 +502,7 @@ def _frames(
 
 
 def _sampling(source: str, depth: Sequence[int], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return those keys in `given` that select the frames of a clip. Raises PreprocessingError if
+    """Return the keys in `given` that select the frames of a clip. Raises PreprocessingError if
     the model takes images, or if only one of two related keys is set."""
     found = {key: given[key] for key in ("sampling", "stride") if key in given}
     if found and not depth:

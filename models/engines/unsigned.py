@@ -127,7 +127,7 @@ def _joined(graph: ProtoGraph) -> Iterator[_Joined]:
 
 
 def _moved(node: NodeProto) -> Sequence[str]:
-    """Return those inputs of a node whose elements it moves. Inputs that give a shape or axes are
+    """Return the inputs of a node whose elements it moves. Inputs that give a shape or axes are
     left out."""
     return list(node.input) if node.op_type == "Concat" else [node.input[0]]
 
