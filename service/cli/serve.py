@@ -4,6 +4,7 @@ settings ─┬─ this process ─── imports the server ─ listens ─ ope
           └─ forked process ─ imports ONNX ─ reads and tests models ─┘
 """
 
+import signal
 from contextlib import closing
 from typing import Annotated
 
@@ -41,6 +42,8 @@ def demo(settings: Settings, expectations: Expectations = None) -> None:
 def _serve(
     settings: Settings, expectations: list[str] | None, *, verbose: bool, browse: bool
 ) -> None:
+    # If the caller ignored it, Linux would discard the status of each process that ends.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with closing(begin_reading(settings, expectations)) as reads:
         # The models are read while this module is imported.
         with importing():

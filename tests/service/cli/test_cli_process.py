@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import PATIENCE_S
+from tests.support import PATIENCE_S, ROOT
 from tests.support.servers.control import until
 from tests.support.servers.forked import CONVOY, Forked
 
@@ -133,3 +133,16 @@ def test_serve_says_where_it_serves_and_the_line_to_try_works() -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_server_starts_even_if_its_caller_ignored_processes_that_end() -> None:
+    program = (
+        "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "from service.cli import main; main()"
+    )
+    command = [sys.executable, "-c", program, "serve", "--port", "0", "--device", "cpu"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline().startswith("Convoy serves digits")
+        server.terminate()
+        assert server.wait(PATIENCE_S) == 0
