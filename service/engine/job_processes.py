@@ -7,7 +7,8 @@ interpreter lock of its own.
 
 The parent process is forked from the server before the server has threads or models. Job processes
 share the memory pages that hold the parent's code and libraries, so each job process takes only a
-few megabytes more. The parent and the job processes end when the server ends, for whatever reason.
+few megabytes more. The parent ends when the server ends, and the job processes end when the parent
+ends, for whatever reason.
 
 A job process starts when a batch arrives and no process is idle, and runs until the server ends. It
 runs one batch at a time. The next batch may already wait in its memory, so that it begins without
@@ -37,6 +38,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from models import Engine
+from service.engine.death_signal import end_with
 from service.engine.supervised_engine import Item, JobLostError, JobResult, Probe, do_job
 from service.engine.threads import StrayError
 from service.engine.undecoded import NotHereError, Undecoded
@@ -97,11 +99,12 @@ class JobParent:
         """
         if sys.platform != "linux":
             return None
+        server = os.getpid()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         gc.disable()  # the collector would write to shared pages, and so copy them
         if (process := os.fork()) == 0:
             ours.close()
-            _fork_on_demand(theirs)
+            _fork_on_demand(theirs, server)
         gc.enable()
         theirs.close()
         return JobParent(ours, process)
@@ -377,14 +380,16 @@ def _packed(items: Sequence[Item]) -> tuple[bytes, Sequence[memoryview]] | None:
 # --- in the other processes ----------------------------------------------------------------------
 
 
-def _fork_on_demand(control: socket.socket) -> NoReturn:
+def _fork_on_demand(control: socket.socket, server: int) -> NoReturn:
     """Fork and end job processes when the server asks for it, until the server ends."""
-    for group_signal in _GROUP_SIGNALS:
-        signal.signal(group_signal, signal.SIG_IGN)
-    gc.freeze()
+    parent = os.getpid()
     children: dict[int, int] = {}
     status = 1
     try:
+        end_with(server)
+        for group_signal in _GROUP_SIGNALS:
+            signal.signal(group_signal, signal.SIG_IGN)
+        gc.freeze()
         while True:
             message, files, _, _ = socket.recv_fds(control, _NUMBER.size, 3)
             if not message:
@@ -395,13 +400,11 @@ def _fork_on_demand(control: socket.socket) -> NoReturn:
                 # reports errors.
                 with suppress(Exception):
                     _setup_in(files[2])
-                try:
+                with suppress(OSError):  # the server sees that the connection ends
                     children[number] = os.fork()
-                except OSError:  # the server sees that the connection ends
-                    children.pop(number, None)
                 if children.get(number) == 0:
                     control.close()
-                    _work(*files)
+                    _work(files, parent)
                 for file in files:
                     os.close(file)
             elif number in children:
@@ -411,19 +414,18 @@ def _fork_on_demand(control: socket.socket) -> NoReturn:
                     del children[number]
         status = 0
     finally:
-        for process in children.values():
-            if process:
-                os.kill(process, signal.SIGKILL)
-        os._exit(status)
+        os._exit(status)  # which ends all job processes, too
 
 
-def _work(connected: int, memory: int, setup: int) -> NoReturn:
+def _work(files: list[int], parent: int) -> NoReturn:
     """Open an engine and run batches until the server closes the connection."""
     status = 1
-    # If Linux divides the cores among sessions (autogroup), processes in the server's session would
-    # share its part.
-    os.setsid()
     try:
+        end_with(parent)
+        # If Linux divides the cores among sessions (autogroup), processes in the server's session
+        # would share its part.
+        os.setsid()
+        connected, memory, setup = files
         gc.enable()
         with socket.socket(fileno=connected) as connection:
             _run_batches(connection, memoryview(mmap.mmap(memory, 0)), setup)

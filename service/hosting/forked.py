@@ -8,7 +8,6 @@ in this process. The copy starts at once, because it begins with the imported mo
 process.
 """
 
-import ctypes
 import logging
 import os
 import pickle
@@ -20,6 +19,7 @@ from enum import Enum, auto, unique
 from functools import partial
 from typing import IO, Any, NoReturn, TypeVar, cast
 
+from service.engine.death_signal import end_with
 from service.engine.process_pool import LogSender, how_ended, log_again
 
 T = TypeVar("T")
@@ -27,8 +27,6 @@ T = TypeVar("T")
 CAN_FORK = sys.platform == "linux"
 """Whether processes can be forked: on other systems, system libraries do not work in a forked
 process."""
-
-_PR_SET_PDEATHSIG = 1
 
 
 @unique
@@ -75,10 +73,9 @@ def _make_and_end(
     """Send the items that `make` yields to the parent process, and end this process. If the parent
     ends earlier, this process ends too."""
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == parent:  # else it has ended already
-            with os.fdopen(writing, "wb") as pipe:
-                _send_all(make, pipe, bound_s)
+        end_with(parent)
+        with os.fdopen(writing, "wb") as pipe:
+            _send_all(make, pipe, bound_s)
     except BaseException:  # noqa: BLE001  it cannot be sent; nothing of the parent's may run here
         traceback.print_exc()
     finally:

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,9 @@ pytestmark = pytest.mark.skipif(
 FORM = "Content-Type: multipart/form-data; boundary=cut"
 # A process that is stopped is not to count as stuck.
 BOUND = ("--engine-timeout-s", "600")
+
+# Linux kills the processes as soon as their parent has ended.
+KILLED_WITHIN_S = 5.0
 
 LOST = 500, "the process that ran this batch ended; try again"
 
@@ -120,3 +123,31 @@ def test_requests_of_killed_processes_are_answered_once_each_and_the_next_are_se
         assert [rig.classify(image(digit)) for digit in range(10)] == [(200, n) for n in range(10)]
         rig.process.terminate()
         assert rig.process.wait(PATIENCE_S) == 0
+
+
+def test_stopped_processes_end_with_a_killed_server(tmp_path: Path) -> None:
+    """One of them was running a batch. The parent that forked them is stopped, too."""
+    with serving(tmp_path) as rig:
+        ready(rig)
+        jobs = job_processes(rig)
+        (parent,) = [child for child in children(rig.process.pid) if jobs == children(child)]
+        try:
+            with rig.control.holding(), rig.raw(form(0, 1)):
+                rig.control.until_held()
+                for process in (parent, *jobs):
+                    os.kill(process, signal.SIGSTOP)
+                rig.process.kill()
+                assert rig.process.wait(PATIENCE_S) == -signal.SIGKILL
+                until(lambda: not any(map(is_running, (parent, *jobs))), KILLED_WITHIN_S)
+        finally:
+            for process in (parent, *jobs):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+
+
+def is_running(process: int) -> bool:
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"

@@ -1,0 +1,19 @@
+"""Ends a forked process together with its parent process, even if the forked process hangs."""
+
+import ctypes
+import os
+import signal
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with(parent: int) -> None:
+    """Let Linux kill this process when `parent`, the process that forked it, ends for whatever
+    reason. If `parent` has ended already, this process ends now.
+
+    Linux sends the signal when the thread that forked ends. So `parent` must fork from its main
+    thread.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before Linux knew of the signal
+        os._exit(0)
