@@ -88,6 +88,7 @@ class JobParent:
     """Controls the parent process, which forks and ends job processes for the server."""
 
     def __init__(self, control: socket.socket, process: int) -> None:
+        control.setblocking(False)  # the event loop must not wait for a parent that is stopped
         self._control, self.process = control, process
         self._numbers = count()
 
@@ -121,8 +122,8 @@ class JobParent:
         """Kill a job process if it still runs."""
         try:
             self._control.send(_NUMBER.pack(number))
-        except OSError as error:  # and with it all that it forked
-            _log.error("the process that forks job processes is gone: %s", error.strerror)
+        except OSError as error:  # it has ended with all that it forked, or is stopped
+            _log.error("the process that forks job processes does not listen: %s", error.strerror)
 
     def close(self) -> None:
         """End the parent and all job processes."""
@@ -168,14 +169,15 @@ class JobProcesses:
     def renew(self) -> None:
         """Replace all processes by new ones, because their engines return errors or wrong
         scores."""
-        for process in tuple(self._all):
-            process.lose("was ended because its engine failed")
+        if self._all:
+            self.lost += len(self._all)
+            self._end_all("was ended because its engine failed")
+            self._pause_if_often("job processes were ended because their engines failed")
 
     def close(self) -> None:
         """End all processes."""
         self._closed = True
-        for process in tuple(self._all):
-            process.lose("was ended")
+        self._end_all("was ended")
         if isinstance(self._setup, int):
             os.close(self._setup)
             self._setup = _CLOSED
@@ -194,16 +196,22 @@ class JobProcesses:
             _log.error("no job process can be started: %s", error.strerror)
             self._start_at = monotonic() + WITHIN_S
 
+    def _end_all(self, how: str) -> None:
+        ended, self._all = self._all, []
+        for process in ended:
+            process.end(how)
+
     def _forget(self, process: "_JobProcess", how: str) -> None:
         self._all.remove(process)
-        if self._closed:
-            return
         self.lost += 1
+        self._pause_if_often(f"a job process {how}")
+
+    def _pause_if_often(self, what: str) -> None:
         now = monotonic()
         if self._recent.another(now):
-            _log.error("a job process %s; a new process replaces it", how)
+            _log.error("%s; new processes start when they are needed", what)
         else:
-            _log.error("a job process %s; no process replaces it for %.0f s", how, WITHIN_S)
+            _log.error("%s; no new process starts for %.0f s", what, WITHIN_S)
             self._start_at = now + WITHIN_S
 
 
@@ -241,7 +249,7 @@ class _JobProcess:
         self._received = bytearray()
         self.is_open = False  # its engine
         self.core_share = 1.0  # the average part of a core that it got for a batch
-        self._lost = False
+        self._ended = False
         self._loop.add_reader(self._connection, self._on_readable)
         self._await(_START_S)
 
@@ -274,10 +282,14 @@ class _JobProcess:
         return answer
 
     def lose(self, how: str) -> None:
+        """End the process because it has ended, is stuck or answers wrongly."""
+        if not self._ended:
+            self.end(how)
+            self._on_lost(self, how)
+
+    def end(self, how: str) -> None:
         """End the process. The futures of its batches raise JobLostError."""
-        if self._lost:
-            return
-        self._lost = True
+        self._ended = True
         self._timer.cancel()
         self._loop.remove_reader(self._connection)
         self._parent.end(self._number)
@@ -287,7 +299,6 @@ class _JobProcess:
             decoding = None if index == _NONE or number != begun else index
             if not answer.done():
                 answer.set_exception(JobLostError(how, decoding, begun=number <= begun))
-        self._on_lost(self, how)
 
     def _await(self, bound_s: float) -> None:
         self._bound_s = bound_s
@@ -310,7 +321,7 @@ class _JobProcess:
             self.lose("ended")
             return
         self._received += data
-        while len(received := self._received) >= _LENGTH.size and not self._lost:
+        while len(received := self._received) >= _LENGTH.size and not self._ended:
             (length,) = _LENGTH.unpack_from(received)
             end = _LENGTH.size + length
             if length > _MOST_ANSWER:
@@ -318,9 +329,16 @@ class _JobProcess:
             if len(received) < end:
                 return
             self._received = received[end:]
-            self._end(*pickle.loads(memoryview(received)[_LENGTH.size : end]))  # noqa: S301  (this program)
+            try:
+                answer = pickle.loads(memoryview(received)[_LENGTH.size : end])  # noqa: S301  (this program)
+            except Exception as error:  # noqa: BLE001  of damaged data, or too little memory
+                self.lose(f"sent an answer that cannot be read ({type(error).__name__})")
+                return
+            self._receive(*answer)
 
-    def _end(self, result: JobResult | None, error: Exception | None, core_share: float) -> None:
+    def _receive(
+        self, result: JobResult | None, error: Exception | None, core_share: float
+    ) -> None:
         """Handle a message from the process. The first message says that the engine is open. Each
         later message has the outcome of a batch."""
         self._timer.cancel()
@@ -352,10 +370,10 @@ def _first(number: int) -> int:
 def _file_of(setup: Setup) -> int:
     """Write the pickled setup to an in-memory file, which all job processes read. Return its file
     descriptor."""
-    file = os.memfd_create("convoy-setup")
-    with os.fdopen(os.dup(file), "wb") as writing:
-        pickle.dump(setup, writing, 5)
-    return file
+    with os.fdopen(os.memfd_create("convoy-setup"), "wb") as file:
+        pickle.dump(setup, file, 5)
+        file.flush()
+        return os.dup(file.fileno())
 
 
 def _packed(items: Sequence[Item]) -> tuple[bytes, Sequence[memoryview]] | None:

@@ -2,6 +2,7 @@
 fail."""
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -12,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -54,6 +55,8 @@ def decode(data: bytes) -> Pixels:
         time.sleep(100 * PATIENCE_S)
     if b"odd" in data:
         raise OddError(1, 2)
+    if b"unreadable" in data:
+        raise UnreadableError
     return decode_digit(data)
 
 
@@ -62,6 +65,19 @@ class OddError(Exception):
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"odd {one} {two}")
+
+
+class UnreadableError(Exception):
+    """An exception that can be unpickled only in the process that raises it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return unreadable, (os.getpid(),)
+
+
+def unreadable(process: int) -> UnreadableError:
+    if os.getpid() != process:
+        raise MemoryError
+    return UnreadableError()
 
 
 class OtherEngine(FakeEngine):
@@ -396,6 +412,29 @@ async def test_an_engine_that_keeps_failing_elsewhere_is_opened_anew(parent: Job
         assert seen(await engine.run(files(1, 2))) == [(1, True), (2, True)]
 
 
+async def test_several_processes_that_are_replaced_together_count_as_one_failure(
+    parent: JobParent,
+) -> None:
+    async with engine_of(parent, most=4) as (engine, jobs):
+        await started(engine, jobs, processes=3)
+        ended = set(jobs._all)
+        jobs.renew()
+        assert jobs.lost == len(ended) >= 3
+        assert not jobs._all
+        await engine.run(files(1, 2))
+        assert len(jobs._all) == 1
+
+
+async def test_a_process_whose_answer_cannot_be_read_is_ended(parent: JobParent) -> None:
+    async with engine_of(parent, most=1) as (engine, jobs):
+        await started(engine, jobs)
+        with pytest.raises(Exception, match=r"sent an answer that cannot be read \(MemoryError\)"):
+            await asyncio.wait_for(engine.run(files(1, "2 unreadable")), PATIENCE_S)
+        assert jobs.lost == 1
+        await started(engine, jobs)
+        assert seen(await engine.run(files(1, 2))) == [(1, True), (2, True)]
+
+
 async def test_images_that_no_network_can_take_end_no_process(
     parent: JobParent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -439,6 +478,65 @@ async def test_without_an_engine_elsewhere_the_server_does_the_work(parent: JobP
         assert seen(await engine.run(files(1, 2))) == [(1, False), (2, False)]
         await until(lambda: jobs.lost == 1)
         assert seen(await engine.run(files(1, 2))) == [(1, False), (2, False)]
+
+
+async def test_without_another_process_the_server_does_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fork = os.fork
+    forked: list[bool] = []
+
+    def fork_once() -> int:
+        if forked:
+            raise BlockingIOError(errno.EAGAIN, "too many processes")
+        forked.append(True)
+        return fork()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fork", fork_once)
+        parent = JobParent.fork()
+    assert parent is not None
+    async with engine_of(parent) as (engine, jobs):
+        for lost in (1, 2):
+            assert seen(await engine.run(files(1, 2))) == [(1, False), (2, False)]
+            await until(lambda lost=lost: jobs.lost == lost)  # type: ignore[misc]
+    parent.close()
+
+
+async def test_a_process_that_cannot_begin_ends_alone(parent: JobParent) -> None:
+    async with engine_of(parent) as (engine, jobs):
+        await started(engine, jobs)
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:  # the file with the setup is missing
+                socket.send_fds(parent._control, [bytes(3), b"\xff"], [theirs.fileno(), 0])
+            ours.settimeout(PATIENCE_S)
+            assert ours.recv(1) == b""
+        assert seen(await engine.run(files(1, 2))) == [(1, True), (2, True)]
+        assert jobs.lost == 0
+
+
+def test_a_parent_that_does_not_read_blocks_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        parent = JobParent(ours, process=0)
+        while not caplog.messages:
+            parent.end(1)
+        with pytest.raises(BlockingIOError):
+            parent.start(theirs, theirs.fileno(), theirs.fileno())
+    (message,) = caplog.messages
+    assert "the process that forks job processes does not listen" in message
+
+
+def test_a_setup_that_cannot_be_shared_leaves_no_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> NoReturn:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(os, "dup", refuse)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="too many open files"):
+        job_processes._file_of((OtherEngine, File))
+    assert os.listdir("/proc/self/fd") == before
 
 
 async def test_a_batch_of_many_bytes_runs_here(parent: JobParent) -> None:
