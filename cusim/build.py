@@ -1,7 +1,8 @@
 """Compiles the simulator and its kernels with g++. Each is compiled only once.
 
 The name of a compiled file contains a digest of the sources with their includes, the flags, and the
-compiler's version. Any number of processes may build at the same time.
+compiler's version. The digest does not contain the folder of the sources, so copies of a source are
+compiled once. Any number of processes may build at the same time.
 """
 
 import fcntl
@@ -158,7 +159,7 @@ def kernel(build: Build, instantiation: Instantiation, root: Path) -> Path:
     source = root / instantiation.source
     if not source.is_file():
         raise CompileError(instantiation, f"the source file {source} does not exist")
-    includes = [THIS, *_including(source), ENTRY, *_headers()]
+    includes = [THIS, *_including(source, root), ENTRY, *_headers()]
     try:
         check_template(instantiation, source)
     except TypeError as error:
@@ -166,23 +167,20 @@ def kernel(build: Build, instantiation: Instantiation, root: Path) -> Path:
     flags = (*_KERNEL, *processor(), *build.kernel)
     # Where the compiled header cannot be used, g++ goes on to that in the next folder.
     folders = (f"-I{_header(build).parent}", f"-I{INCLUDE}", f"-I{root}", f"-I{SOURCE_ROOT}")
-    names = (
-        f'-DCUSIM_SOURCE="{source}"',
-        f"-DCUSIM_KERNEL={instantiation.expression}",
-        *instantiation.macros,
-    )
+    names = (f"-DCUSIM_KERNEL={instantiation.expression}", *instantiation.macros)
+    given = (f'-DCUSIM_SOURCE="{source}"', *names)
 
     def make(output: Path) -> None:
         unlinked = output.with_suffix(".o")
         try:
-            _gpp(*flags, *folders, "-include", HEADER, *names, "-c", ENTRY, "-o", unlinked)
+            _gpp(*flags, *folders, "-include", HEADER, *given, "-c", ENTRY, "-o", unlinked)
             _gpp(*_KERNEL_LINK, unlinked, "-o", output)
         except CompilerFailure as failure:
             raise CompileError(instantiation, str(failure)) from None
         finally:
             unlinked.unlink(missing_ok=True)
 
-    digest = _digest(flags, folders, names, _KERNEL_LINK, _texts(includes))
+    digest = _digest(flags, instantiation.source, names, _KERNEL_LINK, _texts(includes))
     return _cached(f"{instantiation.kernel}-{build.name}", digest, ".so", make)
 
 
@@ -229,8 +227,9 @@ def _gpp(*arguments: str | Path, given: str = "") -> str:
 _INCLUDE_LINE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 
 
-def _including(source: Path) -> list[Path]:
-    """Return the source and every file that it includes by #include "…", at any depth."""
+def _including(source: Path, root: Path) -> list[Path]:
+    """Return the source and every file that it includes by #include "…", at any depth. These are
+    the files that g++ finds first."""
     found: list[Path] = []
     waiting = [source]
     while waiting:
@@ -238,13 +237,13 @@ def _including(source: Path) -> list[Path]:
         if path not in found:
             found.append(path)
             for name in _INCLUDE_LINE.findall(path.read_text(encoding="utf-8")):
-                places = (folder / name for folder in (path.parent, SOURCE_ROOT))
+                places = (folder / name for folder in (path.parent, root, SOURCE_ROOT))
                 waiting += [place for place in places if place.exists()][:1]
     return found
 
 
 def _texts(files: Iterable[Path]) -> list[str]:
-    return [_text(path, path.stat().st_mtime_ns) for path in sorted(files)]
+    return sorted(_text(path, path.stat().st_mtime_ns) for path in files)
 
 
 @lru_cache(maxsize=256)

@@ -1,6 +1,7 @@
 """The tests that `make test` skips depend only on the digest's inputs, and it runs a sample of
 them."""
 
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,29 +48,52 @@ def test_tests_of_a_large_file_are_made_of_one_case_in_64_and_over_runs_of_each(
     cases, kept, ran = range(300), 0, set[int]()
     for run in range(1200):
         choice = Choice(["kernels"], f"run {run}")
-        taken = choice.of_cases(CASES, cases)
-        assert taken == Choice(["kernels"], f"run {run}").of_cases(CASES, cases)
-        assert {after - before for before, after in pairwise(taken)} == {64}
+        taken = choice.of_cases(CASES, cases, _kernel)
+        assert taken == Choice(["kernels"], f"run {run}").of_cases(CASES, cases, _kernel)
         assert choice.left == {"cases of tests/kernels": 300 - len(taken)}
         assert not choice.leaves(CASES)
         kept += len(taken)
         ran |= set(taken)
     assert ran == set(cases)
     assert 0.9 * 300 < kept * 64 / 1200 < 1.1 * 300
-    assert Choice(["networks"], "a run").of_cases(CASES, cases) == cases
+    assert Choice(["networks"], "a run").of_cases(CASES, cases, _kernel) == cases
     assert not KERNELS.spared(_items(CASES, ("of_those", 5)), "a run")  # not once more
 
 
-def test_files_of_a_proof_have_their_turns_apart() -> None:
-    items = _items(SMALL, ("of_many", 96)) + _items(
-        SMALL.with_name("test_cubins.py"), ("other", 96)
-    )
-    seen = set()
+def _kernel(case: int) -> int:
+    """Return the kernel of a case: 50 of 300 have 5 cases each, and another has the rest."""
+    return case % 60 if case % 60 < 50 else 50
+
+
+def test_cases_that_share_a_kernel_run_together_but_four_at_most() -> None:
+    for run in range(200):
+        taken = Choice(["kernels"], f"run {run}").of_cases(CASES, range(300), _kernel)
+        groups = Counter(map(_kernel, taken))
+        assert 1 <= len(groups) <= 2  # of 113
+        assert set(groups.values()) <= {1, 2, 4}
+
+
+def test_neighbours_among_the_files_of_a_proof_have_their_turns_apart() -> None:
+    files = sorted((ROOT / "tests/kernels/convolution").glob("test_*.py"))
+    turning = [
+        file
+        for file in files
+        if KERNELS.proves(file) and file.relative_to(ROOT).as_posix() not in KERNELS.long
+    ]
+    seen = Counter[Path]()
     for run in range(400):
-        spared = set(map(id, KERNELS.spared(items, f"run {run}")))
-        left = {item.path for item in items if id(item) not in spared}
-        seen.add(frozenset(path.name for path in left))
-    assert len(seen) == 4  # both, either or none
+        chosen = [file for file in turning if KERNELS.kept(file, f"run {run}")]
+        assert 1 <= len(chosen) <= 2  # of 11
+        seen.update(chosen)
+    assert set(seen) == set(turning)
+    assert all(25 < times < 80 for times in seen.values())  # one run in 8
+
+
+def test_every_run_includes_tests_of_a_long_file() -> None:
+    for file in KERNELS.long:
+        kept = [KERNELS.kept(ROOT / file, f"run {run}") for run in range(200)]
+        assert {each.step for each in kept} == {64}
+        assert len({each.start for each in kept}) > 50
 
 
 @pytest.mark.parametrize(

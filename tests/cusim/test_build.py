@@ -1,5 +1,6 @@
 """A build is compiled once, and again if anything that it depends on changes."""
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -37,6 +38,32 @@ def test_a_changed_header_is_another_kernel(root: Path) -> None:
     second = build.kernel(PLAIN, KERNEL, root)
     assert second != first
     assert second.read_bytes() != first.read_bytes()
+
+
+def test_a_copy_of_the_sources_is_the_same_kernel_until_one_of_its_files_differs(
+    root: Path, tmp_path: Path
+) -> None:
+    first = build.kernel(PLAIN, KERNEL, root)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in root.glob("*.cu*"):
+        shutil.copy(file, copy)
+    assert build.kernel(PLAIN, KERNEL, copy) == first
+    (copy / "other.cuh").write_text("#define VALUE 22\n")
+    assert build.kernel(PLAIN, KERNEL, copy) == first  # which does not include it
+    (copy / "value.cuh").write_text("#define VALUE 22\n")
+    second = build.kernel(PLAIN, KERNEL, copy)
+    assert second.read_bytes() != first.read_bytes()
+
+
+def test_a_header_of_the_copy_is_found_from_a_source_in_another_folder(root: Path) -> None:
+    """As copy.cu, which is beside the kernels, includes their headers."""
+    (root / "beside").mkdir()
+    (root / "one.cu").rename(root / "beside" / "one.cu")
+    kernel = Instantiation("beside/one.cu", "one")
+    first = build.kernel(PLAIN, kernel, root)
+    (root / "value.cuh").write_text("#define VALUE 22\n")
+    assert build.kernel(PLAIN, kernel, root).read_bytes() != first.read_bytes()
 
 
 def test_builders_at_the_same_time_get_one_whole_library(root: Path) -> None:

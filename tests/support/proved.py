@@ -22,7 +22,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -45,6 +45,10 @@ ONE_IN = 64
 # for a single test.
 FILES = 8
 
+# A run creates tests for up to SHARING cases that have the same kernels, or for none of them,
+# because it takes longer to compile a kernel than to run it.
+SHARING = 4
+
 _IMPORT = re.compile(
     r"^\s*(?:from|import) ((?:benchmarks|loadtest|models|service|tests)\b[\w.]*)"
     r"(?: import ([\w, ]*))?"
@@ -60,6 +64,7 @@ class Proof:
     sources: tuple[str, ...]  # except in test files for which `reads_more` is true
     libraries: tuple[str, ...]
     large: tuple[str, ...] = ()  # files with so many tests that each run creates only some
+    long: tuple[str, ...] = ()  # files whose tests take so long that each run includes a few
 
     def files(self) -> Iterator[Path]:
         """Yield the files of the sources, in order."""
@@ -99,14 +104,16 @@ class Proof:
     def kept(self, file: Path, run: str) -> range:
         """Return the positions, in a proved file, of the tests that a run includes.
 
-        The choice depends only on the file and the run's name, so all workers of the run choose the
-        same tests.
+        The choice depends only on the files and the run's name, so all workers of the run choose
+        the same tests. Neighbours among the files have different turns. So each run includes about
+        as many files of a folder as any other run, and takes about as long.
         """
         where = file.relative_to(ROOT).as_posix()
-        files = 1 if where in self.large else FILES
+        files = 1 if where in (*self.large, *self.long) else FILES
+        if (_places(self)[file] + _drawn(run)) % files != 0:
+            return range(0)
         step = ONE_IN // files
-        turn = int(hashlib.sha256(f"{where} {run}".encode()).hexdigest()[:8], 16)
-        return range(turn // files % step, sys.maxsize, step) if turn % files == 0 else range(0)
+        return range(_drawn(f"{where} {run}") % step, sys.maxsize, step)
 
     def spared(self, items: Iterable[pytest.Item], run: str) -> list[pytest.Item]:
         """Return the tests that are skipped while the digest matches, which are 63 in 64.
@@ -123,6 +130,18 @@ class Proof:
                 kept = self.kept(path, run)
                 spared += [test for place, test in enumerate(tests) if place not in kept]
         return spared
+
+
+def _drawn(name: str) -> int:
+    """Return a number that depends only on the name."""
+    return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16)
+
+
+@cache
+def _places(proof: Proof) -> dict[Path, int]:
+    """Return the positions of the test files among all that the proof covers."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return {file: place for place, file in enumerate(filter(proof.proves, files))}
 
 
 @cache
@@ -169,6 +188,7 @@ _KERNELS = Proof(
     ),
     libraries=("numpy",),
     large=("tests/kernels/whole/test_kernels.py",),
+    long=("tests/kernels/convolution/test_tma_gemm.py",),
 )
 
 # This adds an algorithm to a copy of the kernels, and loads a network to test its rounding.
@@ -406,8 +426,11 @@ class Choice:
         """Return the tests that the run leaves out."""
         return [item for proof in self._proofs for item in proof.spared(items, self._run)]
 
-    def of_cases(self, file: Path, cases: Sequence[_Case]) -> Sequence[_Case]:
-        """Return the cases of a large file for which the run creates tests.
+    def of_cases(
+        self, file: Path, cases: Sequence[_Case], kernels: Callable[[_Case], Hashable]
+    ) -> Sequence[_Case]:
+        """Return the cases of a large file for which the run creates tests. `kernels` returns what
+        is compiled for a case.
 
         To create tests for all cases, and then to skip 63 in 64, would cost each worker more than a
         second.
@@ -415,7 +438,8 @@ class Choice:
         for proof in self._proofs:
             if proof.proves(file):
                 kept = proof.kept(file, self._run)
-                taken = cases[kept.start :: kept.step]
+                groups = list(_groups(cases, kernels))[kept.start :: kept.step]
+                taken = [case for group in groups for case in group]
                 self.count("cases", file, len(cases) - len(taken))
                 return taken
         return cases
@@ -423,6 +447,16 @@ class Choice:
     def count(self, kind: str, file: Path, number: int = 1) -> None:
         """Count the tests of a file that are left to `make test-all`."""
         self.left[f"{kind} of {'/'.join(file.relative_to(ROOT).parts[:2])}"] += number
+
+
+def _groups(cases: Iterable[_Case], kernels: Callable[[_Case], Hashable]) -> Iterator[list[_Case]]:
+    """Yield groups of up to SHARING cases that have the same kernels."""
+    alike: dict[Hashable, list[_Case]] = {}
+    for case in cases:
+        alike.setdefault(kernels(case), []).append(case)
+    for group in alike.values():
+        for begin in range(0, len(group), SHARING):
+            yield group[begin : begin + SHARING]
 
 
 CHOICE = pytest.StashKey[Choice]()

@@ -9,7 +9,7 @@ import pytest
 
 from cusim.build import ASAN, PLAIN, TSAN, Build
 from cusim.device import CusimDevice, Order
-from kernels.device.device import NO_CLUSTERS, Device
+from kernels.device.device import NO_CLUSTERS, Device, Instantiation
 from kernels.device.launch import Launch
 from kernels.device.tensor_map import TensorMap
 from tests.support.cases import CASES
@@ -26,8 +26,13 @@ def may_hang(launch: Launch) -> bool:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Create tests for the cases of this run: all of them, or one in 64."""
     if "case" in metafunc.fixturenames:
-        cases = metafunc.config.stash[CHOICE].of_cases(Path(__file__), CASES)
+        cases = metafunc.config.stash[CHOICE].of_cases(Path(__file__), CASES, kernels)
         metafunc.parametrize("case", [_by_risk(case) for case in cases], ids=str)
+
+
+def kernels(case: KernelCase) -> tuple[Instantiation, ...]:
+    """Return what is compiled for a case."""
+    return tuple(launch.instantiation for launch in case.launches)
 
 
 def _by_risk(case: KernelCase) -> Any:
