@@ -207,6 +207,9 @@ def _rankings(scores: Scores, output: OutputKind) -> Sequence[Ranking] | None:
     n, classes = scores.shape
     if classes == 1:
         return None  # images of a yes/no model are ranked one by one: two classes take no time
+    if n == 1 and output.by_softmax:
+        alone = _softmax_of_one(scores[0])
+        return None if alone is None else [alone]
     rows = scores.astype(np.float64)
     if not math.isfinite(np.add.reduce(rows, axis=None)):  # see `finite`
         return None
@@ -232,6 +235,24 @@ def _rankings(scores: Scores, output: OutputKind) -> Sequence[Ranking] | None:
     else:
         probabilities = each_probability(probabilities, output)
     return list(zip(found.T.tolist(), _rounded(probabilities).T.tolist(), strict=True))
+
+
+def _softmax_of_one(scores: NDArray[np.float32]) -> Ranking | None:
+    """Return the same ranking as `_rankings` for one image, in half the time, because most numbers
+    are read as Python floats instead of arrays."""
+    row = scores.astype(np.float64)
+    if not math.isfinite(np.add.reduce(row)):  # see `finite`
+        return None
+    rest, found = scores.copy(), []
+    for _ in range(min(RANKED, len(row))):
+        best = int(rest.argmax())
+        found.append(best)
+        rest[best] = -math.inf
+    if max(abs(float(row[best])) for best in found) > _MOST_EXP:
+        return None
+    np.exp(row, out=row)
+    total, scale = float(np.add.reduce(row)), 10.0**_DECIMALS
+    return found, [round(float(row[best]) / total * scale) / scale for best in found]
 
 
 def _read(ranked: TopClasses, output: OutputKind) -> Sequence[Ranking] | None:

@@ -47,9 +47,12 @@ def test_the_k_largest_come_largest_first_and_equals_by_index(
     assert [p["probability"] for p in predictions] == [scores[i] for i in by_hand]
 
 
-@given(ROWS)
-def test_softmax_of_logits_is_that_of_the_definition(scores: list[float]) -> None:
-    predictions = top_k(row(*scores), len(scores), OutputKind.LOGITS, ())
+@given(ROWS, st.data())
+def test_softmax_of_logits_is_that_of_the_definition(
+    scores: list[float], data: st.DataObject
+) -> None:
+    k = data.draw(st.integers(1, len(scores)))
+    predictions = top_k(row(*scores), k, OutputKind.LOGITS, ())
     weights = np.exp(np.array(scores))
     expected = weights / weights.sum()
     for prediction in predictions:
