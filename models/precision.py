@@ -174,7 +174,10 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
             return None
         case _:
             if any(name in graph.weights for name in node.operands()):
-                raise TypeError(f"the weights of {type(node).__name__} have no rule; add one here")
+                raise TypeError(
+                    f"no rule says which weights of {type(node).__name__} FP16 can hold; add one"
+                    " to models/precision.py"
+                )
             return None
     for name in names:
         sizes = np.abs(graph.weights[name])

@@ -85,8 +85,8 @@ class Task:
 
 
 def tasks(works: Sequence[str], folder: Path) -> dict[str, Task]:
-    """Create the works, by name. Convoy's engine computes the right answers. The models are written
-    below `folder`. Raises NotDownloadedError."""
+    """Return the tasks of the workloads `works`, by name. Write the models below `folder`, and let
+    Convoy's engine compute the right answers. Raises NotDownloadedError."""
     makers = {NOOP: _nothing, DIGITS: _digits, SQUEEZENET: _squeezenet, INT8: _int8}
     return {work: makers[work](folder) for work in works}
 

@@ -81,7 +81,8 @@ def linear_reads(rows: int, x: Pixels) -> BlockReads:
 
 def _block(rows: int, x: Pixels) -> tuple[int, int, int, int]:
     """Return four numbers for a thread block: the rows of x that it reads, the outputs that it
-    computes for each row, the most warps that its kernel allows, and its warps."""
+    computes for each row, the largest number of warps that the kernel allows in a block, and the
+    number of warps that this block has."""
     at_once = next((size for size in (1, 2, 4) if rows <= size), _ROWS_AT_ONCE)
     max_warps = 4 if at_once == _ROWS_AT_ONCE else 8
     vectors = -(-x.channels // VECTOR)

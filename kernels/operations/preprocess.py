@@ -11,8 +11,9 @@ from kernels.layout.strided import VECTOR
 class Places(NamedTuple):
     """Describes a batch in which each image has a place of `pitch` bytes (kernels/image/place.py).
 
-    With `channels_last`, images that are tensors are H×W×C, and otherwise C×H×W. If decoded images
-    were resized by resize.cu (`has_made`), their pixels are in the operand `made`.
+    Images that are sent as tensors are H×W×C if `channels_last` is true, and C×H×W if it is false.
+    If `has_made` is true, resize.cu has resized the decoded images, and the operand `made` holds
+    the resulting pixels.
     """
 
     pitch: int

@@ -39,9 +39,10 @@ def blocks_of(
     x: StridedTensor, y: StridedTensor, block: int
 ) -> tuple[StridedTensor, StridedTensor]:
     """Split axes of x and y so that both tensors have the same shape, and return them. x is
-    N×C×H×W. Each pixel of y holds block × block pixels of x (space to depth).
+    N×C×H×W, with C at most 4. A pixel of y holds a square of block × block pixels of x (space to
+    depth).
 
-    In a pixel of y, the pixels of x follow each other row by row, with 4 channels each.
+    In a pixel of y, these pixels of x follow each other row by row. Each takes up 4 channels of y.
     """
     if block == 1:
         return x, y

@@ -63,8 +63,8 @@ _ELEMENTS = {FLOAT.dtype: "float", HALF.dtype: "Half", BYTE.dtype: "Byte"}
 
 
 def one_type(first: Storage, *others: Storage) -> Storage:
-    """Return the storage that all tensors share. Raises ValueError if the tensors' storages
-    differ."""
+    """Return the storage format of the tensors. Raises ValueError if they have different
+    formats."""
     if any(other != first for other in others):
         raise ValueError(
             f"all tensors must be stored as {first}, got {', '.join(map(str, others))}"

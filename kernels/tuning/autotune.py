@@ -238,8 +238,8 @@ def _time(known: Outcome, bench: Bench, candidate: Candidate) -> Outcome:
 def _trigger(
     known: Outcome, problem: ConvProblem, choice: ConvChoice, bench: Bench, _: Candidate
 ) -> Outcome:
-    """Return the outcome `known` with the best trigger. For this, time overlapping launches with
-    each trigger."""
+    """Return `known` with the fastest trigger, which is the point at which a kernel lets the next
+    launch begin. To find it, measure overlapping launches with each trigger."""
 
     def us(trigger: Trigger) -> float:
         candidate = bench.candidate(problem, choice._replace(trigger=trigger))

@@ -194,8 +194,8 @@ def _is_binary(c: Fraction) -> bool:
 
 
 def _without_copies(steps: Steps) -> Steps:
-    """Return the steps without shared values that are 0, or a multiple of only one other value.
-    Their uses are replaced by this multiple."""
+    """Remove every shared value that is 0 or a multiple of only one other value. Use 0 or this
+    multiple in its place. Return the remaining steps."""
     result = dict(steps)
     while True:
         copies = [v for v, terms in result.items() if v.kind is Kind.SHARED and len(terms) < 2]

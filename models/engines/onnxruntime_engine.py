@@ -291,7 +291,8 @@ class OnnxRuntimeEngine:
         return apart_s * _CLEARLY <= together_s
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
-        """Return the scores of N pixels or tensors. Raises EngineError if their shape is wrong.
+        """Return the scores of N images, given as pixels or tensors. Raises EngineError if their
+        shape is wrong.
 
         The session always computes the values inside the network that clients may request. Only
         those named in `inner` are returned.

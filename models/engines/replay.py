@@ -56,8 +56,8 @@ class Replay:
         results: NDArray[np.float32],
         put: Put = np.copyto,
     ) -> None:
-        """Store the graph and its arrays in pinned memory. The graph reads n `images` and writes n
-        `results` (`Results` in kernels/operations/top_k.py)."""
+        """Store a captured graph. Both arrays are in pinned memory: the graph reads n `images` and
+        writes n `results` (`Results` in kernels/operations/top_k.py)."""
         self.graph, self._stream, self._put = graph, stream, put
         self._places = list(images)
         self._results, self._flags = results, results[:, -1]

@@ -87,8 +87,8 @@ def _in_bytes(grid: Grid) -> Grid:
 
 
 def _twice(view: GraphView, product: Conv | Gemm, grid: Grid, x: str) -> Rewrite:
-    """Return nodes that repeat each channel of x, for the filter `grid` with two bytes per
-    integer."""
+    """Return nodes that give `product` each channel of x twice. `grid` holds each integer of the
+    filter as a sum of two bytes, so each channel is multiplied by both of them."""
     shape, stored = (2 * view.shape(x)[0], *view.shape(x)[1:]), view.value(x).stored
     joined, pairs = (
         Value(view.fresh(f"{product.output}/{stem}"), shape, stored=stored)

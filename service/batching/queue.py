@@ -267,9 +267,8 @@ class Backlog(Generic[T, R]):
         """Return a `Claim` for each run of consecutive items of one request, in the order of
         service. Return an empty sequence if no request has a deadline.
 
-        The waiting items of each client have the same total weight, so that a client gains nothing
-        by sending more. An item of a higher priority weighs more than all items of lower
-        priorities.
+        A client's weight is divided among its waiting items, so that a client gains nothing by
+        sending more. An item of a higher priority weighs more than all items of lower priorities.
         """
         if not self.deadlines:
             return ()

@@ -48,8 +48,8 @@ class CallTurns:
         self.owed: Counter[str] = Counter()  # turns by client
 
     def owe(self, client: str) -> None:
-        """Let the client's next connection wait in the queue, because its last connection ended
-        with a refusal or before an answer. Over gRPC, let its next request wait."""
+        """Make the client's next connection wait in the queue, because its last request was refused
+        or its last connection ended before the answer. Over gRPC, make its next request wait."""
         if len(self.owed) >= _MOST_CLIENTS:
             self.owed.clear()
         self.owed[client] = min(_MOST_OWED, self.owed[client] + 1)

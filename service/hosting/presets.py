@@ -313,9 +313,12 @@ def _logits(scores: Scores, output: OutputKind) -> NDArray[np.float64]:
 def _by_names(
     classifier: "Classifier", guessed: PresetTrial, trials: Sequence[PresetTrial]
 ) -> "Classifier":
-    """Return the model with the preset that recognises the photographs best, if that is clear.
-    Otherwise, return it with a warning, or unchanged. The model's labels must name the objects in
-    the photographs."""
+    """Return the model with the preset that recognises the photographs best, if one preset is
+    clearly better than the guessed preset.
+
+    Otherwise, return the model with the guessed preset. Add a warning if hardly any photograph is
+    recognised with any preset. The model's labels must name the objects in the photographs.
+    """
     likeliest = max(trials, key=lambda trial: (trial.right, trial.likelihood))
     alike = [
         trial

@@ -78,7 +78,7 @@ class How(NamedTuple):
 
 
 class StoredImage(NamedTuple):
-    """Holds a decoded image without transparency, RGB or grey, before it is resized and rotated.
+    """Holds a decoded RGB or grey image, without transparency, before it is resized and rotated.
     Also holds how to resize it."""
 
     image: Image.Image

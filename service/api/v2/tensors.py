@@ -229,7 +229,7 @@ def decode_base64(base64: Span) -> bytes:
             rest = part[len(part) & ~3 :] if position < end else b""
             part = part[: len(part) - len(rest)]
             if position < end and part.endswith(b"="):
-                raise ValueError("more text follows the `=` at its end")
+                raise ValueError("more text follows the `=` that ends it")
         parts.append(_base64(b'"%b"' % part))
     return b"".join(parts)
 
