@@ -78,8 +78,8 @@ class Instruction:
 
     @property
     def least(self) -> float:
-        """Return the fewest wavefronts or sectors that could transfer the bytes of one execution,
-        on average."""
+        """Return the smallest number of wavefronts or sectors that could transfer an execution's
+        bytes, averaged over all executions."""
         return self._mean(least_wavefronts) if self.shared else self._mean(least_sectors)
 
     @property

@@ -55,7 +55,7 @@ Accesses = dict[str, Lines]  # choice → its lines
 
 
 def profiled() -> dict[str, tuple[ConvProblem, ConvChoice]]:
-    """Return the convolutions to profile by name: a problem with an algorithm and its
+    """Return the convolutions to profile, by name. Each has a problem, and an algorithm with its
     configuration. Configurations with split sums or clusters are left out, because a profile does
     not distinguish thread blocks."""
     return {

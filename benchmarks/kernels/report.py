@@ -1,5 +1,5 @@
-"""Compares Convoy's measured times with other libraries': for each layer, for each suite of layers,
-and with the goals."""
+"""Compares Convoy's measured times with those of other libraries and with the goals, for each layer
+and each suite of layers."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -116,7 +116,7 @@ def latest(rows: Sequence[Row]) -> list[Row]:
 
 
 def losses(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each work in which another server has a better median than Convoy at the
+    """Yield a line for each workload in which another server has a better median than Convoy at the
     same number of connections."""
     for work, title in WORKS.items():
         said = [

@@ -163,7 +163,7 @@ class SplitSum(Generic[C]):
         return {"workspace": 4 * blocks * self.part_floats(config)}
 
     def counter_bytes(self, problem: ConvProblem, config: C) -> int:
-        """Return the size in bytes of one counter per tile, or 0 if the launch needs no
+        """Return the size in bytes of all counters, one per tile, or 0 if the launch needs no
         workspace."""
         return 4 * self.tiles(problem, config) if self._by_workspace(config) else 0
 

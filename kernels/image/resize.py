@@ -16,8 +16,8 @@ photograph."""
 
 
 def fetch_launch(n: int, place_bytes: int = PLACE_BYTES) -> Launch:
-    """Return a launch that copies a batch of n images to the device. It reads the operand images,
-    and writes the operand entries. The unused end of each image's memory is not copied."""
+    """Return a launch that copies a batch of n images to the device. It reads the operand `images`
+    and writes the operand `entries`. The unused end of each image's memory is not copied."""
     return launch(
         instantiate(SOURCE, "fetch"),
         (_FETCHING, n, 1),

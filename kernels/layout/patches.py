@@ -69,8 +69,8 @@ class Patch:
 def _of_region(window: Window, pair: int, images: int, rows: int, columns: int) -> Patch:
     """Return the patch that a region of `images` × `rows` × `columns` outputs reads.
 
-    The patch is padded so that the 8 neighbouring outputs of an mma's matrix read places in shared
-    memory whose indices differ modulo 8. This avoids bank conflicts.
+    The patch is padded, so that the inputs of the 8 neighbouring outputs of an mma's matrix have
+    indices in shared memory that differ modulo 8. This avoids bank conflicts.
     """
     stride, extent = window.strides, window.extent
     high, wide = (

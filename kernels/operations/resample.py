@@ -16,8 +16,8 @@ def resample_launch(
 
     Each axis has a table. For each of the P output positions, it has T pairs of an input position
     and a factor (kernels/src/resample.cu). `tables` has the sizes (P, T) of these tables. The
-    operands are x, heights, widths and y, and depths for volumes. Raises ValueError if channels or
-    types do not match, or if an index exceeds 32 bits.
+    operands are x, y, and the tables heights, widths and, for volumes, depths. Raises ValueError if
+    channels or types do not match, or if an index exceeds 32 bits.
     """
     if x.channels != y.channels:
         raise ValueError(f"y must have x's {x.channels} channels, got {y.channels}")

@@ -211,7 +211,7 @@ def _attempt(
     try:
         outcome = measure(bench, bench.candidate(problem, choice))
     except OutOfMemoryError as error:
-        _log.warning("%s is left out for %s: %s", name, problem, error)
+        _log.warning("%s is not measured on %s: %s", name, problem, error)
     except FaultError as error:
         yield name, Outcome(failure=_reason(error))
         raise

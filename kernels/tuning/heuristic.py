@@ -244,8 +244,8 @@ def _iteration(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
 
 
 def _ends(work: Work, profile: StaticProfile, blocks: int) -> tuple[dict[str, float], float]:
-    """Return the cycles before and after the loop, in two forms. The first is the latency of one
-    warp, by part. The second is the time in which the instructions of all warps are issued."""
+    """Return the cycles before and after the loop: the latency of one warp, for each part of the
+    kernel, and the time in which the instructions of all warps are issued."""
     ends = {
         "start": (profile.start, 1.0),
         "fill": (profile.fill, 1.0),

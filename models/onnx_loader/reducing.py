@@ -99,7 +99,10 @@ def _normalise(
     """
     image = node.output_shape[1:]
     if not axes or not prod(image):
-        raise RefusedError(f"it normalises images of shape {image}, which have no elements or axes")
+        raise RefusedError(
+            f"it normalises images of shape {image}; only shapes with axes, none of length 0, are"
+            " supported"
+        )
     scale = node.constant(1)
     shift = node.constant(2) if node.has(2) else np.zeros_like(scale)
     names = []

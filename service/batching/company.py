@@ -27,7 +27,7 @@ class Company:
 
     def look(self) -> bool:
         """Return whether two or more requests were in progress at the same time at any moment since
-        the call before the last call of this method."""
+        the second last call of this method."""
         most = max(self._before, self._most)
         self._before, self._most = self._most, self.inside
         return most > 1

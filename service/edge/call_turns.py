@@ -66,8 +66,8 @@ class CallTurns:
         return True
 
     def post(self, client: str, begin: Begin) -> Turn:
-        """Call `begin` when the queue reaches this client's call. If no other call waits or has
-        just begun, call it at once."""
+        """Put a call of this client in the queue, and run `begin` when it is the call's turn. If no
+        other call waits or has just begun, run `begin` at once."""
         turn = Turn(begin)
         self._waiting.setdefault(client, deque()).append(turn)
         if not self._paused:

@@ -151,7 +151,7 @@ def _try(download: Callable[[], _Got]) -> _Got:
             if final or number == _TRIES - 1 or pause > _LONGEST_PAUSE_S:
                 raise DownloadError(_reason(error), status) from error
         time.sleep(pause)
-    raise AssertionError("the last try returns or raises")
+    raise AssertionError("the last try neither returned nor raised an error")
 
 
 def _pause(error: Exception, number: int) -> float:

@@ -129,7 +129,7 @@ def test_what_finds_no_room_now_is_left_out_but_not_for_good(
     clock_ = Clock.of({LAYER: list(shortlist(LAYER, device).values())}, by_length)
     (outcomes,) = autotune(device, [LAYER], store, SEARCH, progress=silent, timer=clock_).values()
     assert str(broken) not in outcomes
-    assert f"{broken} is left out for {LAYER}: out of device memory" in caplog.text
+    assert f"{broken} is not measured on {LAYER}: out of device memory" in caplog.text
     assert len(ranking(outcomes)) == 2
 
 
