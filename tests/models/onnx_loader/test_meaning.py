@@ -120,6 +120,8 @@ P = OutputKind.PROBABILITIES
         ("p = Softmax<axis=0>(z) q = Sigmoid(z) y = Mul(q, p)", None),
         ("p = Softmax<axis=0>(z) b = Less(z, zero) y = Where(b, p, one)", None),
         ("p = Softmax<axis=-1>(z) d = Mul(p, two) y = Sub(d, one)", None),
+        ("p = Softmax<axis=-1>(z) d = Mul(p, two) s = Sub(d, one) y = Slice(s, last, ends, last)",
+         None),
         ("p = Softmax<axis=-1>(z) n = Neg(z) q = Softmax<axis=-1>(n) y = Sub(p, q)", None),
         ("y = Clip(z, zero, one)", None),
         ("y = Tanh(z)", None),
