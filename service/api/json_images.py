@@ -27,6 +27,9 @@ _LONG, _MOST_BESIDE = 2**10, 2**18
 # The mark in place of a string that was cut out. It is random, so clients cannot send it.
 _MARK = f"cut {secrets.token_hex(16)} "
 
+# The characters in which a line break is looked for: lines of base64 have 64 or 76.
+_MOST_LINE = 4096
+
 # The most characters of a data URL before its comma.
 _MOST_HEAD = 256
 
@@ -147,7 +150,8 @@ def _file(image: str, long: Mapping[str, Span], which: str) -> bytes:
         else:
             file = decode_base64(span._replace(start=span.start + len(image) - len(data)))
     except (ValueError, msgspec.DecodeError) as error:  # binascii's, too
-        lines = "\n" in data if span is None else span.text.find(b"\\n", span.start, span.end) > 0
+        end = 0 if span is None else min(span.end, span.start + _MOST_LINE)
+        lines = "\n" in data if span is None else span.text.find(b"\\n", span.start, end) > 0
         why = "it has line breaks; encode the file with `base64 -w0`" if lines else error
         raise BadRequestError(
             f"{which}the text is not base64: {why}; send images, {HOW}"

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from service.errors import ServiceError
 from service.http.body import is_short
-from service.http.exchange import Exchange
+from service.http.exchange import Exchange, add_chunk
 from service.http.responses import refusal
 from service.http.uvicorn_adapter import STATUS_LINE, AsgiCall, Peers
 from service.telemetry.record import RequestRecord
@@ -54,7 +54,8 @@ class QueuedRequest:
     whole: bool = False  # no more of it will be read
     answered: bool = False  # its answer is written
     last: bool = False  # the connection ends with its answer
-    chunks: list[bytes] = field(default_factory=list)  # of the body, received before it was begun
+    # Parts of the body that were received before the request began.
+    chunks: list[bytes | bytearray] = field(default_factory=list)
 
 
 class AnswerQueue:
@@ -88,7 +89,7 @@ class AnswerQueue:
         if queued.begun:
             queued.work.add_piece(piece)
         else:
-            queued.chunks.append(piece)
+            add_chunk(queued.chunks, piece)
 
     def end(self, queued: QueuedRequest) -> None:
         """Note that the last part of a request's body has arrived."""
@@ -172,7 +173,7 @@ class AnswerQueue:
                 self._peers.transport.write(CONTINUE)
             chunks, queued.chunks = queued.chunks, []
             for chunk in chunks:
-                work.add_piece(chunk)
+                work.add_piece(bytes(chunk))
             if queued.whole:
                 work.end()
         return queued.whole and queued.answered

@@ -51,6 +51,9 @@ _HOW = (
     " archive of images, or an MP4 or WebM video"
 )
 
+# Where the marks of an animated PNG are looked for.
+_PNG_HEAD = 2**18
+
 _END = b"PK\x05\x06"
 _END_BYTES, _MOST_COMMENT = 22, 65_535
 _END_64 = b"PK\x06\x07"  # of a ZIP of 4 GB or more
@@ -143,8 +146,8 @@ def _is_whole(file: bytes) -> bool:
         case None | ImageFormat.GIF:
             return True
         case ImageFormat.PNG:
-            begin, end = file.find(b"acTL"), file.find(b"IDAT")
-            return 0 < begin < end
+            begin, end = file.find(b"acTL", 0, _PNG_HEAD), file.find(b"IDAT", 0, _PNG_HEAD)
+            return begin > 0 and (begin < end or end < 0)
         case ImageFormat.WEBP:
             return file[12:16] == b"VP8X" and len(file) > 20 and bool(file[20] & 0x02)
         case _:
@@ -269,7 +272,7 @@ def _of_zip(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) -> D
             needed = dict.fromkeys(preprocessing.chosen(len(entries)))
             _check_sizes([entries[number] for number in needed], len(data))
             files = [
-                archive.read(entry) if number in needed else b""
+                _inflated(archive, entry) if number in needed else b""
                 for number, entry in enumerate(entries)
             ]
     except _ZIP_ERRORS as error:
@@ -295,6 +298,13 @@ def _check_directory(data: bytes) -> None:
             f"the ZIP archive has {entries} entries and a directory of {size} bytes; a clip has"
             f" at most {MOST_FRAMES} frames"
         )
+
+
+def _inflated(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """Return a file of an archive. Inflates no more than the size that the directory states, which
+    was checked; `ZipFile.read` inflates up to 2 GiB and then drops the rest."""
+    with archive.open(entry) as file:
+        return file.read(entry.file_size)
 
 
 def _is_frame(entry: zipfile.ZipInfo) -> bool:

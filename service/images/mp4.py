@@ -132,7 +132,7 @@ class _Mp4(Container):
         # Each run has a frame at least, so that those beyond `count` have none.
         number = min(count, *struct.unpack_from(">4xI", runs))
         firsts, each, descriptions = self._numbers(runs, ">u4", 8, 3 * number).reshape(-1, 3).T
-        chunks = self._chunks(tables)
+        chunks = self._chunks(tables, count)
         if not each.all() or (descriptions != 1).any() or (firsts[:1] != 1).any():
             raise self.broken("its table of chunks (stsc) is invalid")
         left = iter(sizes)
@@ -148,11 +148,12 @@ class _Mp4(Container):
                     return
         raise self.broken("its tables list fewer frames than its header")
 
-    def _chunks(self, tables: memoryview) -> NDArray[np.unsignedinteger[Any]]:
-        """Return the offset of each chunk in the file."""
+    def _chunks(self, tables: memoryview, most: int) -> NDArray[np.unsignedinteger[Any]]:
+        """Return the offset of each chunk in the file, at most `most` offsets."""
         for kind, _, box in self._boxes(tables):
             if kind in _CHUNKS:
-                return self._numbers(box, _CHUNKS[kind], 8, *struct.unpack_from(">4xI", box))
+                number = min(most, *struct.unpack_from(">4xI", box))
+                return self._numbers(box, _CHUNKS[kind], 8, number)
         raise self.broken("it has no `stco` box")
 
     def _numbers(

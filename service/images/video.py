@@ -32,6 +32,9 @@ _DECODERS = {
 _ELEMENTS = 4096
 _BYTES_AN_ELEMENT = 64
 
+# Bytes of the data that a decoder gets before the first frame: usually less than 200.
+_MOST_SETUP = 2**16
+
 _VP8_SHOWN = 0x10  # in the first byte of a frame
 
 
@@ -94,6 +97,8 @@ class Container:
         the file."""
         if not size:
             raise self.broken("one of its frames has no bytes")
+        if start < 0:
+            raise self.broken("one of its frames is before the beginning of the file")
         if start + size > len(self.view):
             raise self.truncated()
         self.packets.append(self.view[start : start + size])
@@ -102,7 +107,7 @@ class Container:
         self, codec: bytes, size: tuple[int, int], setup: memoryview | None, orientation: int = 1
     ) -> Video:
         """Return the video with the frames that were added. Raises UnsupportedMediaTypeError for an
-        unsupported codec, and ImageError if the size is missing."""
+        unsupported codec, and ImageError if the size is missing or `setup` is too long."""
         decoder = _DECODERS.get(codec)
         if decoder is None:
             raise UnsupportedMediaTypeError(
@@ -111,4 +116,9 @@ class Container:
             )
         if not all(size):
             raise self.broken("its width or height is 0 or missing")
+        if setup is not None and len(setup) > _MOST_SETUP:
+            raise self.broken(
+                f"its decoder configuration has {len(setup)} bytes; at most {_MOST_SETUP} are"
+                " allowed"
+            )
         return Video(decoder, *size, orientation, setup or self.view[:0], self.packets)

@@ -27,6 +27,7 @@ _BLOCKS = (0xA3, 0xA1)
 _VIDEO = 1  # a track's type
 _LACED = 0x06  # flags of a block
 _MOST_NUMBER_BYTES = 8
+_MOST_CODEC = 64  # bytes of its name
 
 
 def parse_webm(data: bytes, most_frames: int) -> Video:
@@ -67,7 +68,7 @@ class _Webm(Container):
         chosen = chosen or self._first_of_video(tracks)
         if _CODING in chosen:
             raise self.broken("its frames are encrypted, or compressed a second time")
-        codec = bytes(chosen.get(_CODEC, b"")).rstrip(b"\0")
+        codec = bytes(chosen.get(_CODEC, b"")[:_MOST_CODEC]).rstrip(b"\0")
         size_ = self._value(chosen, _WIDTH), self._value(chosen, _HEIGHT)
         return self.video(codec, size_, chosen.get(_SETUP))
 

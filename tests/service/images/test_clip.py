@@ -4,6 +4,7 @@ import io
 import pickle
 import random
 import struct
+import tracemalloc
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -291,6 +292,24 @@ def test_a_malformed_clip_is_refused_with_a_reason(case: str) -> None:
     with pytest.raises(kind, match=says) as refused:
         decode(make())
     assert len(str(refused.value)) < 400
+
+
+def test_a_file_of_an_archive_is_inflated_to_no_more_than_its_stated_size() -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as opened:
+        for number in range(2):
+            opened.writestr(f"{number}.png", bytes(2**24))
+    data = file.getvalue()
+    place = data.index(b"PK\x01\x02")
+    while place > 0:
+        data = patched(data, place + 24, struct.pack("<I", 1000))
+        place = data.find(b"PK\x01\x02", place + 4)
+    tracemalloc.start()
+    with pytest.raises(BadRequestError, match=r"cannot be read \(Bad CRC-32"):
+        decode(data)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2**20
 
 
 def test_what_is_copied_from_a_file_to_decode_it_is_counted() -> None:

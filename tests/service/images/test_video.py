@@ -34,7 +34,7 @@ from service.images.film import Film
 from service.images.mp4 import parse_mp4
 from service.images.prepare import ImageLimits
 from service.images.signatures import WEBM
-from service.images.video import Video
+from service.images.video import Container, Video
 from service.images.webm import parse_webm
 from tests.support import PATIENCE_S
 from tests.support.clips.videos import video
@@ -118,6 +118,29 @@ def test_frames_are_chosen_decoded_and_drawn(kind: str) -> None:
     # Colours are coded at half the resolution.
     assert np.abs(pixels.astype(int) - expected).mean() < 9
     assert np.abs(pixels.mean((1, 2, 3)) - expected.mean((1, 2, 3))).max() < 3
+
+
+def test_chunks_that_hold_no_frame_of_the_video_are_not_read() -> None:
+    data, extra = file_of(H264), bytes(4000)
+    longer = data
+    for kind in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stco"):
+        place = longer.index(kind) - 4
+        (size,) = struct.unpack_from(">I", longer, place)
+        longer = patched(longer, kind, -4, struct.pack(">I", size + len(extra)))
+    (count,) = struct.unpack_from(">I", longer, place + 12)
+    longer = patched(longer, b"stco", 8, struct.pack(">I", count + 1000))
+    longer = longer[: place + size] + extra + longer[place + size :]
+    assert parse(longer).packets == parse(data).packets
+
+
+def test_the_configuration_of_a_decoder_has_a_limit() -> None:
+    class Some(Container):
+        kind = "video"
+
+    container = Some(bytes(9), MOST_FRAMES)
+    assert container.video(b"avc1", (1, 1), memoryview(bytes(2**16))).decoder == "h264"
+    with pytest.raises(ImageError, match="65537 bytes; at most 65536"):
+        container.video(b"avc1", (1, 1), memoryview(bytes(2**16 + 1)))
 
 
 def test_frames_of_vp8_that_are_not_shown_do_not_count() -> None:
@@ -250,6 +273,10 @@ REFUSED: Mapping[str, tuple[Callable[[], bytes], type[ServiceError], str]] = {
     "a frame that is none": (
         lambda: patched(file_of(H264), b"stco", 12, bytes(4)),
         *(ImageError, r"frame 1 of the video cannot be decoded \(Invalid data found"),
+    ),
+    "a frame before the file": (
+        lambda: patched(file_of("MP4 in parts"), b"trun", 12, struct.pack(">i", -(2**30))),
+        *(ImageError, "one of its frames is before the beginning of the file"),
     ),
     "tiny boxes": (
         lambda: box(b"ftyp", b"isom") + box(b"free") * 100_000,
