@@ -22,7 +22,7 @@ from service.grpc.infer_request import encoded_varint, infer_request, read_messa
 from service.hosting.model_info import ModelInfo
 from service.http.body import images_of
 from service.http.compression import compress, inflate
-from service.images.clip import prepare_clip
+from service.images.clip import clips_of, prepare_clip
 from service.images.prepare import ImageLimits, parse_image_file
 from tests.support.images.files import encode, scene
 from tests.support.service.heartbeat import longest_hold_s
@@ -99,7 +99,7 @@ READERS: Mapping[bytes, Callable[[bytes], object]] = {
     b"protobuf": _protobuf,
     b"embeddings": lambda body: read_json(body, EmbeddingsJson, INFO, "/v1/embeddings", _IMAGES),
     b"images": lambda body: read_json(body, ImagesJson, INFO, "/v1/classify", _IMAGES),
-    b"clip": lambda body: prepare_clip(body, CLIPS, ImageLimits()),
+    b"clip": lambda body: prepare_clip(clips_of([body])[0], CLIPS, ImageLimits()),
 }
 
 
@@ -183,6 +183,7 @@ KNOWN: Mapping[str, tuple[bytes, Long]] = {
     ),
     "an image in JSON": (b"embeddings", Long(b'{"input":"', b"QUJD", b'"}')),
     "a data URL": (b"images", Long(b'{"input":["data:image/jpeg;base64,', b"QU\\/D", b'"]}')),
+    "almost line breaks": (b"images", Long(b'{"input":"#', b"n", b'"}')),
     "a user of escapes": (b"embeddings", Long(b'{"user":"', b"\\n", b'","input":"QUFBQQ=="}')),
     "white space before an image": (b"embeddings", Long(b'{"input":', b" ", b'"QUFB"}')),
     "images of nothing": (b"images", Long(b'{"input":[', b'"",', b'""]}')),
@@ -196,6 +197,15 @@ KNOWN: Mapping[str, tuple[bytes, Long]] = {
             b"GIF89a\1\0\1\0\0\0\0",
             b"\x2c" + bytes(4) + b"\1\0\1\0\0\2\1\0\0",
             b"\x3b",
+        ),
+    ),
+    "almost marks of a PNG": (b"clip", Long(b"\x89PNG\r\n\x1a\n", b"acTc")),
+    "a codec with a long name": (
+        b"clip",
+        Long(
+            b"\x1a\x45\xdf\xa3\x80\x18\x53\x80\x67\xff\x16\x54\xae\x6b\x80"
+            b"\xae\x80\x83\x81\1\x86\1" + BYTES.to_bytes(7, "big"),
+            b"\0",
         ),
     ),
     "a ZIP of nothing": (b"clip", Long(b"PK\3\4", b"PK\5\6")),
