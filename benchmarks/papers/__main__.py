@@ -94,8 +94,8 @@ the fastest time of cuDNN and PyTorch. [Six small kernels](ladder.md) show the e
 
 In the column "status", "reproduced" means that Convoy has the same number or confirms the claim.
 "better" means that Convoy exceeds the paper: it needs less arithmetic, has a smaller error, or
-gains more. For "in part" and "contradicted", the last column gives the reason. Only rows that need a
-GPU contain times. Errors are measured with the kernels on the simulator, with the paper's inputs
+gains more. For "in part" and "contradicted", the last column gives the reason. Only rows that need
+a GPU contain times. Errors are measured with the kernels on the simulator, with the paper's inputs
 (uniform in [-1, 1]) and all channels and filters of the layers. They are measured in squares of 8×8
 pixels from all parts of the image, with up to 131,072 elements per layer. The largest error of
 these elements is slightly smaller than the largest error of all elements, which `--whole` measures.
