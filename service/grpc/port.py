@@ -174,7 +174,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._edge = Edge()  # until `start`
         self._server: Any = None
         self._connections: PortConnections | None = None  # since `start`
-        self._receiver = Receiver(self._received)
+        self._receiver = Receiver(self._received, repository.max_body_bytes)
         repository.taken_elsewhere = self._receiver.taken
         POOL.AddSerializedFile(reflection_pb2.DESCRIPTOR.serialized_pb)
         services = (INFERENCE, HEALTH, reflection.SERVICE_NAME)

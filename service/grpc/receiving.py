@@ -74,10 +74,10 @@ class _Turn:
 class Receiver:
     """Receives the messages of one port. Used from the port's event loop."""
 
-    def __init__(self, received: Callable[[Any], int | None]) -> None:
-        """Take `received`. It returns how many bytes the connection of a call's context has
-        received, or None if that is unknown."""
-        self._received = received
+    def __init__(self, received: Callable[[Any], int | None], max_bytes: int) -> None:
+        """Take `received` and the most bytes that a message may have. `received` returns how many
+        bytes the connection of a call's context has received, or None if that is unknown."""
+        self._received, self._max_bytes = received, max_bytes
         self._turns: dict[str, _Turn] = {}
         self._thread = ThreadPoolExecutor(1, "receive")
         self._taken = 0  # bytes of long messages since `taken`
@@ -109,6 +109,8 @@ class Receiver:
         count = self._count(context, before)
         if count is not None and count <= _FEW:
             return _copied(reading)
+        # The connection may also have received other messages, and frames that HTTP/2 ignores.
+        count = None if count is None else min(count, self._max_bytes)
         self._taken += _MAYBE if count is None else count
         return await _finished(self._copy(reading, client, count or 0))
 

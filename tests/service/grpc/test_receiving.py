@@ -44,7 +44,7 @@ class Reading:
 def receiver(count: int | None) -> Receiver:
     """Return a receiver of messages. Each message has `count` bytes, or an unknown number if it is
     None."""
-    return Receiver(lambda context: None if count is None else context.whole.done() * count)
+    return Receiver(lambda context: None if count is None else context.whole.done() * count, LONG)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,18 @@ async def test_a_long_message_is_copied_by_a_thread(count: int | None, apart: bo
 
 
 @run
+async def test_other_bytes_of_a_connection_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection may receive any number of bytes that belong to no message."""
+    touched: list[int] = []
+    monkeypatch.setattr(receiving, "_touch", touched.append)
+    receives, context = receiver(1000 * LONG), Reading()
+    asyncio.get_running_loop().call_soon(context.whole.set_result, None)
+    assert await receives.read(context, "a") == b"message"
+    assert (touched, receives.taken()) == ([LONG], LONG)
+    receives.close()
+
+
+@run
 async def test_a_message_is_refused_while_it_arrives_if_it_is_clearly_too_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -76,7 +88,7 @@ async def test_a_message_is_refused_while_it_arrives_if_it_is_clearly_too_long(
         looks += 1
         return arrived[looks - 1]
 
-    receives = Receiver(received)
+    receives = Receiver(received, LONG)
     with pytest.raises(PayloadTooLargeError, match="more than the 1000 bytes"):
         await receives.read(Reading(), "a", most)
     assert looks == len(arrived)
