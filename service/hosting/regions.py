@@ -57,24 +57,31 @@ class RegionPart(NamedTuple):
 
     def read(self) -> bytes:
         """Return a copy of the tensor's bytes. Raises BadRequestError if the file has become
-        shorter."""
+        shorter or cannot be read."""
         self._check()
-        data = os.pread(self.region.file.fileno(), self.byte_size, self._start)
+        try:
+            data = os.pread(self.region.file.fileno(), self.byte_size, self._start)
+        except OSError as error:
+            raise self._unusable("read", error.errno) from error
         if len(data) != self.byte_size:
             raise self._shortened()
         return data
 
     def write(self, data: bytes) -> None:
         """Write the tensor's bytes. Raises BadRequestError if `data` is longer than this part of
-        the region, or if the file has become too short."""
+        the region, or if the file has become too short or cannot be written."""
         if len(data) > self.byte_size:
             raise BadRequestError(
                 f"shared memory size specified with the request for output should be at least "
                 f"{len(data)} bytes; got {self.byte_size}"
             )
         self._check()
-        if os.pwrite(self.region.file.fileno(), data, self._start) != len(data):
-            raise self._shortened()
+        try:
+            written = os.pwrite(self.region.file.fileno(), data, self._start)
+        except OSError as error:
+            raise self._unusable("written", error.errno) from error
+        if written != len(data):
+            raise self._unusable("written", errno.ENOSPC)
 
     @property
     def _start(self) -> int:
@@ -83,6 +90,13 @@ class RegionPart(NamedTuple):
     def _check(self) -> None:
         if os.fstat(self.region.file.fileno()).st_size < self._start + self.byte_size:
             raise self._shortened()
+
+    def _unusable(self, how: str, number: int | None) -> BadRequestError:
+        return BadRequestError(
+            f"the shared memory of region '{self.region.status['name']}' cannot be {how}: "
+            f"{os.strerror(number or errno.EIO)}; free space in {_FOLDER}, or fill the region with "
+            "zeros before you register it, so that its memory is reserved"
+        )
 
     def _shortened(self) -> BadRequestError:
         name = self.region.status["name"]

@@ -1,5 +1,6 @@
 """Regions of shared memory: bounds at registration and at each use."""
 
+import errno
 import fcntl
 import os
 import signal
@@ -7,6 +8,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,6 +140,26 @@ def test_a_file_that_is_shortened_just_then_is_an_error_too(
     part = regions.part("r", 0, 40)
     monkeypatch.setattr(RegionPart, "_check", lambda _: os.truncate(file, 20))
     with pytest.raises(BadRequestError, match="shorter than registered"):
+        part.read()
+
+
+def test_a_region_without_memory_is_its_clients_error(
+    regions: Regions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory of a sparse file is requested when it is first used, and may have run out."""
+
+    def full(*_: Any) -> bytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    part = regions.part("r", 0, 40)
+    monkeypatch.setattr(os, "pwrite", lambda *_: 1)
+    with pytest.raises(BadRequestError, match="'r' cannot be written: No space left on device"):
+        part.write(b"two")
+    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "pread", full)
+    with pytest.raises(BadRequestError, match=r"cannot be written: No space .* free space in"):
+        part.write(b"two")
+    with pytest.raises(BadRequestError, match="'r' cannot be read: No space left on device"):
         part.read()
 
 
