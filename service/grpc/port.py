@@ -417,8 +417,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _watch(self, _messages: Any, context: Context) -> None:
         """Send a service's health now and whenever it changes."""
         async with self._opened(_WATCH, context) as caller:
-            data = await self._receiver.read(context, caller.name, _MOST_BYTES)
-            asked = _parse_short(_HealthRequest, data)
+            asked = _parse_short(_HealthRequest, await self._first(context, caller))
             said = None
             while not self._stopping:
                 try:
@@ -434,13 +433,24 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Describe the services for tools that use server reflection."""
 
         async def asked() -> AsyncIterator[Any]:
-            read = partial(self._receiver.read, context, caller.name, _MOST_BYTES)
-            while (data := await read()) is not grpc.aio.EOF:
+            data = await self._first(context, caller)
+            while data is not grpc.aio.EOF:
                 yield _parse_short(reflection_pb2.ServerReflectionRequest, data)
+                data = await self._receiver.read(context, caller.name, _MOST_BYTES)
 
         async with self._opened(_REFLECTION, context) as caller:
             async for answer in self._reflection.ServerReflectionInfo(asked(), context):
                 await self._write(context, answer.SerializeToString(), None)
+
+    async def _first(self, context: Context, caller: Client) -> Any:
+        """Return the first message of a stream without tensors. Raises RequestTimeoutError if it
+        does not arrive in time."""
+        within_s = self._edge.limits.body_s
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._receiver.read(context, caller.name, _MOST_BYTES)
+        except TimeoutError:
+            raise _too_slow(within_s) from None
 
     async def _health(self, asked: Any) -> Mapping[str, Any]:
         """Return the health of the model that the service is named after. Without a name, or for
@@ -530,9 +540,11 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         except TimeoutError:
             if refused:
                 raise refused[0] from None
-            raise RequestTimeoutError(
-                f"the message did not arrive within {within_s:g} s; send it faster"
-            ) from None
+            raise _too_slow(within_s) from None
+
+
+def _too_slow(within_s: float | None) -> RequestTimeoutError:
+    return RequestTimeoutError(f"the message did not arrive within {within_s:g} s; send it faster")
 
 
 def _cancel(task: "asyncio.Task[Any] | None", _: ServiceError) -> None:

@@ -443,6 +443,18 @@ async def test_a_message_that_does_not_arrive_is_given_up() -> None:
         assert asking.ended[0].status == Code.TOO_SLOW
 
 
+@pytest.mark.parametrize(
+    "path", [f"{HEALTH}/Watch", "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"]
+)
+@run
+async def test_a_stream_whose_first_message_does_not_arrive_is_given_up(path: str) -> None:
+    async with client(limits=Limits(body_s=0.1)) as asking:
+        call = asking.channel.stream_stream(f"/{path}")()
+        async with refused(Status.DEADLINE_EXCEEDED, "did not arrive within 0.1 s"):
+            await asyncio.wait_for(call.read(), PATIENCE_S)
+        assert not asking.port._arrivals.images
+
+
 @run
 async def test_of_too_many_that_arrive_the_newest_of_who_has_most_gives_way(tmp_path: Path) -> None:
     file = tmp_path / "keys"
