@@ -36,7 +36,8 @@ from service.hosting.model_info import ModelInfo
 from service.hosting.regions import Regions
 from service.http.body import LONG_BODY
 
-# The most fields of a request or of an input: an input and an output with their parameters are few.
+# The most fields of a request, and of all its inputs: an input and an output with their parameters
+# are few.
 _MOST_FIELDS = 256
 
 # The most bytes besides the tensors, which protobuf parses at once.
@@ -69,10 +70,12 @@ def _endless() -> BadRequestError:
     return BadRequestError("malformed or truncated protobuf message: a number does not end")
 
 
-def _fields(data: bytes, position: int, end: int, most: int, what: str) -> Iterator[_Field]:
+def _fields(
+    data: bytes, position: int, end: int, left: Iterator[int], what: str
+) -> Iterator[_Field]:
     """Yield the protobuf fields between two positions of a message. Raises PayloadTooLargeError for
-    more than `most` fields."""
-    for _ in range(most):
+    more fields than `left` has numbers. Several parts of a message may share `left`."""
+    for _ in left:
         if position == end:
             return
         start = position
@@ -100,9 +103,7 @@ def _fields(data: bytes, position: int, end: int, most: int, what: str) -> Itera
         position = value + length
         yield _Field(number, kind, start, value, position)
     if position != end:
-        raise PayloadTooLargeError(
-            f"{what} has more than {most} fields; send fewer files or parameters"
-        )
+        raise PayloadTooLargeError(f"{what} fields; send fewer files or parameters")
 
 
 class Message(NamedTuple):
@@ -123,11 +124,12 @@ def read_message(data: bytes) -> Message:
     kept: list[bytes] = []
     raw: list[memoryview] = []
     typed: list[_TypedElements] = []
-    for entry in _fields(data, 0, len(data), _MOST_FIELDS, "the request"):
+    left, left_of_inputs = iter(range(_MOST_FIELDS)), iter(range(_MOST_FIELDS))
+    for entry in _fields(data, 0, len(data), left, f"the request has more than {_MOST_FIELDS}"):
         if entry.number == _RAW and entry.kind == _LENGTH:
             raw.append(memoryview(data)[entry.value : entry.end])
         elif entry.number == _INPUTS and entry.kind == _LENGTH:
-            beside, contents = _cut_input(data, entry)
+            beside, contents = _cut_input(data, entry, left_of_inputs)
             kept += (b"\x2a", encoded_varint(len(beside)), beside)
             typed.append(contents)
         else:
@@ -138,10 +140,11 @@ def read_message(data: bytes) -> Message:
     return Message(parse(_Request, head), raw, typed, is_long)
 
 
-def _cut_input(data: bytes, whole: _Field) -> "tuple[bytes, _TypedElements]":
+def _cut_input(data: bytes, whole: _Field, left: Iterator[int]) -> "tuple[bytes, _TypedElements]":
     kept = []
     contents = _TypedElements(data)
-    for entry in _fields(data, whole.value, whole.end, _MOST_FIELDS, "an input"):
+    what = f"the inputs have more than {_MOST_FIELDS}"
+    for entry in _fields(data, whole.value, whole.end, left, what):
         if entry.number == _CONTENTS and entry.kind == _LENGTH:
             contents.parts.append(entry)
         else:
@@ -274,9 +277,10 @@ class _TypedElements:
         """Return all fields with this number in `contents`. Raises BadRequestError if there are
         other fields."""
         most = _MOST_FIELDS + self.most_files
+        left, what = iter(range(most)), f"the contents have more than {most}"
         found: defaultdict[int, list[_Field]] = defaultdict(list)
         for part in self.parts:
-            for entry in _fields(self.data, part.value, part.end, most, "the contents"):
+            for entry in _fields(self.data, part.value, part.end, left, what):
                 found[entry.number].append(entry)
         if others := found.keys() - {number}:
             other = _NAMES.get(min(others), f"field {min(others)}")

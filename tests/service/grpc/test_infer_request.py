@@ -207,3 +207,20 @@ def test_whatever_befalls_a_request_it_is_understood_or_refused(data: st.DataObj
         read(bytes(sent))
     except ServiceError as error:
         assert error.code in (400, 413)  # noqa: PT017
+
+
+def test_the_fields_of_all_inputs_are_bounded_together() -> None:
+    """Every field takes time on the event loop, though it be empty."""
+    for inputs, fields in ((255, 256), (2, 129), (1, 257)):
+        tensor = b"\x2a\0" * fields
+        data = (b"\x2a" + encoded_varint(len(tensor)) + tensor) * inputs
+        with pytest.raises(PayloadTooLargeError, match="the inputs have more than 256 fields"):
+            read_message(data)
+    tensor = b"\x2a\0" * 256
+    assert len(read_message(b"\x2a" + encoded_varint(len(tensor)) + tensor).typed[0].parts) == 256
+
+
+def test_the_fields_of_all_contents_are_bounded_together() -> None:
+    tensor = request().inputs[0].SerializeToString() + (b"\x2a\x80\x04" + b"\x42\0" * 256) * 2
+    with pytest.raises(PayloadTooLargeError, match="the contents have more than 260 fields"):
+        read(b"\x2a" + encoded_varint(len(tensor)) + tensor)
