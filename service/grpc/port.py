@@ -337,12 +337,30 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
                 flow.release()
 
     async def _inflated(self, data: bytes, caller: Client) -> bytes:
-        """Return a message, decompressed if it was compressed. Raises PayloadTooLargeError and
-        BadRequestError."""
+        """Return a message, decompressed if it was compressed. Until then, its bytes count as those
+        of a body. Raises PayloadTooLargeError, BadRequestError, MemoryShortError, and
+        QueueFullError."""
         coding, most = coding_of(data), self._repository.max_body_bytes
         if not coding:
             return data
-        return await self._repository.read_aside(partial(inflate, data, coding, most), caller)
+        self._repository.room.check_memory()
+        refused: list[ServiceError] = []
+        try:
+            async with asyncio.timeout(None) as limit:
+
+                def give_way(error: ServiceError) -> None:
+                    refused.append(error)
+                    limit.reschedule(0.0)
+
+                held = Held(self._repository.room, caller, give_way)
+                try:
+                    held.hold_bytes(len(data))
+                    read = partial(inflate, data, coding, most)
+                    return await self._repository.read_aside(read, caller)
+                finally:
+                    held.release()
+        except TimeoutError:
+            raise refused[0] from None
 
     async def _inflated_or_error(self, data: bytes, caller: Client) -> bytes | ServiceError:
         try:

@@ -236,6 +236,39 @@ async def test_a_compressed_message_is_inflated_by_the_thread_that_reads(
 
 
 @run
+async def test_a_compressed_message_counts_as_bytes_inside_until_it_is_inflated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate, lengths = threading.Event(), []
+
+    def slow(data: bytes, coding: str, max_bytes: int) -> bytes:
+        lengths.append(len(data))
+        gate.wait(PATIENCE_S)
+        return inflate(data, coding, max_bytes)
+
+    monkeypatch.setattr("service.grpc.port.inflate", slow)
+    async with (
+        client() as asking,
+        opened(asking.port, compression=grpc.Compression.Gzip) as compressing,
+    ):
+        asking.channel = compressing
+        room = asking.pipeline.admission.room
+        answer = asyncio.create_task(asking.ask(digit(3, size=50_000)))
+        await until(lambda: bool(lengths))
+        assert room.taken == lengths[0]
+        room.taken += (others := room.max_bytes - room.taken)
+        async with refused(Status.RESOURCE_EXHAUSTED, "images and answers in progress have"):
+            await asking.ask(digit(4, size=50_000))
+        held = next(iter(room.inside))
+        held.give_way()
+        async with refused(Status.RESOURCE_EXHAUSTED, "the queue is full"):
+            await answer
+        room.taken -= others
+        gate.set()
+        assert digits_in(await asking.ask(digit(5, size=50_000))) == [5]
+
+
+@run
 async def test_a_stream_has_few_bytes_in_flight_and_waits_after_a_refusal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
