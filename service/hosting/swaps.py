@@ -279,8 +279,9 @@ class Swaps(Changes):
 
     async def _retired(self, name: str) -> None:
         """Wait until the previous version of a model is closed."""
-        if (retiring := self._retiring.pop(name, None)) is not None:
+        if (retiring := self._retiring.get(name)) is not None:
             await asyncio.wait([retiring])
+            del self._retiring[name]  # only now: a caller that is cancelled has not waited
             retiring.result()
 
     @asynccontextmanager

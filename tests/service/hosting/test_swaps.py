@@ -333,6 +333,30 @@ async def test_the_next_version_is_opened_once_the_one_before_the_last_is_freed(
         assert folder.opened == ["2", "3"]
 
 
+async def test_an_unload_that_is_cancelled_leaves_the_old_version_to_wait_for(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    gate.set()
+    first = engine_of(1, gate=gate)
+    folder.put("a", lambda: first)
+    async with serving(folder, monkeypatch) as served:
+        gate.clear()
+        inside = asyncio.create_task(served.ask())
+        await until(lambda: bool(first.batches))
+        folder.put("b", partial(engine_of, 2))
+        await served.changes.load(FAKE)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(served.changes.unload(FAKE), 0.02)
+        folder.put("c", partial(engine_of, 3))
+        third = asyncio.create_task(served.changes.load(FAKE))
+        await asyncio.sleep(0.05)
+        assert folder.opened == ["2"]
+        gate.set()
+        await inside
+        assert (await third)["version"] == "3"
+
+
 async def test_a_version_that_the_trial_timed_runs_one_image_before_it_serves(
     folder: Folder, served: Served
 ) -> None:
