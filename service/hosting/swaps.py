@@ -281,7 +281,9 @@ class Swaps(Changes):
         """Wait until the previous version of a model is closed."""
         if (retiring := self._retiring.get(name)) is not None:
             await asyncio.wait([retiring])
-            del self._retiring[name]  # only now: a caller that is cancelled has not waited
+            # Only now: a caller that is cancelled has not waited.
+            if self._retiring.get(name) is retiring:
+                del self._retiring[name]
             retiring.result()
 
     @asynccontextmanager
