@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from http import HTTPStatus
 from math import ceil
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
@@ -100,6 +100,8 @@ _LOOK_S = 1.0  # between two checks of the health that watchers are sent
 _UNREAD_BYTES = 2**21  # of a stream's answers; with more, no message is taken
 _MOST_IN_FLIGHT = 2**23  # bytes of a stream's messages; likewise
 _PAUSE_S = 1.0  # longest pause of a stream after a message found no room
+
+_Held = TypeVar("_Held", bound=Held)
 
 _log = logging.getLogger("convoy")
 
@@ -344,23 +346,10 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         if not coding:
             return data
         self._repository.room.check_memory()
-        refused: list[ServiceError] = []
-        try:
-            async with asyncio.timeout(None) as limit:
-
-                def give_way(error: ServiceError) -> None:
-                    refused.append(error)
-                    limit.reschedule(0.0)
-
-                held = Held(self._repository.room, caller, give_way)
-                try:
-                    held.hold_bytes(len(data))
-                    read = partial(inflate, data, coding, most)
-                    return await self._repository.read_aside(read, caller)
-                finally:
-                    held.release()
-        except TimeoutError:
-            raise refused[0] from None
+        async with _until_given_way(partial(Held, self._repository.room, caller), None) as held:
+            held.hold_bytes(len(data))
+            read = partial(inflate, data, coding, most)
+            return await self._repository.read_aside(read, caller)
 
     async def _inflated_or_error(self, data: bytes, caller: Client) -> bytes | ServiceError:
         try:
@@ -541,24 +530,41 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _arriving(self, record: RequestRecord, within_s: float | None) -> AsyncIterator[None]:
         """Count a message while it arrives. Raises QueueFullError if another client's message needs
         its capacity, and RequestTimeoutError if the message does not arrive in time."""
-        refused: list[ServiceError] = []
+        hold = partial(Reservation, self._arrivals, record.caller)
         try:
-            async with asyncio.timeout(within_s) as limit:
-
-                def give_way(error: ServiceError) -> None:
-                    refused.append(error)
-                    limit.reschedule(0.0)
-
-                reservation = Reservation(self._arrivals, record.caller, give_way)
-                try:
-                    reservation.admit(1)
-                    yield
-                finally:
-                    reservation.release()
+            async with _until_given_way(hold, within_s) as reservation:
+                reservation.admit(1)
+                yield
         except TimeoutError:
-            if refused:
-                raise refused[0] from None
             raise _too_slow(within_s) from None
+
+
+@asynccontextmanager
+async def _until_given_way(
+    hold: Callable[[Callable[[ServiceError], None]], _Held], within_s: float | None
+) -> AsyncIterator[_Held]:
+    """Yield the reservation that `hold` returns for a callback, and release it at the end.
+
+    If the reservation is cancelled for another client, the block ends with the error that is passed
+    to the callback. If the block takes longer than `within_s`, raises TimeoutError.
+    """
+    refused: list[ServiceError] = []
+    try:
+        async with asyncio.timeout(within_s) as limit:
+
+            def give_way(error: ServiceError) -> None:
+                refused.append(error)
+                limit.reschedule(0.0)
+
+            held = hold(give_way)
+            try:
+                yield held
+            finally:
+                held.release()
+    except TimeoutError:
+        if refused:
+            raise refused[0] from None
+        raise
 
 
 def _too_slow(within_s: float | None) -> RequestTimeoutError:
