@@ -1,4 +1,5 @@
-"""Reads API keys from a file with one key per line, and compares keys in constant time.
+"""Reads API keys from a file with one key per line, and finds a key in the same time whether it is
+right or wrong.
 
     correct-horse
     battery-staple weight=4 priority=1 repository shared-memory
@@ -7,13 +8,14 @@
 is the highest priority that the client's requests may have. Without this word it is 2, and the word
 without a number means 1. `repository` allows loading and unloading models. `shared-memory` allows
 registering regions and using tensors in them. Blank lines and lines that start with # are skipped.
-Logs name a key by its line number.
+Logs name a key by its line number: `key 2`, or `key 2, reload 1` if line 2 had another key before
+the first reload.
 """
 
-import hmac
 import logging
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -42,50 +44,68 @@ class Keys:
         invalid key.
         """
         self._file = file
-        self._digests = _read(file)
+        self._clients = _read(file)  # by the digest of the key
+        self._reloads = 0
+        self._reloading = threading.Lock()
 
     def find(self, presented: bytes) -> Client | None:
         """Return the client of this key, or None for an unknown key. The client's name contains the
-        number of the key's line."""
-        digest = sha256(presented).digest()  # equally long for every key
-        found = None
-        for client, expected in self._digests:  # no early exit: time must not depend on the key
-            if hmac.compare_digest(digest, expected):
-                found = client
-        return found
+        number of the key's line.
+
+        The time does not depend on the keys: clients cannot choose the digests that are compared.
+        """
+        return self._clients.get(sha256(presented).digest())
 
     def reload(self) -> None:
-        """Read the file again. If the file is invalid, keep the current keys and log an error."""
-        try:
-            self._digests = _read(self._file)
-        except SettingsError as error:
-            _log.error("the current API keys stay in use: %s", error)
-        else:
-            _log.info("read %d API keys from %s", len(self._digests), self._file)
+        """Read the file again. If the file is invalid, keep the current keys and log an error. Any
+        thread may call this method.
+
+        A key on a line that had another key, or other words, gets a new name. Otherwise, what the
+        other key owes, such as images in progress, would count against this key.
+        """
+        with self._reloading:
+            try:
+                read = _read(self._file)
+            except SettingsError as error:
+                _log.error("the current API keys stay in use: %s", error)
+                return
+            self._reloads += 1
+            self._clients = {
+                digest: self._named(client, self._clients.get(digest))
+                for digest, client in read.items()
+            }
+            _log.info("read %d API keys from %s", len(read), self._file)
+
+    def _named(self, client: Client, before: Client | None) -> Client:
+        """Return a key's client after a reload; `before` is the key's client until then."""
+        if before is not None and before == client._replace(name=before.name):
+            line, _, _ = before.name.partition(",")
+            if line == client.name:
+                return before
+        return client._replace(name=f"{client.name}, reload {self._reloads}")
 
 
-def _read(file: Path) -> list[tuple[Client, bytes]]:
-    """Read the file, and return a pair for each key: its client and its digest."""
+def _read(file: Path) -> Mapping[bytes, Client]:
+    """Read the file, and return the client of each key by the key's digest."""
     try:
         text = file.read_text("utf-8")
         mode = file.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise SettingsError(f"--api-key-file: cannot read {file}: {reason}") from None
-    digests = []
+    clients = {}
     for number, line in enumerate(text.splitlines(), start=1):
         key, *rights = line.split() or [""]
         if key and not key.startswith("#"):
             where = f"--api-key-file: {file}, line {number}"
             if not _SANE(key):
                 raise SettingsError(f"{where}: a key must be ASCII characters without spaces")
-            client = _client(f"key {number}", rights, where)
-            digests.append((client, sha256(key.encode()).digest()))
-    if not digests:
+            clients[sha256(key.encode()).digest()] = _client(f"key {number}", rights, where)
+    if not clients:
         raise SettingsError(f"--api-key-file: {file} has no key; write one per line")
     if mode & _OTHERS_READ:
         _log.warning("every user of this machine can read %s; run chmod o-r on this file", file)
-    return digests
+    return clients
 
 
 def _client(name: str, rights: Sequence[str], where: str) -> Client:

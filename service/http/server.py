@@ -17,6 +17,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -297,7 +298,8 @@ class Server(uvicorn.Server):
         if keys is None:
             _log.info("SIGHUP: there is no file to read again; --api-key-file is not set")
         else:
-            keys.reload()
+            # In a thread, because thousands of keys take long, and a file system may not answer.
+            threading.Thread(target=keys.reload, name="keys", daemon=True).start()
 
     async def _warm_up(self) -> None:
         try:

@@ -162,6 +162,30 @@ async def test_keys_are_exchanged_while_it_serves(keys: Keys, tmp_path: Path) ->
         assert (await server.ask(post(b"1", "X-API-Key: fresh"))).status == 200
 
 
+async def test_a_key_does_not_pay_what_the_key_owes_that_was_on_its_line(
+    direct: bool, tmp_path: Path
+) -> None:
+    file, gate = tmp_path / "keys", threading.Event()
+    file.write_text("gone\nkept\n")
+    file.chmod(0o600)
+    keys = Keys(file)
+    limits = Limits(rate=1, per_client=8)
+    async with convoy(
+        direct=direct, engine=FakeEngine(gate=gate), keys=keys, limits=limits
+    ) as server:
+        first = await server.send(post(form(8), FORM, "X-API-Key: gone"))  # owes seven seconds
+        await until(lambda: server.edge.inside == {"key 1": 8})
+        file.write_text("kept\n")
+        keys.reload()
+        error_of(await server.ask(post(b"7", "X-API-Key: gone")), 401)
+        second = await server.send(post(b"7", "X-API-Key: kept"))
+        await until(lambda: server.edge.inside == {"key 1": 8, "key 1, reload 1": 1})
+        gate.set()
+        for client in (first, second):  # what is accepted is answered, whatever was reloaded
+            assert (await client.reply()).status == 200
+        assert server.edge.inside == {}
+
+
 # --- how much one client may have inside ---------------------------------------------------------
 
 

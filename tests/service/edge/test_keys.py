@@ -1,6 +1,7 @@
 """API keys from a file: accepted keys, refused files, and rotation."""
 
 import logging
+import time
 from pathlib import Path
 
 import pytest
@@ -36,21 +37,19 @@ def test_a_key_is_found_by_its_line_and_nothing_else_is(tmp_path: Path) -> None:
         assert keys.find(wrong) is None
 
 
-def test_every_key_is_compared_whichever_is_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys = Keys(keys_file(tmp_path, "one\ntwo\nthree\n"))
-    compared: list[tuple[int, int]] = []
+def test_to_find_a_key_takes_as_long_among_thousands_as_alone(tmp_path: Path) -> None:
+    """Every request pays for it, on the event loop, and so does every guess."""
+    keys = Keys(keys_file(tmp_path, "".join(f"key-{n}\n" for n in range(10_000))))
 
-    def compare(presented: bytes, expected: bytes) -> bool:
-        compared.append((len(presented), len(expected)))
-        return presented == expected
+    def took_s(presented: bytes) -> float:
+        started = time.thread_time()
+        for _ in range(100):
+            keys.find(presented)
+        return time.thread_time() - started
 
-    monkeypatch.setattr("service.edge.keys.hmac.compare_digest", compare)
-    for presented in (b"one", b"three", b"x" * 1000):
-        compared.clear()
-        keys.find(presented)
-        assert compared == [(32, 32)] * 3  # of one length for every key
+    assert keys.find(b"key-9999") == Client("key 10000", 1.0, 2, NONE)
+    for presented in (b"key-0", b"key-9999", b"wrong"):  # 170 ms if each key is compared
+        assert min(took_s(presented) for _ in range(5)) < 0.01
 
 
 @pytest.mark.parametrize(
@@ -101,6 +100,22 @@ def test_keys_are_rotated_and_a_broken_file_changes_nothing(
     keys.reload()
     assert keys.find(b"new")
     assert "the current API keys stay in use" in caplog.text
+
+
+def test_a_key_on_the_line_of_another_has_a_name_of_its_own(tmp_path: Path) -> None:
+    """By the name, edge and queues count what a client has in progress and what it owes."""
+    file = keys_file(tmp_path, "gone\nkept\nmoved\n")
+    keys = Keys(file)
+    file.write_text("new\nkept\n\nmoved\n")
+    keys.reload()
+    assert keys.find(b"new") == Client("key 1, reload 1", 1.0, 2, NONE)
+    assert keys.find(b"kept") == Client("key 2", 1.0, 2, NONE)
+    assert keys.find(b"moved") == Client("key 4, reload 1", 1.0, 2, NONE)
+    file.write_text("new\nkept weight=2\n\nmoved\n")  # a queue keeps the weight with the name
+    keys.reload()
+    assert keys.find(b"new") == Client("key 1, reload 1", 1.0, 2, NONE)
+    assert keys.find(b"kept") == Client("key 2, reload 2", 2.0, 2, NONE)
+    assert keys.find(b"moved") == Client("key 4, reload 1", 1.0, 2, NONE)
 
 
 def test_a_key_may_have_a_weight_and_a_priority(tmp_path: Path) -> None:
