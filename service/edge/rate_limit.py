@@ -1,5 +1,11 @@
 """Limits how many images a client sends per second."""
 
+from collections import OrderedDict
+
+# How many buckets are looked at once a second, and when a new client comes: two for each new one,
+# so there are never many more than clients whose bucket is not full.
+_LOOK, _LOOK_NEW = 2048, 2
+
 
 class RateLimit:
     """Limits each client's rate with a token bucket; used from one event loop.
@@ -12,26 +18,31 @@ class RateLimit:
         """Allow each client `rate` images per second."""
         self.rate = rate
         self._capacity = max(1.0, rate)
-        self._buckets: dict[object, tuple[float, float]] = {}  # tokens left at a time, in seconds
+        # Tokens left at a time, in seconds. Buckets to look at next are first.
+        self._buckets: OrderedDict[object, tuple[float, float]] = OrderedDict()
 
     def take(self, client: object, now: float, images: int = 1, taken: int = 0) -> float:
         """Take one token for each of the `images`, and return 0.0. If there are too few tokens,
         take none and return the seconds until there are enough. A full bucket is enough for a
         request of any size; its number of tokens may become negative. `taken` is the number of
-        tokens that the same request has already taken.
+        tokens that the same request has already taken, and would take again.
         """
-        tokens, since = self._buckets.get(client, (self._capacity, now))
+        bucket = self._buckets.get(client)
+        if bucket is None:
+            self.forget(now, _LOOK_NEW)
+        tokens, since = bucket or (self._capacity, now)
         tokens = min(self._capacity, tokens + (now - since) * self.rate)
         needed = min(images, self._capacity - taken)
         if tokens < needed:
-            return (needed - tokens) / self.rate
+            return (needed + taken - tokens) / self.rate
         self._buckets[client] = (tokens - images, now)
         return 0.0
 
-    def forget(self, now: float) -> None:
-        """Delete the buckets that are full at the time `now`."""
-        self._buckets = {
-            client: (tokens, since)
-            for client, (tokens, since) in self._buckets.items()
-            if tokens + (now - since) * self.rate < self._capacity
-        }
+    def forget(self, now: float, most: int = _LOOK) -> None:
+        """Look at up to `most` buckets, and delete those that are full at the time `now`. Further
+        calls look at the others: all buckets of a flood of addresses would take milliseconds."""
+        buckets = self._buckets
+        for _ in range(min(most, len(buckets))):
+            client, (tokens, since) = buckets.popitem(last=False)
+            if tokens + (now - since) * self.rate < self._capacity:
+                buckets[client] = tokens, since

@@ -1,5 +1,7 @@
 """The limit on the images that a client may send per second."""
 
+import time
+
 import pytest
 
 from service.edge.rate_limit import RateLimit
@@ -32,3 +34,35 @@ def test_clients_that_do_nothing_are_forgotten() -> None:
     assert list(limit._buckets) == ["busy"]
     assert limit.take("busy", 0.6) == 0.0
     assert limit.take("busy", 0.6) > 0
+
+
+def test_a_client_that_waits_as_long_as_it_was_told_is_let_in() -> None:
+    """A request takes a token when it begins, and the others when its images are counted."""
+    limit = RateLimit(1.5)
+    assert limit.take("a", 0.0) == 0.0
+    assert limit.take("a", 0.0, 9, taken=1) == 0.0
+    assert limit.take("b", 0.0) == 0.0
+    now = 0.0
+    for images in (1, 5, 9):
+        wait_s = limit.take("a", now, images, taken=1)
+        now += wait_s + 1e-6  # which no client can avoid
+        assert wait_s > 0
+        assert limit.take("a", now) == 0.0
+        assert limit.take("a", now, images, taken=1) == 0.0
+
+
+def test_full_buckets_are_forgotten_whether_or_not_anybody_looks() -> None:
+    """On a server of gRPC alone there are no sweeps."""
+    limit = RateLimit(2)
+    for number in range(20_000):
+        limit.take(number, number / 1000)  # a bucket is full after half a second
+    assert len(limit._buckets) <= 1001
+    for number in range(10_000):
+        limit.take(number, 100.0)
+    started = time.thread_time()
+    limit.forget(100.0)
+    assert time.thread_time() - started < 0.005
+    assert len(limit._buckets) == 10_000
+    for _ in range(5):
+        limit.forget(101.0)
+    assert not limit._buckets
