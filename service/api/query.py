@@ -16,10 +16,7 @@ def read_query(query: bytes, names: Collection[str]) -> dict[str, list[str]]:
     """
     if not query:
         return {}
-    if len(query) > _MAX_BYTES:
-        raise InvalidParameterError(
-            f"the query has {len(query)} bytes; at most {_MAX_BYTES} are allowed; shorten it"
-        )
+    check_length(query)
     parameters: dict[str, list[str]] = {}
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name not in names:
@@ -29,3 +26,11 @@ def read_query(query: bytes, names: Collection[str]) -> dict[str, list[str]]:
             raise InvalidParameterError(f"unknown parameter {name[:20]!r}; the {known}")
         parameters.setdefault(name, []).append(value)
     return parameters
+
+
+def check_length(query: bytes) -> None:
+    """Raise InvalidParameterError if the query is too long."""
+    if len(query) > _MAX_BYTES:
+        raise InvalidParameterError(
+            f"the query has {len(query)} bytes; at most {_MAX_BYTES} are allowed; shorten it"
+        )

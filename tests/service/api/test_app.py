@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
@@ -22,6 +23,7 @@ from tests.support import PATIENCE_S
 from tests.support.service.client import (
     PATH,
     SCOPE,
+    AppClient,
     collect,
     digits,
     error_of,
@@ -356,6 +358,39 @@ async def test_head_is_for_whatever_get_is_for() -> None:
         assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
         paths = (await client.get("/openapi.json")).json()["paths"]
         assert all("head" not in methods for methods in paths.values())
+
+
+async def test_only_options_asks_for_what_browsers_may_send() -> None:
+    """A probe would take the answer to a preflight for a ready server."""
+    asked = {"access-control-request-method": "POST"}
+    async with serving() as (client, _):
+        assert (await client.options(PATH, headers=asked)).status_code == 204
+        for method, path, status in (
+            ("GET", "/v2/health/ready", 200),
+            ("HEAD", "/v2/health/ready", 200),
+            ("PUT", PATH, 405),
+            ("GET", "/nowhere", 404),
+        ):
+            assert (await client.request(method, path, headers=asked)).status_code == status
+
+
+async def test_calls_take_short_queries_and_no_cookies() -> None:
+    """FastAPI would read both on the event loop: each kilobyte takes up to a millisecond."""
+    seen = []
+
+    async def count(request: Request) -> Response:
+        seen.append((request.cookies, request.headers["cookies"]))
+        return Response()
+
+    app = create_app(make_repository())
+    app.add_route("/count", count)
+    async with AppClient(app) as client:
+        for method in ("GET", "POST"):
+            refused = await client.request(method, "/v2/models/fake?" + "a" * 1025)
+            assert "1025 bytes; at most 1024 are allowed" in error_of(refused, 422)
+        headers = {"cookie": "a=b", "cookies": "c=d"}
+        assert (await client.get("/count?" + "a" * 1024, headers=headers)).status_code == 200
+    assert seen == [({}, "c=d")]
 
 
 async def test_what_fastapi_refuses_and_what_crashes_has_the_one_error_shape() -> None:

@@ -264,6 +264,8 @@ BY_HTTP: Mapping[str, Mapping[str, Make]] = {
         "a path of escapes": lambda: get("/" + "%41" * 2700),
         "a path of parts": lambda: get("/v1/models" + "/a" * 4000),
         "a query of keys": lambda: get(f"/v2/models/{MODEL}?" + "all=1&" * 1300),
+        "a query of escapes": lambda: get(f"/v2/models/{MODEL}?" + "%41&" * 2000),
+        "cookies": lambda: get(f"/v2/models/{MODEL}", 'Cookie: a="' + "\\101" * 15_000 + '"'),
         "long headers": lambda: get("/v2", *[f"X-{n}: " + "a" * 620 for n in range(95)]),
         "types": lambda: get("/v2", "Accept: " + "a/b;q=0.1," * 6000),
         "ranges": lambda: get("/page/page.js", "Range: bytes=" + "0-0," * 15_000 + "1-1"),
