@@ -161,7 +161,8 @@ class _Exchange:
             parts += _field(_OUTPUTS, _tensor(output, raw=raw))
         if raw:
             for output in outputs:
-                parts += _field(_RAW, b"" if output.written else output.binary())
+                pieces = [] if output.written else output.binary()
+                parts += (_key(_RAW, sum(map(len, pieces))), *pieces)
         if self._in_stream:  # the answer is a field of its message
             parts.insert(0, _key(_INFER_RESPONSE, sum(map(len, parts))))
         return b"".join(parts)

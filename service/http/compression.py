@@ -79,4 +79,8 @@ def wanted_coding(accept_encoding: str, size: int) -> str | None:
 
 def compress(data: bytes, coding: str) -> bytes:
     """Return the body of an answer, compressed with this content coding."""
-    return zlib.compress(data, _LEVEL, _WINDOW_BITS[coding])
+    deflater = zlib.compressobj(_LEVEL, wbits=_WINDOW_BITS[coding])
+    view = memoryview(data)
+    # In pieces, because zlib copies the result of each call while it holds the interpreter's lock.
+    pieces = (view[at : at + _PIECE_OUT] for at in range(0, len(data), _PIECE_OUT))
+    return b"".join([*map(deflater.compress, pieces), deflater.flush()])

@@ -19,6 +19,9 @@ from service.http.responses import JSON_NUMBER_BYTES
 # `%f` writes the largest float32 with many digits.
 _HEAD_BYTES, _LINE_BYTES = 4096, 64
 
+# The most numbers that are copied at once: NumPy holds the interpreter's lock for 10 ms per 38 MB.
+_PIECE = 2**18
+
 
 class Output(NamedTuple):
     """Holds one output of an answer: scores, labels or embeddings."""
@@ -30,13 +33,14 @@ class Output(NamedTuple):
     as_bytes: bool  # a binary tensor is wanted
     written: Mapping[str, str | int] = {}  # parameters that say where in shared memory they are
 
-    def binary(self) -> bytes:
-        """Return the elements as the bytes of a binary tensor."""
-        if isinstance(self.elements, np.ndarray):
-            return self.elements.astype("<f4", copy=False).tobytes()
-        return b"".join(
-            len(text).to_bytes(4, "little") + text for text in map(str.encode, self.elements)
-        )
+    def binary(self) -> list[bytes]:
+        """Return the elements as the bytes of a binary tensor, in pieces."""
+        elements = self.elements
+        if isinstance(elements, np.ndarray):
+            each = (elements[at : at + _PIECE] for at in range(0, len(elements), _PIECE))
+            return [piece.astype("<f4", copy=False).tobytes() for piece in each]
+        texts = map(str.encode, elements)
+        return [b"".join(len(text).to_bytes(4, "little") + text for text in texts)]
 
 
 def bytes_of(asked: InferRequest, rows: Sequence[ScoreRow], pipeline: Pipeline) -> int:
@@ -74,7 +78,7 @@ def outputs_of(asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo) -
 def _written(output: Output, part: RegionPart | None) -> Output:
     if part is None:
         return output
-    data = output.binary()
+    data = b"".join(output.binary())
     part.write(data)
     parameters: dict[str, str | int] = {
         "shared_memory_region": part.region.status["name"],

@@ -175,8 +175,8 @@ def _tensor(output: Output, binary: list[bytes], lists: list[list[bytes]]) -> In
         tensor["parameters"] = dict(output.written)
     elif output.as_bytes:
         raw = output.binary()
-        tensor["parameters"] = {"binary_data_size": len(raw)}
-        binary.append(raw)
+        tensor["parameters"] = {"binary_data_size": sum(map(len, raw))}
+        binary += raw
     else:
         elements = output.elements
         place: Any = PLACE

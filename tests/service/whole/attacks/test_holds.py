@@ -45,9 +45,9 @@ PIPELINE: Any = SimpleNamespace(
 )
 
 
-def scored() -> Any:
+def scored(classes: int = CLASSES) -> Any:
     rng = np.random.default_rng(0)
-    scores = rng.standard_normal((IMAGES, CLASSES)).astype(np.float32)
+    scores = rng.standard_normal((IMAGES, classes), np.float32)
     inner = {"vector": rng.standard_normal((IMAGES, SIZE)).astype(np.float32)}
     rows = rank(Results(scores, None, inner, None), OutputKind.LOGITS)
     return SimpleNamespace(results=rows, batch_size=8)
@@ -63,8 +63,8 @@ def in_v1(query: bytes) -> Callable[[], bytes]:
     return lambda: within(endpoint, form, found)
 
 
-def in_v2(*wanted: WantedOutput, accepted: str = "") -> Callable[[], bytes]:
-    endpoint, found = Infer(PIPELINE), scored()
+def in_v2(*wanted: WantedOutput, accepted: str = "", classes: int = CLASSES) -> Callable[[], bytes]:
+    endpoint, found = Infer(PIPELINE), scored(classes)
     form = InferRequest([], np.zeros(1, np.float32), wanted), accepted
     return lambda: within(endpoint, form, found)
 
@@ -90,6 +90,8 @@ def in_grpc(*wanted: WantedOutput) -> Callable[[], bytes]:
 NAMES = WantedOutput("scores", classes=CLASSES)
 BINARY_NAMES = WantedOutput("scores", classes=CLASSES, binary=True)
 NUMBERS, VECTORS = WantedOutput("scores"), WantedOutput("embedding")
+BINARY = WantedOutput("scores", binary=True)
+MANY = 75_000  # classes: the longest answer has 38 MB
 
 # Each route that answers with something of each image, and its longest answers. Pixels are one
 # image's; maps are few (`MOST_MAPS`), and made where Pillow lets other threads run.
@@ -107,6 +109,8 @@ WRITERS: Mapping[str, Mapping[str, Callable[[], Callable[[], bytes]]]] = {
         "classes, binary": lambda: in_v2(BINARY_NAMES),
         "numbers": lambda: in_v2(NUMBERS, VECTORS),
         "compressed": lambda: in_v2(NAMES, accepted="gzip"),
+        "numbers, binary": lambda: in_v2(BINARY, classes=MANY),
+        "numbers, binary, compressed": lambda: in_v2(BINARY, accepted="deflate", classes=MANY),
     },
     "gRPC": {
         "classes": lambda: in_grpc(NAMES),
