@@ -114,8 +114,9 @@ def map_bytes(asked: MapRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> i
     """Return an upper limit on the bytes of all maps in an answer."""
     features = rows[0].inner[maps_of(info).features.name]
     # A number takes up to 24 characters; a pixel of an overlay takes four bytes, in base64.
-    values = _OVERLAY_BYTES if asked.as_overlay else 24 * features.size
-    return len(rows) * len(asked.classes) * (values + _MAP_BYTES)
+    values = _OVERLAY_BYTES if asked.as_overlay else 24 * features[0].size
+    # The features are in memory until then, and computing maps from many of them takes long.
+    return len(rows) * (features.nbytes + len(asked.classes) * (values + _MAP_BYTES))
 
 
 def explain(row: ScoreRow, view: View, asked: MapRequest, info: ModelInfo) -> list[ClassMap]:

@@ -56,12 +56,14 @@ def photo(digit: int, size: tuple[int, int] = (60, 20), orientation: int = 1) ->
 
 
 @asynccontextmanager
-async def served(maps: Maps | Absent = MAPS, **changes: Any) -> AsyncIterator[AppClient]:
+async def served(
+    maps: Maps | Absent = MAPS, engine: FakeEngine | None = None, **changes: Any
+) -> AsyncIterator[AppClient]:
     repository = Repository(max_batch=8, max_queue=32, max_body_bytes=100_000, decode_threads=2)
     info = replace(fake_info(), maps=maps, inner=[FEATURES], **changes)
     preprocessing = PRESETS["digits"].at(1, 1)
     prepare = partial(prepare_image, preprocessing=preprocessing, limits=ImageLimits())
-    repository.add(info, [MappedEngine()], prepare, None)
+    repository.add(info, [engine or MappedEngine()], prepare, None)
     await repository.warm_up()
     async with AppClient(create_app(repository)) as client:
         yield client
@@ -97,6 +99,25 @@ async def test_each_image_of_a_form_has_its_maps() -> None:
         assert [each["values"][0][0] for each in maps] == [6, 2, 8]
         many = await client.post(f"{PATH}?explain=1", files=[*form, *form, *form])
         assert "asks for 9 maps, one per image and class; at most 8" in error_of(many, 422)
+
+
+async def test_maps_of_many_features_are_short_answers() -> None:
+    """A map has one number per position, however many channels it is computed from."""
+    wide = Inner("features", (400, 20, 20))
+
+    class WideEngine(FakeEngine):
+        def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
+            results = super().run(np.ones((len(images), 1, 1, 1), np.uint8), inner)
+            features = np.ones((len(images), *wide.shape), np.float32)
+            return results._replace(inner=dict.fromkeys(inner, features))
+
+    maps = replace(MAPS, features=wide, weight=np.ones((CLASSES, 400), np.float32))
+    query = "&".join(f"explain=class:{index}" for index in range(8))
+    async with served(maps, WideEngine()) as client:
+        answer = await client.post(f"{PATH}?{query}", content=photo(7))
+        assert answer.status_code == 200, answer.text
+        found = answer.json()["results"][0]["maps"]
+    assert [each["values"] for each in found] == [[[400] * 20] * 20] * 8
 
 
 async def test_a_map_comes_as_a_png_to_lay_over_the_image() -> None:
