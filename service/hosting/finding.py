@@ -263,14 +263,19 @@ def _model_file(settings: Settings) -> Path:
 def _highest(place: Path) -> ModelFile:
     """Return the model in a folder. If the folder itself has no model file, it is the version with
     the highest number in the folder."""
-    versions = [int(p.name) for p in place.iterdir() if p.name.isdecimal() and p.is_dir()]
-    version = str(max(versions, default=1))
+    versions: list[int] = []
+    version = "1"
     try:
+        versions = [int(p.name) for p in place.iterdir() if p.name.isdecimal() and p.is_dir()]
+        version = str(max(versions, default=1))
         if (own := _model_in(place)) is not None:
             return ModelFile(place.name, "1", own)
         path = _model_in(place / version) or place / version / FILE
     except ModelFileError as error:
         return ModelFile(place.name, version, place / FILE, str(error))
+    except OSError as error:  # the folder was removed since it was listed, or is not readable
+        why = f"{place} cannot be read: {error.strerror}"
+        return ModelFile(place.name, version, place / FILE, why)
     return ModelFile(place.name, version, path, numbered=bool(versions))
 
 

@@ -347,14 +347,14 @@ class Swaps(Changes):
     def _find(self, name: str) -> tuple[ModelFile, Stamp]:
         try:
             found = {file.name: file for file in self._find_files()}
-        except (ModelError, SettingsError) as error:
+            if name in found:
+                return found[name], stamp_of(found[name])
+        except (ModelError, SettingsError, OSError) as error:
             raise NotLoadedError(for_clients(error, self._settings)) from error
-        if name not in found:
-            raise ModelNotFoundError(
-                f"failed to load '{name}': there is no such model in the server's"
-                f" repository; {those_there_are(name, list(found))}"
-            )
-        return found[name], stamp_of(found[name])
+        raise ModelNotFoundError(
+            f"failed to load '{name}': there is no such model in the server's"
+            f" repository; {those_there_are(name, list(found))}"
+        )
 
     def _find_files(self) -> Sequence[ModelFile]:
         return check_models(self._settings, self._expectations)

@@ -19,7 +19,7 @@ from models import (
     PreprocessingError,
     load_classifier,
 )
-from service.hosting import reading
+from service.hosting import finding, reading
 from service.hosting.finding import ModelFile, find_models
 from service.hosting.loading import OpenModel, open_models
 from service.hosting.model_info import FailedModel
@@ -48,6 +48,23 @@ def test_each_folder_is_a_model_and_of_versions_the_highest(tmp_path: Path) -> N
         ModelFile(CHANNELS, "10", folder / CHANNELS / "10" / "model.onnx", numbered=True),
         ModelFile("digits", "1", folder / "digits" / "model.onnx"),
     ]
+
+
+def test_a_folder_that_vanishes_while_they_are_listed_is_only_its_own_models_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, usual = make_models(tmp_path), finding._model_in
+
+    def vanishing(place: Path) -> Path | None:
+        if place.name == CHANNELS:
+            shutil.rmtree(place)
+            list(place.iterdir())
+        return usual(place)
+
+    monkeypatch.setattr(finding, "_model_in", vanishing)
+    channels, digits = find_models(models_in(folder))
+    assert channels.error == f"{folder / CHANNELS} cannot be read: No such file or directory"
+    assert digits == ModelFile("digits", "1", folder / "digits" / "model.onnx")
 
 
 def test_several_models_are_opened_each_as_it_is_described(tmp_path: Path) -> None:

@@ -556,6 +556,8 @@ async def test_only_models_of_the_servers_own_folder_are_loaded(
         assert "the server loads models and their settings only" in error_of(answer, 501)
     folder.failure = ModelFileError("the folder is gone")
     assert error_of(await served.post("load"), 422) == "the folder is gone"
+    folder.failure = PermissionError(13, "Permission denied", "/models/fake")
+    assert "Permission denied" in error_of(await served.post("load"), 422)
     assert folder.opened == []
 
 
@@ -766,6 +768,26 @@ async def test_new_folders_are_loaded_and_missing_ones_stay(
     await asyncio.sleep(0.05)
     assert (await watched.ask(path="/v1/models/second/classify"))["model"] == "second"
     folder.put("b", partial(engine_of, 2))
+    await until(lambda: watched.repository.models[FAKE].info.version == "2")
+
+
+async def test_files_that_vanish_after_they_were_looked_at_do_not_end_the_watch(
+    folder: Folder, watched: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vanished = []
+
+    def find(name: str) -> Any:
+        vanished.append(name)
+        folder.failure = FileNotFoundError(2, "No such file or directory", name)
+        try:
+            return Swaps._find(watched.changes, name)
+        finally:
+            folder.failure = None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watched.changes, "_find", find)
+        folder.put("b", partial(engine_of, 2))
+        await until(lambda: vanished == [FAKE])
     await until(lambda: watched.repository.models[FAKE].info.version == "2")
 
 
