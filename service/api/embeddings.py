@@ -1,7 +1,7 @@
 """Answers images with their embeddings, in the format of OpenAI's embeddings API."""
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -21,13 +21,13 @@ from service.batching.policy import Urgency
 from service.errors import InvalidParameterError, ModelNotFoundError
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
-from service.hosting.request import ImageRequest, Scored
+from service.hosting.request import Files, ImageRequest, Scored
 from service.hosting.vectors import embedding, embeddings_of, normalise
 from service.http.asgi import answer_to
 from service.http.body import Headers, Pieces, form_boundary, is_json
 from service.http.exchange import AnyEndpoint
 from service.http.responses import JSON_NUMBER_BYTES, json_around
-from service.images.clip import CLIP_TYPES, Frames
+from service.images.clip import CLIP_TYPES
 from service.telemetry.counts import Phases
 from service.telemetry.record import RequestRecord
 
@@ -208,7 +208,7 @@ class Embed:
 
     def read(self, head: _Head, body: bytes) -> tuple[ImageRequest, _Form]:
         """Return the images in the body, and the options for the answer."""
-        files: Sequence[bytes | Frames]
+        files: Files
         if head.boundary is None:
             files, form = self._read_json(body)
         else:
@@ -242,7 +242,7 @@ class Embed:
         )
         return json_around(answer, "data", pieces)
 
-    def _read_json(self, body: bytes) -> tuple[Sequence[bytes], _Form]:
+    def _read_json(self, body: bytes) -> tuple[list[bytes], _Form]:
         pipeline, info = self.pipeline, self.pipeline.info
         most, path = pipeline.admission.max_images_a_request, embeddings_path("NAME")
         asked, files = read_json(body, EmbeddingsJson, info, path, most)

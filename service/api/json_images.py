@@ -2,7 +2,7 @@
 
 import base64
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -54,7 +54,7 @@ def content_of(kind: type[ImagesJson]) -> dict[str, Any]:
 
 def read_json(
     body: bytes, kind: type[_Json], info: ModelInfo, path: str, max_images: int
-) -> tuple[_Json, Sequence[bytes]]:
+) -> tuple[_Json, list[bytes]]:
     """Return the fields of a JSON body, and the image files in it. If the body names another model,
     the error message tells the client to use `path`.
 

@@ -37,7 +37,7 @@ from service.errors import InvalidParameterError, ModelNotFoundError
 from service.hosting.model_info import ModelInfo
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
-from service.hosting.request import ImageRequest, Scored
+from service.hosting.request import Files, ImageRequest, Scored
 from service.http.asgi import answer_to
 from service.http.body import (
     FILE_FIELDS,
@@ -51,7 +51,7 @@ from service.http.body import (
 )
 from service.http.exchange import AnyEndpoint
 from service.http.responses import around, json_around, json_response
-from service.images.clip import CLIP_TYPES, MOST_FRAMES, Frames, clips_of
+from service.images.clip import CLIP_TYPES, MOST_FRAMES, clips_of
 from service.images.decode import as_png
 from service.telemetry.counts import PHASES, Phases
 from service.telemetry.record import RequestRecord
@@ -380,7 +380,7 @@ def _lines(found: Ranking, labels: Sequence[str]) -> list[bytes]:
     return pieces
 
 
-def files_of(body: bytes, boundary: bytes | None, pipeline: Pipeline) -> Sequence[bytes | Frames]:
+def files_of(body: bytes, boundary: bytes | None, pipeline: Pipeline) -> Files:
     """Return the image files in a body. If the model takes clips, return the clips instead; several
     image files form one clip.
 

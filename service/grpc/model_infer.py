@@ -40,7 +40,7 @@ lock."""
 async def infer(
     repository: Repository,
     record: RequestRecord,
-    data: bytes,
+    received: list[bytes],
     remaining_s: float | None,
     *,
     in_stream: bool = False,
@@ -49,13 +49,17 @@ async def infer(
     `in_stream`, otherwise a ModelInferResponse. `remaining_s` is the time until the client's
     deadline, if there is one.
 
+    `received` contains the message. The message is taken out of this list, so that it is freed as
+    soon as its files are decoded, when its bytes no longer count.
+
     If the caller is cancelled, the request is abandoned. Raises ServiceError.
     """
     deadline = None if remaining_s is None else perf_counter() + remaining_s
-    message = read_message(data)
-    pipeline = repository.find(message.head.model_name, message.head.model_version or None)
+    length, messages = len(received[0]), [read_message(received.pop())]
+    head = messages[0].head
+    pipeline = repository.find(head.model_name, head.model_version or None)
     exchange = _Exchange(pipeline, record, deadline, in_stream=in_stream)
-    return await exchange.answer(message, len(data))
+    return await exchange.answer(messages.pop(), length)
 
 
 class _Exchange:
@@ -80,6 +84,7 @@ class _Exchange:
         outcome: Outcome | None = None
         try:
             self._begin(message, length)
+            del message
             outcome = await self._outcome
             if isinstance(outcome, Exception):
                 raise outcome

@@ -281,10 +281,11 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             record.bytes_in = len(data)
             if path == _INFER:
                 data = await self._inflated(data, record.caller)
-            answer = await self._answer(path, record, data, context)
+            received = [data]
+            del data
+            answer = await self._answer(path, record, received, context)
             record.bytes_out = len(answer)
             held = self._held(record, len(answer), asyncio.current_task())
-            del data
         await self._write(context, answer, held)
 
     async def _receive(self, record: RequestRecord, context: Context, most: int | None) -> bytes:
@@ -295,14 +296,14 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         return data
 
     async def _answer(
-        self, path: str, record: RequestRecord, data: bytes, context: Context
+        self, path: str, record: RequestRecord, received: list[bytes], context: Context
     ) -> bytes:
         if path == _INFER:
-            return await infer(self._repository, record, data, context.time_remaining())
+            return await infer(self._repository, record, received, context.time_remaining())
         if path in RIGHTS:
             permit(record, RIGHTS[path])
         method = POOL.FindMethodByName(path[1:].replace("/", "."))
-        asked = _parse_short(message_class(method.input_type.full_name), data)
+        asked = _parse_short(message_class(method.input_type.full_name), received.pop())
         found = self._health(asked) if path == _CHECK else METHODS[path](self._repository, asked)
         fields, kind = await found, message_class(method.output_type.full_name)
         if any(isinstance(value, list | dict) and len(value) > _FEW for value in fields.values()):
@@ -374,13 +375,17 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
     ) -> "_Answer":
         """Return the answer to one message of a stream, of which `length` bytes were received. An
         error is also an answer: the stream continues after it."""
+        size = 0 if isinstance(data, Exception) else len(data)
         try:
             with self._admitted(_STREAM, context) as record:
                 record.bytes_in = length
                 if isinstance(data, ServiceError):
                     raise data
-                remaining_s = context.time_remaining()
-                answer = await infer(self._repository, record, data, remaining_s, in_stream=True)
+                remaining_s, received = context.time_remaining(), [data]
+                del data
+                answer = await infer(
+                    self._repository, record, received, remaining_s, in_stream=True
+                )
                 record.bytes_out = len(answer)
                 held = self._held(record, len(answer), flow.task)
                 flow.add(held)
@@ -390,7 +395,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             encoded: bytes = _StreamAnswer(error_message=_text(error)).SerializeToString()
             return encoded, None
         finally:
-            flow.in_flight -= 0 if isinstance(data, Exception) else len(data)
+            flow.in_flight -= size
             flow.changed.set()
 
     def _held(self, record: RequestRecord, count: int, task: "asyncio.Task[Any] | None") -> Held:

@@ -45,14 +45,19 @@ _log = logging.getLogger("convoy")
 _LONG_FILES = 2**18
 
 
+Files = list[bytes] | list[bytes | Frames]
 Scored = BatchResult[ScoreRow]
 Outcome = Scored | Exception
 
 
 class ImageRequest(NamedTuple):
-    """Holds the images and urgency of a request."""
+    """Holds the images and urgency of a request.
 
-    files: Sequence[bytes | Frames]  # encoded images; none where there are decoded ones
+    `Request` empties the list `files`, so that a file is freed as soon as it is decoded, when its
+    bytes no longer count.
+    """
+
+    files: Files  # encoded images; none where there are decoded ones
     images: Sequence[Array] | None  # decoded: pixels or tensors as `ModelInfo` says; may be views
     urgency: Urgency = NO_HURRY
     copied: int = 0  # bytes of the images that are not from the body
@@ -66,7 +71,7 @@ class ImageRequest(NamedTuple):
         return len(self.files if self.images is None else self.images)
 
 
-_NOTHING = ImageRequest((), None)
+_NOTHING = ImageRequest([], None)
 
 
 @dataclass(eq=False, slots=True)
@@ -251,6 +256,7 @@ class Request:
                 _prepare(files, pipeline.prepare)  # an earlier file may be wrong, too
                 raise
             self._rows = [None] * len(files)
+            files.clear()
             self._score_rest()
         elif quick and not pipeline.info.of_clips:
             self._decode(_prepare(files, pipeline.prepare))
@@ -275,6 +281,7 @@ class Request:
 
     def _decode(self, decodings: list[Decoding]) -> None:
         """Pass all images to the decode pool, or none of them if the pool refuses one."""
+        self._wanted.files.clear()
         decoders = self.pipeline.decoders
         client = self._reservation.client
         if copied := sum(decoding.copied for decoding in decodings):

@@ -27,7 +27,7 @@ from tests.support import PATIENCE_S
 from tests.support.servers.served import run
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine, make_repository
-from tests.support.service.garbage import CALLS, bytes_left
+from tests.support.service.garbage import CALLS, bytes_kept, bytes_left
 from tests.support.service.shared_memory import shared_memory
 
 Asked = message_class("inference.ModelInferRequest")
@@ -685,6 +685,28 @@ async def test_a_message_counts_as_bytes_inside_until_it_is_answered() -> None:
         assert admission.room.taken == message.ByteSize()
         gate.set()
         assert digits_in(await answer) == [4]
+
+
+@pytest.mark.parametrize("size", [2**17, 2**20], ids=["prepared at once", "prepared in a thread"])
+@pytest.mark.parametrize("streamed", [False, True], ids=["unary", "stream"])
+@run
+async def test_a_file_is_freed_when_it_is_decoded(size: int, *, streamed: bool) -> None:
+    gate = threading.Event()
+    message = digit(7, size=size).SerializeToString()
+    async with client(FakeEngine(gate=gate), max_body_bytes=2**21) as asking:
+        admission = asking.pipeline.admission
+        with bytes_kept() as kept:
+            if streamed:
+                answers = asking.call("ModelStreamInfer")(iter([message]))
+            else:
+                answer = asyncio.create_task(asking.ask(message))
+            await until(lambda: admission.images == 1)
+            # No bytes are reserved for the file any more, so none may be in use.
+            await until(lambda: admission.room.taken == 0)
+            await until(lambda: kept() < size / 2)
+            gate.set()
+            got = [a.infer_response async for a in answers] if streamed else [await answer]
+            assert [digits_in(each) for each in got] == [[7]]
 
 
 @run

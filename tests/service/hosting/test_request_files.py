@@ -57,7 +57,7 @@ class Ask:
         self.call = Request(pipeline, record, self._note)
         self.call.open()
         self.call.hold(sum(map(len, files)), "it has more")
-        wanted = ImageRequest(files, None)
+        wanted = ImageRequest(list(files), None)
         if urgency is not None:
             wanted = wanted._replace(urgency=urgency)
         try:

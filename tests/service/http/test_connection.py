@@ -2,6 +2,7 @@
 as over ASGI."""
 
 import asyncio
+import base64
 import gc
 import json
 import socket
@@ -22,7 +23,7 @@ from tests.support.servers.listening import post
 from tests.support.servers.served import FORM, PATH, Http, form, run, served
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine
-from tests.support.service.garbage import CALLS, bytes_left
+from tests.support.service.garbage import CALLS, bytes_kept, bytes_left
 
 LONG = 2**20
 INFER = "/v2/models/fake/infer"
@@ -94,6 +95,34 @@ async def test_a_body_counts_until_it_is_decoded(request_: bytes) -> None:
         assert (queued.chunks, queued.work._chunks) == ([], [])
         gate.set()
         assert (await http.answer())[0] == 200
+
+
+@pytest.mark.parametrize("size", [2**17, 2**20], ids=["prepared at once", "prepared in a thread"])
+@pytest.mark.parametrize("protocol", ["image", "form", "JSON", "V2"])
+@run
+async def test_a_file_is_freed_when_it_is_decoded(protocol: str, size: int) -> None:
+    file = b"7" + bytes(size)
+    text = base64.b64encode(file).decode()
+    data = {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "data": [text]}]}
+    request_ = {
+        "image": lambda: post(file),
+        "form": lambda: post(form(file), FORM),
+        "JSON": lambda: post(
+            json.dumps({"input": text}).encode(), "content-type: application/json"
+        ),
+        "V2": lambda: post(json.dumps(data).encode(), path=INFER),
+    }[protocol]()
+    gate = threading.Event()
+    async with served(FakeEngine(gate=gate), max_body_bytes=2 * LONG) as server:
+        http = await server.connect()
+        with bytes_kept() as kept:
+            http.send(request_)
+            await until(lambda: server.pipeline.admission.images == 1)
+            # No bytes are reserved for the file any more, so none may be in use.
+            await until(lambda: server.pipeline.admission.room.taken == 0)
+            await until(lambda: kept() < size / 2)
+            gate.set()
+            assert (await http.answer())[0] == 200
 
 
 @run
