@@ -61,7 +61,7 @@ _OPENED, _HEAD, _BODY, _WHOLE, _IDLE, _REFUSED = range(6)
 _WRONG = frozenset((*range(400, 500), Code.TOO_LATE)) - {Code.TOO_MANY, Code.CLIENT_LEFT}
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """Serves one client: parses its bytes, and passes requests to `Edge` and `AnswerQueue`."""
 
     def __init__(
@@ -138,17 +138,23 @@ class Connection(asyncio.Protocol):
         self._peers.flow.resume_writing()  # an application that waits to write continues, and ends
 
     @override
-    def data_received(self, data: bytes) -> None:
-        turns = self._edge.turns
+    def get_buffer(self, _: int) -> bytearray:
+        """Return the buffer that receives bytes. All connections share it."""
+        return self._config.received
+
+    @override
+    def buffer_updated(self, size: int) -> None:
+        """Parse the received bytes, unless the client has to wait for a turn."""
+        turns, data = self._edge.turns, self._config.received
         if self._unparsed:  # reading was resumed meanwhile
-            self._unparsed += data
+            self._unparsed += data[:size]
             self._transport.pause_reading()
         elif self._stage == _OPENED and turns.owed and turns.pay(self._caller.name):
-            self._stage, self._unparsed = _HEAD, data
+            self._stage, self._unparsed = _HEAD, bytes(memoryview(data)[:size])
             self._transport.pause_reading()
             self._loop.call_later(PAUSE_S, self._settle)
         else:
-            self._parse(data)
+            self._parse(data, size)
 
     @override
     def eof_received(self) -> bool:
@@ -195,13 +201,13 @@ class Connection(asyncio.Protocol):
             self._unsent.release()
             self._unsent = None
 
-    def _parse(self, data: bytes) -> None:
-        """Parse received bytes. If they contain many requests, parse the rest later, so that other
-        clients go first."""
+    def _parse(self, data: bytes | bytearray, size: int) -> None:
+        """Parse the first `size` bytes of `data`. If they contain many requests, parse the rest
+        later, so that other clients go first."""
         if self._deaf:
             return
         try:
-            self._unparsed = self._parser.parse(data)
+            self._unparsed = self._parser.parse(data, size)
         except ServiceError as error:
             self._refuse(error)
         if self._transport.is_closing():
@@ -218,7 +224,7 @@ class Connection(asyncio.Protocol):
             return
         if self._reports():
             head, end, _ = self._unparsed.partition(b"\r\n\r\n")
-            self._parse(head + end)
+            self._parse(head + end, len(head + end))
             self._transport.abort()
         elif step == 0 and b" HTTP/1.1\r\n" in self._unparsed and self._reports(_ENDED):
             self._transport.write(CONTINUE)
@@ -232,7 +238,7 @@ class Connection(asyncio.Protocol):
         data, self._unparsed = self._unparsed, b""
         if not data:  # the connection is lost
             return
-        self._parse(data)
+        self._parse(data, len(data))
         if self._unparsed or self._transport.is_closing():
             return
         if not self._at_end:

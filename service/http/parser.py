@@ -80,42 +80,40 @@ class Parser:
         self._llhttp = self._new()
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._size = 0  # bytes of this read
-        self._read = 0  # bytes of the reads that the head came in
         self._in_plain_body = False  # of a known length, not in chunks
         self._pending = 0  # bytes since a head, a piece of a body or a request was complete
+        self._at_once = 0  # bytes that llhttp parses now
         self._pieces = 0  # that were passed on
 
-    def parse(self, data: bytes) -> bytes:
-        """Parse received bytes. If the bytes contain many requests or chunks of bodies, return the
-        last bytes unparsed, so that other clients are served first. Raises ServiceError; the parser
-        must not be used after an error."""
-        self._size = size = len(data)
-        self._read += size
+    def parse(self, data: bytes | bytearray, size: int) -> bytes:
+        """Parse the first `size` bytes of `data`. If the bytes contain many requests or chunks of
+        bodies, return the last bytes unparsed, so that other clients are served first. Raises
+        ServiceError; the parser must not be used after an error."""
         self._pieces = at = 0
-        view = memoryview(data)
+        view = memoryview(data)[:size]
         # The end of a head ends the first step. Then a body in the same read is a single piece,
         # which need not be copied to be joined.
-        blank = -1 if self._in_plain_body else data.find(_BLANK_LINE, 0, _STEP)
+        blank = -1 if self._in_plain_body else data.find(_BLANK_LINE, 0, min(size, _STEP))
         step = _STEP if blank < 0 else blank + len(_BLANK_LINE)
-        while at < len(data) and self._pieces < _MOST_PIECES:
+        while at < size and self._pieces < _MOST_PIECES:
             # Extensions of chunks may be long, and arrive in one read with the bytes after them.
             piece = view[at:] if self._in_plain_body else view[at : at + step]
             step = _STEP
-            self._pending += len(piece)
+            self._at_once = len(piece)
+            self._pending += self._at_once
             try:
                 self._llhttp.feed_data(piece)
-                at += len(piece)
+                at += self._at_once
             except httptools.HttpParserUpgrade as upgrade:
-                data, at = self._stay() + data[at + upgrade.args[0] :], 0
-                view = memoryview(data)
+                view, at = memoryview(self._stay() + view[at + upgrade.args[0] :]), 0
+                size = len(view)
             except httptools.HttpParserCallbackError as error:
                 raise error.__context__ or error from None
             except httptools.HttpParserError as error:
                 raise _not_http(str(error), bytes(piece[: len(_TLS)])) from None
             if self._pending > MAX_HEAD_BYTES:
                 raise _head_too_large()
-        return data[at:]
+        return bytes(view[at:])
 
     def close(self) -> None:
         """Break the reference cycle with llhttp."""
@@ -128,7 +126,6 @@ class Parser:
         self._target = b""
         self._headers = []
         self._in_plain_body = False
-        self._read = self._size
         self._connection.on_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -148,7 +145,6 @@ class Parser:
 
     def on_headers_complete(self) -> None:
         """Check the request line and headers, and pass them to the connection."""
-        self._pending = 0
         self._pieces += _REQUEST
         llhttp, headers = self._llhttp, self._headers
         method = llhttp.get_method()
@@ -156,7 +152,8 @@ class Parser:
             if method == b"CONNECT":
                 raise BadRequestError("CONNECT is for proxies, but this server is not a proxy")
             return  # it comes again, see `_stay`
-        if self._read > MAX_HEAD_BYTES:  # otherwise the head cannot be too large
+        most, self._pending = self._pending + self._at_once, 0
+        if most > MAX_HEAD_BYTES:  # otherwise the head cannot be too large
             size = len(self._target) + sum(len(name) + len(value) for name, value in headers)
             if size > MAX_HEAD_BYTES:
                 raise _head_too_large()

@@ -37,6 +37,9 @@ __all__ = ["STATUS_LINE", "AsgiCall", "ConvoyConfig", "Peers", "ServerState"]
 _log = logging.getLogger("uvicorn.error")
 
 
+_READ_BYTES = 2**18  # the most bytes of one read, the same as in uvloop
+
+
 class ConvoyConfig(Config):
     """Extends uvicorn's settings with the objects that all of Convoy's connections share."""
 
@@ -50,9 +53,10 @@ class ConvoyConfig(Config):
     ) -> None:
         """`endpoints` maps paths to the endpoints that connections call without ASGI. The caller
         may change this mapping later. `room` counts the bytes of answers that clients have not
-        read."""
+        read. The attribute `received` is the buffer for a read of any connection."""
         super().__init__(app, **options)
         self.edge = edge
+        self.received = bytearray(_READ_BYTES)
         self.room = room or ByteRoom(sys.maxsize)
         self.endpoints = {} if endpoints is None else endpoints
 

@@ -22,7 +22,7 @@ from service.http.uvicorn_adapter import ConvoyConfig
 from service.images.clip import prepare_clip
 from service.images.prepare import ImageLimits, parse_image_file
 from tests.fuzz import lock
-from tests.support.service.deaf_transport import DeafTransport, ServerState
+from tests.support.service.deaf_transport import DeafTransport, ServerState, receive
 from tests.support.service.heartbeat import slowness
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -98,7 +98,7 @@ async def _connection(data: bytes) -> None:
     for place in range(1, len(data), step):
         if transport.is_closing():
             break
-        connection.data_received(data[place : place + step])
+        receive(connection, data[place : place + step])
         await asyncio.sleep(0)
     for _ in range(20):
         await asyncio.sleep(0)

@@ -444,9 +444,9 @@ async def test_what_comes_in_many_pieces_is_parsed_in_turns(
         parsed[-1] += 1
         usual_piece(connection, piece)
 
-    def parse(connection: Connection, data: bytes) -> None:
+    def parse(connection: Connection, data: bytes, size: int) -> None:
         parsed.append(0)
-        usual_parse(connection, data)
+        usual_parse(connection, data, size)
 
     monkeypatch.setattr(Connection, "on_piece", on_piece)
     monkeypatch.setattr(Connection, "_parse", parse)

@@ -13,6 +13,7 @@ from service.http.parser import MAX_HEAD_BYTES
 from tests.service.edge.test_edge import convoy, keys
 from tests.support.servers.listening import OpenPort, get, listening, post
 from tests.support.service.client import until
+from tests.support.service.deaf_transport import receive
 from tests.support.service.fakes import FakeEngine
 
 pytestmark = pytest.mark.anyio
@@ -114,7 +115,7 @@ async def test_nothing_behind_a_body_that_is_refused_unread_is_answered() -> Non
     async with convoy() as server:
         client = await server.connect()
         await until(lambda: len(server.connections) == 1)
-        held(server).data_received(post(b"7" * 150_000) + HEALTH + post(b"7"))  # in one read
+        receive(held(server), post(b"7" * 150_000) + HEALTH + post(b"7"))  # in one read
         (await client.reply()).error(413)
         assert await client.rest() == b""
         assert [entry.status for entry in server.entries] == [413]
@@ -188,7 +189,7 @@ async def test_a_defect_is_not_taken_for_a_malformed_request(
         await until(lambda: len(server.connections) == 1)
         monkeypatch.setattr(server.edge, "admit", crash)
         with pytest.raises(ZeroDivisionError):
-            held(server).data_received(HEALTH)
+            receive(held(server), HEALTH)
 
 
 async def test_whatever_a_connection_refuses_is_dated_and_neither_guessed_at_nor_framed() -> None:

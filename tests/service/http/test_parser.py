@@ -225,7 +225,7 @@ def test_a_body_in_the_read_of_its_head_is_one_piece(body: bytes) -> None:
     after = b"GET /g HTTP/1.1\r\nHost: a\r\n\r\n"
     heard = _Heard()
     parser = Parser(heard)
-    assert parser.parse(request + after) == b""
+    assert parser.parse(request + after, len(request + after)) == b""
     piece = [body] if body else []
     assert heard.calls == ["begin", b"/p", *piece, "end", "begin", b"/g", "end"]
 

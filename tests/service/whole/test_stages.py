@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 PACKAGES = tuple(f"{ROOT}/{name}/" for name in ("service", "models", "kernels"))
 MAX_STAGES = 14
 
-# Of the table: | 1 | `http/connection.py` | `Connection.data_received` | ...
+# Of the table: | 1 | `http/connection.py` | `Connection.buffer_updated` | ...
 _ROW = re.compile(r"^\| \d+ \| `([\w/]+\.py)` \| `([\w.]+)` \|", re.MULTILINE)
 
 

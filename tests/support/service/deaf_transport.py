@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+from service.http.connection import Connection
+
 
 class ServerState:
     """Holds the state that all connections of a uvicorn server share."""
@@ -48,3 +50,12 @@ class DeafTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         """Do nothing, because nothing is read."""
+
+
+def receive(connection: Connection, data: bytes) -> None:
+    """Let a connection receive these bytes, in as few reads as its buffer allows."""
+    buffer = connection.get_buffer(-1)
+    for at in range(0, len(data), len(buffer)):
+        read = data[at : at + len(buffer)]
+        buffer[: len(read)] = read
+        connection.buffer_updated(len(read))

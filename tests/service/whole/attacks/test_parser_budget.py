@@ -20,7 +20,7 @@ from service.http.connection import Connection
 from service.http.uvicorn_adapter import ConvoyConfig
 from service.images.prepare import parse_image_file
 from tests.support.images import worst_inputs as worst
-from tests.support.service.deaf_transport import DeafTransport, ServerState
+from tests.support.service.deaf_transport import DeafTransport, ServerState, receive
 from tests.support.service.heartbeat import slowness
 
 MS_A_MB = 50.0
@@ -43,7 +43,7 @@ async def _feed(data: bytes) -> float:
     connection = Connection(config, cast(Any, ServerState()), {})
     connection.connection_made(DeafTransport())
     started = time.thread_time()
-    connection.data_received(data)
+    receive(connection, data)
     while connection._unparsed:
         await asyncio.sleep(0)
     taken = time.thread_time() - started
