@@ -321,8 +321,9 @@ class Classify:
                 pieces.append(around(result, "predictions", _lines(found, info.labels)))
             else:
                 results.append(result)
-        total, *parts = [us / 1e3 for us in phases()]
-        timing: Any = {**dict(zip(PHASES, parts, strict=True)), "total": total}
+        total, *parts = phases()
+        timing: Any = {name: us / 1e3 for name, us in zip(PHASES, parts, strict=True)}
+        timing["total"] = total / 1e3
         answer = ClassifyAnswer(
             model=info.name,
             results=results,

@@ -154,7 +154,7 @@ class EngineRunner:
     def takes(self) -> Kind:
         """Return the highest `Kind` of image that every engine accepts. An engine also accepts all
         lower kinds."""
-        return min(engine.engine.takes for engine in self._engines)
+        return min([engine.engine.takes for engine in self._engines])
 
     @property
     def decoding_jobs(self) -> int:
@@ -215,10 +215,13 @@ class EngineRunner:
         if not self._serving:  # refuses requests that were admitted earlier, too
             self.check_ready()
         items = [Probe(image, inner) for image in images] if inner else images
+        cost = self._cost(images) if self.decodes else 1.0
+        return self.batcher.post(items, then, urgency, client, cost)
+
+    def _cost(self, images: Sequence[Image | Undecoded]) -> float:
         seconds = [image.expected_s for image in images if isinstance(image, Undecoded)]
         usual_s = self._engines[0].decode_s * len(seconds)
-        cost = max(sum(seconds) / usual_s, _LEAST_COST) if usual_s else 1.0
-        return self.batcher.post(items, then, urgency, client, cost)
+        return max(sum(seconds) / usual_s, _LEAST_COST) if usual_s else 1.0
 
     def check_ready(self) -> None:
         """Raise NotReadyError or ShuttingDownError if new requests are not accepted."""

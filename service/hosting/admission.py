@@ -31,17 +31,12 @@ class ByteRoom:
     taken: int = 0
     inside: "dict[Held, None]" = field(default_factory=dict)  # of all models, in order
     pressure: MemoryPressure | None = None
-    _most: int = 0  # taken at once since `most_taken`
-
-    def take(self, count: int) -> None:
-        """Add `count` to the bytes in use."""
-        self.taken += count
-        self._most = max(self._most, self.taken)
+    most: int = 0  # taken at once since `most_taken`
 
     def most_taken(self) -> int:
         """Return the largest number of bytes that were in use at the same time since the last
         call."""
-        most, self._most = self._most, self.taken
+        most, self.most = self.most, self.taken
         return most
 
     def check_memory(self) -> None:
@@ -104,12 +99,14 @@ class Held:
     def hold_bytes(self, count: int) -> None:
         """Reserve `count` more bytes. If too few are free, cancel requests of clients that have
         reserved more. Raises QueueFullError if that does not free enough."""
-        self._check()
+        if self._on_given_way is None:
+            raise _refused()
         room = self._room
         lacking = room.taken + count - room.max_bytes
         if lacking > 0:
             self._let_in(lacking, count)
-        room.take(count)
+        room.taken = taken = room.taken + count
+        room.most = max(room.most, taken)
         self._bytes += count
 
     def release_bytes(self) -> None:
@@ -122,7 +119,8 @@ class Held:
         if self._on_given_way is None:
             return
         self._on_given_way = None  # breaks a reference cycle
-        self.release_bytes()
+        self._room.taken -= self._bytes
+        self._bytes = 0
         del self._room.inside[self]
 
     def give_way(self) -> None:
@@ -156,13 +154,6 @@ class Held:
             )
         _give_way(refused)
 
-    def _check(self) -> None:
-        if self._on_given_way is None:  # the refusal is on its way
-            raise QueueFullError(
-                "the server refused this request to make room for another client; try again in a"
-                " second"
-            )
-
 
 class Reservation(Held):
     """Counts a request, its images and its bytes against the limits, until `release` is called."""
@@ -195,19 +186,22 @@ class Reservation(Held):
 
     def expect_room(self) -> None:
         """Raise QueueFullError if no further image could be admitted."""
-        self._images_giving_way(1)
+        if self._admission.images >= self._admission.max_images:
+            self._images_giving_way(1)
 
     def admit(self, images: int) -> None:
         """Count the request's images as in progress, all or none. Raises TooManyImagesError or
         QueueFullError."""
-        self._check()
+        if self._on_given_way is None:
+            raise _refused()
         admission = self._admission
         limit = admission.max_images_a_request
         if images > limit:
             raise TooManyImagesError(
                 f"the request has {images} images; at most {limit} are allowed; split the request"
             )
-        _give_way(self._images_giving_way(images))
+        if admission.images + images > admission.max_images:
+            _give_way(self._images_giving_way(images))
         admission.images += images
         self._images += images
 
@@ -216,12 +210,10 @@ class Reservation(Held):
         return self._admission.expected_wait_s()
 
     def _images_giving_way(self, images: int) -> Sequence[Held]:
-        """Return the requests to cancel so that `images` more images can be admitted. Raises
-        QueueFullError if that is impossible."""
+        """Return the requests to cancel so that `images` more images can be admitted, which is more
+        than the limit allows now. Raises QueueFullError if that is impossible."""
         admission = self._admission
         lacking = admission.images + images - admission.max_images
-        if lacking <= 0:
-            return ()
         inside = (
             held
             for held in admission.room.inside
@@ -240,6 +232,13 @@ class Reservation(Held):
                 wait_s,
             )
         return refused
+
+
+def _refused() -> QueueFullError:
+    """Return the error for a request that was cancelled, while the first error is on its way."""
+    return QueueFullError(
+        "the server refused this request to make room for another client; try again in a second"
+    )
 
 
 def _giving_way(

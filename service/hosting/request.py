@@ -44,18 +44,14 @@ _log = logging.getLogger("convoy")
 # may anyway: an archive is inflated.
 _LONG_FILES = 2**18
 
-
 Files = list[bytes] | list[bytes | Frames]
 Scored = BatchResult[ScoreRow]
 Outcome = Scored | Exception
 
 
 class ImageRequest(NamedTuple):
-    """Holds the images and urgency of a request.
-
-    `Request` empties the list `files`, so that a file is freed as soon as it is decoded, when its
-    bytes no longer count.
-    """
+    """Holds the images and urgency of a request. `Request` empties the list `files`, so that a file
+    is freed when it is decoded: then its bytes no longer count."""
 
     files: Files  # encoded images; none where there are decoded ones
     images: Sequence[Array] | None  # decoded: pixels or tensors as `ModelInfo` says; may be views
@@ -284,7 +280,7 @@ class Request:
         self._wanted.files.clear()
         decoders = self.pipeline.decoders
         client = self._reservation.client
-        if copied := sum(decoding.copied for decoding in decodings):
+        if copied := sum([decoding.copied for decoding in decodings]):
             self._reservation.hold_bytes(copied)
         decoders.admit(*decodings, client=client)
         if self._wanted.views is not None:

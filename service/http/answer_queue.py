@@ -94,9 +94,10 @@ class AnswerQueue:
     def end(self, queued: QueuedRequest) -> None:
         """Note that the last part of a request's body has arrived."""
         queued.whole = True
-        if queued.begun and not queued.answered:
+        if queued.answered:
+            self.go_on()
+        elif queued.begun:
             queued.work.end()
-        self.go_on()
 
     def go_on(self) -> None:
         """Remove answered requests from the queue, and begin the next request."""

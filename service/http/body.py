@@ -52,6 +52,7 @@ _PIECE = 2**18
 _SHOWN = 40
 
 # Content-Types that need no parsing.
+_JSON = JSON_TYPE.encode()
 _PLAIN = frozenset((b"", *(kind.encode() for kind in IMAGE_TYPES)))
 
 # The longest body that is read to its end after the request was answered.
@@ -102,8 +103,8 @@ def content_coding(headers: Headers) -> str:
 
 def is_json(headers: Headers) -> bool:
     """Return whether the Content-Type is JSON."""
-    media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    return media_type == JSON_TYPE.encode()
+    content_type = headers.get(b"content-type", b"")
+    return content_type not in _PLAIN and content_type.partition(b";")[0].strip().lower() == _JSON
 
 
 def form_boundary(headers: Headers, also: Collection[str] = ()) -> bytes:

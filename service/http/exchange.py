@@ -187,13 +187,12 @@ class Exchange(Generic[Head, Form]):
         try:
             most = self.endpoint.answer_bytes(self._form, outcome)
             request.hold_answer(most)
-            make = partial(
-                self.endpoint.answer, self._form, phases=partial(request.phases, outcome)
-            )
+            make, phases = self.endpoint.answer, partial(request.phases, outcome)
             if most > LONG_ANSWER:
-                request.aside(make, outcome, partial(self._finish, outcome))
+                make_aside = partial(make, self._form, phases=phases)
+                request.aside(make_aside, outcome, partial(self._finish, outcome))
             else:
-                self._finish(outcome, make(outcome))
+                self._finish(outcome, make(self._form, outcome, phases))
         except Exception as error:  # noqa: BLE001  answered, counted and logged
             request.fail(error)
 
@@ -204,8 +203,9 @@ class Exchange(Generic[Head, Form]):
 
 def _joined(chunks: list[bytes | bytearray]) -> bytes:
     """Join the parts of a body, and empty their list, so that the body is in memory only once."""
-    # A single piece of bytes is not copied. Other threads run while bytes are joined, but not if a
-    # piece is a bytearray.
+    if len(chunks) == 1:
+        return bytes(chunks.pop())
+    # Other threads run while bytes are joined, but not if a piece is a bytearray.
     body = b"".join([bytes(chunk) for chunk in chunks])
     chunks.clear()
     return body

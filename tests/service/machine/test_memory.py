@@ -222,7 +222,7 @@ def test_a_server_gives_back_what_it_does_not_use(monkeypatch: pytest.MonkeyPatc
         repository = make_repository()
         giving = asyncio.create_task(repository.give_back_periodically())
         await asyncio.sleep(0.05)
-        repository.room.take(50_000_000)
+        repository.room.taken = repository.room.most = 50_000_000
         blocks = [bytearray(b"x" * 100_000) for _ in range(500)]  # too short for maps of their own
         last = blocks[-1]  # which glibc keeps all before it for
         circle: list[Any] = blocks[::2]  # only the collector finds these
@@ -231,7 +231,7 @@ def test_a_server_gives_back_what_it_does_not_use(monkeypatch: pytest.MonkeyPatc
         most = resident_bytes()
         await asyncio.sleep(0.05)
         assert resident_bytes() > most - 20_000_000  # what is in use is not looked through
-        repository.room.take(-50_000_000)
+        repository.room.taken = 0
         await until(lambda: resident_bytes() < most - 30_000_000)
         assert last
         giving.cancel()
