@@ -38,7 +38,7 @@ def operand(**options: Any) -> Any:
 @dataclass(frozen=True, slots=True)
 class ChannelSlice:
     """Locates a value as a range of channels inside a larger value. The larger value is the output
-    of a Concat that was removed, because its operands can be written directly to their channels."""
+    of a Concat that was removed: the Concat's inputs are written directly to their channels."""
 
     parent: str
     offset: int  # the first channel
@@ -90,11 +90,13 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Conv(Node):
-    """Computes y = activation(conv(x, weight) + bias + residual), weight K×(C/groups)×R×S, bias K.
+    """Computes y = activation(conv(x, weight) + bias + residual). `weight` is K×(C/groups)×R×S, and
+    `bias` has K numbers.
 
-    If the problem has a prologue, scale and shift are its operands, with C numbers each. If the
-    problem has a projection, the residual is the projection's input with C' channels, and the
-    weight is K×(C + C')×1×1.
+    A prologue normalises x, or scales and shifts it, before the convolution: its operands `scale`
+    and `shift` have C numbers each. A projection is a second 1×1 convolution whose result is added
+    as the residual. `residual` is then its input, with C' channels, and `weight` contains both
+    filters, K×(C + C')×1×1.
     """
 
     x: str = operand()
@@ -224,7 +226,8 @@ class Resample(Node):
     """Computes each element of y as a weighted sum of elements of x, for resizing and for padding.
 
     y[c, p, q] = Σ_i,j h[p, i] · w[q, j] · x[c, h'[p, i], w'[q, j]] for 2 spatial axes, and likewise
-    for 3. `taps` has one weight P×T×2 per axis, with T positions h' and T factors h for each p.
+    for 3. `taps` names one weight P×T×2 per axis. For each of P output positions p, this weight has
+    T input positions h' and their factors h.
     """
 
     x: str = operand()

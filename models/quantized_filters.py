@@ -9,7 +9,8 @@ from models.graph import Grid, Weight
 
 
 def is_quantized(stored: Storage) -> bool:
-    """Return whether a value is stored as bytes that represent numbers by a scale."""
+    """Return whether a value is stored as bytes. A byte, multiplied by a scale, represents a
+    number."""
     return stored.dtype == BYTE.dtype
 
 

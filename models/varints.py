@@ -8,11 +8,8 @@ _MOST_BITS = 70
 def varint(
     data: bytes, position: int, end: int, endless: Callable[[], Exception]
 ) -> tuple[int, int]:
-    """Return the integer that starts at `position`, and the position after it.
-
-    An integer must end before `end` and have at most ten bytes. If it does not, the error that
-    `endless` returns is raised.
-    """
+    """Return the integer that starts at `position`, and the position after it. Raises the error
+    that `endless` returns if the integer does not end before `end`, or has more than ten bytes."""
     value = shift = 0
     while position < end and shift < _MOST_BITS:
         byte = data[position]

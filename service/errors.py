@@ -43,9 +43,10 @@ class ServiceError(Exception):
         cls.code = code or cls.code
 
     def within(self, place: str) -> Self:
-        """Return a copy of the error whose message names the place first, such as "image 1 of 4".
+        """Return a copy of the error whose message begins with a place, such as "image 1 of 4".
 
-        The copy is created without `__init__`, which may take something other than a message.
+        The copy is created without `__init__`, because the arguments of `__init__` may differ from
+        the message.
         """
         copied = type(self).__new__(type(self), f"{place}: {self}")
         copied.__dict__.update(self.__dict__)
@@ -134,7 +135,7 @@ class NotTriedError(ServiceError):
     def __init__(self, how: str) -> None:
         """`how` is a phrase on how the process ended, such as "was ended by signal 11"."""
         super().__init__(
-            f"the process that tried the new version {how}; the model may be the cause"
+            f"the process that tested the new version {how}; the model may be the cause"
         )
 
 

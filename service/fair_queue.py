@@ -110,11 +110,11 @@ class FairQueue(Generic[E]):
         return line
 
     def ahead(self, client: Client, own: float) -> Iterator[tuple[Line[E], float]]:
-        """Yield each other client's line that has entries which are served before a new entry of
-        `client`, and the cost of these entries. `own` is the cost of the entries of `client` before
-        the new entry.
+        """Estimate what is served before a new entry of `client`. Yield the line of each other
+        client that has such entries, and the cost of these entries. `own` is the cost of the
+        entries of `client` that already wait.
 
-        The yielded cost is an estimate. It may exceed the cost of all entries in the line.
+        The estimated cost may exceed the cost of all entries in the line.
         """
         known = self._lines.get(client.name)
         begins = max(known.service, self._clock) if known else self._clock
@@ -164,9 +164,9 @@ class FairQueue(Generic[E]):
     def served(self, line: Line[E], cost: float, entries: int = 1) -> None:
         """Add the cost of served entries to the line's service. The caller must then call `place`.
 
-        If several entries of equal cost were served, the clock is set to the line's service before
-        the last of these entries. A new line then gets no more service than one entry before this
-        line is served again.
+        `entries` is the number of served entries, which have equal costs. The virtual clock
+        advances at least to the service that the line had before the last of them. A new line,
+        whose service begins at the clock, is therefore at most one entry ahead of this line.
         """
         passed = cost / (self._weight + 1.0) if line.fresh else 0.0
         last = cost / entries

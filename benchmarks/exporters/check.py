@@ -74,9 +74,9 @@ def verdict(model: Path, photographs: Path) -> Verdict:
 
 
 def _own(model: Path) -> float:
-    """Return the largest difference between a model's answers when the exporter's runtime computes
-    them in two ways. Return 0 if the answers of the second computation (the file `OTHERWISE`) are
-    missing."""
+    """Return how much a model's own answers vary: the largest difference between two ways in which
+    the exporter's runtime computes them. Return 0 if the second way was not recorded (the file
+    `OTHERWISE`)."""
     if not (model / OTHERWISE).exists():
         return 0.0
     one: dict[str, list[float]] = json.loads((model / EXPECTED).read_text())

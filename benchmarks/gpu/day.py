@@ -1,5 +1,5 @@
-"""Runs tests and benchmarks on a GPU that is available for a quarter of an hour (a day). There are
-two parts, which consist of stages. Each stage runs in a separate process with a time limit.
+"""Runs tests and benchmarks on a GPU that is available for only a quarter of an hour. There are two
+parts, which consist of stages. Each stage runs in a separate process with a time limit.
 
     python3 -m benchmarks.gpu day proof --out "$OUT"      # is every kernel right?
     python3 -m benchmarks.gpu day speed --out "$OUT"      # how fast is everything?

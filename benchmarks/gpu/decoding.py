@@ -35,9 +35,9 @@ def photographs(sampling: str, folder: Path | None = None) -> list[JpegImage]:
     found = sorted(_suitable(files, sampling), key=lambda image: len(image.file.scan))
     if not found:
         raise RefusedError(
-            f"no photograph has the chroma sampling {sampling}; the photographs come from the"
-            " folder .gpu: on a machine with network access, run `python -m benchmarks.gpu carry`,"
-            " which packs photographs into .gpu, then copy .gpu to this checkout"
+            f"no photograph has the chroma sampling {sampling}. On a machine with network access,"
+            " run `python -m benchmarks.gpu carry`, which packs photographs into the folder .gpu,"
+            " and then copy this folder to this checkout"
         )
     return found
 

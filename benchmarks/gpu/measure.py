@@ -68,7 +68,7 @@ def checked_side(side: str) -> str:
     """Return `side` if it names Convoy or another library in SIDES. Otherwise raises BaselineError,
     whose message lists SIDES."""
     if side not in SIDES:
-        raise BaselineError(f"{side!r} is not a side; the sides are {', '.join(sorted(SIDES))}")
+        raise BaselineError(f"{side!r} cannot be measured; name one of {', '.join(sorted(SIDES))}")
     return side
 
 
@@ -156,8 +156,8 @@ def _requests(device: str = "cuda", load_s: float = LOAD_S) -> Measure:
     data = carried.data()
     if data is None:
         raise BaselineError(
-            "SqueezeNet and the photographs are missing; to pack them, run"
-            " `python -m benchmarks.gpu carry`"
+            "SqueezeNet and the photographs are missing. On a machine with network access, run"
+            " `python -m benchmarks.gpu carry`, and then copy the folder .gpu to this checkout"
         )
     program = [*carried.python(), "-c", f"{DIE_WITH_PARENT}; from service.cli import main; main()"]
     image = sorted((data / "images").glob("*.JPEG"))[0].read_bytes()

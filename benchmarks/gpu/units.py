@@ -157,8 +157,9 @@ def problems() -> Mapping[str, ConvProblem]:
 
 
 def _subjects(kind: str, group: str, n: int) -> list[str]:
-    """Return the subjects of a group for one N. For a suite or NAMED, these are its layers. Any
-    other group is itself the only subject."""
+    """Return the subjects of a group for one N. If layers are measured, these are the layers of the
+    suite `group`, or the layers of NAMED if `group` is "named". Otherwise, `group` is the only
+    subject."""
     if kind != LAYER:
         return [group]
     named = (each.layer for each in NAMED if each.n == n)

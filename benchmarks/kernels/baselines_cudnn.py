@@ -70,8 +70,8 @@ class Cudnn:
 
 @dataclass(frozen=True)
 class NoPlans:
-    """Stands for a graph for which cuDNN has no plan. Implements contest.Candidate, so that
-    `reason` is reported like the error of a plan."""
+    """Represents a graph that cuDNN cannot run, because cuDNN has no plan for it. As a
+    contest.Candidate, it fails with `reason`, so that the report shows this reason."""
 
     name: str
     reason: CandidateError

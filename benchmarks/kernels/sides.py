@@ -98,8 +98,8 @@ class ConvoySide:
 
 @dataclass(frozen=True, slots=True)
 class ContestSide:
-    """Measures a library. For each state of the L2 cache, the library's fastest candidate
-    counts."""
+    """Measures a library. The result has the times of the library's fastest candidate, for each
+    state of the L2 cache."""
 
     name: str
     candidates: Callable[[ConvProblem], Iterable[Candidate]]

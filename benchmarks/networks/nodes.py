@@ -41,8 +41,8 @@ class Nodes:
         return self.constant(name, self.rng.normal(0, terms**-0.5, shape))
 
     def integers(self, name: str, *numbers: int, at: int = 0) -> str:
-        """Add an initializer with the list of integers `numbers` or, if it is empty, with the
-        single integer `at`. Return its name."""
+        """Add an int64 initializer, and return its name. It is the list `numbers`, or the single
+        number `at` if no numbers are given."""
         array = np.array(numbers or at, np.int64)
         self.weights.append(numpy_helper.from_array(array, name))
         return name

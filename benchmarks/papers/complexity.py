@@ -39,8 +39,8 @@ POINTS: Mapping[int, tuple[Fraction | int, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Complexity:
-    """Holds the factors of equation 23: the normalised arithmetic of the products and of the data,
-    filter and inverse transforms."""
+    """Holds the factors alpha', beta', gamma' and delta' of equation 23: the arithmetic of the
+    products, and of the data, filter and inverse transforms."""
 
     products: float  # alpha'
     data: float  # beta'
@@ -82,9 +82,12 @@ TABLE_2: Mapping[int, tuple[float, float, float, float]] = {
 
 
 def _steps(*rows: Mapping[str, Fraction | int]) -> dict[Value, Terms]:
-    """Return the steps of a filter transform. Each row is one step. Its first name is the result,
-    and its other names are the terms of the sum, with their factors. g0 to g2 are the filter's
-    taps, u0 to u7 are transformed taps, and t0 to t2 are terms that several steps share."""
+    """Return the steps of a filter transform, one step per row.
+
+    The first name in a row is the result of the step. The other names are the terms that the step
+    adds, with their factors. g0 to g2 are the numbers of the filter, u0 to u7 are the transformed
+    numbers, and t0 to t2 are sums that several steps use.
+    """
     kinds = {"g": Kind.INPUT, "u": Kind.OUTPUT, "t": Kind.SHARED}
 
     def value(name: str) -> Value:
@@ -97,8 +100,8 @@ def _steps(*rows: Mapping[str, Fraction | int]) -> dict[Value, Terms]:
 
 
 def _pair(plus: int, even: str, odd: Fraction) -> tuple[Mapping[str, Fraction | int], ...]:
-    """Return the rows that compute the transformed taps of the points a and -a. One row adds odd·g1
-    to `even`, the sum of the even taps. The other row subtracts odd·g1 from it."""
+    """Return two steps, which compute the transformed filter at the interpolation points a and -a.
+    The first step adds odd·g1 to `even`, and the second step subtracts odd·g1 from it."""
     return tuple({f"u{plus + i}": 0, even: 1, "g1": sign * odd} for i, sign in enumerate((1, -1)))
 
 
@@ -170,8 +173,8 @@ class Transforms:
 
     @property
     def in_2d(self) -> tuple[int, int, int]:
-        """Return the numbers of instructions of the two-dimensional data, filter and inverse
-        transforms of a tile."""
+        """Return how many instructions each of the three transforms of a two-dimensional tile
+        takes: the data transform, the filter transform and the inverse transform."""
         m, alpha = self.m, self.m + R - 1
         return self.data * 2 * alpha, self.filter * (R + alpha), self.inverse * (alpha + m)
 
@@ -199,8 +202,9 @@ def paired(m: int) -> Transforms:
     of = matrices(m)
 
     def rows(matrix: Matrix) -> int:
-        """Return the number of instructions of a matrix. The rows for 0 and infinity are counted
-        separately. The rows for a and -a share an even and an odd sum, which are counted once."""
+        """Return the number of instructions of a transform with this matrix. The first and last
+        row, for the points 0 and infinity, are counted separately. The two rows for a and -a are
+        the sum and the difference of two shared parts, which are counted once."""
         taken = _instructions(matrix[0]) + _instructions(matrix[-1])
         for row in matrix[1:-1:2]:
             halves = [[c for j, c in enumerate(row) if j % 2 == odd] for odd in (0, 1)]

@@ -71,8 +71,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Holds the costs of one step of the ladder. The costs of its launches are summed as if they
-    ran one after another."""
+    """Holds the costs of one of the ladder's kernels. If it needs several launches, their costs are
+    added up."""
 
     products: int
     bytes: int
@@ -216,9 +216,9 @@ def count(device: CusimDevice, step: Step, arrays: Mapping[str, Floats]) -> Coun
 def busiest(launch: Launch, nbytes: int, wavefronts: int) -> float:
     """Return the estimated cycles of the H200 multiprocessor that has the most blocks.
 
-    Four times are computed for its blocks: for their products (32 per cycle for each of at most 4
-    warps), their bytes from the second-level cache, their wavefronts, and the loads for which a
-    block waits. The result is the longest of these times.
+    The result is the longest of four times of its blocks: the time for their products (each of at
+    most 4 warps computes 32 per cycle), for their bytes from the second-level cache, for their
+    wavefronts, and for the loads for which a block waits.
     """
     blocks = int(np.prod(launch.grid))
     most = ceil(blocks / H200.multiprocessors)

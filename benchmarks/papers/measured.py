@@ -74,8 +74,8 @@ def by_batch(
     """Return a function that reads recorded measurements. It passes them to `say`, which returns a
     text and a ratio for the Reading.
 
-    `say` receives the comparisons for each N at which all layers are measured. A comparison has
-    Convoy and the fastest other side or, if `sides` are given, the fastest of these.
+    `say` receives the comparisons of Convoy with the fastest other library, for each N at which all
+    layers are measured. If `sides` are given, Convoy is compared only with these libraries.
     """
 
     def reading(rows: Sequence[Row]) -> Reading | None:
@@ -137,8 +137,8 @@ def device(rows: Sequence[Row]) -> Reading | None:
 
 
 def workspace(layers: Sequence[Layer], n: int, side: str) -> Read:
-    """Return a function that reads the largest workspace, over all layers, of the fastest algorithm
-    of a library (`side`)."""
+    """Return a function that reads recorded measurements of a library (`side`). For each layer, it
+    takes the fastest algorithm. Of the workspaces of these algorithms, it returns the largest."""
 
     def reading(rows: Sequence[Row]) -> Reading | None:
         found = [_row(rows, layer.problem.with_batch(n), side) for layer in layers]

@@ -82,10 +82,10 @@ JUDGED = (RATE, P50, CPU)
 def number(row: Row, column: Column) -> Number:
     """Return the median and the spread of one column, computed from the rounds of a row.
 
-    The logarithms of the rounds have a standard deviation s. If they are normally distributed, the
-    difference between the medians of two runs of n rounds has a standard deviation of √(π/n)·s
-    (Kenney and Keeping 1962, section 3.5). The spread is _DEVIATIONS times this standard deviation
-    on each side.
+    Let s be the standard deviation of the logarithms of the rounds. If the logarithms are normally
+    distributed, the difference between the medians of two runs of n rounds has the standard
+    deviation √(π/n)·s (Kenney and Keeping 1962, section 3.5). On each side of the median, the
+    spread is _DEVIATIONS times as wide as this standard deviation.
     """
     values = row[column.key]
     median = statistics.median(values)

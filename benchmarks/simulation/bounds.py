@@ -34,7 +34,8 @@ class Process:
     next states."""
 
     def __init__(self, states: int, actions: int) -> None:
-        """Create a process whose states have no actions yet."""
+        """Create a decision process with this number of states and without any actions. Call
+        `allow` to add actions."""
         self.rewards = np.full((states, actions), -inf)
         self.seconds = np.ones((states, actions))
         self.moves = np.zeros((states, actions, states))

@@ -41,7 +41,8 @@ _log = logging.getLogger("convoy")
 
 
 def compare(engine: Engine, classifier: Classifier) -> None:
-    """Raise UnsupportedModelError unless the engine's scores agree with those of the original file.
+    """Raise UnsupportedModelError unless the engine's scores agree with the scores that ONNX
+    Runtime computes from the original file.
 
     Scores that are NaN or infinite are always refused. If ONNX Runtime cannot run the original
     file, this is logged and the comparison is skipped. The comparison starts from normalised
@@ -203,8 +204,8 @@ def _first_difference(
 def _converted(
     name: str, made: Mapping[str, NodeProto], kept: Collection[str]
 ) -> Sequence[NodeProto]:
-    """Return the file's nodes on which the result `name` depends, back to the nearest results in
-    `kept`. `made` maps each result to its node.
+    """Return the file's nodes from which the result `name` is computed. The search goes backwards,
+    and stops at results in `kept`. `made` maps each result to its node.
 
     The node that computes `name` itself is not included.
     """

@@ -223,7 +223,8 @@ class OnnxRuntimeEngine:
         return True
 
     def proved(self, model: SessionModel) -> WarmUpResult:
-        """Return the choices of this engine's warm-up, for other engines of the same model."""
+        """Return the choices that this engine made in its warm-up. Other engines of the same model
+        can use them."""
         return WarmUpResult(
             model,
             self._threads,
@@ -281,10 +282,9 @@ class OnnxRuntimeEngine:
         return alone_s < _QUICK_S and alone_s * _CLEARLY <= together_s
 
     def _is_as_fast_apart(self, single: ort.InferenceSession) -> bool:
-        """Return whether threads that run one image each are not clearly slower than `run`.
-
-        Both run a batch with one image per thread.
-        """
+        """Time a batch with one image per thread, and return whether the threads may run one image
+        each. They may if this is not clearly slower than `run`, in which all threads work on each
+        image."""
         images = np.zeros((self._threads, *self._image_shape), np.uint8)
         side_by_side = partial(self._run_side_by_side, single, images, self._outputs())
         together_s, apart_s = _fastest(partial(self.run, images), side_by_side)

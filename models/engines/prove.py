@@ -100,7 +100,8 @@ def prove(
 
 
 def _prove_as_given(engine: Engine, classifier: Classifier, choose: "Choose") -> None:
-    """Raise EngineError unless a GPU's scores agree with those of the original file."""
+    """Raise EngineError unless the scores of a GPU agree with the scores that ONNX Runtime computes
+    from the original file."""
     given = classifier.given
     expected = given.scores() if given is not None else ""
     if given is None or isinstance(expected, str):

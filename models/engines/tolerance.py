@@ -51,9 +51,9 @@ def network_tolerance(graph: Graph, choose: "Choose | None" = None) -> float:
     about the same size in all layers. `choose` returns the algorithm of each convolution. Without
     it, convolutions are assumed to be direct.
 
-    Quantization with the scale s removes most errors and enlarges the others. If numbers have an
-    error e, the fraction e / s of them is rounded to a neighbouring integer, which is an error of
-    s. The quadratic mean of the errors is then √(e·s).
+    After a quantization with the scale s, most numbers have no error. If the error before was e,
+    the fraction e / s of the numbers is rounded to a neighbouring integer, which is an error of s.
+    The root mean square of the errors is then √(e·s).
     """
     u = float(np.finfo(np.float32).eps) / 2
     total = 0.0  # in units of u

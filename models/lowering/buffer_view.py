@@ -177,8 +177,8 @@ def reshaped(view: BufferView, shape: Shape) -> BufferView | None:
 
 
 def _as_it_lies(view: BufferView) -> BufferView:
-    """Return the view with `pixels` that match its strides. They are None if its strides are not
-    those of pixels."""
+    """Return the view with its field `pixels` computed from its strides. The field is None if the
+    elements are not stored as pixels."""
     n, *shape = view.strided.shape
     if len(shape) not in PIXEL_RANKS:
         return replace(view, pixels=None)

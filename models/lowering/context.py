@@ -272,10 +272,8 @@ class Context:
         )
 
     def _quantize_of_pixels(self, p: Preprocessing) -> Quantize | None:
-        """If a Quantize is the only reader of the network's input, return it, or otherwise None.
-
-        Return None also if an image has too many channels.
-        """
+        """Return the Quantize that is the only node to read the network's input. Return None if
+        there are other readers, or if the input is not an image with few channels."""
         (value,) = self.graph.inputs
         if value in self.graph.outputs:
             return None
@@ -386,11 +384,11 @@ def _readers(graph: Graph) -> Mapping[str, Sequence[Node]]:
 
 
 def _values_of_tokens(graph: Graph, readers: Mapping[str, Sequence[Node]]) -> frozenset[str]:
-    """Return the values that only Identities, Reshapes, Slices and Transposes separate from an
-    Attention or a Product.
+    """Return the values near an Attention or a Product: values that are computed from its result,
+    or from which its operands are computed, by nodes that only move elements.
 
-    These nodes either compute the value from its result, or compute its operands from the value.
-    They cost nothing if their results can be views. An Attention or Product accepts any strides.
+    These nodes are Identities, Reshapes, Slices and Transposes. They need no launch if their
+    results can be views, because an Attention or Product accepts any strides.
     """
     read, written = set[str](), set[str]()
     for node in graph.nodes:

@@ -1,9 +1,9 @@
 """Loads a model that Convoy's typed nodes cannot express, so that ONNX Runtime can run it
 unchanged.
 
-Its nodes, opset and types remain. Only the input image and the scores become float32, and all sizes
-become fixed. Nodes may work along the batch axis, so engines run the model with one image at a
-time.
+The model keeps its nodes, its opset and its types. Only the input image and the scores become
+float32, and all sizes become fixed. The model's nodes may work along the batch axis, so engines run
+the model with one image at a time.
 """
 
 from math import prod

@@ -94,7 +94,8 @@ def _unfit(value: ir.Value) -> str:
 
 
 def _distinct(values: Iterable[ir.Value]) -> list[ir.Value]:
-    """Return the values without those that only cast or reshape an earlier value."""
+    """Return the values, but of several values with the same elements only the first. Values have
+    the same elements if only casts and reshapes lie between them."""
     roots: dict[ir.Value, ir.Value] = {}
     for value in values:
         roots.setdefault(_moved_from(value), value)

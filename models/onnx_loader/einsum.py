@@ -138,7 +138,8 @@ class _Products:
             self.product(a, b, y)
 
     def product(self, a: _Term, b: _Term, y: str) -> None:
-        """Add a matrix product: a Gemm if one operand is constant, or otherwise a Product."""
+        """Add nodes that compute a matrix product: a Gemm if one operand is constant, otherwise a
+        Product."""
         both, rows, columns = (
             [letter for letter in y if (letter in a.letters, letter in b.letters) == where]
             for where in ((True, True), (True, False), (False, True))
@@ -161,7 +162,8 @@ class _Products:
         self.into_output(self.transposed(_Term(shaped, apart), y))
 
     def elements(self, a: _Term, b: _Term, y: str) -> None:
-        """Add an elementwise product. Each operand is broadcast along the axes that it lacks."""
+        """Add nodes that multiply a and b element by element. Each operand is broadcast along the
+        axes that only the other operand has."""
         names = []
         for term in (a, b):
             order = [letter for letter in y if letter in term.letters]

@@ -42,7 +42,7 @@ class _OfInference(_FuseBatchNormBase):
         self, context: object, x: ir.Value, inbound_out: ir.Value, batchnorm_out: ir.Value
     ) -> MatchResult:
         if _trains(batchnorm_out.producer()):
-            return MatchResult().fail("it normalises by the batch")
+            return MatchResult().fail("it normalises with the mean and variance of its batch")
         return super().check(context, x, inbound_out, batchnorm_out)
 
 
@@ -131,7 +131,8 @@ _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv"})
 
 
 def fold(model: ir.Model, room: int) -> None:
-    """Fold constants in `model`. It must not call functions, and its input shapes must be static.
+    """Compute the constant parts of `model` in advance. The model must not contain calls of
+    functions, and the shapes of its inputs must be static.
 
     At most `room` numbers are computed from constants. Raises UnsupportedModelError if folding
     needs more, or if a shape is too large.
@@ -350,7 +351,7 @@ class _Folding(FoldConstantsPass):
         self._computed += numbers
         if self._computed > self._room:
             raise UnsupportedModelError(
-                f"folding its constants up to {node.outputs[0].name} takes"
+                f"computing its constants up to {node.outputs[0].name} processes"
                 f" {shown(self._computed)} numbers; at most {self._room:,} are supported for a file"
                 " of this size"
             )

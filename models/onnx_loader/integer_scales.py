@@ -15,9 +15,9 @@ convolution by a single scale S:
 
 The second rule holds because relu(r y) = r relu(y). A code is the integer that represents a number.
 The relu may be missing, or be clip(y, 0, c) if c has the highest code. Some channels have only n
-codes above their zero point, where the others have N. For example, NNCF gives the zero point 0 to
-an int8 channel that was always 0. If no number of such a channel exceeds S, the channel gets N
-codes at distances of s n/N, which cover the same range.
+codes above their zero point, and the other channels have N codes. For example, NNCF gives the zero
+point 0 to an int8 channel that was always 0. If no number of such a channel exceeds S, the channel
+gets N codes at distances of s n/N, which cover the same range.
 
 If the second rule does not apply, scales per channel are replaced by a single scale, with factors
 and shifts before and after it:

@@ -406,8 +406,7 @@ def _product(a: float, b: float) -> float:
 
 
 def _mixed(inputs: list[Range], low: float, high: float) -> Range:
-    """Return a range from `low` to `high` that keeps the other facts that are true of all
-    inputs."""
+    """Return a range from `low` to `high`. It has every other fact that holds for all inputs."""
     bounded = [each for each in inputs if each.by]
     return Range(
         low,
@@ -583,11 +582,11 @@ def _min(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
 
 
 def _kept_sum(made: Range, inputs: list[Range]) -> Range:
-    """Return the range `made` of an operation, with the sum of an input that the operation hardly
-    changes.
+    """Return the range `made` of an operation. If the operation hardly changes one of its inputs,
+    set the sum of the range to the sum of this input.
 
-    An input is hardly changed if all other inputs are constants near or below 0, or near or above
-    1. If there is no such input, return `made` as it is.
+    For example, the maximum with a constant near 0 hardly changes probabilities. An input is hardly
+    changed if all other inputs are constants of about 0 or less, or of about 1 or more.
     """
     for seen in inputs:
         others = [each for each in inputs if each is not seen]

@@ -51,8 +51,8 @@ def is_of_pixels(view: GraphView, norm: Normalise) -> bool:
 
 
 def _adds_what_returns(view: GraphView, node: Node, x: str, moved: Moved) -> bool:
-    """Return whether a node adds a tensor to x whose pixels were reordered by `moved` and then put
-    back in order."""
+    """Return whether `node` adds x and a tensor whose pixels are back in their original order,
+    after `moved` had reordered them."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.ADD or x not in (node.a, node.b):
         return False
     other = node.b if node.a == x else node.a

@@ -39,8 +39,8 @@ def _brought_back(view: GraphView, name: str) -> Moved | None:
 
 
 def _moved_there(view: GraphView, node: Node, x: str, moved: Moved) -> str | None:
-    """Return the name of a tensor that holds the pixels of x in the order that `moved` undoes, or
-    None if no node before `node` computes it."""
+    """Return the name of a tensor that contains the pixels of x in another order, such that `moved`
+    restores their original order. Return None if no node before `node` computes such a tensor."""
     for name in _gathers(view, x):
         other, writer = moved_pixels(view, name), view.producer(name)
         is_ahead = writer is not None and view.precedes(writer, node)
@@ -50,8 +50,8 @@ def _moved_there(view: GraphView, node: Node, x: str, moved: Moved) -> str | Non
 
 
 def _gathers(view: GraphView, name: str) -> Iterator[str]:
-    """Yield the values that only Reshapes and Resamples compute from a value, the farthest
-    first."""
+    """Yield the values that are computed from a value only by Reshapes and Resamples. Of the values
+    on one path, the last one comes first."""
     for reader in view.readers(name):
         if isinstance(reader, Resample | Reshape):
             yield from _gathers(view, reader.output)

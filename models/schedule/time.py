@@ -226,8 +226,8 @@ def spans(
 
 
 def pays(steps: Sequence[TimedStep], after: After, machine: Machine) -> bool:
-    """Return whether running steps in parallel, as `after` allows, takes clearly less time than one
-    after another."""
+    """Return whether the steps take clearly less time if they run in parallel, as `after` allows,
+    than if they run one after another."""
     estimates = [estimate(step, machine) for step in steps]
 
     def us(order: After) -> float:

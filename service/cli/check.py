@@ -183,9 +183,9 @@ def check(
 
 
 def _path_of(engine: Engine, decoding: Decoding, of_pixels: Results, pixels: str) -> str:
-    """Return a phrase that says whether the CPU or the GPU decodes and resizes an image, and
-    whether the results are right. They are right if the scores, and the network's value `pixels`,
-    are the same as with pixels from the CPU."""
+    """Return a phrase for the table: which processor decodes and resizes the image, and whether its
+    results are right. They are right if the scores, and the value `pixels` inside the network,
+    equal the results for pixels from the CPU."""
     image: Image | None = None
     why = NO_FILE if engine.takes is Kind.JPEG else ""
     if engine.takes is Kind.JPEG and decoding.file is not None:

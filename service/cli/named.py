@@ -10,8 +10,8 @@ _NUMBERED = re.compile(r"^n\d{8}[ _-]")
 
 
 def names_of_labels(labels: Sequence[str]) -> Mapping[str, str]:
-    """Return a mapping from plain names to labels. If two labels share a name, it maps to the first
-    label."""
+    """Return a mapping from each plain name to the label that contains it. A name in several labels
+    maps to the first of them."""
     names: dict[str, str] = {}
     for label in labels:
         for name in label_names(label):

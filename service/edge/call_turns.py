@@ -48,16 +48,17 @@ class CallTurns:
         self.owed: Counter[str] = Counter()  # turns by client
 
     def owe(self, client: str) -> None:
-        """Make the client's next connection wait in the queue, because its last request was refused
-        or its last connection ended before the answer. Over gRPC, make its next request wait."""
+        """Note that the client's last request was refused, or that its last connection ended before
+        the answer. The client's next connection then waits in the queue. Over gRPC, the client's
+        next request waits."""
         if len(self.owed) >= _MOST_CLIENTS:
             self.owed.clear()
         self.owed[client] = min(_MOST_OWED, self.owed[client] + 1)
 
     def pay(self, client: str) -> bool:
-        """Return whether the client's new connection (over gRPC: its new request) has to wait in
-        the queue because of an earlier call of `owe`. Each call of `owe` makes the client wait
-        once."""
+        """Return whether the client's new connection must wait in the queue, because `owe` was
+        called for this client. Over gRPC, the new request must wait. Each call of `owe` makes the
+        client wait once."""
         if client not in self.owed:
             return False
         self.owed[client] -= 1

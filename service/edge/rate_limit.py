@@ -23,9 +23,11 @@ class RateLimit:
 
     def take(self, client: object, now: float, images: int = 1, taken: int = 0) -> float:
         """Take one token for each of the `images`, and return 0.0. If there are too few tokens,
-        take none and return the seconds until there are enough. A full bucket is enough for a
-        request of any size; its number of tokens may become negative. `taken` is the number of
-        tokens that the same request has already taken, and would take again.
+        take none, and return the seconds until there are enough.
+
+        A full bucket admits a request of any size; its number of tokens may then become negative.
+        `taken` is the number of tokens that the same request has already taken, and would take
+        again.
         """
         bucket = self._buckets.get(client)
         if bucket is None:

@@ -340,9 +340,9 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
                 flow.release()
 
     async def _inflated(self, data: bytes, caller: Client) -> bytes:
-        """Return a message, decompressed if it was compressed. Until then, its bytes count as those
-        of a body. Raises PayloadTooLargeError, BadRequestError, MemoryShortError, and
-        QueueFullError."""
+        """Return a message, decompressed if it is compressed. While it is decompressed, its bytes
+        count towards the limit on request bodies. Raises PayloadTooLargeError, BadRequestError,
+        MemoryShortError, and QueueFullError."""
         coding, most = coding_of(data), self._repository.max_body_bytes
         if not coding:
             return data
@@ -548,10 +548,12 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 async def _until_given_way(
     hold: Callable[[Callable[[ServiceError], None]], _Held], within_s: float | None
 ) -> AsyncIterator[_Held]:
-    """Yield the reservation that `hold` returns for a callback, and release it at the end.
+    """Yield a reservation of capacity, and release it at the end of the block. `hold` creates the
+    reservation, and receives the function to call if the reservation is cancelled because another
+    client needs the capacity.
 
-    If the reservation is cancelled for another client, the block ends with the error that is passed
-    to the callback. If the block takes longer than `within_s`, raises TimeoutError.
+    If this happens, the block ends with the error that the function receives. If the block takes
+    longer than `within_s`, raises TimeoutError.
     """
     refused: list[ServiceError] = []
     try:

@@ -265,8 +265,8 @@ class Repository:
         return pipeline
 
     def _jobs_of(self, prepare: Callable[[bytes], Decoding], engine: Engine) -> JobProcesses | None:
-        """Return the processes that can run an engine's batches, or None if other processes cannot
-        run them."""
+        """Return the job processes that can run an engine's batches. Return None if only the
+        server's own process can run them."""
         from models import elsewhere  # noqa: PLC0415  with the library that the engine has brought
 
         opened = elsewhere(engine)

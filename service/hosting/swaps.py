@@ -288,8 +288,8 @@ class Swaps(Changes):
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """Wait until no other model is being loaded or unloaded, and prevent that within this
-        block. Raises the errors of `_check`."""
+        """Wait until no other model is being loaded or unloaded. Within this block, no other load
+        or unload can begin. Raises the errors of `_check`."""
         async with self._lock:
             self._check()
             try:

@@ -5,9 +5,9 @@
 
 L(n) is the time that a batch of n images takes. The process does all work that holds the
 interpreter's lock or needs all cores. The server then only opens an ONNX Runtime session. The
-process's results are valid for it, because the model file, the threads, the library and the machine
-are the same. The process cannot use other devices than the CPU. It only reads a model for another
-device, and the server runs the self-test.
+results of the process are valid for this session, because the model file, the threads, the library
+and the machine are the same. The process cannot use other devices than the CPU. It only reads a
+model for another device, and the server runs the self-test.
 """
 
 from collections.abc import Callable, Sequence

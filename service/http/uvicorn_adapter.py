@@ -122,7 +122,8 @@ class AsgiCall(RequestResponseCycle):
 
     def begin(self) -> None:
         """Queue the start of the application in `call_turns`, which limits how often requests
-        without a model begin. All earlier requests of the connection are answered."""
+        without a model begin. This is called when all earlier requests of the connection are
+        answered."""
         self._turn = self._peers.config.edge.turns.post(self._record.caller.name, self._begin)
 
     def _begin(self) -> None:

@@ -36,7 +36,7 @@ def parse_bmp(data: bytes) -> ImageFile:
         raise _FORMAT.truncated()
     begin, length = struct.unpack_from("<II", data, _FILE_BYTES - 4)
     if length not in (_CORE_BYTES, *_HEADERS):
-        raise _FORMAT.broken(f"its header has the unknown length of {length} bytes")
+        raise _FORMAT.broken(f"its header has {length} bytes, which is not a valid length")
     if len(data) < _FILE_BYTES + length:
         raise _FORMAT.truncated()
     compression = _PLAIN

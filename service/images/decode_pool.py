@@ -149,10 +149,11 @@ class DecodePool:
         nice: int = 0,
         apart: Call = here,
     ) -> None:
-        """Start `threads` threads for quick images. If there are none, `post` decodes the image
+        """Start `threads` threads for quick images. If `threads` is 0, `post` decodes the image
         itself. `bound_s` limits the time for one image.
 
-        `apart` decodes large images, by default in the calling thread, or in another process.
+        `apart` calls the function that decodes a large image: by default in the calling thread,
+        otherwise in another process.
         """
         self._threads = threads
         self._large_threads = max(min(1, threads), threads // 2)
@@ -220,8 +221,8 @@ class DecodePool:
         """Decode an image that `admit` has accepted, then call `then` in the event loop. Return
         None if `then` was called before `post` returned.
 
-        `left` has the kinds of images that the engine can turn into pixels itself. If it decodes
-        files, but not this file, `then` gets NotForDeviceError.
+        `left` has the kinds of images that the engine can turn into pixels itself. If the engine
+        decodes JPEG files but cannot decode this file, `then` gets NotForDeviceError.
         """
         lane, cost = self._lane(decoding), decoding.cost
         decode: Callable[[], Image] = decoding.run

@@ -129,8 +129,9 @@ class ImageFormat(Enum):
             )
 
     def segments(self, file_bytes: int) -> range:
-        """Return a range with as many numbers as a real file of this length may have segments. A
-        parser that needs more numbers raises `crowded`."""
+        """Return a range that numbers the segments of a file of `file_bytes` bytes. It has more
+        numbers than any real file of this length has segments. A parser that uses up all numbers
+        raises `crowded`."""
         return range(_SEGMENTS + file_bytes // _BYTES_A_SEGMENT + 1)
 
     def crowded(self, file_bytes: int) -> ImageError:

@@ -305,7 +305,7 @@ class _Heif:
 
     def _shown(self, item: _Item, width: int, height: int) -> tuple[int, int]:
         """Return the size at which an image is shown, after the crop and the rotations that the
-        file lists. The crop removes the padding to whole blocks."""
+        file lists. The crop removes the pixels with which the encoder filled up the last blocks."""
         for kind, box in item.properties:
             if kind == b"clap":
                 across, by_x, down, by_y = struct.unpack_from(">4I", box)

@@ -146,7 +146,7 @@ class _Mp4(Container):
                     position += frame_bytes
                 if len(self.packets) == count:
                     return
-        raise self.broken("its tables list fewer frames than its header")
+        raise self.broken("its tables list fewer frames than its header states")
 
     def _chunks(self, tables: memoryview, most: int) -> NDArray[np.unsignedinteger[Any]]:
         """Return the offset of each chunk in the file, at most `most` offsets."""

@@ -306,10 +306,11 @@ def _resized(
 
 
 def _span(resized: int, cropped: int, offset: Rounding, *, reverse: bool) -> tuple[int, int]:
-    """Return the first and last edge of a centre crop along one axis of the stored image, in pixels
-    of the resized image.
+    """Return the two edges of a centre crop along one axis of the stored image, in pixels of the
+    resized image.
 
-    The crop's offset in the upright image is rounded as `offset` says.
+    `offset` says how the offset of the crop in the upright image is rounded. With `reverse`, the
+    axis of the stored image has the opposite direction.
     """
     left = resized - cropped
     first = max(0, left // 2 if offset is Rounding.DOWN else round(left / 2))
@@ -319,7 +320,7 @@ def _span(resized: int, cropped: int, offset: Rounding, *, reverse: bool) -> tup
 
 def _stored(edge: int, resized: int, stored: int) -> float:
     """Convert the position of an edge from pixels of the resized image to pixels of the stored
-    image, of which there are `stored`."""
+    image. `resized` and `stored` are the lengths of the two images along this axis."""
     return min(edge * (stored / resized), stored)
 
 

@@ -96,7 +96,7 @@ def _tags(data: bytes, order: str) -> Iterator[tuple[int, _Tag]]:
         (begin,) = struct.unpack_from(order + "I", data, 4)
         (count,) = struct.unpack_from(order + "H", data, begin)
         if count > _MOST_TAGS:
-            raise _FORMAT.broken(f"its directory has {count} tags")
+            raise _FORMAT.broken(f"its directory has {count} tags, more than {_MOST_TAGS}")
         for at in range(begin + 2, begin + 2 + _ENTRY_BYTES * count, _ENTRY_BYTES):
             tag, kind, number = struct.unpack_from(order + "HHI", data, at)
             if tag not in _KEPT and tag != _ORIENTATION:

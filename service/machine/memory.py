@@ -108,11 +108,10 @@ def _glibc(name: str, *numbers: int) -> None:
 
 
 class Slack:
-    """Decides when to give free memory back to the system. It is worth it if the process has grown
-    and uses little of its memory.
+    """Decides when to give free memory back to the system.
 
-    While much memory is in use, freed memory is usually needed again soon, and giving it back would
-    waste time.
+    This is worthwhile if the process has grown and uses little of its memory. While much memory is
+    in use, freed memory is usually needed again soon, and giving it back would waste time.
     """
 
     def __init__(self, resident: Callable[[], int] = resident_bytes) -> None:

@@ -85,7 +85,8 @@ class Metrics(Collector):
         return metrics
 
     def beside(self, name: str, version: str) -> ModelMetrics:
-        """Return metrics for a new version of a model that the server does not export yet."""
+        """Return the metrics of a new version of a model. They are not exported before `replace` is
+        called."""
         return ModelMetrics(name, version, Counts(self.max_batch))
 
     def replace(self, old: ModelMetrics | None, new: ModelMetrics | None) -> None:

@@ -62,11 +62,10 @@ def outputs_of(asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo) -
     """Return the outputs that a request asks for. If the request says so, also write them to shared
     memory.
 
-    Scores that are NaN or infinite are returned only if the client sent a float tensor instead of
-    an image. In addition, the output must be binary, as in Triton, or the tensor itself must
-    contain such numbers. Otherwise, a score that is not finite raises InvalidTensorError for a
-    tensor, and EngineFailedError for an image. Also raises the errors of `embeddings_of` and
-    `RegionPart.write`.
+    If the client sent an image, a score that is NaN or infinite raises EngineFailedError. If the
+    client sent a float tensor, such a score raises InvalidTensorError, except in two cases: the
+    output is binary, as in Triton, or the tensor itself contains NaN or infinite numbers. Also
+    raises the errors of `embeddings_of` and `RegionPart.write`.
     """
     unsure = [(number, row) for number, row in enumerate(rows, 1) if not row.is_known_finite]
     if unsure and not _may_be_any(asked, info):
@@ -104,7 +103,8 @@ def _output(wanted: WantedOutput, rows: Sequence[ScoreRow], info: ModelInfo) -> 
 
 
 def _may_be_any(asked: InferRequest, info: ModelInfo) -> bool:
-    """Return whether scores may be NaN or infinite, as `outputs_of` describes."""
+    """Return whether the outputs may contain scores that are NaN or infinite. The docstring of
+    `outputs_of` states the rule."""
     own = asked.images
     if own is None or own.dtype != np.float32:
         return False
@@ -131,8 +131,8 @@ def _check_finite(row: ScoreRow, number: int, asked: InferRequest, info: ModelIn
 
 
 def _ranked_values(row: ScoreRow, info: ModelInfo) -> NDArray[np.floating]:
-    """Return one value per class. These are the scores. If a model has only one score (yes or no),
-    they are the probabilities of its two classes."""
+    """Return one value per class: the scores, or two probabilities if the model has a single score
+    for yes or no."""
     return row.scores if len(row.scores) > 1 else probabilities(row.scores, info.output)
 
 

@@ -229,7 +229,7 @@ def decode_base64(base64: Span) -> bytes:
             rest = part[len(part) & ~3 :] if position < end else b""
             part = part[: len(part) - len(rest)]
             if position < end and part.endswith(b"="):
-                raise ValueError("more text follows the `=` that ends it")
+                raise ValueError("text follows the `=`, which may only be at the end")
         parts.append(_base64(b'"%b"' % part))
     return b"".join(parts)
 
@@ -272,7 +272,8 @@ def check_size(got: int, expected: int) -> None:
 
 
 def _is_nested_as(skeleton: bytearray, shape: Sequence[int]) -> bool:
-    """Return whether the brackets and commas are those of lists that are nested like `shape`."""
+    """Return whether `skeleton`, the brackets and commas of a JSON text, has the nesting of an
+    array of this shape. The last axes may be flattened."""
     first = skeleton[: len(shape) + 1]
     depth = len(first) - len(first.lstrip(b"["))
     if depth > len(shape):

@@ -120,11 +120,11 @@ def test_a_side_that_there_is_not_is_refused_with_those_that_there_are(
     side: str, device: CusimDevice, tmp_path: Path
 ) -> None:
     with pytest.raises(
-        BaselineError, match=f"'{side}' is not a side; the sides are convoy, .*im2col"
+        BaselineError, match=f"'{side}' cannot be measured; name one of convoy, .*im2col"
     ):
         measurer_of("network", side, device, tmp_path)
     network = _networks("convoy", device, TuningStore(tmp_path / "tuning.json"))
-    with pytest.raises(BaselineError, match=f"'{side}' is not a side"):
+    with pytest.raises(BaselineError, match=f"'{side}' cannot be measured"):
         network(Unit("network", "SqueezeNet", 1, side))
 
 

@@ -686,7 +686,7 @@ async def test_a_trial_that_crashes_leaves_the_old_version(
     monkeypatch.setattr(ProcessPool, "run", crash)
     folder.put("b", partial(engine_of, 2))
     assert error_of(await served.post("load"), 422) == (
-        "version 2 of fake is not served: the process that tried the new version was ended by"
+        "version 2 of fake is not served: the process that tested the new version was ended by"
         " signal 11; the model may be the cause"
     )
     assert await served.version() == "1"

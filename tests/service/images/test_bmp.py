@@ -38,7 +38,7 @@ def test_rows_from_top_to_bottom_are_taken() -> None:
 @pytest.mark.parametrize(
     ("at", "value", "says"),
     [
-        (14, b"\x99", "unknown length of 153 bytes"),
+        (14, b"\x99", "header has 153 bytes, which is not a valid length"),
         (18, struct.pack("<i", -5), "header is invalid"),
         (18, bytes(4), "width or height"),
         (18, struct.pack("<i", 4000), "truncated"),
