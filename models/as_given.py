@@ -195,8 +195,8 @@ def _prepared(proto: ModelProto, outputs: Collection[str], keep_halves: bool) ->
 
 
 def _keep(graph: GraphProto, outputs: Collection[str]) -> None:
-    """Make the named values the graph's only outputs, and remove the nodes that they do not
-    need."""
+    """Make the named values the only outputs of the graph, and remove the nodes that these values
+    do not need."""
     needed, dropped = set(outputs), []
     for index in reversed(range(len(graph.node))):
         if needed.isdisjoint(graph.node[index].output):

@@ -325,10 +325,8 @@ def _kind_of_scores(
 
 
 def _features(network: LoadedModel, outputs: Outputs, classes: int) -> str | None:
-    """Return the name of the only output that can be the embedding.
-
-    The result is None if no output or more than one output can be the embedding.
-    """
+    """Return the name of the output that can be the embedding. Return None if no output, or more
+    than one output, can be it."""
     graph = network.graph
     if why_shut(network):
         return None

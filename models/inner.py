@@ -79,7 +79,8 @@ def why_shut(network: LoadedModel) -> str:
 
 
 def last_linear(graph: Graph) -> Gemm | Conv | None:
-    """Return the linear layer that computes the scores (a Gemm or a 1×1 Conv), or None."""
+    """Return the layer that computes the scores, a Gemm or a 1×1 Conv. Return None if the scores do
+    not come from such a layer."""
     for node in from_scores(graph):
         if isinstance(node, Gemm):
             return node
@@ -120,8 +121,7 @@ def _only_value(graph: Graph, node: Node) -> str | None:
 
 
 def origin(graph: Graph, name: str) -> str:
-    """Go backwards from the value `name` through Reshapes and Identities, and return the first
-    value."""
+    """Return the value from which `name` is computed only by Reshapes and Identities."""
     writers = {node.output: node for node in graph.nodes}
     while isinstance(node := writers.get(name), Reshape | Identity) and node.x in graph.values:
         name = node.x

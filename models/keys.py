@@ -225,7 +225,8 @@ def parse_keys(source: str, table: Mapping[str, object], folder: Path = Path()) 
 
 
 def _meant(word: str, names: Collection[str]) -> str:
-    """Return the end of a message, such as ". Did you mean size?", or "" if no name is similar."""
+    """Return the end of an error message that suggests a similar name, such as ". Did you mean
+    size?". Return "" if no name is similar."""
     longer = (name for name in names if name.startswith(f"{word}."))
     near = [*longer, *get_close_matches(word, names, n=1)]
     return f". Did you mean {near[0]}?" if near else ""

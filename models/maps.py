@@ -127,9 +127,7 @@ def _linear(graph: Graph, node: Gemm | Conv) -> tuple[_Array | None, _Array]:
 
 def _added(graph: Graph, add: Binary, linear: Gemm | Conv) -> _Array | None:
     """Return the constant that `add` adds to the scores: one number, or one number per class.
-
-    The result is None if it adds anything else.
-    """
+    Return None if `add` does anything else."""
     weight = graph.weights.get(add.a, graph.weights.get(add.b))
     if add.op is not BinaryOp.ADD or weight is None:
         return None

@@ -42,7 +42,7 @@ Pays = Callable[[Sequence[TapeStep], After], bool]
 
 @unique
 class Region(Enum):
-    """Names a part of device memory by its contents."""
+    """Lists the parts of device memory that a plan uses. Each part is named after its contents."""
 
     INPUT = "input"  # the images of the plan's kind (INPUT in models/lowering/context.py)
     OUTPUT = "output"  # results (kernels/operations/top_k.py), read by the host

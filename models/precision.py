@@ -222,11 +222,12 @@ def _scores(graph: Graph) -> set[str]:
 
 
 def _between_bytes(graph: Graph) -> dict[str, str]:
-    """Return the nodes that stay in float32 because their results are quantized. The result maps
-    each node's name to this reason.
+    """Return the nodes that stay in float32 because their results are quantized. The returned
+    mapping has each node's name and this reason.
 
-    In float16, such a result would be rounded twice. Nodes that only these nodes read are included,
-    too. Matrix products are excluded, because they use tensor cores.
+    In float16, such a result would be rounded twice: to float16, and to bytes. If all readers of a
+    node's result stay in float32 for this reason, the node stays in float32, too. Matrix products
+    are excluded, because they use tensor cores.
     """
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
@@ -244,7 +245,8 @@ def _between_bytes(graph: Graph) -> dict[str, str]:
 
 
 def _within(graph: Graph, name: str) -> Iterator[str]:
-    """Yield the name of a value, and the names of all larger values that contain it."""
+    """Yield the name of a value. If the value is stored inside a larger value, also yield the
+    larger value's name, and so on."""
     yield name
     while (inside := graph.values[name].inside) is not None:
         name = inside.parent
@@ -252,10 +254,8 @@ def _within(graph: Graph, name: str) -> Iterator[str]:
 
 
 def _inputs_to_quantize(graph: Graph) -> set[str]:
-    """Return the inputs of the network that only Quantize nodes read.
-
-    In float16, these inputs would be rounded twice.
-    """
+    """Return the inputs of the network that only Quantize nodes read. They stay in float32, because
+    in float16 they would be rounded twice."""
     others = {
         name for node in graph.nodes if not isinstance(node, Quantize) for name in node.operands()
     }

@@ -191,11 +191,8 @@ _NEAR = 5e-3
 
 
 def shown_by(scores: Floats) -> OutputKind | None:
-    """Return the kind that the scores of some images must have, or None if several kinds are
-    possible.
-
-    `scores` is N×classes.
-    """
+    """Return the kind of scores that the values show, such as probabilities, or None if several
+    kinds are possible. `scores` is N×classes."""
     low, high, count = float(scores.min()), float(scores.max()), scores.shape[1]
     if count > 1 and low >= -_NEAR and _all_near(scores.sum(axis=1), 1):
         return OutputKind.PROBABILITIES

@@ -46,7 +46,7 @@ class Inner:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Gives the reason why a network has no embedding, no maps, or no value of a given name."""
+    """Explains why a network has no embedding, no maps, or no value of a given name."""
 
     reason: str
 

@@ -98,8 +98,8 @@ def coverage_maps(
 
 
 def _as_is(image: NDArray[np.uint8], rng: np.random.Generator) -> Coverage:
-    """Enlarge a digit's 8×8 pixels to the whole image, as the server enlarges them, and shift it
-    slightly."""
+    """Enlarge a digit's 8×8 pixels to the whole image, in the same way as the server, and shift the
+    result slightly."""
     placement = Placement(
         height=rng.uniform(0.85, 1.1),
         aspect=1.0,

@@ -129,7 +129,8 @@ Fallback = Callable[[EngineError], Engine]
 
 
 def unproved(engine: Engine) -> int:
-    """Return the engine's `max_batch`. This `Proof` does not check any scores."""
+    """Return the largest batch size of the engine without checking any scores. It has the type
+    `Proof`."""
     return engine.max_batch
 
 

@@ -60,11 +60,8 @@ class ProtoGraph:
         return None if tensor is None else numpy_helper.to_array(tensor)
 
     def weights(self, name: str) -> QuantizedWeights | None:
-        """Return the quantized constant, with its scales, from which a DequantizeLinear computes
-        `name`.
-
-        The result is None if no DequantizeLinear of a constant computes this value.
-        """
+        """Return the quantized constant, with its scales, that a DequantizeLinear converts to the
+        value `name`. Return None if the value is not computed in this way."""
         node = self.makers.get(name)
         if node is None or node.op_type != "DequantizeLinear" or node.domain:
             return None

@@ -36,10 +36,11 @@ another engine of the GPU."""
 
 
 def kernel_reads_host(nbytes: int) -> bool:
-    """Return whether the first kernel should read pinned memory directly, without a copy before it.
+    """Return whether the first kernel should read pinned memory directly, instead of a copy in the
+    GPU's memory.
 
     The constants above give the time of a copy, and the time of a kernel that reads each byte once.
-    The kernel is faster up to 60 kB.
+    Without the copy, the kernel is faster up to 60 kB.
     """
     copied_us = COPY_NODE_US + nbytes / (1e3 * HOST_GB_PER_S)
     return nbytes / (1e3 * KERNEL_GB_PER_S) <= copied_us

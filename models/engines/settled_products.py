@@ -91,10 +91,8 @@ def _reads_bytes(graph: ProtoGraph, x: NodeProto) -> bool:
 
 
 def _is_product(conv: NodeProto, weights: QuantizedWeights) -> bool:
-    """Return whether a convolution is 2-D and faster as a matrix product of 8-bit integers.
-
-    The product needs a copy of the bytes of each window.
-    """
+    """Return whether a convolution is 2-D and runs faster as a matrix product of 8-bit integers,
+    although this product needs a copy of the bytes of each window."""
     filters, _, *window = weights.integers.shape
     is_plain = _part(conv, "group", 1) == 1 and _part(conv, "auto_pad", b"NOTSET") == b"NOTSET"
     copies = prod(window)

@@ -58,8 +58,8 @@ def integer_operands(
 
 
 def added_to(residual: Pixels, rounded: Storage) -> Addend:
-    """Return the layout of a residual, for a kernel that rounds its sums before it adds the
-    residual."""
+    """Return the layout of the residual for an 8-bit convolution whose kernel rounds the sums
+    before it adds the residual."""
     r = residual
     return Addend(r.channels, r.pitch, r.offset, r.stored, rounded)
 

@@ -135,10 +135,10 @@ class Context:
         return self.settle(node.output, buffer_view.transposed(pixels, back))
 
     def is_near_tokens(self, node: Node) -> bool:
-        """Return whether only nodes that move elements lie between the node's output and an
-        Attention or Product.
+        """Return whether only nodes that move elements lie between this node and an Attention or
+        Product.
 
-        An Attention or Product accepts any strides, so the value need not be copied.
+        Such a node needs no copy, because an Attention or Product reads and writes any strides.
         """
         return node.output in self.of_tokens
 

@@ -119,7 +119,7 @@ def _fits_labels(value: ir.Value, labels: int) -> bool:
 
 
 def _leads_to(value: ir.Value, other: ir.Value) -> bool:
-    """Return whether all paths from the image to `other` pass through `value`."""
+    """Return whether `other` depends on the image only through `value`."""
     without = _ancestors(other, _moved_from(value))
     return without is not None and not any(each.is_graph_input() for each in without)
 

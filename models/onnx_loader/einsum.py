@@ -110,15 +110,16 @@ def _operand(to: Importer, node: OnnxNode, index: int, letters: str, batch: str)
 
 @dataclass
 class _Products:
-    """Adds the typed nodes that compute one equation. `sizes` has the size of each letter's
-    axis."""
+    """Adds the typed nodes of one Einsum. `sizes` maps each letter of the equation to the size of
+    its axis."""
 
     to: Importer
     node: OnnxNode
     sizes: dict[str, int]
 
     def write(self, terms: list[_Term], y: str) -> None:
-        """Add nodes that compute the output, whose axes have the letters `y`."""
+        """Add the nodes that compute the Einsum's output. `y` has the letters of the output's
+        axes."""
         for index, term in enumerate(terms):
             others = {letter for other in terms if other is not term for letter in other.letters}
             if alone := set(term.letters) - others - set(y):

@@ -205,7 +205,8 @@ def _undo_strides(node: ir.Node) -> None:
 
 
 def _check_divisor(node: ir.Node) -> None:
-    """Raise an error if the node divides integers by 0, because NumPy would compute 0."""
+    """Raise an error if the node divides integers by 0. Without this check, NumPy would return 0 as
+    the quotient."""
     divisor = node.inputs[1] if node.op_type in ("Div", "Mod") and len(node.inputs) > 1 else None
     if divisor is None or divisor.const_value is None:
         return

@@ -46,10 +46,8 @@ class Importer:
         return name
 
     def temporary(self, name: str, shape: Shape) -> str:
-        """Add a value that one converted node writes and another reads, and return its name.
-
-        Both nodes belong to the same ONNX node.
-        """
+        """Add a value between two converted nodes that come from the same ONNX node, and return its
+        name. One of these nodes writes the value, and the other reads it."""
         name = next(n for n in numbered(name) if not self._taken(n) and n not in self.weights)
         self.values[name] = Value(name, shape)
         return name

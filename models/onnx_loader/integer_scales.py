@@ -314,7 +314,7 @@ def _scaled(
 
 
 def _step(x: ir.Value | None) -> float:
-    """Return the scale of a dequantized value, or infinity for other values."""
+    """Return the smallest scale of a dequantized value. Return infinity for any other value."""
     node = None if x is None else x.producer()
     if node is None or node.op_type != "DequantizeLinear":
         return np.inf

@@ -80,7 +80,8 @@ def gather(to: Importer, node: OnnxNode) -> None:
 
 
 def _cut(to: Importer, node: OnnxNode, cuts: Sequence[Cut]) -> None:
-    """Add a chain of Slices. If the output has fewer axes, add a Reshape at the end."""
+    """Add a chain of Slices of the node's input. If the node's output has fewer axes than its
+    input, end the chain with a Reshape."""
     x, shape = node.x(), list(node.input_shape(0)[1:])
     output = to.declare(node.output)
     squeezed = len(to.values[output].shape) < len(shape)

@@ -132,10 +132,8 @@ _Constants = Mapping[str, TensorProto]
 
 
 def _numbers(node: NodeProto, at: Iterable[int], constants: _Constants) -> list[Floats] | None:
-    """Return the node's inputs with the indices `at` as arrays.
-
-    Return None if an input is computed, or is too large for a normalisation.
-    """
+    """Return the inputs at the indices `at` of a node as arrays. Return None if one of them is
+    computed, or is too large to be a normalisation."""
     names = [node.input[index] for index in at]
     found = [constants.get(name) for name in names]
     if any(tensor is None or not 0 < np.prod(tensor.dims) <= _MOST_NUMBERS for tensor in found):
@@ -144,10 +142,8 @@ def _numbers(node: NodeProto, at: Iterable[int], constants: _Constants) -> list[
 
 
 def _moved(node: NodeProto, line: _Line, constants: _Constants) -> _Line | None:
-    """If a node only moves pixels, return `line` with its channels in the order after the node.
-
-    Return None for other nodes.
-    """
+    """If a node only moves pixels, return `line` with its channels in the order that they have
+    after the node. Return None for other nodes."""
     if node.op_type in _MOVES:
         return line
     given = {part.name: helper.get_attribute_value(part) for part in node.attribute}

@@ -65,8 +65,8 @@ def _check_left(shape: Sequence[int]) -> None:
 
 
 def _factors(node: OnnxNode, before: Sequence[int], after: Sequence[int]) -> list[float]:
-    """Return the scale of each axis. If the node gives no scales, it is output size / input
-    size."""
+    """Return the scale of each axis. If the node gives no scales, a scale is the output size
+    divided by the input size."""
     factors = [wanted / size for size, wanted in zip(before, after, strict=True)]
     given = node.constant(2).reshape(-1) if node.has(2) else np.zeros(0)
     if given.size:

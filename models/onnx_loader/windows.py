@@ -75,7 +75,8 @@ def _ends(to: Importer, node: OnnxNode) -> tuple[str, str]:
 
 
 def _end(to: Importer, node: OnnxNode, written: str) -> None:
-    """If `_ends` has changed rows to images, reshape the node's result to rows."""
+    """If `_ends` has turned rows into images, add a Reshape that turns the node's result back into
+    rows."""
     if written != node.output.name:
         to.nodes.append(Reshape(name=f"{node.name}/rows", output=str(node.output.name), x=written))
 

@@ -76,8 +76,8 @@ class Comparison:
 
 
 def _chance(lost: int, changed: int) -> float:
-    """Return the probability that at least `lost` of all changes are losses, if a change is a loss
-    with probability 1/2."""
+    """Return the probability that at least `lost` of all changes are losses, if each change is a
+    loss or a gain with equal probability."""
     ways = sum(comb(changed, k) for k in range(lost, changed + 1))
     return float(ways / 2**changed)
 

@@ -142,8 +142,8 @@ def labels_in(value: object, depth: int = 2) -> tuple[str, ...] | None:
 
 
 def _pair(item: object) -> Pair | None:
-    """Return the number and the label of an entry in a list. The number is None if the entry has
-    none."""
+    """Return the number and the label of an entry in a list of labels. The number is None if the
+    entry has none."""
     label = _label_of(item)
     if label is None:
         return None

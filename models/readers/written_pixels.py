@@ -135,8 +135,8 @@ def _is_one_number(by_key: Mapping[str, object]) -> bool:
 
 
 def _flat(said: Mapping[str, str]) -> Iterator[tuple[str, str, object]]:
-    """Yield each metadata key that describes a normalisation, its last part and its value. Keys
-    inside JSON objects are included."""
+    """Find the metadata keys that describe a normalisation, also inside JSON objects. Yield each
+    key, the last part of its name, and its value."""
     pending: list[tuple[str, object, int]] = [(key, value, 0) for key, value in said.items()]
     while pending:
         key, value, depth = pending.pop(0)

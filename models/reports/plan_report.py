@@ -64,7 +64,8 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class Loser:
-    """Names an algorithm that can compute a convolution, and the reason why it was not chosen."""
+    """Describes an algorithm that could compute a convolution but was not chosen, with the
+    reason."""
 
     node: str
     algorithm: str

@@ -67,7 +67,7 @@ def _same(view: GraphView, node: Node) -> str | None:
 
 
 def _cannot_be_called(view: GraphView, x: str) -> str | None:
-    """Return the reason why x cannot be renamed to the name of a network output, or None if it
+    """Return the reason why the value x cannot take the name of a network output, or None if it
     can."""
     if x in view.inputs:
         return "is an input"

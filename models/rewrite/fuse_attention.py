@@ -207,11 +207,9 @@ class _Made:
         return name
 
     def turned(self, name: str) -> str:
-        """Return the name of this value with its last two axes swapped, and add a Transpose if
-        necessary.
-
-        If a Transpose that swaps these axes computes the value, return the Transpose's input.
-        """
+        """Return the name of a value whose last two axes are swapped compared with this value. If a
+        Transpose that swaps them computes this value, return the Transpose's input. Otherwise, add
+        a Transpose."""
         for node in (*self.nodes, self.view.producer(name)):
             if (
                 isinstance(node, Transpose)

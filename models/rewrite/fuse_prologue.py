@@ -51,8 +51,8 @@ def fuse_prologue(view: GraphView, node: Node) -> Outcome:
 
 
 def _prologue(view: GraphView, node: Node | None) -> Prologue | None:
-    """Return the prologue with which a Conv can compute `node` on its inputs, or None if it
-    cannot."""
+    """Return `node`, a ScaleShift or a normalisation, as the prologue of a Conv that reads its
+    result. Return None if no prologue can compute `node`."""
     match node:
         case ScaleShift(activation=activation):
             return Prologue(None, activation)

@@ -129,8 +129,8 @@ def source_of_pixels(view: GraphView, name: str) -> str | None:
 
 
 def moved_pixels(view: GraphView, name: str) -> Moved | None:
-    """Return the earliest tensor that contains all pixels of `name`, and the index of each pixel in
-    it.
+    """Follow the pixels of the tensor `name` back through nodes that only move them. Return the
+    first tensor that contains them, and the index of each pixel in it.
 
     Return None if `name` does not consist of whole pixels of another tensor.
     """
@@ -139,11 +139,8 @@ def moved_pixels(view: GraphView, name: str) -> Moved | None:
 
 
 def _moved(shape: Shape, steps: Sequence["_Step"]) -> Moved | None:
-    """Combine several moves of elements into one reordering of pixels. `steps` begins with the last
-    move.
-
-    Return None if the steps do not move whole pixels.
-    """
+    """Combine several moves of elements into one reordering of pixels. Return None if the moves do
+    not keep the channels of each pixel together. `steps` begins with the last move."""
     if not steps or not _is_small(shape):
         return None
     # If the first axis stays as it is, all channels move like one channel.
@@ -157,8 +154,8 @@ def _moved(shape: Shape, steps: Sequence["_Step"]) -> Moved | None:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Describes a node that moves elements: its input `x`, and the function `source`, which
-    converts an element's index in the node's result to its index in x."""
+    """Describes a node that moves elements. `x` is the node's input. `source` converts the index of
+    an element in the node's result to the element's index in x."""
 
     x: str
     source: Callable[[Places], Places]

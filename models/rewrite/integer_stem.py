@@ -63,8 +63,8 @@ def integer_stem(view: GraphView, node: Node) -> Outcome:
 
 
 def _ahead(window: Window) -> tuple[int, ...]:
-    """Return, per axis, how many zeros to put before the filter so that the padding consists of
-    whole blocks."""
+    """Return the number of zeros to insert before the filter along each axis. With them, the
+    padding consists of whole blocks of pixels."""
     return tuple(-pad % _BLOCK for pad in window.pads_begin)
 
 

@@ -49,6 +49,6 @@ def _long(shape: Shape) -> Shape:
 
 
 def _place(shape: Shape, before: Shape) -> int:
-    """Return the index of the axis of `shape` that comes after axes with the sizes `before`. Axes
-    of size 1 do not count."""
+    """Return the index of an axis of `shape`. The axes before it have the sizes `before`; axes of
+    size 1 are ignored."""
     return [axis for axis, size in enumerate(shape) if size > 1][len(before)]

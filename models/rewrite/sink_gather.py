@@ -63,8 +63,8 @@ def sink_gather(view: GraphView, node: Node) -> Outcome:
 
 
 def _of_pixels(view: GraphView, name: str) -> list[Node]:
-    """Return the nodes that are computed only from `name` and weights, and that compute each pixel
-    separately. They are in the order of the graph."""
+    """Return the nodes that compute each pixel separately, from nothing but the value `name` and
+    weights. They are in the order of the graph."""
     known, found = {name}, list[Node]()
     pending = [name]
     while pending:
@@ -98,10 +98,8 @@ def _computes_pixels(view: GraphView, node: Node, known: set[str]) -> bool:
 
 
 def _ends(view: GraphView, name: str, nodes: list[Node]) -> list[str] | None:
-    """Return the results of `nodes` that nodes outside `nodes` read.
-
-    Return None if one of those outside nodes does not gather pixels, or reads `name` itself.
-    """
+    """Return the results of `nodes` that are read by other nodes. Return None if one of these
+    readers does not gather pixels, or reads the value `name` itself."""
     inner = {node.output for node in nodes}
     ends = []
     for value in (name, *(node.output for node in nodes)):

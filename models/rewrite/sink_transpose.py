@@ -193,8 +193,8 @@ def _reshaped(view: GraphView, node: Node, x: str, order: _Order) -> Rewrite:
 
 
 def _as_matrix(view: GraphView, node: Gemm) -> Outcome:
-    """Return a rewrite that reshapes a Gemm's input to a matrix, if its rows have more axes than a
-    Conv supports."""
+    """If a Gemm's input has more axes than a Conv supports, return a rewrite that reshapes the
+    input to a matrix."""
     *rows, c = view.shape(node.x)
     if prod(rows) == 1 or len(rows) in _ROWS:
         return None
@@ -210,7 +210,8 @@ def _as_matrix(view: GraphView, node: Gemm) -> Outcome:
 
 
 def _order_read(view: GraphView, node: Node) -> _Order | None:
-    """Return an order of axes to which all operands of the node can be converted, or None."""
+    """Return the order of axes in which the node can read all of its operands, or None if there is
+    none."""
     order = _order_seen(view, node)
     if not isinstance(node, Gemm) or (order is not None and order.is_of_pixels):
         return order
@@ -219,11 +220,8 @@ def _order_read(view: GraphView, node: Node) -> _Order | None:
 
 
 def _order_seen(view: GraphView, node: Node) -> _Order | None:
-    """Return the order of axes that all transposed operands of the node have, or None if they
-    differ.
-
-    Return None also if another operand cannot be converted to this order.
-    """
+    """Return the order of axes that all transposed operands of the node share. Return None if their
+    orders differ, or if another operand cannot be converted to this order."""
     found, others = set[_Order](), list[str]()
     for name in node.operands():
         if view.weight(name) is None:
@@ -239,8 +237,8 @@ def _order_seen(view: GraphView, node: Node) -> _Order | None:
 
 
 def _can_follow(view: GraphView, node: Node, name: str, order: _Order) -> bool:
-    """Return whether an operand that is not transposed can be converted to the order of axes before
-    the Transpose."""
+    """Return whether an operand that no Transpose computes can be converted to the order of axes
+    before the Transpose."""
     if len(view.shape(name)) != len(order.axes):
         return False
     if isinstance(view.producer(name), Constant):

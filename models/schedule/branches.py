@@ -77,7 +77,8 @@ def dependencies(accesses: Sequence[Access]) -> After:
 
 
 def _reduced(before: Sequence[Collection[int]]) -> After:
-    """Remove the predecessors of a step that also precede another predecessor of the step."""
+    """Remove redundant predecessors of a step: a predecessor is redundant if it must also end
+    before another predecessor."""
     ancestors: list[int] = []  # bit sets of steps
     result = []
     for after in before:

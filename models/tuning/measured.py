@@ -19,10 +19,10 @@ _log = logging.getLogger("convoy")
 
 
 def conv_problems(graph: Graph, batches: Iterable[int]) -> dict[ConvProblem, list[str]]:
-    """Return the convolutions of a rewritten graph at each batch size, and the names of their
-    nodes.
+    """Return the convolutions of a rewritten graph at each batch size, with the names of the nodes
+    that compute them.
 
-    Equal convolutions occur once. The batch sizes of a convolution are adjacent.
+    Equal convolutions occur once. The batch sizes of a convolution follow one another.
     """
     layers: dict[ConvProblem, list[str]] = {}
     for node in graph.nodes:

@@ -112,7 +112,7 @@ def model_path(name: str) -> str:
 
 
 def pixels_path(name: str) -> str:
-    """Return the path of the endpoint that shows an image as a model's input pixels."""
+    """Return the path at which clients get an image as the model of this name receives it."""
     return f"/v1/models/{name}/pixels"
 
 

@@ -243,8 +243,8 @@ class _Tally:
             self._size += float(row @ row)
 
     def trial(self, name: str, *, used: bool) -> PresetTrial:
-        """Return the results so far. If a score was not finite, all results are the lowest
-        possible."""
+        """Return the results so far. If a score was not finite, the results are the lowest possible
+        numbers."""
         count = len(self._correct)
         if not self._is_finite:
             return PresetTrial(name, used, 0.0, 0.0, 0, -inf, (False,) * count)
@@ -363,7 +363,8 @@ def _by_names(
 
 
 def _with_preset(classifier: "Classifier", name: str) -> "Classifier":
-    """Return a model with the pixel values of a preset; the model's size and crop do not change."""
+    """Return the model with the channel order, scale, mean and std of a preset. The model's size
+    and crop do not change."""
     preset, meaning = PRESETS[name], classifier.preprocessing
     pixels = replace(
         meaning,

@@ -122,8 +122,8 @@ def check_reads(model: ir.Model, room: int) -> None:
 
 
 def _read(value: ir.Value) -> int:
-    """Return how many elements are copied for each node that reads the value: its size if it is a
-    constant, or otherwise 0."""
+    """Return how many elements are copied for a node that reads this value. This is the size of the
+    value if it is a constant, otherwise 0."""
     if value.const_value is not None:
         return value.const_value.size
     node = value.producer()

@@ -1,8 +1,9 @@
 """Answers the requests of Triton's clients that Convoy does not support: with a reason, or with a
 fixed answer.
 
-Logging and tracing are configured when the server starts, and the server does not map the GPU
-memory of clients. The OpenAPI document omits these routes.
+Some of these requests change logging or tracing, which are configured only when the server starts.
+Others register GPU memory of clients, which the server does not use. The OpenAPI document omits
+these routes.
 """
 
 from fastapi import APIRouter
