@@ -127,14 +127,15 @@ def _needed(apart: int) -> int:
 
 
 def stages(problem: ConvProblem, layout: str) -> list[Stage]:
-    """Return the kernels of F(2×2×2, 3×3×3) for one of LAYOUTS: the product, and the kernels before
-    and after it.
+    """Return the memory accesses of each kernel of F(2×2×2, 3×3×3) in one of LAYOUTS. The kernels
+    are the transforms, the matrix product, and copies that reshape tensors. Each lane of a warp
+    handles one image.
 
-    Each lane of a warp has one image. In "NCDHW" the images lie far apart in memory, so the float
-    of every lane is in a different sector. Separate kernels gather the tiles' values into matrices,
-    and scatter the products. In "CDHWN" the images lie side by side where tiles are transformed. In
-    "no reshape" the images lie side by side everywhere, and the transforms store directly into the
-    matrices. The product reads and writes its matrices once.
+    In "NCDHW", the images lie far apart in memory, so each lane of a warp accesses a different
+    sector. In "CDHWN", the images lie side by side where tiles are transformed. In both layouts,
+    copies reshape the transformed tiles to matrices, and the products to tiles. In "no reshape",
+    the transforms access the matrices directly, so no copies are needed. The product reads and
+    writes its matrices once.
     """
     positions, outputs = 64, 8
     tiles = prod(ceil(size / 2) for size in problem.window.output)

@@ -85,8 +85,8 @@ def _before(
     nodes: Sequence[NodeProto],
     inputs: Sequence[ValueInfoProto],
 ) -> ModelProto:
-    """Return a copy of `model` with new `inputs`, and with `nodes` that compute the original
-    input."""
+    """Return a copy of `model` with new `inputs`. `nodes` compute the model's original input from
+    the new inputs."""
     spatial = len(preprocessing.image_shape) - 1
     after = [1] * spatial if preprocessing.layout is Layout.NCHW else []
     multiplier, offset = (v.reshape(-1, *after) for v in normalisation(preprocessing))

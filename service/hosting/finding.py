@@ -261,8 +261,8 @@ def _model_file(settings: Settings) -> Path:
 
 
 def _highest(place: Path) -> ModelFile:
-    """Return the model in a folder. If the folder itself has no model file, it is the version with
-    the highest number in the folder."""
+    """Return the model in a folder. If the folder itself has no model file, the model is the
+    version with the highest number in the folder."""
     versions: list[int] = []
     version = "1"
     try:
