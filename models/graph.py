@@ -90,13 +90,11 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Conv(Node):
-    """Computes y = activation(conv(x, weight) + bias + residual). `weight` is K×(C/groups)×R×S, and
-    `bias` has K numbers.
+    """Computes y = activation(conv(x, weight) + bias + residual), weight K×(C/groups)×R×S, bias K.
 
-    A prologue normalises x, or scales and shifts it, before the convolution: its operands `scale`
-    and `shift` have C numbers each. A projection is a second 1×1 convolution whose result is added
-    as the residual. `residual` is then its input, with C' channels, and `weight` contains both
-    filters, K×(C + C')×1×1.
+    A prologue normalises, or scales and shifts, x first; `scale` and `shift` have C numbers each. A
+    projection is a 1×1 convolution whose result is the residual: `residual` is then its input, with
+    C' channels, and `weight` holds both filters, K×(C + C')×1×1.
     """
 
     x: str = operand()
@@ -226,8 +224,8 @@ class Resample(Node):
     """Computes each element of y as a weighted sum of elements of x, for resizing and for padding.
 
     y[c, p, q] = Σ_i,j h[p, i] · w[q, j] · x[c, h'[p, i], w'[q, j]] for 2 spatial axes, and likewise
-    for 3. `taps` names one weight P×T×2 per axis. For each of P output positions p, this weight has
-    T input positions h' and their factors h.
+    for 3. `taps` names one weight P×T×2 per axis: for each of P output positions p, it has T input
+    positions h' and their factors h.
     """
 
     x: str = operand()

@@ -45,8 +45,7 @@ class ServiceError(Exception):
     def within(self, place: str) -> Self:
         """Return a copy of the error whose message begins with a place, such as "image 1 of 4".
 
-        The copy is created without `__init__`, because the arguments of `__init__` may differ from
-        the message.
+        The copy is created without `__init__`, whose arguments may differ from the message.
         """
         copied = type(self).__new__(type(self), f"{place}: {self}")
         copied.__dict__.update(self.__dict__)

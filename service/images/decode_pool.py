@@ -150,11 +150,8 @@ class DecodePool:
         apart: Call = here,
     ) -> None:
         """Start `threads` threads for quick images. If `threads` is 0, `post` decodes the image
-        itself. `bound_s` limits the time for one image.
-
-        `apart` calls the function that decodes a large image: by default in the calling thread,
-        otherwise in another process.
-        """
+        itself. `bound_s` limits the time for one image. `apart` calls the function that decodes a
+        large image: by default in the calling thread, otherwise in another process."""
         self._threads = threads
         self._large_threads = max(min(1, threads), threads // 2)
         self.quick_bytes = min(_QUICK_BYTES, budget_bytes // (_SHARE * max(1, threads)))

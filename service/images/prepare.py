@@ -307,11 +307,8 @@ def _resized(
 
 def _span(resized: int, cropped: int, offset: Rounding, *, reverse: bool) -> tuple[int, int]:
     """Return the two edges of a centre crop along one axis of the stored image, in pixels of the
-    resized image.
-
-    `offset` says how the offset of the crop in the upright image is rounded. With `reverse`, the
-    axis of the stored image has the opposite direction.
-    """
+    resized image. `offset` says how the offset of the crop in the upright image is rounded. With
+    `reverse`, the axis of the stored image has the opposite direction."""
     left = resized - cropped
     first = max(0, left // 2 if offset is Rounding.DOWN else round(left / 2))
     last = min(resized, first + cropped)
