@@ -234,10 +234,8 @@ class _Ranges:
         return rule(node, inputs, value)
 
     def _linear(self, node: OnnxNode) -> Range:
-        """Return the range of a linear layer's result.
-
-        It is unbounded, but if the layer's input is the result of a softmax, it is unknown.
-        """
+        """Return the range of a linear layer's result. The range is unbounded, or unknown if the
+        layer reads the result of a softmax."""
         for each in node.node.inputs[:2]:
             if each is not None and each.const_value is None:
                 seen = self.of(each)
