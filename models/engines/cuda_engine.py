@@ -249,11 +249,9 @@ class CudaEngine:
         )
 
     def early_launches(self, n: int) -> tuple[int, int]:
-        """Return the numbers of launches that may begin before the previous launch ends.
-
-        The first number is for the plan of n images of pixels, and the second for its captured
-        graph. The capture may add dependencies that prevent an early launch. Raises DeviceError.
-        """
+        """Return how many launches may begin before the previous launch ends: first in the plan of
+        n images of pixels, and then in its captured graph. The capture may add dependencies that
+        prevent an early launch. Raises DeviceError."""
         key = Kind.PIXELS, n
         planned = sum(dependents(self._plans[key].after)) if self._device.overlaps else 0
         return planned, self._device.early_launches(self._replays[key].graph)
