@@ -17,7 +17,7 @@ networks have random weights, which amplify small differences.
 
 - *right*: no probability differs by more than {tolerance:g}.
 - *right with exact*: no probability differs by more than {tolerance:g} if
-  [`exact = true`](models.md#exact) is set. Without it, the network amplifies differences in a
+  [`exact = true`](models.md#exact) is set. Without `exact`, the network amplifies differences in a
   pixel's last bit.
 - *right to a step of 8 bits*: the network is quantized to 8 bits, and no probability differs by
   more than {step:g}. The reason is that a value between two 8-bit numbers may be rounded to either
