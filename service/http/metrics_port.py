@@ -4,10 +4,14 @@ Only a few trusted programs read metrics, so a single thread answers one request
 """
 
 import contextlib
+import io
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from time import monotonic
+from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from typing_extensions import override
@@ -16,10 +20,34 @@ from service.http.server import bind
 
 _PATH = "/metrics"
 
-# Seconds for which a silent connection delays the others.
+# Seconds in which a client must send its request, and then read the answer: meanwhile, the others
+# wait, and the server cannot end.
 _SLOW_S = 2.0
 
+# The most characters of a request that the log repeats.
+_MOST_CHARACTERS = 200
+
 _log = logging.getLogger("convoy")
+
+
+class _Received(io.RawIOBase):
+    """Reads a connection until `_SLOW_S` seconds have passed since the connection was opened. A
+    socket's own time limit would begin again with each byte."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._until = monotonic() + _SLOW_S
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def readinto(self, buffer: Any) -> int:
+        if (left_s := self._until - monotonic()) <= 0:
+            raise TimeoutError("the request did not arrive in time")
+        self._connection.settimeout(left_s)
+        return self._connection.recv_into(buffer)
 
 
 @contextlib.contextmanager
@@ -29,13 +57,18 @@ def metrics_port(host: str, port: int, exposition: Callable[[], bytes]) -> Itera
     """
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = _SLOW_S
+        @override
+        def setup(self) -> None:
+            super().setup()
+            self.rfile.close()
+            self.rfile = io.BufferedReader(_Received(self.connection))
 
         def do_GET(self) -> None:
             if self.path.partition("?")[0] != _PATH:
                 self.send_error(404, explain=f"metrics are at {_PATH}")
                 return
             body = exposition()
+            self.connection.settimeout(_SLOW_S)
             self.send_response(200)
             self.send_header("content-type", CONTENT_TYPE_LATEST)
             self.send_header("content-length", str(len(body)))
@@ -44,7 +77,7 @@ def metrics_port(host: str, port: int, exposition: Callable[[], bytes]) -> Itera
 
         @override
         def log_message(self, format: str, *args: object) -> None:
-            _log.debug(format, *args)
+            _log.debug("metrics: %s", ascii(format % args)[:_MOST_CHARACTERS])
 
     class Server(HTTPServer):
         @override

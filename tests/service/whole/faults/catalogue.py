@@ -113,6 +113,11 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "whole/test_job_processes_killed.py::"
         "test_requests_of_killed_processes_are_answered_once_each_and_the_next_are_served",
     ),
+    "a client sends a request to the separate port for metrics byte by byte": (
+        "nothing; the connection is closed after 2 s; other scrapes are answered",
+        "http/test_metrics_port.py::"
+        "test_who_sends_byte_by_byte_delays_others_no_longer_than_who_is_silent",
+    ),
     "the memory is near its limit": (
         "503 with Retry-After for new images; all other requests are answered",
         "machine/test_memory.py::"
