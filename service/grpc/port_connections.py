@@ -8,6 +8,8 @@ connection if none is silent.
 """
 
 import asyncio
+import errno
+import logging
 import os
 import socket
 import stat
@@ -35,6 +37,8 @@ _AT_ONCE = 16
 
 Peer = tuple[str, int]  # address and port
 
+_log = logging.getLogger("convoy")
+
 
 def peer_of(text: str) -> Peer:
     """Parse a peer as grpcio writes it, such as ipv4:1.2.3.4:5 or ipv6:%5B::1%5D:5."""
@@ -57,17 +61,17 @@ class _Seen(Connection):
         self.peer = peer
         self.since = now  # it was opened, or its last request ended
         self._file, self._number, self._busy = file, number, busy
-        self._closing = False
+        self.closing = False
         self.health_only = False
 
     @property
     @override
     def silent_since(self) -> float | None:
-        return None if self._closing or self._busy[self.peer] else self.since
+        return None if self.closing or self._busy[self.peer] else self.since
 
     @override
     def hang_up_on(self) -> None:
-        self._closing = True
+        self.closing = True
         with self._socket() as same, suppress(OSError):  # closed meanwhile
             if same is not None:
                 same.shutdown(socket.SHUT_RDWR)
@@ -79,15 +83,11 @@ class _Seen(Connection):
 
     @contextmanager
     def _socket(self) -> Iterator[socket.socket | None]:
-        """Yield a copy of the socket, or None if it is closed."""
+        """Yield a copy of the socket. Yield None if the socket is closed, or if no file descriptor
+        is left for the copy."""
         same = None
         with suppress(OSError):
-            file = os.dup(self._file)
-            same = socket.socket(fileno=file)
-            # The number may belong to another file by now.
-            if os.fstat(file).st_ino != self._number:
-                same.close()
-                same = None
+            same = _copy_of(self._file, self._number)
         try:
             yield same
         finally:
@@ -111,6 +111,7 @@ class PortConnections:
         self._by_peer: dict[Peer, _Seen] = {}
         self._listeners: list[socket.socket] = []
         self._soon: asyncio.Event = asyncio.Event()
+        self._complained = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -175,10 +176,18 @@ class PortConnections:
             await self._look()
 
     async def _look(self) -> None:
-        """Count new connections, and forget closed ones."""
+        """Count new connections, and forget closed ones. Do nothing if that is impossible now,
+        because no file descriptor or no thread is left."""
         known = self._others.union(self._open)
         loop = asyncio.get_running_loop()
-        found, all_now = await loop.run_in_executor(None, _sockets, self._port, known)
+        try:
+            found, all_now = await loop.run_in_executor(None, _sockets, self._port, known)
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+            if not self._complained:
+                _log.error("the connections of the gRPC port cannot be counted now: %s", error)
+            self._complained = True
+            return
+        self._complained = False
         for number in self._open.keys() - all_now:
             self._forget(number)
         self._others = frozenset(
@@ -189,6 +198,9 @@ class PortConnections:
                 self._count(number, *one)
             if count % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
+        for seen in tuple(self._open.values()):
+            if seen.closing:  # and still open: no descriptor was left to close it
+                seen.hang_up_on()
 
     def _count(self, number: int, file: int, peer: Peer) -> None:
         now = asyncio.get_running_loop().time()
@@ -211,7 +223,8 @@ def _sockets(
 ) -> tuple[Mapping[int, tuple[int, Peer] | None], frozenset[int]]:
     """List this process's sockets. Return those that are not in `known`, by inode number, and the
     inode numbers of all of them. The entry for a connection of the port has its file descriptor and
-    its peer. The entry for any other socket is None."""
+    its peer. The entry for any other socket is None. Raises OSError if no file descriptor is
+    left."""
     found: dict[int, tuple[int, Peer] | None] = {}
     every = set()
     for file, number in _own_sockets():
@@ -219,8 +232,9 @@ def _sockets(
         if number in known:
             continue
         found[number] = None
-        # OSError: the socket was closed in the meantime, or it listens and has no peer.
-        with suppress(OSError), socket.socket(fileno=os.dup(file)) as same:
+        if (same := _copy_of(file, number)) is None:
+            continue
+        with same, suppress(OSError):  # it listens, or its client has left: it has no peer
             if _port_of(same) == port:
                 host, peer_port = same.getpeername()[:2]
                 found[number] = file, (_plain(host), peer_port)
@@ -238,15 +252,30 @@ def _own_sockets() -> Iterator[tuple[int, int]]:
             yield int(name), status.st_ino
 
 
+def _copy_of(file: int, number: int) -> socket.socket | None:
+    """Return a copy of the socket with this descriptor and inode number. Return None if the socket
+    was closed; the descriptor may belong to another file by now. Raises OSError if no file
+    descriptor is left."""
+    try:
+        copy = os.dup(file)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        return None
+    if os.fstat(copy).st_ino != number:
+        os.close(copy)
+        return None
+    return socket.socket(fileno=copy)
+
+
 def _listeners(port: int) -> Iterator[socket.socket]:
     """Yield duplicates of this process's sockets that listen on the port."""
-    for file, _ in _own_sockets():
-        with suppress(OSError):  # closed meanwhile
-            same = socket.socket(fileno=os.dup(file))
-            if _port_of(same) == port and _listens(same):
-                yield same
-            else:
-                same.close()
+    for file, number in _own_sockets():
+        same = _copy_of(file, number)
+        if same is not None and _port_of(same) == port and _listens(same):
+            yield same
+        elif same is not None:
+            same.close()
 
 
 def _listens(one: socket.socket) -> bool:

@@ -2,10 +2,12 @@
 closed first."""
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import pytest
@@ -122,6 +124,33 @@ async def test_beyond_the_limit_of_all_only_health_is_answered() -> None:
             assert await channel.unary_unary(f"/{INFERENCE}/ServerLive")(b"", timeout=PATIENCE_S)
         await stream.done_writing()
         assert await stream.read() is grpc.aio.EOF
+
+
+def no_descriptor(_: int) -> NoReturn:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+@run
+async def test_connections_are_counted_again_once_descriptors_are_free(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with client(limits=FEW) as asking:
+        with silent(asking.port.number, 6, "127.0.0.3") as early:
+            counted = asking.port._connections
+            assert counted is not None
+            await until(lambda: len(counted._open) == 6)
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "dup", no_descriptor)
+                with silent(asking.port.number, 14) as opened:
+                    await until(lambda: "cannot be counted" in caplog.text)
+                    await counted.hang_up_on(early[0].getsockname())
+                    await asyncio.sleep(2 * FEW.sweep_s)
+                    assert not any(map(is_closed, (*early, *opened)))
+                    patch.undo()
+                    await until(lambda: is_closed(early[0]))
+                    await closing(opened, 8)
+            assert len(caplog.records) == 1
+        assert await asking.digits(4) == [4]
 
 
 @pytest.mark.parametrize(
