@@ -249,22 +249,23 @@ class Edge:
         )
 
 
-def allowed(limits: Limits, more_files: int = 0) -> Limits:
+def allowed(limits: Limits, more_files: int = 0, spare_files: int = 0) -> Limits:
     """Raise the operating system's limit on open files until it allows all connections and
-    `more_files` other files. Return `limits`, with fewer connections if the system allows fewer
-    files."""
+    `more_files` other files, and if possible `spare_files` more. Return `limits`, with fewer
+    connections if the system allows fewer files than the connections and `more_files` need."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         open_now = len(os.listdir("/proc/self/fd"))
     except OSError:  # not on Linux
         open_now = _FEW_FILES
     others = open_now + _MORE_FILES + SPARE + more_files
-    wanted = limits.connections + others
+    needed = limits.connections + others
+    wanted = needed + spare_files
     if soft >= wanted or soft == resource.RLIM_INFINITY:
         return limits
     files = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-    if files == wanted:
+    if files >= needed:
         return limits
     limits = replace(limits, connections=max(1, files - others))
     only = "at most %d connections are allowed: the system limits open files to %d (ulimit -Hn)"

@@ -25,7 +25,9 @@ _FOLDER = "/dev/shm/"  # noqa: S108  POSIX's shared memory, where Linux has it
 _KEY = re.compile(r"/?(?!\.{1,2}$)[^/\0]{1,254}").fullmatch
 _NAME = re.compile(r"[^\0-\x1f]{1,256}").fullmatch
 
-_MOST_REGIONS = 1024
+MOST_REGIONS = 1024
+"""The most regions; each has an open file."""
+
 _MOST_OFFSET = 2**62
 
 
@@ -123,9 +125,9 @@ class Regions:
             )
         if name in self._regions:
             raise BadRequestError(f"shared memory region '{name}' already in manager")
-        if len(self._regions) >= _MOST_REGIONS:
+        if len(self._regions) >= MOST_REGIONS:
             raise BadRequestError(
-                f"{_MOST_REGIONS} regions are registered, which is the limit; unregister some"
+                f"{MOST_REGIONS} regions are registered, which is the limit; unregister some"
             )
         if not 0 < byte_size <= _MOST_OFFSET or not 0 <= offset <= _MOST_OFFSET:
             raise BadRequestError(

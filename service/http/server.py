@@ -32,6 +32,7 @@ from service.edge.edge import Edge, Limits, allowed
 from service.edge.keys import Keys
 from service.fair_queue import Right
 from service.hosting.admission import ByteRoom
+from service.hosting.regions import MOST_REGIONS
 from service.hosting.repository import Repository
 from service.http.connection import Connection
 from service.http.exchange import AnyEndpoint
@@ -158,9 +159,12 @@ def http_settings(
         rights=frozenset(Right) if settings.listens_locally else frozenset(),
         hosts=frozenset(map(str.lower, (settings.host, *settings.host_names))),
     )
-    # The gRPC port has as many connections, and for a moment twice as many.
-    port_files = 0 if settings.grpc_port is None else 2 * limits.connections
+    # The gRPC port has as many connections, and for a moment twice as many. The processes that run
+    # batches have a socket each, and those that decode images two pipes.
+    more_files = 0 if settings.grpc_port is None else 2 * limits.connections
+    more_files += settings.processes + 2 * settings.thread_count
     direct = (endpoints or {}) if settings.direct_path else {}
+    regions = MOST_REGIONS if settings.shared_memory else 0
     # Without the direct path, requests to models take turns with other calls, so no call may pause
     # for them.
     held: Collection[object] = room.inside if room is not None and settings.direct_path else ()
@@ -169,7 +173,7 @@ def http_settings(
     cors = {"access-control-allow-origin": origin, "access-control-expose-headers": exposed}
     return ConvoyConfig(
         app,
-        Edge(allowed(limits, port_files), keys, on_end, lambda: bool(held)),
+        Edge(allowed(limits, more_files, regions), keys, on_end, lambda: bool(held)),
         direct,
         room,
         log_config=None,

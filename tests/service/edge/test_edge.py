@@ -454,3 +454,16 @@ def test_files_of_another_port_leave_fewer_connections(monkeypatch: pytest.Monke
     assert 0 < fewer < few < 10_000
     # Other tests' files may be closed meanwhile.
     assert few - fewer == pytest.approx(300, abs=50)
+
+
+@pytest.mark.parametrize(("hard", "connections"), [(20_000, 1000), (1500, 1000), (1000, 0)])
+def test_files_that_may_be_opened_later_raise_the_limit_but_take_no_connections(
+    hard: int, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limit: raised.append(limit))
+    found = allowed(Limits(connections=1000), spare_files=5000).connections
+    assert found == connections or 0 < found < 1000 == hard
+    ((soft, same),) = raised
+    assert (soft, same) == (hard, hard) or 6000 < soft < hard == same

@@ -100,7 +100,7 @@ def test_a_name_is_taken_once_and_regions_are_few(
 ) -> None:
     with pytest.raises(BadRequestError, match="'r' already in manager"):
         regions.register("r", file.name, 0, 1)
-    monkeypatch.setattr("service.hosting.regions._MOST_REGIONS", 1)
+    monkeypatch.setattr("service.hosting.regions.MOST_REGIONS", 1)
     with pytest.raises(BadRequestError, match="1 regions are registered"):
         regions.register("s", file.name, 0, 1)
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from service.edge.edge import Limits
 from service.fair_queue import ANYONE
 from service.hosting.admission import ByteRoom, Held
+from service.hosting.regions import MOST_REGIONS
 from service.http.server import SWITCH_S, Server, http_settings, turn_away
 from service.settings import Settings
 from tests.support import PATIENCE_S
@@ -49,6 +51,19 @@ def test_threads_give_up_the_interpreters_lock_sooner_while_a_server_runs() -> N
     asyncio.run(run(Server.__new__(Server)))
     assert found == [pytest.approx(SWITCH_S, abs=1e-6)]
     assert sys.getswitchinterval() == before > SWITCH_S
+
+
+def test_files_of_regions_and_processes_are_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def noted(limits: Limits, more_files: int, spare_files: int) -> Limits:
+        asked.append((more_files, spare_files))
+        return limits
+
+    monkeypatch.setattr("service.http.server.allowed", noted)
+    for shared, threads in ((False, 1), (True, 4)):
+        http_settings(_nothing, Settings(shared_memory=shared, threads=threads))
+    assert asked == [(2, 0), (4 + 8, MOST_REGIONS)]
 
 
 @pytest.mark.parametrize("direct", [True, False])
