@@ -129,10 +129,11 @@ def main() -> None:
     try:
         app()
     except Exception as error:
-        status = import_module(".failures", __package__).status_of(error)
+        failures = import_module(".failures", __package__)
+        status = failures.status_of(error)
         if status is None:
             raise
-        typer.echo(f"Error: {error}", err=True)
+        typer.echo(f"Error: {failures.message_of(error)}", err=True)
         raise SystemExit(status) from None
 
 

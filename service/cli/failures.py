@@ -1,4 +1,6 @@
-"""Defines the exit status for each kind of error that may end a command."""
+"""Defines the exit status and the message for each kind of error that may end a command."""
+
+import errno
 
 from loadtest import LoadTestError, OptionsError
 from models import DeviceLostError, ModelError
@@ -15,4 +17,20 @@ def status_of(error: Exception) -> int | None:
         return DEVICE_LOST
     if isinstance(error, SettingsError | OptionsError):
         return 2
-    return 1 if isinstance(error, _EXPECTED) else None
+    return 1 if isinstance(error, _EXPECTED) or _lacks_thread(error) else None
+
+
+def message_of(error: Exception) -> str:
+    """Return the message of an expected error. If the system allows no more threads or open files,
+    the message names the limit."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number == errno.EAGAIN or _lacks_thread(error):
+        return f"{error}: the system allows no more threads and processes (ulimit -u, pids.max)"
+    if number in (errno.EMFILE, errno.ENFILE):
+        return f"{error}: the system allows no more open files (ulimit -n)"
+    return str(error)
+
+
+def _lacks_thread(error: Exception) -> bool:
+    """Return whether Python could not start a thread, for which it has no class of errors."""
+    return isinstance(error, RuntimeError) and str(error) == "can't start new thread"

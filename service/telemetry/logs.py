@@ -135,7 +135,8 @@ class LineWriter(logging.Handler):
         """Write all queued lines, but wait for at most `timeout_s` seconds."""
         self._ending = True
         self._hurry.set()
-        self._thread.join(timeout_s)
+        if self._thread.is_alive():  # it may not have started, if the system allows no more threads
+            self._thread.join(timeout_s)
         super().close()
 
     def _drop(self, lines: int) -> None:

@@ -1,5 +1,6 @@
 """The command line: its output and its errors."""
 
+import errno
 import json
 import re
 from importlib import import_module
@@ -154,6 +155,25 @@ def test_what_is_foreseen_to_go_wrong_is_a_line_and_a_status(
 
     monkeypatch.setattr(serving, "run_server", fail)
     assert convoy("serve", "--port", "0") == (status, "", "Error: x\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "limit"),
+    [
+        (BlockingIOError(errno.EAGAIN, "x"), "threads and processes (ulimit -u, pids.max)"),
+        (RuntimeError("can't start new thread"), "threads and processes (ulimit -u, pids.max)"),
+        (OSError(errno.EMFILE, "x"), "open files (ulimit -n)"),
+    ],
+)
+def test_a_limit_of_the_system_is_named(
+    convoy: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, limit: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(serving, "run_server", fail)
+    expected = f"Error: {error}: the system allows no more {limit}\n"
+    assert convoy("serve", "--port", "0") == (1, "", expected)
 
 
 def test_classify_prints_a_table_of_files_labels_and_probabilities(convoy: Run) -> None:

@@ -66,10 +66,12 @@ def test_the_port_closes_while_a_client_sends_byte_by_byte(monkeypatch: pytest.M
 
 def test_a_request_cannot_forge_or_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "convoy")
-    with metrics_port("127.0.0.1", 0, bytes) as port:
-        with closing(socket.create_connection(("127.0.0.1", port))) as connection:
-            connection.sendall(b"GET /\x1b[2J" + b"a" * 5000 + b" HTTP/1.0\r\n\r\n")
-            assert connection.recv(12) == b"HTTP/1.0 404"
+    with (
+        metrics_port("127.0.0.1", 0, bytes) as port,
+        closing(socket.create_connection(("127.0.0.1", port))) as connection,
+    ):
+        connection.sendall(b"GET /\x1b[2J" + b"a" * 5000 + b" HTTP/1.0\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.0 404"
     (line,) = (record.getMessage() for record in caplog.records if "[2J" in record.getMessage())
     assert line.isprintable()
     assert len(line) < 500

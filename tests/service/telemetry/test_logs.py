@@ -260,3 +260,19 @@ def test_an_error_is_a_line_of_text_with_its_traceback_below(pipe: Pipe) -> None
     first, *below = pipe.lines()
     assert re.fullmatch(r"\S{23}Z? ERROR convoy\.test: it went wrong", first)
     assert below[-1] == "ValueError: why"
+
+
+def test_a_log_whose_thread_cannot_start_is_no_error_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    made = []
+    monkeypatch.setattr(LineWriter, "setFormatter", lambda self, _: made.append(self))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="can't start"):
+            LineWriter()
+    (writer,) = made
+    writer.close()

@@ -67,7 +67,9 @@ def _(rig: Rig) -> Counted:
     return {"200": 12}
 
 
-@fault("no file descriptors are left", "the connection waits until descriptors are free")
+@fault(
+    "no file descriptors are left", "the connection waits until descriptors are free, or is closed"
+)
 def _(rig: Rig) -> Counted:
     before = resource.prlimit(rig.process.pid, resource.RLIMIT_NOFILE)
     kept = rig.raw()
