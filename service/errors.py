@@ -183,6 +183,17 @@ class DecodersBusyError(RetryableError):
     Small images are still accepted."""
 
 
+class NoProcessError(RetryableError):
+    """Says that the system allows the server no more processes or open files at the moment."""
+
+    def __init__(self, error: OSError) -> None:
+        """`error` is why a process cannot be started, or a file cannot be opened."""
+        super().__init__(
+            f"the server has reached a limit of its system ({error.strerror}); try again in a"
+            " second"
+        )
+
+
 class NotReadyError(RetryableError):
     """Says that a model is loading or warming up, or that its engine is restarting."""
 

@@ -28,6 +28,8 @@ from typing import IO, Any, TypeVar, cast
 
 from typing_extensions import override
 
+from service.errors import NoProcessError
+
 R = TypeVar("R")
 
 # A process on idle cores is starved if it gets less than `_STARVED` of a core in `_LOOK_S` seconds.
@@ -99,17 +101,17 @@ class ProcessPool:
 
         Raises the error that `lost` returns if the process crashes, is killed, or exceeds the time
         limit. Raises MemoryError if the call needs more than `most_bytes` of memory; only Linux
-        enforces this limit.
+        enforces this limit. Raises NoProcessError if no process can be started.
         """
         asked = function, most_bytes
         try:
             process = self._idle.pop()
         except IndexError:
-            process = _Process(idle=self._is_idle)
+            process = _started(idle=self._is_idle)
         try:
             result, error, logged = self._called(process, asked)
         except _StarvedError:
-            process = _Process(nice=_LOW)
+            process = _started(nice=_LOW)
             result, error, logged = self._called(process, asked)
         self._idle.append(process)
         if self._closed:
@@ -164,6 +166,13 @@ class _StarvedError(Exception):
 
 _Asked = tuple[Callable[[], Any], int | None]
 _Answer = tuple[Any, Exception | None, list[Line]]
+
+
+def _started(*, idle: bool = False, nice: int = 0) -> "_Process":
+    try:
+        return _Process(idle=idle, nice=nice)
+    except OSError as error:
+        raise NoProcessError(error) from error
 
 
 class _Process:

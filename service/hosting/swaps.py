@@ -14,6 +14,7 @@ engines: a third version is opened only after the first is freed.
 """
 
 import asyncio
+import errno
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -32,9 +33,11 @@ from service.engine.supervised_engine import State
 from service.engine.threads import ThreadPool
 from service.errors import (
     ModelNotFoundError,
+    NoProcessError,
     NotLoadedError,
     NotReadyError,
     NotTriedError,
+    RetryableError,
     ServiceError,
     ShuttingDownError,
 )
@@ -139,6 +142,7 @@ class Swaps(Changes):
             if old is not None and ready and self._served.get(name) == stamp:
                 return _loaded(old, Comparison())
             file = replace(file, version=self._version(file, stamp))
+            before = self._tried.get(name)
             self._tried[name] = _Version(file.version, stamp)
             await self._retired(name)
             try:
@@ -149,6 +153,12 @@ class Swaps(Changes):
                 self._refuse(old, file, "refused", why)
                 raise
             except ShuttingDownError:
+                raise
+            except RetryableError as error:  # the next check of the files tries again
+                _log.error("version %s of %s is not served yet: %s", file.version, name, error)
+                del self._tried[name]
+                if before is not None:
+                    self._tried[name] = before
                 raise
             except (ModelError, ServiceError) as error:
                 self._check()
@@ -350,6 +360,8 @@ class Swaps(Changes):
             if name in found:
                 return found[name], stamp_of(found[name])
         except (ModelError, SettingsError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+                raise NoProcessError(error) from error
             raise NotLoadedError(for_clients(error, self._settings)) from error
         raise ModelNotFoundError(
             f"failed to load '{name}': there is no such model in the server's"

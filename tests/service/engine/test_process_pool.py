@@ -1,6 +1,7 @@
 """Functions run in processes with the same results as in a thread. A crash makes only one call
 fail."""
 
+import errno
 import gc
 import logging
 import os
@@ -22,7 +23,7 @@ from PIL import Image
 from models import PRESETS
 from service.engine import process_pool
 from service.engine.process_pool import ProcessPool
-from service.errors import DecoderLostError, ImageError
+from service.errors import DecoderLostError, ImageError, NoProcessError
 from service.images.prepare import ImageLimits, prepare_image
 from tests.support import PATIENCE_S
 from tests.support.images.files import encode, scene
@@ -77,6 +78,19 @@ def test_a_process_has_one_thread(processes: ProcessPool) -> None:
 
 def test_a_process_is_used_again(processes: ProcessPool) -> None:
     assert len({processes.run(os.getpid) for _ in range(3)} | {os.getpid()}) == 2
+
+
+def test_a_call_without_a_process_may_be_repeated(
+    processes: ProcessPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", fail)
+        with pytest.raises(NoProcessError, match=r"Too many open files.*; try again in a second"):
+            processes.run(os.getpid)
+    assert processes.run(os.getpid) != os.getpid()
 
 
 def wait_for(file: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import errno
 import gc
 import logging
 import threading
@@ -24,6 +25,7 @@ from service.engine.process_pool import ProcessPool
 from service.engine.supervised_engine import State
 from service.errors import (
     ModelNotFoundError,
+    NoProcessError,
     NotLoadedError,
     NotReadyError,
     NotTriedError,
@@ -558,6 +560,10 @@ async def test_only_models_of_the_servers_own_folder_are_loaded(
     assert error_of(await served.post("load"), 422) == "the folder is gone"
     folder.failure = PermissionError(13, "Permission denied", "/models/fake")
     assert "Permission denied" in error_of(await served.post("load"), 422)
+    folder.failure = OSError(errno.EMFILE, "too many files")
+    answer = await served.post("load")
+    assert "a limit of its system (too many files)" in error_of(answer, 503)
+    assert answer.headers["retry-after"] == "1"
     assert folder.opened == []
 
 
@@ -754,6 +760,24 @@ async def test_a_refused_version_is_not_tried_again_until_its_files_change(
     assert folder.opened == ["2"]
     folder.put("c", partial(engine_of, 3))
     await until(lambda: watched.repository.models[FAKE].info.version == "3")
+
+
+async def test_a_version_that_a_limit_of_the_system_stopped_is_tried_again(
+    folder: Folder, watched: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = []
+
+    def refuse(*_: object) -> None:
+        refused.append(NoProcessError(OSError(errno.EAGAIN, "no process")))
+        raise refused[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ProcessPool, "run", refuse)
+        folder.put("b", partial(engine_of, 2))
+        await until(lambda: len(refused) > 1)
+        assert watched.repository.models[FAKE].info.version == "1"
+    await until(lambda: watched.repository.models[FAKE].info.version == "2")
+    assert folder.opened == ["2"]
 
 
 async def test_new_folders_are_loaded_and_missing_ones_stay(

@@ -123,6 +123,11 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "http/test_metrics_port.py::"
         "test_who_sends_byte_by_byte_delays_others_no_longer_than_who_is_silent",
     ),
+    "the system allows no more processes or open files": (
+        "503 with Retry-After for large images, videos and loads of models; all other requests are"
+        " answered",
+        "engine/test_process_pool.py::test_a_call_without_a_process_may_be_repeated",
+    ),
     "the memory is near its limit": (
         "503 with Retry-After for new images; all other requests are answered",
         "machine/test_memory.py::"
