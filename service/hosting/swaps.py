@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from models import Array, ModelError
+from models import Array, ModelError, ModelFileError
 from service.engine.process_pool import ProcessPool
 from service.engine.supervised_engine import State
 from service.engine.threads import ThreadPool
@@ -86,6 +86,8 @@ class Swaps(Changes):
         each open model's files."""
         self._repository, self._settings, self._expectations = repository, settings, expectations
         self.by_clients = settings.repository_api
+        model = settings.model
+        self._folder = model if model is not None and model.is_dir() else None
         self._served = dict(stamps)
         versions = {name: model.info.version for name, model in repository.models.items()}
         self._tried = {name: _Version(versions[name], stamp) for name, stamp in stamps.items()}
@@ -369,6 +371,8 @@ class Swaps(Changes):
         )
 
     def _find_files(self) -> Sequence[ModelFile]:
+        if self._folder is not None and not self._folder.is_dir():  # else it would be a file's name
+            raise ModelFileError(f"the folder {self._folder} is not there")
         return check_models(self._settings, self._expectations)
 
     def _try(self, trial: Callable[[], Trial]) -> Trial:

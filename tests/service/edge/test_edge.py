@@ -461,6 +461,7 @@ def test_files_that_may_be_opened_later_raise_the_limit_but_take_no_connections(
     hard: int, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raised = []
+    monkeypatch.setattr(os, "listdir", lambda _: range(40))
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limit: raised.append(limit))
     found = allowed(Limits(connections=1000), spare_files=5000).connections

@@ -549,7 +549,7 @@ async def test_files_in_a_numbered_folder_do_not_change_under_the_same_number(
 
 
 async def test_only_models_of_the_servers_own_folder_are_loaded(
-    folder: Folder, served: Served
+    folder: Folder, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = error_of(await served.post("load", "other"), 404)
     assert f"no such model in the server's repository; this server's models: {FAKE}" in error
@@ -564,7 +564,21 @@ async def test_only_models_of_the_servers_own_folder_are_loaded(
     answer = await served.post("load")
     assert "a limit of its system (too many files)" in error_of(answer, 503)
     assert answer.headers["retry-after"] == "1"
+    folder.failure = None
+    monkeypatch.setattr(swaps, "stamp_of", lambda _: fails(OSError(errno.EMFILE, "none")))
+    assert "a limit of its system (none)" in error_of(await served.post("load"), 503)
     assert folder.opened == []
+
+
+async def test_a_folder_that_is_gone_is_no_model(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = tmp_path / "models"
+    place.mkdir()
+    async with serving(folder, monkeypatch, model=place) as served:
+        place.rmdir()
+        assert "models is not there" in error_of(await served.post("load"), 422)
+        assert (await served.index()).keys() == {FAKE}
 
 
 async def test_pages_of_other_sites_change_nothing(folder: Folder, served: Served) -> None:
