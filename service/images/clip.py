@@ -83,6 +83,7 @@ _ANIMATED = Weight(held_bytes=0.0, drawn_bytes=17.3, ns=100)
 # usual videos take 20 to 45.
 _VIDEO = Weight(held_bytes=0.0, drawn_bytes=77.0, ns=40)
 _VIDEO_NS_A_BYTE = 50  # of coded frames
+_FRAME_S = 60e-6  # for each frame, however small: Pillow finds all of them before it decodes some
 _HASTE = 5  # a video is given up after this multiple of its estimated time
 _LEAST_S = 2.0
 
@@ -181,7 +182,8 @@ def _planned(
     _check_pixels(passes * file.pixels, limits)
     cost, drawing = plan(file, preprocessing, limits)
     total_bytes = cost.bytes + coded_bytes + 2 * _output_bytes(preprocessing)
-    total = _in_time(Cost(total_bytes, passes * cost.seconds), limits)
+    seconds = passes * cost.seconds + file.frames * _FRAME_S
+    total = _in_time(Cost(total_bytes, seconds), limits)
     return chosen, total, drawing.sketch
 
 
@@ -329,6 +331,8 @@ def _check_sizes(entries: Sequence[zipfile.ZipInfo], archive_bytes: int) -> None
                 "the ZIP archive is not compressed with deflate; compress it with deflate, or store"
                 " the images uncompressed"
             )
+    if sum(entry.compress_size for entry in entries) > archive_bytes:
+        raise BadRequestError("the files of the ZIP archive overlap; create it again")
     inflated = sum(entry.file_size for entry in entries)
     if inflated > (most := _MOST_RATIO * archive_bytes + _FREE_BYTES):
         raise PayloadTooLargeError(

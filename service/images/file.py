@@ -128,15 +128,15 @@ class ImageFormat(Enum):
                 f" {coded_bytes}"
             )
 
-    def segments(self, file_bytes: int) -> range:
-        """Return a range that numbers the segments of a file of `file_bytes` bytes. It has more
-        numbers than any real file of this length has segments. A parser that uses up all numbers
-        raises `crowded`."""
-        return range(_SEGMENTS + file_bytes // _BYTES_A_SEGMENT + 1)
+    def segments(self, file_bytes: int, more: int = 0) -> range:
+        """Return a range that numbers the segments of a file of `file_bytes` bytes. Apart from
+        `more`, it has more numbers than any real file of this length has segments. A parser that
+        uses up all numbers raises `crowded`."""
+        return range(_SEGMENTS + file_bytes // _BYTES_A_SEGMENT + more + 1)
 
-    def crowded(self, file_bytes: int) -> ImageError:
+    def crowded(self, file_bytes: int, more: int = 0) -> ImageError:
         """Return the error for a file with more segments than any real file has."""
-        most = len(self.segments(file_bytes)) - 1
+        most = len(self.segments(file_bytes, more)) - 1
         return self.broken(f"it has more than {most} segments in {file_bytes} bytes")
 
 

@@ -28,6 +28,9 @@ _BITS = (2.3, 18)  # black and white, which is copied to grey
 _WIDE_GREY = (7.7, 31)  # 16 bits, which Pillow reads into an image mode of its own
 _WIDE_NS = 2  # times as long, for twice as many bytes
 
+# The most additional chunks of an animation: each frame, however small, has two chunks or more.
+_OF_FRAMES = 4096
+
 
 def parse_png(data: bytes, *, animated: bool = False) -> ImageFile:
     """Return a PNG's size, orientation and decoding cost. Does not verify checksums; `check_png`
@@ -44,7 +47,7 @@ def parse_png(data: bytes, *, animated: bool = False) -> ImageFile:
     frames = 1
     rect: tuple[int, int] | None = None  # the size of the frame whose data follows
     rect_bytes = 0
-    for kind, start, end in _chunks(data):
+    for kind, start, end in _chunks(data, _OF_FRAMES if animated else 0):
         payload = view[start + 8 : end - 4]
         if not seen and kind != b"IHDR":
             raise _FORMAT.broken("it does not begin with its header")
@@ -117,10 +120,11 @@ def _least_bytes(width: int, height: int, colour: int, depth: int) -> int:
     return row_bytes * height // _BEST_RATIO
 
 
-def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (type, start, end) of every chunk. IEND comes last."""
+def _chunks(data: bytes, more: int) -> Iterator[tuple[bytes, int, int]]:
+    """Yield (type, start, end) of every chunk. IEND comes last. `more` is how many chunks the file
+    may have beside those of an image."""
     position = _SIGNATURE_LENGTH
-    for _ in _FORMAT.segments(len(data)):
+    for _ in _FORMAT.segments(len(data), more):
         kind = data[position + 4 : position + 8]
         end = position + 12 + int.from_bytes(data[position : position + 4], "big")
         if end > len(data):
@@ -129,7 +133,7 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         if kind == b"IEND":
             return
         position = end
-    raise _FORMAT.crowded(len(data))
+    raise _FORMAT.crowded(len(data), more)
 
 
 def _weight(colour: int, depth: int, *, transparent: bool) -> Weight:

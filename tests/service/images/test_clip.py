@@ -356,6 +356,30 @@ def test_a_clip_has_a_limit_of_seconds_by_the_estimate_for_all_its_frames(form: 
         decode(FORMS[form](images(8)), eight, ImageLimits(max_clip_s=all_s * 0.99))
 
 
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
+def test_small_frames_may_be_as_many_as_others_and_each_takes_time(kind: str) -> None:
+    frames = [level(number % 20) for number in range(MOST_FRAMES + 1)]
+    most = prepare_clip(animated(frames[:-1], kind), GREY, LIMITS)
+    assert most.run().shape == GREY.image_shape
+    assert most.cost.seconds > 0.05  # as measured
+    with pytest.raises(TooManyImagesError, match="1025 frames; at most 1024"):
+        prepare_clip(animated(frames, kind), GREY, LIMITS)
+
+
+def test_files_of_an_archive_that_overlap_are_refused() -> None:
+    """To inflate the same megabytes again and again would take seconds."""
+    file = archive([scene(60, 40, seed) for seed in range(4)], zipfile.ZIP_STORED)
+    with zipfile.ZipFile(io.BytesIO(file)) as opened:
+        entries = [entry for entry in opened.infolist() if entry.filename.startswith("f")]
+        place, sizes = opened.start_dir, [entry.file_size for entry in entries]
+    assert decode(file).shape == GREY.image_shape
+    while (place := file.find(b"PK\x01\x02", place)) > 0:  # each as long as all
+        file = patched(file, place + 20, struct.pack("<II", sum(sizes), sum(sizes)))
+        place += 4
+    with pytest.raises(BadRequestError, match="files of the ZIP archive overlap"):
+        prepare_clip(file, GREY, LIMITS)
+
+
 def gif_of(frames: int, coded: bytes) -> bytes:
     """Return frames of 4000×4000, each with the same coded bytes."""
     frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 4000, 4000, 0) + b"\x08"
