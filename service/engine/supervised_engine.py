@@ -277,8 +277,8 @@ class SupervisedEngine:
 
     def _leave(self, stuck: "_Thread", engine: Engine) -> None:
         """Start a new thread with the same engine, because a decoder hung in the current thread."""
+        self._thread = _Thread(self._output, engine)  # first: it raises if none can be started
         stuck.close()
-        self._thread = _Thread(self._output, engine)
         self._threads = [other for other in self._threads if other is not stuck] + [self._thread]
         self.lost_to_decoders += 1
         _log.error("%s continues in a new thread: a decoder hung in the old thread", self._name)
@@ -363,9 +363,9 @@ class SupervisedEngine:
 
     async def _restart(self, reopen: Callable[[], Engine]) -> None:
         bound_s, started = self._bounds.restart(self.warm_up_s), monotonic()
-        thread = _Thread(self._output)
-        self._threads = [other for other in self._threads if not other.closed] + [thread]
         try:
+            thread = _Thread(self._output)
+            self._threads = [other for other in self._threads if not other.closed] + [thread]
             await self._start(thread, reopen, bound_s)
         except Exception as error:  # noqa: BLE001  the cause of `failure`
             self._fail(EngineError(f"{self._name} cannot be restarted: {error}"), error)

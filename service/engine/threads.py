@@ -227,7 +227,9 @@ class ThreadPool:
         call of this method."""
         for number, thread in enumerate(self._threads):
             job = thread.job
-            if not thread.is_alive():
+            if thread.lost:  # it could not be replaced
+                self._replace(number)
+            elif not thread.is_alive():
                 if job is not None or not self._closed:
                     self._lose(number, job, "died", replaced=True)
             elif job is None or not job.open or job.bound_s == inf:
@@ -280,7 +282,15 @@ class ThreadPool:
         if replaced:
             self.lost += 1
             thread.lost = True
+            self._replace(number)
+
+    def _replace(self, number: int) -> None:
+        """Start a new thread in place of a lost one. If the system allows no more threads, the next
+        check tries again."""
+        try:
             self._threads[number] = _Thread(self, number)
+        except RuntimeError as error:
+            _log.error("the thread %s is not replaced yet: %s", self._threads[number].name, error)
 
     def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         now = monotonic()

@@ -254,5 +254,6 @@ def configure_logging(
     logging.basicConfig(handlers=[handler], level=max(logging.WARNING, level.number))
     logging.getLogger("convoy").setLevel(level.number)
     # Malformed requests are answered and counted, not logged.
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)
+    for library in ("python_multipart", "opentelemetry.trace"):
+        logging.getLogger(library).setLevel(logging.ERROR)
     logging.getLogger("uvicorn.error").setLevel(logging.INFO if verbose else logging.ERROR)

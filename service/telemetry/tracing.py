@@ -18,6 +18,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from service.telemetry.counts import PHASES
 from service.telemetry.record import RequestRecord
 
+# The most characters of a path in a span: thousands of spans may wait for their export.
+_PATH_CHARACTERS = 200
+
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
@@ -58,7 +61,7 @@ class Traces:
                 "http.response.status_code": record.status,
                 "http.request.body.size": record.bytes_in,
                 "http.response.body.size": record.bytes_out,
-                "url.path": path,
+                "url.path": path[:_PATH_CHARACTERS],
                 "client.address": record.client,
                 "convoy.request_id": record.id.decode(),
             },

@@ -214,6 +214,24 @@ async def test_a_restart_that_fails_is_the_end(opens: bool) -> None:
 
 
 @pytest.mark.anyio
+async def test_a_restart_without_a_thread_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    engine = HangingEngine()
+    repository = make_repository(engine, bounds=HUNG, reopen=lambda _: FakeEngine())
+    await repository.warm_up()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        await hang(only(repository), [engine])
+        failure = await asyncio.wait_for(repository.failure(), PATIENCE_S)
+    assert "cannot be restarted: can't start new thread" in str(failure)
+    assert only(repository).runner.state is State.FAILED
+    engine.free.set()
+    assert await repository.close(PATIENCE_S)
+
+
+@pytest.mark.anyio
 async def test_a_restart_that_hangs_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.engine.watchdog._RESTART_LEAST_S", 0.05)
     monkeypatch.setattr("service.engine.watchdog._RESTART_TIMES", 0.0)

@@ -252,6 +252,29 @@ async def test_a_thread_that_died_is_replaced_and_its_job_is_an_error() -> None:
     pool.close()
 
 
+async def test_a_thread_that_cannot_be_replaced_at_once_is_replaced_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pool = ThreadPool("test", 1, bound_s=0.05)
+    gate = threading.Event()
+    stuck = pool.run(gate.wait, PATIENCE_S)
+    await begun(pool)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", lambda _: fail(RuntimeError("no thread")))
+        with pytest.raises(ThreadLostError, match="stuck"):
+            await stuck
+        behind = pool.run(abs, -1, inf)
+        async with asyncio.timeout(PATIENCE_S):
+            while "not replaced yet: no thread" not in caplog.text:
+                await asyncio.sleep(0.01)
+        assert not behind.done()
+        waiting = pool.run(abs, -2)  # with a bound, so that the pool looks after its threads
+    assert await asyncio.wait_for(asyncio.gather(behind, waiting), PATIENCE_S) == [1, 2]
+    assert pool.lost == 1
+    gate.set()
+    pool.close()
+
+
 async def test_who_left_does_not_keep_a_stuck_thread_from_being_replaced() -> None:
     pool = ThreadPool("test", 1, bound_s=0.02)
     gate = threading.Event()

@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from service.api.app import create_app
+from service.telemetry.logs import configure_logging
 from service.telemetry.tracing import Traces
 from tests.service.whole.test_edge_process import serving
 from tests.support import PATIENCE_S
@@ -164,3 +165,16 @@ def test_where_it_is_not_installed_the_flag_says_so(
     assert status == 2
     assert error.startswith("Error: --otel: OpenTelemetry is not installed; run ")
     assert error.endswith("/bin/pip install -c constraints.txt -e '.[otel]'\n")
+
+
+@pytest.mark.anyio
+async def test_a_long_path_is_cut_and_an_invalid_parent_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    configure_logging()
+    state = ",".join(f"a{number}=b" for number in range(40))
+    headers = f"traceparent: 00-{TRACE}-{PARENT}-01\r\ntracestate: {state}"
+    path = "/" + "a" * 5000
+    (span,) = await spans_of(f"GET {path} HTTP/1.1\r\nhost: x\r\n{headers}\r\n\r\n".encode())
+    assert attributes_of(span)["url.path"] == path[:200]
+    assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]
