@@ -219,7 +219,7 @@ async def test_a_restart_without_a_thread_is_the_end(monkeypatch: pytest.MonkeyP
         raise RuntimeError("can't start new thread")
 
     engine = HangingEngine()
-    repository = make_repository(engine, bounds=HUNG, reopen=lambda _: FakeEngine())
+    repository = make_repository(engine, bounds=HUNG, reopen=FakeEngine)
     await repository.warm_up()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", fail)
