@@ -3,8 +3,8 @@
     QLinearConv(x, w, bias) = QuantizeLinear(Conv(DequantizeLinear(x), DequantizeLinear(w), ...))
 
 As a result, quantized models of all exporters have the same form. ONNX Runtime fuses these nodes
-again and runs the same integer kernel. Weights remain integers, because it would not fuse float
-weights. `constant_of` reads them as floats.
+again and runs the same integer kernel. Weights remain integers, because ONNX Runtime would not fuse
+float weights. `constant_of` reads them as floats.
 """
 
 import re

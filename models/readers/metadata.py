@@ -132,10 +132,11 @@ def _size(text: str) -> tuple[int, int] | None:
 
 
 def _of_ultralytics(size: tuple[int, int], channels: str) -> Keys:
-    """Return the preprocessing of Ultralytics, in RGB from 0 to 1.
+    """Return the preprocessing of Ultralytics, in RGB from 0 to 1, for a network with images of
+    `size`.
 
-    If the sides are equal, the shorter side is resized and the centre is cropped. Otherwise both
-    sides are resized.
+    If `size` is a square, an image's shorter side is resized and the centre is cropped. Otherwise
+    both sides are resized.
     """
     grey = channels == "1"
     return {

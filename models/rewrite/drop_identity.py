@@ -42,7 +42,7 @@ def drop_identity(view: GraphView, node: Node) -> Outcome:
 
 
 def _same(view: GraphView, node: Node) -> str | None:
-    """Return the input of `node` if its output is always equal to it, or otherwise None."""
+    """Return the input of `node`, or None if the output may differ from the input."""
     match node:
         case Identity(x=x):
             return x
