@@ -12,7 +12,8 @@ The table has one small network from each of {families} families of timm and Ult
 random weights and images of {size}×{size} pixels. Networks that need another size get
 images of that size. PyTorch has two exporters, and both wrote each network for batch size 1 and for
 a variable batch size, so there are up to four files per network. `python -m benchmarks.families
-check` appends rows to `families.jsonl`, and `python -m benchmarks.families table` writes this page from them.
+check` appends rows to `families.jsonl`, and `python -m benchmarks.families table` writes this
+page from them.
 
 If the kernels support all nodes of a file, the file runs entirely on the kernels. Otherwise, it
 runs entirely in ONNX Runtime. The list below the table names the nodes that are not supported, in
