@@ -62,7 +62,7 @@ def translated(
         _write(path, pickle.dumps(made, 5))
     except OSError as error:
         why = error.strerror or error
-        _log.info("translations of models are not cached in %s: %s", folder, why)
+        _log.info("translations of models are not cached in %s: %s", placed(folder), why)
     return made
 
 
@@ -91,9 +91,14 @@ def _write(path: Path, data: bytes) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(dir=path.parent, prefix=_UNFINISHED, delete=False) as file:
-        file.write(hashlib.sha256(data).digest())
-        file.write(data)
-    Path(file.name).replace(path)
+        try:
+            file.write(hashlib.sha256(data).digest())
+            file.write(data)
+            file.flush()
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink()
+            raise
     left = _MOST_BYTES_IN_ALL
     for number, (_, size, kept) in enumerate(sorted(_files(path.parent), reverse=True)):
         left -= size

@@ -80,6 +80,7 @@ class Receiver:
         self._received, self._max_bytes = received, max_bytes
         self._turns: dict[str, _Turn] = {}
         self._thread = ThreadPoolExecutor(1, "receive")
+        self._thread.submit(int)  # starts the thread, while the system allows one more
         self._taken = 0  # bytes of long messages since `taken`
 
     def taken(self) -> int:

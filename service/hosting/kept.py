@@ -36,7 +36,7 @@ class KeptObject(Generic[T]):
         except OSError as error:
             _log.warning(
                 "models are also kept in memory, because no file can be written in %s: %s",
-                *(FOLDER, error.strerror or error),
+                *(placed(FOLDER), error.strerror or error),
             )
             self._file = io.BytesIO(pickle.dumps(what, 5))
         weakref.finalize(self, self._file.close)

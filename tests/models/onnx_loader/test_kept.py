@@ -2,6 +2,7 @@
 
 import logging
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -131,3 +132,15 @@ def test_where_nothing_can_be_written_the_log_says_so(
         )
     assert loaded.graph.nodes
     assert f"not cached in {folder}" in caplog.text
+
+
+def test_of_a_file_that_cannot_be_written_whole_nothing_is_left(
+    tmp_path: Path, proto: ModelProto
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        assert len(kept.translated(proto, "q", lambda: bytes(10**6), tmp_path)) == 10**6
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []

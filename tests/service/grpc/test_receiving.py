@@ -64,6 +64,17 @@ async def test_a_long_message_is_copied_by_a_thread(count: int | None, apart: bo
 
 
 @run
+async def test_a_long_message_needs_no_new_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    receives, reading = receiver(None), Reading()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", lambda _: pytest.fail("no thread is left"))
+        asyncio.get_running_loop().call_soon(reading.whole.set_result, None)
+        assert await receives.read(reading, "a") == b"message"
+    assert reading.copied_in != threading.get_ident()
+    receives.close()
+
+
+@run
 async def test_other_bytes_of_a_connection_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection may receive any number of bytes that belong to no message."""
     touched: list[int] = []

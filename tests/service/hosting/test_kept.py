@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kernels.device import cache_folder
 from service.hosting import kept
 from service.hosting.kept import KeptObject
 
@@ -39,4 +40,15 @@ def test_without_a_place_on_disk_it_is_in_memory_and_the_log_says_so(
     with caplog.at_level(logging.WARNING, "convoy"):
         assert KeptObject([1, 2]).get() == [1, 2]
     (message,) = caplog.messages
-    assert message.startswith("models are also kept in memory, because no file can be written in")
+    said = "models are also kept in memory, because no file can be written in"
+    assert message.startswith(f"{said} {tmp_path / 'served'}: ")
+
+
+def test_the_log_names_the_folder_that_the_settings_choose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "served").write_text("this is no folder")
+    monkeypatch.setattr(cache_folder, "_chosen", [tmp_path])
+    with caplog.at_level(logging.WARNING, "convoy"):
+        assert KeptObject([1, 2]).get() == [1, 2]
+    assert f" in {tmp_path / 'served'}: " in caplog.text
