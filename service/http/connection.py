@@ -475,7 +475,10 @@ class Connection(asyncio.BufferedProtocol):
     def _linger(self) -> None:
         """Close only the sending side after the answers. Keep the connection open until the client
         has had time to read the answers."""
-        self._transport.write_eof()
+        try:
+            self._transport.write_eof()
+        except OSError:  # asyncio's raises if the client has left; uvloop's does not
+            self._transport.abort()
         self._deaf = True
         self._parsing = None
         self._stage = _REFUSED

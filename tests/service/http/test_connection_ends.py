@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -255,3 +256,19 @@ async def test_a_client_that_ends_its_side_within_a_request_has_left(data: bytes
         assert await client.rest() == b""
         gate.set()
         await until(lambda: [entry.status for entry in server.entries] == [499])
+
+
+async def test_a_client_that_left_while_its_long_body_arrives_is_no_error() -> None:
+    """The server cannot see yet that the client has left: the body is before the end. The client's
+    system resets the connection as soon as it gets the refusal."""
+    failures: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    head = get("/v1/classify?no=1", "Content-Length: 90000000", method="POST")
+    async with convoy() as server:
+        for ended in (1, 2):  # before the second request, the client owes a turn
+            with socket.create_connection(("127.0.0.1", server.port)) as client:
+                client.setblocking(False)
+                client.send(head + bytes(50_000_000))
+            await until(lambda ended=ended: len(server.entries) == ended)  # type: ignore[misc]
+            await until(lambda: not server.connections)
+    assert failures == []
