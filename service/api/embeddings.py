@@ -24,7 +24,7 @@ from service.hosting.repository import Repository
 from service.hosting.request import Files, ImageRequest, Scored
 from service.hosting.vectors import embedding, embeddings_of, normalise
 from service.http.asgi import answer_to
-from service.http.body import Headers, Pieces, form_boundary, is_json
+from service.http.body import Headers, Pieces, boundary_of, is_json
 from service.http.exchange import AnyEndpoint
 from service.http.responses import JSON_NUMBER_BYTES, json_around
 from service.images.clip import CLIP_TYPES
@@ -197,9 +197,7 @@ class Embed:
                 query.get("normalize") == "1",
             ),
             urgency_from(headers, record.started),
-            None
-            if in_json
-            else form_boundary(headers, CLIP_TYPES if self.pipeline.info.of_clips else ()),
+            boundary_of(headers, CLIP_TYPES if self.pipeline.info.of_clips else ()),
         )
 
     def reads_quickly(self, headers: Headers, pieces: Pieces, length: int) -> bool:

@@ -45,9 +45,8 @@ from service.http.body import (
     IMAGE_TYPES,
     Headers,
     Pieces,
-    form_boundary,
+    boundary_of,
     images_of,
-    is_json,
 )
 from service.http.exchange import AnyEndpoint
 from service.http.responses import around, json_around, json_response
@@ -275,7 +274,7 @@ class Classify:
         return _ClassifyParameters(
             self._read_query(query) if query else self._few,
             urgency_from(headers, record.started),
-            None if is_json(headers) else form_boundary(headers, self._also),
+            boundary_of(headers, self._also),
         )
 
     def reads_quickly(self, headers: Headers, pieces: Pieces, length: int) -> bool:

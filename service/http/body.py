@@ -107,6 +107,18 @@ def is_json(headers: Headers) -> bool:
     return content_type not in _PLAIN and content_type.partition(b";")[0].strip().lower() == _JSON
 
 
+def boundary_of(headers: Headers, also: Collection[str] = ()) -> bytes | None:
+    """Return what `form_boundary` returns, or None if the body is JSON.
+
+    Raises the errors of `form_boundary`, and those of `content_coding` for JSON, so that a client
+    need not send a body that cannot be decompressed.
+    """
+    if is_json(headers):
+        content_coding(headers)
+        return None
+    return form_boundary(headers, also)
+
+
 def form_boundary(headers: Headers, also: Collection[str] = ()) -> bytes:
     """Return a form's boundary, or b"" if the body is an image or has a media type in `also`.
 

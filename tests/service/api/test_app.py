@@ -316,6 +316,20 @@ async def test_a_body_over_the_limit_is_refused_from_its_header_before_it_is_rea
         assert digits(await client.post(PATH, content=b"5" * 1000)) == [5]
 
 
+async def test_json_in_an_unknown_compression_is_refused_before_it_is_read() -> None:
+    async with serving() as (client, _):
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            assert sent[0]["status"] == 415  # the client is not told to continue
+            return {"type": "http.disconnect"}
+
+        headers = [(b"content-type", b"application/json"), (b"content-encoding", b"br")]
+        headers += [(b"content-length", b"1000000"), (b"expect", b"100-continue")]
+        await client.app({**SCOPE, "headers": headers}, receive, collect(sent))
+        assert b"unsupported Content-Encoding 'br'; use gzip or deflate" in sent[1]["body"]
+
+
 async def test_a_body_that_grows_over_the_limit_is_refused_at_that_point() -> None:
     kept = []
 
@@ -391,6 +405,14 @@ async def test_calls_take_short_queries_and_no_cookies() -> None:
         headers = {"cookie": "a=b", "cookies": "c=d"}
         assert (await client.get("/count?" + "a" * 1024, headers=headers)).status_code == 200
     assert seen == [({}, "c=d")]
+
+
+async def test_a_file_is_sent_whole_whatever_range_is_asked_for() -> None:
+    async with serving() as (client, _):
+        whole = await client.get("/page/page.js")
+        for asked in ("bytes=0-1", "bytes=99999999-", "bytes=a", "bytes=0-1,4-5"):
+            answer = await client.get("/page/page.js", headers={"range": asked})
+            assert (answer.status_code, answer.content) == (200, whole.content)
 
 
 async def test_what_fastapi_refuses_and_what_crashes_has_the_one_error_shape() -> None:
