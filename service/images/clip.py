@@ -196,9 +196,11 @@ def _of_video(data: bytes, preprocessing: Preprocessing, limits: ImageLimits) ->
     video = (parse_webm if WEBM.begins(data) else parse_mp4)(data, MOST_FRAMES)
     if not video.frames:
         raise ImageError("the video has no frames; save it again")
+    coded_bytes = sum(map(len, video.packets))
+    if coded_bytes > len(data):
+        raise ImageError("the frames of the video overlap; save it again")
     file = _moving(video.width, video.height, video.frames, _VIDEO, video.orientation)
     chosen, cost, sketch = _planned(file, len(data), preprocessing, limits)
-    coded_bytes = sum(map(len, video.packets))
     seconds = cost.seconds + coded_bytes * _VIDEO_NS_A_BYTE / 1e9
     cost = _in_time(cost._replace(seconds=seconds), limits)
     longest_s = max(_LEAST_S, _HASTE * cost.seconds)

@@ -344,6 +344,17 @@ def test_frames_beyond_the_last_that_is_wanted_are_not_decoded() -> None:
         replace(film, chosen=[0, 3])()
 
 
+def test_frames_that_overlap_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of 66 kB would become 32 MB of coded frames."""
+    data = file_of(H264)
+    whole = parse_mp4(data, MOST_FRAMES)
+    assert prepare_clip(data, MEANING, LIMITS).copied < len(data)
+    longer = whole._replace(packets=[memoryview(data)[: len(data) // 2]] * 3)
+    monkeypatch.setattr(clip, "parse_mp4", lambda *_: longer)
+    with pytest.raises(ImageError, match="the frames of the video overlap"):
+        prepare_clip(data, MEANING, LIMITS)
+
+
 def test_a_video_of_fewer_frames_than_it_says_is_refused() -> None:
     film = film_of("MP4 of VP9")
     with pytest.raises(ImageError, match="the video ends after 3 frames"):
