@@ -40,10 +40,10 @@ The simulator cannot show:
     exception: in random order, blocks pause at their atomic operations on global memory. Other
     dependencies between blocks show only if a result changes with the order of blocks. A block that
     waits in a loop for another block never ends, and the launch's time limit stops it.
-  - Some effects of fences. In the simulator, a fence orders the stores of its own thread, and
-    stores before the block's last barrier, but not stores of another lane before __syncwarp.
+  - Some effects of fences. A simulated fence orders the stores of its own thread, and all stores
+    before the block's last barrier. It does not order another lane's stores before a __syncwarp.
   - Accesses that reach from one buffer into the next, if an engine divides one allocation into
-    buffers: there are no red zones between them.
+    buffers. No red zone separates these buffers.
   - Speed, register spills, and the rounding of fast arithmetic and of tensor cores.
   - __device__ variables at namespace scope. The simulator would treat them as shared memory. No
     kernel has such variables.

@@ -180,8 +180,8 @@ def instructions(recorded: bytes, library: Path) -> list[Instruction]:
 
 
 def _places(library: Path, codes: Sequence[int]) -> dict[int, str]:
-    """Return the source line of each code offset in the library. If the line was inlined, its text
-    also names the lines into which it was inlined."""
+    """Return the source line of each code offset in the library. If a line belongs to an inlined
+    function, also name the lines that call the function."""
     asked = "\n".join(map(hex, codes))
     answer = subprocess.run(
         ["addr2line", "-a", "-i", "-e", library],

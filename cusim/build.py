@@ -1,4 +1,4 @@
-"""Compiles the simulator and its kernels with g++. Each is compiled only once.
+"""Compiles the simulator and the kernels with g++, and caches the results.
 
 The name of a compiled file contains a digest of the sources with their includes, the flags, and the
 compiler's version. The digest does not contain the folder of the sources, so copies of a source are
@@ -228,8 +228,8 @@ _INCLUDE_LINE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE
 
 
 def _including(source: Path, root: Path) -> list[Path]:
-    """Return the source and every file that it includes by #include "…", at any depth. These are
-    the files that g++ finds first."""
+    """Return the source and every file that it includes by #include "…", at any depth. Like g++,
+    search the folder of the including file first, then `root` and SOURCE_ROOT."""
     found: list[Path] = []
     waiting = [source]
     while waiting:

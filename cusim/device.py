@@ -97,7 +97,7 @@ class CusimBuffer:
 
 
 class CusimDevice:
-    """Implements Device (kernels.device.device) with a separate process.
+    """Implements Device (kernels.device.device) with the simulator, which runs in its own process.
 
     `source_root` is the folder of the kernels' sources. A launch that takes longer than `timeout_s`
     seconds is stopped with a fault.
@@ -151,8 +151,8 @@ class CusimDevice:
         self._process.close()
 
     def cpu_seconds(self) -> float:
-        """Return the processor time that the simulator has used so far, in seconds. It does not
-        include other work on the machine."""
+        """Return the processor time that the simulator has used so far, in seconds. Other processes
+        on this machine are not counted."""
         return self._process.cpu_seconds()
 
     def compile(
@@ -292,9 +292,9 @@ class CusimDevice:
         copies: list[CusimBuffer],
         ahead: bool,
     ) -> None:
-        """Begin a launch. If `ahead`, earlier launches have not run yet, and this launch's loads
-        through `const T* __restrict__` do not wait for them. Therefore copy the buffers behind
-        these pointers, so that the launch reads the data as they are now."""
+        """Begin a launch. If `ahead`, earlier launches have not run yet. On a GPU, loads through
+        `const T* __restrict__` may run before these launches and then read the old data. Therefore,
+        for each such pointer, pass the kernel a copy of the buffer's present contents."""
         if ahead:
             unordered = self._unordered[kernel.function]
             arguments = [
@@ -411,8 +411,8 @@ def _passed(arguments: Sequence[Argument]) -> bytes:
 
 
 def _of_map(tensor: TensorMap) -> bytes:
-    """Return the bytes of a `TensorMap` as runtime.h defines it, because the layout of the driver's
-    tensor map is not known."""
+    """Return the bytes of a `TensorMap` in the simulator's layout (runtime.h). NVIDIA does not
+    publish the layout of the driver's tensor maps."""
     rank, windows = len(tensor.dims), tensor.windows
     packed = struct.pack(
         "<Q4I3I2H4B2B2b2b",

@@ -112,8 +112,8 @@ class Process:
     def _die(self) -> None:
         """Raise ProcessFault after the process has ended without an answer.
 
-        The message is the text on the process's standard error, such as a sanitizer's report.
-        Without any text, it is the exit status.
+        The message is the text on the process's standard error, such as a sanitizer's report. If
+        there is no text, the message is the exit status.
         """
         status = self._process.wait()
         self._stderr.seek(0)
@@ -132,8 +132,8 @@ _CODE_ADDRESS = re.compile(r" \[(.+)\+(0x[0-9a-f]+)\]$")
 
 
 def _with_line(fault: str) -> str:
-    """Return the text of a fault. If it ends with an address in a library, the source line replaces
-    this address."""
+    """Return the text of a fault. If the text ends with an address in a library, replace this
+    address by the file and the line of the source."""
     found = _CODE_ADDRESS.search(fault)
     if found is None:
         return fault

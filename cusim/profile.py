@@ -7,8 +7,8 @@ python -m cusim.profile "direct 64x64x16" 149    also prints lanes over banks of
 python -m cusim.profile --write                  replaces the committed tables
 
 A change of the kernels changes the committed tables. Check the difference and commit it.
-accesses.tsv has the wavefronts and sectors of each line, and kernels/tuning/load_wavefronts.tsv has
-the numbers for the heuristic.
+accesses.tsv has the wavefronts and sectors of each line. kernels/tuning/load_wavefronts.tsv has
+each kernel's mean wavefronts per load, which the cost model reads.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def profiled() -> dict[str, tuple[ConvProblem, ConvChoice]]:
 
 
 def kernel_of(problem: ConvProblem, choice: ConvChoice) -> Instantiation:
-    """Return the kernel of an algorithm's configuration that launches only one kernel."""
+    """Return the kernel of a choice. The choice must launch only one kernel."""
     (launch,) = measured_launches(problem, choice)
     return launch.instantiation
 

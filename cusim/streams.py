@@ -28,8 +28,8 @@ OVERLAPPING = 3  # launches; runtime/launch.h, max_overlapping
 
 @dataclass(slots=True)
 class PendingLaunch:
-    """A launch that has not run yet. If `early`, it may begin before the previous launch has
-    run."""
+    """A launch that has not run yet. If `early`, the launch may begin before the previous launch
+    has run."""
 
     begin: Callable[[bool], None]  # given whether it begins ahead of the launch before it
     run: Callable[[bool], None]  # given whether it was begun
@@ -67,7 +67,7 @@ class Queues:
 
 
 class Mark:
-    """A position in the work of a stream, which an event has recorded."""
+    """The position in a stream's queue at which an event was recorded."""
 
     def __init__(self, stream: "CusimStream") -> None:
         self.stream, self.graph = stream, stream.graph
@@ -171,7 +171,7 @@ class CusimGraph:
 
     @property
     def early_launches(self) -> int:
-        """Return how many of the graph's launches may begin before the launch before them has
+        """Return how many of the graph's launches may begin before the previous launch has
         ended."""
         return sum(
             isinstance(node.work, PendingLaunch)

@@ -89,7 +89,8 @@ class CoalescedTile:
 
     @property
     def step(self) -> int:
-        """Return how many channels a warp multiplies at a time: 4 per `filter_lanes` lanes."""
+        """Return how many channels a warp multiplies at a time. Each group of `filter_lanes` lanes
+        multiplies 4 channels."""
         return VECTOR * 32 // self.filter_lanes
 
     def patch(self, taps: Taps) -> int:
@@ -350,8 +351,8 @@ def tiles(problem: ConvProblem, tile: CoalescedTile) -> int:
 
 
 def _strips(problem: ConvProblem, tile: CoalescedTile) -> tuple[int, ...]:
-    """Return the possible values of `strips` in a configuration, in ascending order. Values that do
-    not reduce the number of chunks per block are left out."""
+    """Return the possible values of `strips` in a configuration, in ascending order. A value is
+    left out if a smaller value gives each block as few chunks."""
     chunks = ceil(problem.c / tile.chunk)
     by_chunks = {ceil(chunks / strips): strips for strips in reversed(_STRIPS) if strips <= chunks}
     return tuple(reversed(by_chunks.values()))

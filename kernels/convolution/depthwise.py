@@ -1,5 +1,5 @@
-"""Implements depthwise convolution, which filters each channel separately and so is not a matrix
-product."""
+"""Implements depthwise convolution. Each channel is filtered separately, so this convolution is not
+a matrix product."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

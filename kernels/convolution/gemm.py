@@ -18,10 +18,10 @@ from kernels.problems.refusals import (
 
 @dataclass(frozen=True, slots=True)
 class GemmConv(FloatGemm):
-    """Computes a 1×1 convolution as the matrix product y = x · wᵀ, of (N·H·W) × C and C × K. It
-    runs 1×1 (1×1×1) kernels at stride 1, without padding, in one group. The input then needs no
-    transformation, because the pixels of an NHWC buffer are the rows of x (cuConv, Jordà et al.
-    2021, section 2.3.1)."""
+    """Computes a 1×1 convolution as the matrix product y = x · wᵀ, of (N·H·W) × C and C × K.
+    GemmConv supports 1×1 (1×1×1) kernels at stride 1, without padding and with one group. The input
+    then needs no transformation, because the pixels of an NHWC buffer are the rows of x (cuConv,
+    Jordà et al. 2021, section 2.3.1)."""
 
     POINTWISE: ClassVar[bool] = True
 

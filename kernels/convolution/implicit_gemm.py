@@ -144,8 +144,8 @@ def inner_size(problem: ConvProblem) -> int:
 
 
 class ImplicitGemm(SplitSum[TileConfig[T]]):
-    """The base class of algorithms that compute a convolution as an implicit matrix product. It can
-    split a sum between blocks, and builds the kernels' arguments."""
+    """The base class of algorithms that compute a convolution as an implicit matrix product. This
+    class divides the sums between blocks, and builds the kernels' arguments."""
 
     __slots__ = ()
     WRITTEN: ClassVar[int] = VECTOR

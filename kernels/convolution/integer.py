@@ -1,5 +1,5 @@
-"""Implements the common part of convolutions of quantized values. Their sums are exact 32-bit
-integers, which are scaled and rounded to bytes.
+"""Defines the base class of convolutions of quantized values. The kernels compute exact sums in
+32-bit integers, and scale and round the sums to bytes.
 
 numbers, scales, bias ─ requantization ─ offset, scale ─┐
 x, y, residual, activation ─ rounding_struct ───────────┴─ kernels/src/requantize.cuh

@@ -36,8 +36,8 @@ def winograd_rounding(
     problem: ConvProblem, m: int, r: int, points: Points, factors: float
 ) -> float:
     """Return the estimated relative error of an output of Winograd's F(m, r), in units of u.
-    `factors` is the relative error of a product that is due to the rounding of the transformed data
-    and the transformed filter."""
+    `factors` is the relative error of a product of transformed data and a transformed weight,
+    because both factors are rounded."""
     matrices = winograd_matrices(m, r, points)
     growth = winograd_growth(matrices) ** len(problem.window.input)
     return float(growth * (sqrt(winograd_roundings(problem, matrices)) + factors))

@@ -79,8 +79,8 @@ C = TypeVar("C", bound=TileConfig[Any] | WinogradConfig[Any])
 
 
 class SplitSum(Generic[C]):
-    """The base class of algorithms that compute a convolution in one launch. Each of their kernels
-    takes a struct `Sizes`, which begins with the fields of split.cuh's `ConvSizes`."""
+    """The base class of algorithms that compute a convolution in one launch. The kernel must take a
+    struct `Sizes` that begins with the fields of split.cuh's `ConvSizes`."""
 
     __slots__ = ()
 
@@ -89,8 +89,8 @@ class SplitSum(Generic[C]):
         raise NotImplementedError
 
     def most_parts(self, problem: ConvProblem, config: C) -> int:
-        """Return the largest number of blocks between which the sums of a tile can be split. It is
-        1 if they cannot be split."""
+        """Return the largest number of blocks between which the sums of a tile can be split, or 1
+        if the sums cannot be split."""
         raise NotImplementedError
 
     def tiles(self, problem: ConvProblem, config: C) -> int:
@@ -130,7 +130,7 @@ class SplitSum(Generic[C]):
         config: C,  # noqa: ARG002
         tensors: ConvTensors,  # noqa: ARG002
     ) -> Mapping[str, Value]:
-        """Return the kernel's first arguments, through which it reads x and the weights."""
+        """Return the kernel's first arguments, through which the kernel reads x and the weights."""
         return {"x": "x", "weight": "weight"}
 
     def sizes(self, problem: ConvProblem, config: C, tensors: ConvTensors) -> bytes:
@@ -139,8 +139,8 @@ class SplitSum(Generic[C]):
         raise NotImplementedError
 
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:  # noqa: ARG002  (most have none)
-        """Return arguments that only this kernel has. In the parameter list, they are between the
-        window and the arguments of the epilogue."""
+        """Return the arguments that only this kernel has. They come after the window and before the
+        epilogue's arguments."""
         return {}
 
     def configs(self, problem: ConvProblem) -> tuple[C, ...]:

@@ -35,7 +35,7 @@ class TensorTile:
     parameters.
 
     A block computes bm output pixels × bn filters, and each warp computes wm × wn of them. The
-    inner dimension is processed in chunks of bk elements, which are 128 bytes. Shared memory holds
+    inner dimension is processed in chunks of bk elements, 128 bytes in all. Shared memory holds
     `stages` chunks.
     """
 
@@ -133,8 +133,8 @@ class TensorConv(ImplicitGemm[TensorTile]):
 
     @override
     def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[TensorTile]) -> int:
-        """Return the dynamic shared memory of a block in bytes. With a projection, it also holds
-        the position of each pixel in the projection's input."""
+        """Return the dynamic shared memory of a block in bytes. With a projection, shared memory
+        also holds each pixel's position in the projection's input."""
         tile = config.tile
         return tile.dynamic_bytes + (16 * tile.bm if problem.projection else 0)
 

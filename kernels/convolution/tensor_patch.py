@@ -97,9 +97,9 @@ PATCH_TILES = tuple(
 class PatchConv(SplitSum[TileConfig[PatchTile]]):
     """Computes direct convolution in fp16 with mma.sync.
 
-    A block copies a patch of the input, which its windows cover, to shared memory. PatchConv
-    therefore reads an input pixel from the second-level cache only once per block, whereas
-    TensorConv reads it once per tap of the filter.
+    A block copies all input pixels of its windows (the patch) to shared memory. PatchConv therefore
+    reads an input pixel from the second-level cache only once per block, whereas TensorConv reads
+    it once per tap of the filter.
     """
 
     TILES: ClassVar[tuple[PatchTile, ...]] = PATCH_TILES
@@ -289,14 +289,13 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
         return tuple(ceil(size / part) for size, part in zip(sizes, region, strict=True))
 
     def _patches(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return the number of patches that shared memory holds at once. It is two if a block
-        processes several slices of channels, and otherwise one."""
+        """Return how many patches shared memory holds at once: 2 if a block processes several
+        slices of channels, otherwise 1."""
         return min(2, ceil(slices_of(problem).count / config.split))
 
     def _tables(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return the offset in bytes of the tables in shared memory. The tables come after the
-        weights and patches. They also come after the output sums, which later overwrite the weights
-        and patches."""
+        """Return the offset in bytes of the tables in shared memory. The memory before the tables
+        holds the weights and patches, and later the output sums."""
         tile, slices = config.tile, slices_of(problem)
         patch_bytes = patch_of(problem, tile.bm).places * slices.place_bytes
         row_bytes = CHUNK_BYTES + 16  # an odd number of vectors
@@ -329,7 +328,7 @@ def unfit_window(problem: ConvProblem) -> str | None:
 
 
 def _trips(tile: PatchTile, multiplies: str) -> Trips:
-    """Return the trip counts of the inner loops for a typical problem. It has a window of 3×3 and 8
+    """Return the trip counts of the inner loops for a typical problem, with a 3×3 window and 8
     vectors of channels."""
     read = (sqrt(tile.bm) + 2) ** 2
     return Trips({multiplies: 9, "STS": ceil(8 * read / tile.threads)}, {})

@@ -68,8 +68,8 @@ TENSOR_WINOGRAD_TILES = (
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Describes the Winograd tiles that one block computes. They are rows × columns tiles of one
-    image, or all tiles of `images` images."""
+    """Describes the Winograd tiles that one block computes: rows × columns tiles of one image, or
+    all tiles of `images` images."""
 
     images: int
     rows: int
@@ -98,7 +98,7 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
     @property
     def name(self) -> str:
-        """Return the name as papers write it: "tensor winograd F(2x2,3x3)"."""
+        """Return the algorithm's name, such as "tensor winograd F(2x2,3x3)"."""
         return f"tensor {self._winograd.name}"
 
     def supports(self, problem: ConvProblem) -> str | None:

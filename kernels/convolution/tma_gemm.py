@@ -82,9 +82,9 @@ class TmaConv(WarpgroupConv):
     tiles of both factors.
 
     In a cluster of 2 or 4 blocks, pairs of blocks need the same pixels or the same filters. Each
-    block of a pair copies half of this data into the shared memory of both. A cluster may also
-    contain the blocks that compute parts of the same sums. A chunk holds only one tap, so with few
-    channels most of each chunk is empty. If pixels do not begin at multiples of 16 bytes, as in
+    block of a pair copies half of this data into the shared memory of both blocks. A cluster may
+    also contain the blocks that compute parts of the same sums. A chunk holds only one tap, so with
+    few channels most of each chunk is empty. If pixels do not begin at multiples of 16 bytes, as in
     some slices of tensors, WarpgroupConv's kernel is launched instead, with a tile of at least the
     same size.
     """
@@ -126,8 +126,8 @@ class TmaConv(WarpgroupConv):
 
     @override
     def chunks(self, problem: ConvProblem, tile: TensorTile) -> int:
-        """Return the number of chunks of the inner dimension. The channels of each tap, and those
-        of the projection, are padded to whole chunks."""
+        """Return the number of chunks of the inner dimension. The channels of each tap and the
+        channels of the projection are padded to whole chunks."""
         of_tap = ceil(problem.c / tile.bk)
         return problem.window.kernel_volume * of_tap + ceil(problem.projected / tile.bk)
 
@@ -181,8 +181,8 @@ class TmaConv(WarpgroupConv):
         self, problem: ConvProblem, config: TileConfig[TensorTile], tensors: ConvTensors
     ) -> Mapping[str, Value]:
         """Return the kernel's first arguments: tensor maps of x, of the weights and of the
-        projection's input, and the sizes of the copies. Without a projection, the third map is a
-        copy of the map of x."""
+        projection's input, and the sizes of the copies. Without a projection, the third map equals
+        the map of x."""
         x, residual = tensors.x, tensors.residual
         window, stored = problem.window, problem.precision.stored
         x_rows, weight_rows = _copied(problem, config)
@@ -259,8 +259,9 @@ def _tiles(problem: ConvProblem, tile: TensorTile) -> tuple[int, int]:
 def _shape(problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[int, int]:
     """Return how many tiles a cluster has along the pixels, and how many along the filters.
 
-    The two tiles of a cluster of two share either their pixels or their filters. They share the
-    pixels if the pixels are the larger factor (or fit in one tile) and if no block stays idle.
+    In a cluster of two blocks, both blocks compute either the same pixels or the same filters. They
+    compute the same pixels if the pixels are the larger factor (or fit in one tile) and if no block
+    stays idle.
     """
     tile, together = config.tile, config.together
     of_pixels, of_filters = _tiles(problem, tile)

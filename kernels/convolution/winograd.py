@@ -1,5 +1,5 @@
-"""Implements Winograd's minimal filtering, which needs fewer multiplications but more additions
-than direct convolution, and has larger errors."""
+"""Implements Winograd's minimal filtering. Compared with direct convolution, it needs fewer
+multiplications and more additions, and has larger rounding errors."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -65,8 +65,8 @@ class WinogradTile:
         return 4 * max(2 * v + 2 * u + data, positions * self.bm * self.bn)
 
     def shared_bytes(self, positions: int) -> int:
-        """Return all shared memory of a block in bytes. In addition to the dynamic shared memory,
-        it has a table of tile positions, aligned to 128 bytes."""
+        """Return the shared memory of a block in bytes. It consists of the dynamic shared memory,
+        and a table of tile positions that is padded to a multiple of 128 bytes."""
         return self.dynamic_shared_bytes(positions) + -(-(16 * self.bm + 4) // 128) * 128
 
     def __str__(self) -> str:
@@ -113,7 +113,7 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
 
     @property
     def name(self) -> str:
-        """Return the name as papers write it: "winograd F(2x2,3x3)"."""
+        """Return the algorithm's name, such as "winograd F(2x2,3x3)"."""
         m, r = ("x".join([str(size)] * self.axes) for size in (self.m, self.r))
         return f"winograd F({m},{r})"
 
@@ -133,8 +133,8 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
     @property
     def points(self) -> tuple[Points, ...]:
         """Return the sets of interpolation points to choose from, beginning with the most accurate
-        set. F(2, 3) has only one set, because both sets begin with the three points that it
-        uses."""
+        set. F(2, 3) has only one set, because it uses three points, and both sets begin with the
+        same three points."""
         return (Points.INTEGER,) if self.alpha <= 4 else (Points.MIXED, Points.INTEGER)
 
     def image_tiles(self, problem: ConvProblem) -> int:

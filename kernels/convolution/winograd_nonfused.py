@@ -109,7 +109,7 @@ class NonfusedWinogradConv:
 
     @property
     def name(self) -> str:
-        """Return the name as papers write it: "winograd F(2x2,3x3) non-fused"."""
+        """Return the algorithm's name, such as "winograd F(2x2,3x3) non-fused"."""
         return f"{self._winograd.name} non-fused"
 
     def supports(self, problem: ConvProblem) -> str | None:
@@ -145,8 +145,8 @@ class NonfusedWinogradConv:
         return self._winograd.multiplications(problem)
 
     def configs(self, problem: ConvProblem) -> tuple[NonfusedConfig, ...]:
-        """Return configurations with two chunk sizes. One is the largest that MAX_BYTES allows.
-        With the other, the data of a chunk stays in the second-level cache.
+        """Return configurations with two chunk sizes. The larger size is the largest that MAX_BYTES
+        allows. With the smaller size, the data of a chunk stays in the second-level cache.
 
         For F(4, 3), only the more accurate set of interpolation points is used. The other set would
         save almost no time. At C = 512 without split sums, its error would be over 20 times the
@@ -306,10 +306,9 @@ class NonfusedWinogradConv:
         return WinogradConv(self.m, self.r, self.axes)
 
     def _chunk(self, problem: ConvProblem, total: int, nbytes: int) -> int:
-        """Return the number of tiles in a chunk. It is chosen so that all chunks have about the
-        same size and the data of a chunk needs at most `nbytes`. A chunk has at least `_STEP`
-        tiles, even if these need more bytes. If there are fewer than `_STEP` tiles, one chunk has
-        all tiles."""
+        """Return the number of tiles in a chunk. All chunks have about the same size. The buffers
+        of a chunk need at most `nbytes`, except if `_STEP` tiles need more. A chunk then has
+        `_STEP` tiles, or all `total` tiles if there are fewer."""
         products = self._products(problem, _STEP)
         limit = max(1, nbytes // (FLOAT.itemsize * _STEP * (products.c + products.k))) * _STEP
         if total <= limit:

@@ -29,10 +29,10 @@ class Work:
     """Describes the part of a launch's work that depends on the problem. The other part depends on
     the machine code, and is described by the kernel's static profile.
 
-    Numbers "of a block" describe a full block; the last block may be partial. At the end of a
-    launch with split sums, one block of each tile reads `tail_bytes` of partial sums, which the
-    tile's other blocks wrote. In a cluster, each block reads `tail_bytes` from the shared memory of
-    the other blocks.
+    Numbers "of a block" describe a full block, although the last block may be partial. At the end
+    of a launch with split sums, one block of each tile reads `tail_bytes` of partial sums, which
+    the tile's other blocks wrote. In a cluster, each block reads `tail_bytes` from the shared
+    memory of the other blocks.
     """
 
     kernel: Instantiation

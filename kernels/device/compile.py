@@ -95,8 +95,7 @@ def compile_kernel(
     cache: Path = DEFAULT_CACHE,
     root: Path = SOURCE_ROOT,
 ) -> Cubin:
-    """Return the cubin of one instantiation for `arch` ("80", "90a"), from the cache if it is
-    there.
+    """Read the cubin of an instantiation for `arch` ("80", "90a") from the cache, or compile it.
 
     A damaged entry is compiled again. If the cache cannot be written, a warning is logged. Any
     number of threads and processes may share a cache. Raises CompileError, or CompilerNotFoundError
@@ -133,7 +132,7 @@ def compile_all(
 
     `threads` is the number of threads that compile; 0 stands for one per core. `progress(done,
     total)` is called in the calling thread after each kernel. Raises the first CompileError at
-    once; kernels that were compiled before stay in the cache.
+    once. Kernels that were compiled before stay in the cache.
     """
     architectures = tuple(architectures)
     pairs = ((i, arch) for i in instantiations for arch in architectures)
@@ -156,8 +155,8 @@ def compile_each(
     """Call `make` with every instantiation on `threads` threads (0: one per core). Yield each
     instantiation when its call has ended.
 
-    A kernel that does not compile is yielded too; loading this kernel raises its CompileError
-    again. Any other error is raised at once.
+    A kernel that does not compile is yielded too. Loading this kernel later raises its
+    CompileError. Any other error is raised at once.
     """
 
     def attempt(instantiation: Instantiation) -> None:

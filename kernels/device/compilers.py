@@ -48,8 +48,8 @@ def name_of(version: tuple[int, int]) -> str:
 
 
 def doubt(version: tuple[int, int]) -> str | None:
-    """Return None if Convoy supports this version of NVRTC (COMPARED lists it), and otherwise a
-    warning."""
+    """Return a warning if COMPARED, the list of supported releases, lacks this version of NVRTC.
+    Otherwise return None."""
     versions = [compiler.version for compiler in COMPARED]
     if version in versions:
         return None

@@ -168,8 +168,8 @@ class CudaDevice:
         return np.frombuffer(memory, np.uint8, nbytes)
 
     def address(self, pinned: NDArray[Any]) -> int:
-        """Return the address on the host. With CUDA's unified addressing, it is valid on the device
-        too."""
+        """Return the array's address on the host. With CUDA's unified addressing, this address is
+        valid on the device too."""
         return _address(pinned)
 
     def _allocation_error(self, error: Exception, nbytes: int) -> DeviceError:
@@ -332,7 +332,7 @@ class CudaBuffer:
         self.nbytes = nbytes
 
     def free(self) -> None:
-        """Free the memory; CUDA waits until nothing uses it."""
+        """Free the memory. CUDA first waits for the work that uses the memory."""
         self._memory = None
 
 

@@ -60,8 +60,8 @@ which each device makes its own 128 bytes."""
 class Trigger(Enum):
     """Names the point in a kernel at which the next launch may begin (kernels/src/dependent.cuh).
 
-    The macro TRIGGER has this value. The next launch may also begin when all blocks have reached
-    this point or ended.
+    The kernel is compiled with this value as the macro TRIGGER. The next launch may begin once
+    every block has reached this point or ended.
     """
 
     START = 0
@@ -84,8 +84,8 @@ class Instantiation:
 
     `source` is a file under SOURCE_ROOT, and `kernel` is the template's name in that file.
     `arguments` has each template parameter's name, in upper or lower case, with its argument, in
-    the order of the parameters. It is empty for a kernel that is not a template. The kernel is
-    compiled only for `architectures`.
+    the order of the parameters. If the kernel is not a template, `arguments` is empty. The kernel
+    is compiled only for `architectures`.
     """
 
     source: str
@@ -113,7 +113,7 @@ class Instantiation:
 
     @property
     def macros(self) -> tuple[str, ...]:
-        """Return the compiler flags that define macros: none by default."""
+        """Return the compiler flags that define the trigger and the variants as macros."""
         chosen = self.trigger is not Trigger.START
         return (
             *([f"-DTRIGGER={self.trigger.value}"] if chosen else []),
@@ -179,7 +179,7 @@ class Buffer(Protocol):
         """Return the size in bytes."""
 
     def free(self) -> None:
-        """Free the memory; no pending work may use it."""
+        """Free the memory, which no pending work may use."""
 
 
 class Stream(Protocol):

@@ -97,7 +97,7 @@ def launch_kernel(
 @lru_cache(maxsize=4096)
 def encoded(tensor: TensorMap) -> bytes:
     """Return the bytes of the CUtensorMap that describes `tensor`. Raises DriverError if the driver
-    refuses it."""
+    refuses the tensor."""
     if not isinstance(tensor.base, int):
         raise TypeError(
             f"the tensor map of {tensor.base} has no address yet; bind the launch first"

@@ -1,4 +1,4 @@
-"""Describes a kernel launch: its kernel, geometry and arguments. This needs no device."""
+"""Describes a kernel launch without a device: the kernel, the geometry and the arguments."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping

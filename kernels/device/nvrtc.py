@@ -72,8 +72,8 @@ def compile_program(
 ) -> CompilerOutput:
     """Compile `source` and instantiate `expression`, a kernel's name with its template arguments.
 
-    `headers` are the texts that `#include "name"` finds; no folder is searched. Several threads may
-    call this function concurrently. Raises NvrtcError with the log.
+    `headers` maps the name in each `#include "name"` to the text of that file. NVRTC searches no
+    folder. Several threads may call this function concurrently. Raises NvrtcError with the log.
     """
     program = ctypes.c_void_p()
     _check(
