@@ -273,7 +273,8 @@ def _highest(place: Path) -> ModelFile:
         path = _model_in(place / version) or place / version / FILE
     except ModelFileError as error:
         return ModelFile(place.name, version, place / FILE, str(error))
-    except OSError as error:  # the folder was removed since it was listed, or is not readable
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        # The folder was removed or replaced since it was listed, or is not readable.
         why = f"{place} cannot be read: {error.strerror}"
         return ModelFile(place.name, version, place / FILE, why)
     return ModelFile(place.name, version, path, numbered=bool(versions))

@@ -10,6 +10,9 @@ from service.engine.ranking import ScoreRow
 from service.errors import EngineFailedError, UnsupportedError
 from service.hosting.model_info import ModelInfo
 
+# To average values of more bytes takes longer than handing them to a thread.
+_LONG = 2**20
+
 
 def embedding(info: ModelInfo) -> Inner:
     """Return the value inside the network that serves as the model's embedding. Raises
@@ -17,6 +20,12 @@ def embedding(info: ModelInfo) -> Inner:
     if isinstance(info.embedding, Inner):
         return info.embedding
     raise UnsupportedError(f"the model '{info.name}' has no embedding: {info.embedding.reason}")
+
+
+def take_long(rows: Sequence[ScoreRow], info: ModelInfo) -> bool:
+    """Return whether `embeddings_of` takes long, because vectors are averages over many
+    positions."""
+    return len(rows) * rows[0].inner[embedding(info).name].nbytes > _LONG
 
 
 def embeddings_of(rows: Sequence[ScoreRow], info: ModelInfo) -> NDArray[np.float32]:

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from models import Absent
+from models import Absent, Batch, Inner, Results
+from service.api import embeddings
 from service.api.app import create_app
 from service.api.embeddings import PATH, EmbeddingsAnswer
+from service.api.v2 import answer as v2_answer
 from service.hosting.repository import Repository
+from service.hosting.vectors import embeddings_of
 from tests.support import PATIENCE_S
 from tests.support.service.client import AppClient, digits, error_of, serving, until
 from tests.support.service.fakes import FakeEngine, decode_digit, fake_info, free
@@ -194,3 +197,39 @@ async def test_an_embedding_that_is_not_finite_is_no_answer() -> None:
     async with serving(Broken()) as (client, _):
         says = error_of(await client.post(PATH, content=b"7"), 500)
         assert "not finite" in says
+
+
+async def test_averages_over_many_positions_are_computed_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answers are short, but 128 averages of such a size would take 80 ms."""
+    wide = Inner("embedding", (64, 112, 112))
+
+    class WideEngine(FakeEngine):
+        def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
+            values = np.ones((len(images), *wide.shape), np.float32)
+            return super().run(images)._replace(inner=dict.fromkeys(inner, values))
+
+    def seen(rows: Any, info: Any) -> Any:
+        threads.append(threading.current_thread())
+        return embeddings_of(rows, info)
+
+    threads: list[threading.Thread] = []
+    for module in (embeddings, v2_answer):
+        monkeypatch.setattr(module, "embeddings_of", seen)
+    repository = Repository(max_batch=8, max_queue=32, max_body_bytes=10_000, decode_threads=1)
+    info = replace(fake_info(), embedding=wide, inner=[wide])
+    repository.add(info, [WideEngine()], free(decode_digit), None)
+    await repository.warm_up()
+    tensor = {"name": "image", "datatype": "UINT8", "shape": [1, 1, 1, 1], "data": [7]}
+    outputs = [{"name": "embedding", "parameters": {"binary_data": True}}]
+    async with AppClient(create_app(repository)) as client:
+        answer = await client.post(f"{PATH}?encoding_format=base64", content=b"7")
+        assert vectors(answer) == [[1] * 64]
+        answer = await client.post(
+            "/v2/models/fake/infer", json={"inputs": [tensor], "outputs": outputs}
+        )
+        assert answer.content[-256:] == np.ones(64, "<f4").tobytes()
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
+    await repository.close(PATIENCE_S)
