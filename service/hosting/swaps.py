@@ -179,7 +179,8 @@ class Swaps(Changes):
     async def _swap(self, old: Pipeline | None, file: ModelFile, stamp: Stamp) -> LoadResult:
         """Open and test a new version, compare it with the old one, and then serve it."""
         repository, name = self._repository, file.name
-        if old is not None and old.info.version == file.version and file.numbered:
+        served = old if old is not None and old.runner.state is not State.BROKEN else None
+        if served is not None and served.info.version == file.version and file.numbered:
             raise NotLoadedError(
                 f"the files of version {file.version} of {name} changed while this version is"
                 f" served; put the new files in a new folder, such as {int(file.version) + 1}"

@@ -209,9 +209,11 @@ async def test_a_request_in_flight_is_answered_by_the_version_that_took_it(
         await until(lambda: first.closed)
 
 
+@pytest.mark.parametrize("numbered", [False, True])
 async def test_a_broken_model_is_opened_again_though_its_files_are_the_same(
-    served: Served,
+    folder: Folder, served: Served, numbered: bool
 ) -> None:
+    folder.put("a", partial(engine_of, 1), numbered=numbered)
     before = served.repository.models[FAKE]
     unchanged = await served.changes.load(FAKE)
     assert served.repository.models[FAKE] is before
