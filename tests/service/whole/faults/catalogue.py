@@ -107,6 +107,15 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "403",
         "edge/test_rights.py::test_a_page_of_another_site_changes_nothing",
     ),
+    "the file of API keys changes while requests are in progress": (
+        "the answer; later requests need a key of the new file",
+        "edge/test_edge.py::test_a_key_does_not_pay_what_the_key_owes_that_was_on_its_line",
+    ),
+    "a folder of models vanishes while the folders are listed": (
+        "422 for loads of its own model; other models are loaded",
+        "hosting/test_loading.py::"
+        "test_a_folder_that_vanishes_while_they_are_listed_is_only_its_own_models_problem",
+    ),
     "a decoder crashes or hangs in a process that runs batches": (
         "500; the other images of the batch are decoded elsewhere and answered",
         "engine/test_job_processes.py::"
