@@ -51,8 +51,8 @@ Count = Callable[[Addresses, int, Access], int]
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """Holds the recorded accesses of one instruction. `patterns` maps the addresses of a warp's
-    lanes to how often a warp accessed them together."""
+    """Holds the recorded accesses of one instruction. `patterns` has the addresses of all lanes of
+    a warp, and how many times a warp accessed exactly these addresses."""
 
     place: str  # "implicit_gemm.cu:88 common.cuh:17": the kernel's line, then those inlined there
     access: Access

@@ -337,7 +337,7 @@ class CusimDevice:
         offset = address - self._process.base
         if self._heap.buffer(offset, nbytes) is None:
             raise DeviceError(
-                f"the {nbytes} bytes at {address:#x} do not lie in one buffer, as a copy requires"
+                f"a copy needs one buffer; {nbytes} bytes at {address:#x} do not lie in one buffer"
             )
         return self._memory[offset : offset + nbytes]
 

@@ -97,7 +97,7 @@ class ConvChoice(NamedTuple):
     trigger: Trigger = Trigger.START
 
     def triggered(self, launches: Iterable[Launch]) -> tuple[Launch, ...]:
-        """Return copies of the launches in which each launch has this choice's `trigger`."""
+        """Return copies of the launches, with this choice's `trigger`."""
         return tuple(
             replace(launch, instantiation=replace(launch.instantiation, trigger=self.trigger))
             for launch in launches

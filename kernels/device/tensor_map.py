@@ -18,7 +18,7 @@ ALIGNMENT = 16
 """A tensor's address and its strides are multiples of this number of bytes."""
 
 SWIZZLE_BYTES = 128
-"""Bytes of a row of a tile; vector v of 16 bytes of row r is stored at v ^ (r % 8)."""
+"""The bytes of a row of a tile. Vector v (16 bytes) of row r is stored as vector v ^ (r % 8)."""
 
 MOST_STEP = 8
 """The largest step from one window to the next in im2col mode."""

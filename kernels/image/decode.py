@@ -8,8 +8,8 @@ HUFFMAN, PIXELS = "huffman.cu", "jpeg.cu"
 
 _CHUNK_BYTES = 4096
 _BLOCKS = 144
-"""The blocks that work on one image; the number is so large that for a photograph a thread has at
-most one walker."""
+"""The number of blocks that decode one image. For a photograph, no thread then has more
+than one walker (huffman.cu)."""
 
 _WALKING = 128  # threads per block
 _RESOLVING = 512
@@ -27,10 +27,10 @@ def decode_launches(
     """Return the launches that decode the JPEG files in a batch of n images. Their operands are
     entries, scratch (n times `scratch_bytes`) and flags (n int32).
 
-    `fetch_launch` must run first: it copies the batch to entries, `place_bytes` for each image.
-    There, these launches replace the scan of each JPEG file with the decoded pixels. They write one
-    number per image to flags: 0, or a sum of `Flag`s if the device could not decode the JPEG file.
-    For images of other kinds, the number is 0.
+    `fetch_launch` must run first. It copies the batch to the operand entries, `place_bytes` for
+    each image. In entries, these launches replace the scan of each JPEG file with the decoded
+    pixels. They write one number per image to flags: 0, or a sum of `Flag`s if the device could not
+    decode the JPEG file. For images of other kinds, the number is 0.
     """
 
     def over(source: str, kernel: str, blocks: int, threads: int, **more: int | str) -> Launch:

@@ -34,7 +34,7 @@ JPEG_BYTES = 2304
 """Bytes for the description of a JPEG file (jpeg.py)."""
 
 PLACE_BYTES = ENTRY_BYTES + _TAPS_BYTES + JPEG_BYTES + 3 * MOST_PIXELS
-"""Bytes of a place with room for any decoded image and any file; a multiple of 16."""
+"""The number of bytes that a batch reserves for one image of any kind, a multiple of 16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,7 @@ class Resize:
 
     def fits(self, width: int, height: int, channels: int) -> bool:
         """Return whether an image of this size fits into the memory that a batch reserves for one
-        image. There must also be room for the taps of the resize, and for the result of its first
-        pass."""
+        image. The taps of the resize, and the result of its first pass, must fit too."""
         left, top, right, bottom = self.crop
         across, down = right - left, bottom - top  # outputs
         middle = down * width if _is_down_first(width, height, self.size) else height * across
@@ -83,8 +82,8 @@ class Resize:
 
 
 class Crop:
-    """Holds the rows and columns of a decoded image that its resize reads. Also holds the taps of
-    both axes: input positions and weights."""
+    """Holds the part of a decoded image that the resize reads, and the taps of both axes. A tap is
+    the position of an input pixel and its weight."""
 
     def __init__(self, size: tuple[int, int], channels: int, resize: Resize) -> None:
         """Take the image's size (width, height) and its number of channels, 1 or 3. Raises
@@ -155,8 +154,8 @@ class Crop:
 
 
 class DecodedImage(DeferredImage):
-    """Holds a decoded image, and the description of its resize. Converted to an array, it gives the
-    resized pixels.
+    """Holds a decoded image, and the description of its resize. As a NumPy array, a DecodedImage
+    has the resized pixels.
 
     NumPy computes this array. A device computes the same pixels from the bytes that `write` adds to
     a batch.

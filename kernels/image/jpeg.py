@@ -88,8 +88,8 @@ class UnsuitableError(ValueError):
     """Raised for a JPEG file that a device cannot decode; `reason` says why."""
 
     def __init__(self, reason: Reason, what: str) -> None:
-        """Take the reason, and `what`, a clause for the message that describes the problem of the
-        file."""
+        """Take the reason, and `what`, a clause that describes the file's problem in the
+        message."""
         super().__init__(f"the GPU cannot decode this JPEG: {what}")
         self.reason = reason
 
@@ -315,7 +315,7 @@ def _truncated() -> UnsuitableError:
 class JpegImage(DeferredImage):
     """Holds a JPEG file, and describes how a device decodes and resizes it.
 
-    Converted to an array, it gives black pixels, because only a device can decode it.
+    As a NumPy array, a JpegImage has black pixels, because only a device can decode the file.
     """
 
     kind = Kind.JPEG

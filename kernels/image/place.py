@@ -38,8 +38,8 @@ Bytes = NDArray[np.uint8]
 class Kind(IntEnum):
     """Lists the kinds of images. The numbers are the same as in place.cuh.
 
-    A batch has a kind too. Launches for this kind accept images of this kind, and of all kinds
-    above it in this list.
+    A batch has a kind too. A batch may have images of its own kind, and of all kinds that stand
+    before this kind in the list.
     """
 
     PIXELS = 0  # of the network's size
@@ -49,8 +49,8 @@ class Kind(IntEnum):
 
 
 class DeferredImage:
-    """An image whose pixels are computed later, by a device or by NumPy. When NumPy converts it to
-    an array, the array has these pixels."""
+    """An image whose pixels are computed later, by a device or by NumPy. Conversion to a NumPy
+    array computes the pixels."""
 
     kind: Kind
     dtype = np.dtype(np.uint8)
@@ -73,7 +73,7 @@ _KINDS = {np.dtype(np.uint8): Kind.PIXELS, np.dtype(np.float32): Kind.TENSOR}
 
 
 def kind_of(image: PlacedImage) -> Kind:
-    """Return an image's kind. Raises KeyError for an array of another type."""
+    """Return an image's kind. Raises KeyError for an array that is neither uint8 nor float32."""
     return image.kind if isinstance(image, DeferredImage) else _KINDS[image.dtype]
 
 
@@ -145,8 +145,8 @@ def entry(**members: int | Iterable[int]) -> Bytes:
 
 
 def read_entry(place: Bytes) -> dict[str, NDArray[np.int32]]:
-    """Return the members of the entry in `place` by name, as arrays. Of a Divisor, return only the
-    number by which it divides."""
+    """Return the members of the entry in `place` by name, as arrays. For a member of type Divisor,
+    return only the divisor itself."""
     numbers, at = place[:ENTRY_BYTES].view(np.int32), 0
     members: dict[str, NDArray[np.int32]] = {}
     for field in fields(SOURCE_ROOT / SOURCE, "Entry"):

@@ -7,8 +7,8 @@ from kernels.image.decoded import MIDDLE_BYTES, PLACE_BYTES
 SOURCE = "resize.cu"
 
 _FETCHING = 32
-"""The blocks that copy one entry; enough to have 128 kB in flight, which is more than a PCIe bus
-holds."""
+"""The number of blocks that copy one image. Together they request 128 kB at once, more than a PCIe
+bus has in flight."""
 
 _FIRST_BLOCKS = 256
 """The blocks for the first pass of one image, such that each thread writes a few bytes of a

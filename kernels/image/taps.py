@@ -25,8 +25,8 @@ class Taps:
     """Holds the taps of an axis. Output pixel o is a weighted sum of `count` neighbouring input
     pixels. The first of these has the index `starts[o]`, and their weights are `weights[o]`.
 
-    All of these pixels lie inside the image. If an output pixel needs fewer input pixels, the other
-    weights are 0.
+    All of these pixels lie inside the image. If an output pixel needs fewer than `count` input
+    pixels, the other weights are 0.
     """
 
     starts: NDArray[np.int32]
@@ -118,8 +118,8 @@ def _antialiased(
 def _within(
     size: int, starts: NDArray[np.int64], weights: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Shift the taps of each output that reach beyond the end of the axis, so that they end with
-    the axis. Zeros in front of their weights make up for the shift."""
+    """If an output's taps reach beyond the end of the axis, shift the taps back, so that the last
+    tap reads the last pixel. Move the weights accordingly, so that each pixel keeps its weight."""
     count = weights.shape[1]
     beyond = np.maximum(starts + count - size, 0)
     columns = np.arange(count) - beyond[:, None]

@@ -105,7 +105,7 @@ def attention_reads(
     k: StridedTensor, v: StridedTensor, precision: Precision, *, bias: bool
 ) -> BlockReads:
     """Return how many bytes a block of `attention_launch` reads, and how often it waits for them.
-    It reads its queries, and all keys and values."""
+    A block reads its own queries, and all keys and values."""
     (keys, depth), width = k.shape[-2:], v.shape[-1]
     nbytes = precision.stored.itemsize * (_QUERIES + keys) * (depth + width)
     nbytes += FLOAT.itemsize * _QUERIES * keys * bias

@@ -71,8 +71,8 @@ def linear_launch(
 
 
 def linear_reads(rows: int, x: Pixels) -> BlockReads:
-    """Return how many bytes a block of `linear_launch` reads, and how often it waits for them. It
-    reads rows of the weights and rows of x."""
+    """Return how many bytes a block of `linear_launch` reads, and how often it waits for them. A
+    block reads rows of the weights and rows of x."""
     at_once, outputs, _, warps = _block(rows, x)
     vectors = -(-x.channels // VECTOR)
     nbytes = (outputs + at_once) * vectors * VECTOR * x.stored.itemsize

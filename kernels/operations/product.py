@@ -69,5 +69,5 @@ def product_launch(
 
 def product_reads(terms: int, stored: Storage) -> BlockReads:
     """Return how many bytes a block of `product_launch` reads, and how often it waits for them. In
-    each step, it reads one tile of a and one tile of b."""
+    each step, a block reads one tile of a and one tile of b."""
     return BlockReads(2 * _TILE * terms * stored.itemsize, -(-terms // _TERMS))

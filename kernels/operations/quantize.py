@@ -38,9 +38,8 @@ def quantize_launch(x: StridedTensor, y: StridedTensor) -> Launch:
 def blocks_of(
     x: StridedTensor, y: StridedTensor, block: int
 ) -> tuple[StridedTensor, StridedTensor]:
-    """Split axes of x and y so that both tensors have the same shape, and return them. x is
-    N×C×H×W, with C at most 4. A pixel of y holds a square of block × block pixels of x (space to
-    depth).
+    """Return x and y with split axes, so that both have the same shape. x is N×C×H×W, with C at
+    most 4. A pixel of y holds a square of block × block pixels of x (space to depth).
 
     In a pixel of y, these pixels of x follow each other row by row. Each takes up 4 channels of y.
     """
@@ -139,8 +138,8 @@ def _launch(
 
 
 def clamped(y: Storage, activation: Activation | None = None) -> tuple[int, int]:
-    """Return the bounds to which a kernel clamps round(number / y.scale). They are `y.bounds`, or
-    closer bounds if the activation clamps too.
+    """Return the bounds to which a kernel clamps round(number / y.scale). The bounds are
+    `y.bounds`, or closer bounds if the activation clamps too.
 
     Raises ValueError for an activation that does more than clamp.
     """

@@ -17,5 +17,5 @@ class BlockReads:
 
 
 NO_READS = BlockReads()
-"""The reads of operations that read each number once. Their time is the time in which memory
-delivers their bytes."""
+"""For operations that read each number only once. Their time depends only on the bandwidth of
+memory."""

@@ -25,8 +25,8 @@ class ScoreKind(Enum):
 @dataclass(frozen=True, slots=True)
 class ResultLayout:
     """Describes the layout of a batch's results, which are floats. For each image, these are the
-    scores of all classes, the indices of the k best classes, their k probabilities, and the number
-    1 + flags."""
+    scores of all classes, the indices of the k best classes, their k probabilities, and 1 plus the
+    image's flags."""
 
     n: int
     classes: int
@@ -48,10 +48,10 @@ class ResultLayout:
 
 
 def top_k_launch(x: StridedTensor, kind: ScoreKind, *, has_flags: bool = False) -> Launch:
-    """Return a launch that finds the k classes with the largest scores of each image. A contiguous
-    row of x has the scores of an image. Its operands are x, flags (optional, one int32 per image),
-    and y with the layout of ResultLayout. Raises ValueError if a row is not contiguous, if there
-    are too many classes, or if an index exceeds 32 bits."""
+    """Return a launch that finds the k classes with the largest scores of each image. Each row of x
+    has the scores of one image. The operands are x, flags (optional, one int32 per image), and y
+    with the layout of ResultLayout. Raises ValueError if a row is not contiguous, if there are too
+    many classes, or if an index exceeds 32 bits."""
     n, classes = x.shape
     results = ResultLayout(n, classes)
     if classes > _EXACT:

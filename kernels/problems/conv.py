@@ -1,5 +1,5 @@
-"""Defines the convolution problem. From it, an algorithm decides whether it can run the
-convolution, and how."""
+"""Defines the convolution problem, from which an algorithm decides whether and how it can compute
+the convolution."""
 
 from dataclasses import dataclass, replace
 

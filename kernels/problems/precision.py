@@ -43,8 +43,8 @@ class Storage:
         return min(max(steps + self.zero_point, 0), 255)
 
     def pitch(self, channels: int) -> int:
-        """Return the distance between neighbouring pixels in a buffer, in numbers. It is
-        `channels`, padded to whole vectors."""
+        """Return the distance between neighbouring pixels in a buffer, in numbers: `channels`,
+        padded to whole vectors."""
         to = _FEW if channels <= _FEW and self.itemsize > 1 else 16 // self.itemsize
         return -(-channels // to) * to
 

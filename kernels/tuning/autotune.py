@@ -1,4 +1,4 @@
-"""Finds the fastest algorithm and configuration of each convolution. For this, it checks and times
+"""Finds the fastest algorithm and configuration of each convolution, by checking and timing
 candidates on a device.
 
     candidates ─ examine ─> right ─ screen: a few runs ─> finalists ─ time: warm, cold ─┬─> store

@@ -28,8 +28,8 @@ class WrongResultError(Exception):
 
 
 class Timer(Protocol):
-    """A function with the parameters of `kernels.tuning.timing.time_launches`. Tests replace that
-    function."""
+    """The type of `kernels.tuning.timing.time_launches`, and of functions that replace it in
+    tests."""
 
     def __call__(
         self,
@@ -205,7 +205,7 @@ class Bench:
 
     def _clear(self, candidate: Candidate) -> dict[str, int]:
         """Fill the candidate's output operands with NaN, and its counters with zeros. Return the
-        addresses of all these operands."""
+        addresses of these outputs and counters."""
         nbytes = set_bytes(candidate.written)
         begin = self._written.at_least(nbytes)
         self.device.fill(begin, nbytes, _POISON, self._stream)

@@ -27,8 +27,8 @@ def loops(code: Sequence[Instruction]) -> list[Loop]:
     """Return the loops of the code. A loop ends with a branch back to an instruction that dominates
     the branch.
 
-    Other backward branches, and backward branches across the kernel's end, do not make loops. They
-    return from code that the compiler has placed out of line.
+    Other backward branches, and all backward branches across an unconditional EXIT, do not make
+    loops. They return from code that the compiler has placed out of line.
     """
     ends = [
         i
@@ -101,8 +101,8 @@ def path(
 def leading_to(
     code: Sequence[Instruction], loop: Loop, wanted: Callable[[Instruction], bool]
 ) -> set[int]:
-    """Return the wanted instructions, and all earlier instructions from which a warp can still
-    reach a wanted instruction."""
+    """Return the wanted instructions of a loop, and all instructions from which a warp can reach a
+    wanted instruction in the same iteration."""
     found: set[int] = set()
     for i in range(loop.last, loop.first - 1, -1):
         if wanted(code[i]) or not found.isdisjoint(_next(code, i)):
@@ -111,8 +111,8 @@ def leading_to(
 
 
 def _next(code: Sequence[Instruction], i: int) -> list[int]:
-    """Return the instructions to which a warp may go from instruction i, except backwards. The
-    lanes of a warp are assumed not to diverge, so that BRA.DIV does not branch."""
+    """Return the later instructions that a warp may execute directly after instruction i. The lanes
+    of a warp are assumed not to diverge, so that BRA.DIV does not branch."""
     instruction = code[i]
     ahead = [i + 1]
     if instruction.target is not None and ".DIV" not in instruction.opcode:

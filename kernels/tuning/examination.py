@@ -41,7 +41,7 @@ class Exam:
     it is first needed.
 
     Pixels have channels last, as on a device. Kernels must not use the padding of pixels to whole
-    vectors. To detect its use, the padding is NaN. In bytes, it is a number larger than all numbers
+    vectors. To detect such use, the padding is NaN, or for bytes a number larger than all numbers
     of x.
     """
 

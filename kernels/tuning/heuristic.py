@@ -68,8 +68,8 @@ FULL = 0.9
 
 
 class DeviceFacts(Protocol):
-    """The properties of a device on which the choice of an algorithm depends. `Device` and `Facts`
-    have them."""
+    """The device properties that affect the choice of an algorithm. `Device` and `Facts` have these
+    properties."""
 
     @property
     def multiprocessors(self) -> int:

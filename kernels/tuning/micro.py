@@ -1,5 +1,5 @@
-"""Measures properties of a GPU that the cost model otherwise assumes. For this, it times the small
-kernels of kernels/src/micro.cu.
+"""Measures properties of a GPU that the cost model otherwise assumes, by timing the small kernels
+of kernels/src/micro.cu.
 
     MEASUREMENTS ─ readings: a name, what was run, µs ─ fitted ─ Constants
 
@@ -84,8 +84,8 @@ def issue_launch(blocks: int, warps: int, turns: int) -> Launch:
 
 
 class Laboratory:
-    """Times the small kernels of micro.cu on a device. It holds the device and the addresses of
-    their operands. `laboratory` creates a Laboratory."""
+    """Times the small kernels of micro.cu on a device. A Laboratory holds the device and the
+    kernels' operands. The function `laboratory` creates a Laboratory."""
 
     def __init__(self, device: Device, effort: Effort, operands: Mapping[str, int]) -> None:
         self.device, self._effort, self._operands = device, effort, operands
@@ -143,8 +143,8 @@ def measure_cache(at: Laboratory) -> list[Reading]:
 
 
 def measure_chain(at: Laboratory) -> list[Reading]:
-    """Time consecutive launches of an empty and of a short kernel. They may overlap in one half of
-    the measurements."""
+    """Time consecutive launches of an empty and of a short kernel. In half of the measurements,
+    consecutive launches may overlap."""
     readings = []
     for turns, trigger in product(TURNS, Trigger):
         launched = chain_launch(at.multiprocessors, turns, trigger)

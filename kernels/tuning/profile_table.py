@@ -60,7 +60,7 @@ def load_wavefronts(kernel: Instantiation) -> float:
     on the simulator.
 
     If the kernel was not simulated, return the largest number of the simulated kernels in its
-    source file. If there are none, return 2.
+    source file. If no kernel of that file was simulated, return 2.
     """
     simulated = _load_wavefronts()
     of_source = [profile for name, profile in simulated.items() if name.split()[0] == kernel.source]
@@ -80,8 +80,7 @@ def _profiles() -> Mapping[tuple[str, str], StaticProfile]:
 
 
 def read() -> tuple[str, Table]:
-    """Return the committed table, and before it the name of the compiler of the profiled
-    kernels."""
+    """Return the name of the compiler with which the table was made, and the committed table."""
     header, *lines = TABLE.read_text(encoding="utf-8").splitlines()
     made_with, _, *columns = header.split("\t")
     rows = (line.split("\t") for line in lines)

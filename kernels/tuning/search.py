@@ -1,5 +1,5 @@
-"""Chooses the candidates to measure for a convolution, and from the measurements the fastest
-candidate (the winner). No function here runs a kernel.
+"""Chooses the candidates to measure for a convolution, and finds the fastest measured candidate
+(the winner). No function here runs a kernel.
 
 problem ─ shortlist ─> candidates ─ autotune ─> outcomes ─ ranking ─> winner
 """

@@ -5,8 +5,8 @@
                                  └─ what is before and after ─┘
 
 A scheduler issues one instruction of a warp per cycle. Each instruction that does not multiply
-therefore lowers the rate below the peak. Only the instructions on the usual path through a loop are
-counted. This is the path with the widest copies.
+therefore lowers the rate below the peak. Only the instructions on the usual path through a loop,
+the path with the widest copies, are counted.
 """
 
 import re
@@ -466,8 +466,8 @@ def weight(instruction: Instruction) -> Weight:
 
 
 def _weight_of_fill(instruction: Instruction) -> Weight:
-    """Return an instruction's weight on the path to the loop that multiplies. Unlike `weight`, it
-    does not prefer copies of whole tiles, or waits at an mbarrier."""
+    """Return an instruction's weight on the path to the loop that multiplies. Unlike `weight`, this
+    function does not prefer copies of whole tiles, or waits at an mbarrier."""
     is_of, base = kind(instruction), instruction.base
     return (
         -_narrow(instruction),
@@ -482,8 +482,8 @@ def _weight_of_fill(instruction: Instruction) -> Weight:
 def _weight_of_finish(instruction: Instruction, split: bool) -> Weight:
     """Return the weight of an instruction on a path from the loop to the kernel's end.
 
-    The path with the largest weight is the usual path. It stores whole vectors. It avoids
-    activations, and the code for split sums (`split`).
+    The path with the largest weight is the usual path. This path stores whole vectors, and avoids
+    activations and the code for split sums (`split`).
     """
     is_of, base = kind(instruction), instruction.base
     return (

@@ -40,8 +40,8 @@ class TuningStoreError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Holds the conditions of a measurement. Its times are valid only for the same device, driver
-    and compiler."""
+    """Holds the conditions of a measurement. The measured times are valid only for this device,
+    driver and compiler."""
 
     device: str
     architecture: str
@@ -122,8 +122,8 @@ class TuningStore:
         """Add outcomes to the stored outcomes of `key`. If `anew`, replace all stored outcomes of
         `key`.
 
-        Otherwise, an outcome replaces the stored outcome of the same candidate, except if it has
-        only a time from a few runs. Raises TuningStoreError.
+        Otherwise, an outcome replaces the stored outcome of the same candidate, except if the new
+        outcome has only a time from a few runs. Raises TuningStoreError.
         """
         try:
             with self._locked():

@@ -5,8 +5,9 @@
 With many copies per graph, the cost of a replay and the clock's resolution hardly affect the
 result. The number of operand sets decides whether the operands are in the second-level cache. With
 n sets, copy i runs on set i modulo n, across all graphs and replays. A single set stays in the
-cache (warm). Sets that together exceed the cache do not (cold). `sets_needed` returns the number of
-such sets, and `operand_sets` returns their addresses.
+cache (warm). If all sets together exceed the cache, each set has left the cache before its next use
+(cold). `sets_needed` returns the number of sets for a cold cache, and `operand_sets` returns their
+addresses.
 
     warm  A A A A A A          cold  A B C D ... A B C D ...
 """
@@ -63,8 +64,8 @@ class Copies:
     """Captures graphs with many copies of some work, such as a launch, and times their replays.
 
     `run(stream, i)` enqueues the work on operand set i of `sets`. The addresses of the sets must
-    not change. The work first runs once on set 0, so that errors occur before the capture. If
-    `capture` is given, it is used instead of `device.capture`. Raises DeviceError.
+    not change. The work first runs once on set 0, so that errors occur before the capture.
+    `capture` replaces `device.capture` if given. Raises DeviceError.
     """
 
     def __init__(

@@ -74,8 +74,8 @@ struct Winograd<{m}, {r}, Points::{points}> {{
 
 
 def _body(transform: Program, source: str, target: str) -> str:
-    """Return the body of a C++ function that computes `target` from `source`, with one statement
-    per step."""
+    """Return the body of a C++ function that computes the array `target` from the array `source`,
+    with one statement per step of the transform."""
     arrays = {Kind.INPUT: source, Kind.OUTPUT: target}
 
     def name(value: Value) -> str:
@@ -92,8 +92,8 @@ def _body(transform: Program, source: str, target: str) -> str:
 
 
 def _expression(terms: dict[str, Fraction]) -> str:
-    """Return a C++ expression that computes a linear combination. First it adds the terms that need
-    no multiplication, and then each other term by an fmaf."""
+    """Return a C++ expression that computes a linear combination. The expression first adds the
+    terms that need no multiplication, and then each other term by an fmaf."""
     plain = sorted((name for name, c in terms.items() if abs(c) == 1), key=lambda n: terms[n] < 0)
     text = "".join(f" {'-' if terms[name] < 0 else '+'} {name}" for name in plain)
     text = text.removeprefix(" + ").replace(" - ", "-", text.startswith(" - "))

@@ -65,8 +65,7 @@ class Program:
 
     @property
     def depth(self) -> int:
-        """Return the largest number of times that a number is rounded on the way from an input to
-        an output."""
+        """Return the largest number of roundings between an input and an output."""
         depths: Counter[Value] = Counter()
         for value, terms in self.steps.items():
             depths[value] = instructions(terms) + max((depths[term] for term in terms), default=0)
@@ -124,7 +123,7 @@ def _half(a: Terms, b: Terms, sign: int) -> Terms:
 
 
 def _with_butterflies(steps: Steps, pairs: list[tuple[Value, Value]]) -> Steps:
-    """Return new steps. They compute each pair (a, b) from two shared values, as a = even + odd and
+    """Return steps that compute each pair (a, b) from two shared values: a = even + odd and
     b = even - odd."""
     result = dict(steps)
     for a, b in pairs:
@@ -194,8 +193,8 @@ def _is_binary(c: Fraction) -> bool:
 
 
 def _without_copies(steps: Steps) -> Steps:
-    """Remove every shared value that is 0 or a multiple of only one other value. Use 0 or this
-    multiple in its place. Return the remaining steps."""
+    """Replace every shared value that is 0, or a multiple of only one other value, by 0 or by this
+    multiple. Return the remaining steps."""
     result = dict(steps)
     while True:
         copies = [v for v, terms in result.items() if v.kind is Kind.SHARED and len(terms) < 2]
