@@ -140,8 +140,8 @@ def _distinct(addresses: Addresses) -> int:
 
 
 def _at_once(addresses: Sequence[int | None], size: int) -> int:
-    """Return the number of wavefronts for addresses that are accessed together. It is the largest
-    number of distinct words in one bank."""
+    """Return the number of wavefronts for addresses that are accessed together: the largest number
+    of distinct words in one bank."""
     words = {
         word
         for address in _present(addresses)

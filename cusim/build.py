@@ -31,7 +31,7 @@ Make = Callable[[Path], None]
 
 
 class CompilerFailure(Exception):  # noqa: N818  (the code's failure, not this module's)
-    """Raised when g++ fails; contains its messages."""
+    """Raised when g++ fails. Contains g++'s messages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@ on a GPU.
 
 python -m cusim.profile                          lists the choices
 python -m cusim.profile "direct 64x64x16"        prints a table of a choice's lines
-python -m cusim.profile "direct 64x64x16" 149    also prints lanes over banks of line 149
+python -m cusim.profile "direct 64x64x16" 149    also prints the banks of each lane at line 149
 python -m cusim.profile --write                  replaces the committed tables
 
 A change of the kernels changes the committed tables. Check the difference and commit it.
@@ -55,9 +55,9 @@ Accesses = dict[str, Lines]  # choice → its lines
 
 
 def profiled() -> dict[str, tuple[ConvProblem, ConvChoice]]:
-    """Return the convolutions to profile, by name. Each has a problem, and an algorithm with its
-    configuration. Configurations with split sums or clusters are left out, because a profile does
-    not distinguish thread blocks."""
+    """Return the convolutions to profile, by name. Each convolution has a problem, and an algorithm
+    with its configuration. Configurations with split sums or clusters are left out, because a
+    profile does not distinguish thread blocks."""
     return {
         str(choice): (problem, choice)
         for problem, beginnings in WANTED
@@ -196,11 +196,11 @@ def main(command_line: Sequence[str] | None = None) -> None:
         prog="python -m cusim.profile", description="Counts memory accesses by source line."
     )
     parser.add_argument("choice", nargs="?", help="algorithm and configuration")
-    parser.add_argument("line", nargs="?", help="line of a source file; shows its lanes over banks")
+    parser.add_argument("line", nargs="?", help="line of the source; shows the banks of each lane")
     parser.add_argument(
         "--write",
         action="store_true",
-        help="write the choices whose names begin with CHOICE, or all, into the committed table",
+        help="profile all choices whose names begin with CHOICE, and update the committed tables",
     )
     arguments = parser.parse_args(command_line)
     console = Console(highlight=False, markup=False)

@@ -49,8 +49,8 @@ class Algorithm(Protocol[Config]):
         """Return the number of multiplications. Winograd's transforms are not counted."""
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
-        """Return the precision at which elements are multiplied. It may differ from the problem's
-        precision."""
+        """Return the precision at which elements are multiplied, which may differ from the
+        problem's precision."""
 
     def rounding(self, problem: ConvProblem, config: Config) -> float:
         """Return the output's estimated relative rounding error, in units of float32's eps / 2."""

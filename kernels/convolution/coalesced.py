@@ -1,5 +1,5 @@
-"""Implements cuConv, a direct convolution in two stages. Its reads of global memory are coalesced,
-and shared memory holds the weights."""
+"""Implements cuConv, a direct convolution in two stages. Reads of global memory are coalesced, and
+shared memory holds the weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -98,8 +98,8 @@ class CoalescedTile:
         return (self.rows + taps[0] - 1) * (self.columns + taps[1] - 1)
 
     def shared_bytes(self, taps: Taps) -> int:
-        """Return the shared memory of a block in bytes. It holds chunks of inputs and weights, and
-        pixel offsets. The output sums later reuse the memory of the chunks."""
+        """Return the shared memory of a block in bytes. This memory holds chunks of inputs and
+        weights, and pixel offsets. The output sums later reuse the memory of the chunks."""
         stage = self.chunk * (prod(taps) * self.filters + self.patch(taps))
         return 4 * (max(self.stages * stage, self.pixels * self.filters) + self.patch(taps))
 
@@ -161,8 +161,9 @@ class CoalescedConv:
     name: str = "coalesced"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
-        2-D convolutions with a kernel of 1×1, 3×3 or 5×5, stride 1, dilation 1 and one group."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. The
+        algorithm supports 2-D convolutions with a kernel of 1×1, 3×3 or 5×5, stride 1, dilation 1
+        and one group."""
         return (
             not_float(problem)
             or after_prologue(problem)

@@ -70,8 +70,8 @@ class DepthwiseConv:
     name: str = "depthwise"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
-        2-D convolutions with several groups of one input channel each."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. The
+        algorithm supports 2-D convolutions with several groups of one input channel each."""
         if not problem.is_depthwise:
             return f"groups {problem.groups}; supported: one channel per group"
         return wrong_axes(problem, 2) or not_floating(problem) or after_prologue(problem)

@@ -1,5 +1,6 @@
-"""Implements direct convolution in float32 as an implicit matrix product. It does not support a
-fused prologue (normalisation of the input) or projection (1×1 convolution of a shortcut)."""
+"""Implements direct convolution in float32 as an implicit matrix product. This algorithm does not
+support a fused prologue (normalisation of the input) or projection (1×1 convolution of a
+shortcut)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,6 +26,6 @@ class DirectConv(FloatGemm):
     name: str = "direct"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
-        float32 without a fused prologue or projection."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. The
+        algorithm supports float32 without a fused prologue or projection."""
         return not_float(problem) or after_prologue(problem) or projecting(problem)

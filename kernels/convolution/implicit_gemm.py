@@ -93,8 +93,8 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """Return the shared memory of a block in bytes. It holds chunks of inputs and weights, and
-        the position at which each output pixel's window starts."""
+        """Return the shared memory of a block in bytes. This memory holds chunks of inputs and
+        weights, and the position at which each output pixel's window starts."""
         pitch = self.bk if self.bk % 32 == 16 else self.bk + VECTOR  # as X_PITCH of the kernel
         return 4 * self.stages * (self.bm * pitch + self.bk * self.bn) + 16 * self.bm
 

@@ -29,8 +29,9 @@ class IntegerDepthwiseConv(DepthwiseConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
-        bytes in 2-D, with several groups of one input channel each and up to 512 taps."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. The
+        algorithm supports bytes in 2-D, with several groups of one input channel each and up to 512
+        taps."""
         if not problem.is_depthwise:
             return f"groups {problem.groups}; supported: one channel per group"
         if (taps := problem.window.kernel_volume) > _MOST_TAPS:

@@ -45,8 +45,8 @@ class IntegerConv(IntegerSum[TileConfig[TensorTile]], TensorConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
-        quantized tensors without a fused prologue or projection."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. The
+        algorithm supports quantized tensors without a fused prologue or projection."""
         return not_bytes(problem) or after_prologue(problem) or projecting(problem)
 
     @override

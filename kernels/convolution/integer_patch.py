@@ -36,9 +36,9 @@ class IntegerPatchConv(IntegerSum[TileConfig[PatchTile]], PatchConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
-        bytes in 2-D and one group, with a window of at least 4 taps whose patch fits in shared
-        memory."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. The
+        algorithm supports bytes in 2-D and one group, with a window of at least 4 taps whose patch
+        fits in shared memory."""
         return (
             not_bytes(problem)
             or after_prologue(problem)

@@ -70,7 +70,8 @@ class TensorTile:
 
     @property
     def dynamic_bytes(self) -> int:
-        """Return the bytes of dynamic shared memory; a block uses no static shared memory."""
+        """Return the dynamic shared memory of a block in bytes. A block uses no static shared
+        memory."""
         return self.shared_bytes
 
     def __str__(self) -> str:
@@ -119,8 +120,8 @@ class TensorConv(ImplicitGemm[TensorTile]):
     name: str = "tensor"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
-        fp16, TF32 and 3×TF32, without a fused prologue."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. The
+        algorithm supports fp16, TF32 and 3×TF32, without a fused prologue."""
         return without_tensor_cores(problem) or not_floating(problem) or after_prologue(problem)
 
     @override

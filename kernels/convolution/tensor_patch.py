@@ -112,9 +112,9 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
     name: str = "tensor patch"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
-        fp16 in 2-D and one group, with a window of at least 4 taps whose patch fits in shared
-        memory."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. The
+        algorithm supports fp16 in 2-D and one group, with a window of at least 4 taps whose patch
+        fits in shared memory."""
         return (
             not_half(problem)
             or after_prologue(problem)
@@ -213,8 +213,8 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
 
     @override
     def dynamic_bytes(self, problem: ConvProblem, config: TileConfig[PatchTile]) -> int:
-        """Return the dynamic shared memory of a block in bytes. It holds weights, patches and sums,
-        followed by tables of offsets."""
+        """Return the dynamic shared memory of a block in bytes. This memory holds weights, patches
+        and sums, followed by tables of offsets."""
         patch = patch_of(problem, config.tile.bm)
         tables = 4 * CHUNK_VECTORS * slices_of(problem).chunks + 8 * patch.images * prod(patch.read)
         return self._tables(problem, config) + tables + 8 * config.tile.bm

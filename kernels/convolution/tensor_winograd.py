@@ -102,8 +102,8 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         return f"tensor {self._winograd.name}"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
-        fp16 with an r×r kernel, stride 1, dilation 1 and one group."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. The
+        algorithm supports fp16 with an r×r kernel, stride 1, dilation 1 and one group."""
         return not_half(problem) or self._winograd.misfit(problem)
 
     def multiplications(self, problem: ConvProblem) -> int:
@@ -150,9 +150,9 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
         problem: ConvProblem,
         config: WinogradConfig[TensorWinogradTile],
     ) -> int:
-        """Return the dynamic shared memory of a block in bytes. It holds two chunks of the input,
-        the transformed data and the transformed filter. The products of 32 tiles and the outputs
-        later reuse this memory."""
+        """Return the dynamic shared memory of a block in bytes. This memory holds two chunks of the
+        input, the transformed data and the transformed filter. The products of 32 tiles and the
+        outputs later reuse this memory."""
         tile, positions, outputs = config.tile, self._winograd.positions, self.m**2
         chunks = 2 * 2 * _CHUNK * (positions * (tile.bm + tile.bn) + _PIXELS * tile.bm)
         return max(chunks, 4 * tile.bn * (positions * _AT_ONCE + outputs * tile.bm))

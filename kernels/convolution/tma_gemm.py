@@ -93,9 +93,9 @@ class TmaConv(WarpgroupConv):
 
     @override
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
-        fp16 and TF32 with one group, if WarpgroupConv supports the convolution and TMA can read its
-        pixels and window. For example, TMA cannot read pixels of 8 bytes."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. The
+        algorithm supports fp16 and TF32 with one group, if WarpgroupConv supports the convolution
+        and TMA can read its pixels and window. For example, TMA cannot read pixels of 8 bytes."""
         splits = problem.precision is Precision.TF32X3
         return (
             WarpgroupConv.supports(self, problem)

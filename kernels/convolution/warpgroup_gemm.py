@@ -28,7 +28,7 @@ class WarpgroupConv(TensorConv):
     """Computes the same matrix product as TensorConv with wgmma, which reads its factors directly
     from shared memory.
 
-    Only TF32 pixels pass through registers. There they are rounded or split, because wgmma would
+    Only TF32 pixels pass through registers, where a warp rounds or splits them, because wgmma would
     truncate them. In 3×TF32, each weight is split into two numbers in shared memory. In fp16 and
     TF32 a warp multiplies a chunk with 4 instructions instead of 16 to 128. Blocks that compute
     parts of the same sums may form a cluster, which adds the parts in its shared memory.

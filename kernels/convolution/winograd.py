@@ -57,7 +57,7 @@ class WinogradTile:
         return positions * (self.bm // self.tm) * (self.bn // self.tn) + 32 * self.data_warps
 
     def dynamic_shared_bytes(self, positions: int) -> int:
-        """Return the dynamic shared memory of a block in bytes. It holds two chunks of the
+        """Return the dynamic shared memory of a block in bytes. This memory holds two chunks of the
         transformed data and the transformed filter, and one chunk of the input. The products later
         reuse this memory."""
         v = self.bc * (positions * self.bm + 32 // self.bc)
@@ -149,8 +149,9 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
         return (1,) * (3 - len(along)) + along
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
-        float32 with a kernel of size r along every axis, stride 1, dilation 1 and one group."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. The
+        algorithm supports float32 with a kernel of size r along every axis, stride 1, dilation 1
+        and one group."""
         return not_float(problem) or self.misfit(problem)
 
     def misfit(self, problem: ConvProblem) -> str | None:
@@ -260,8 +261,8 @@ class WinogradConv(SplitSum[WinogradConfig[WinogradTile]]):
     def prepare_filter(
         self, weight: Filter, problem: ConvProblem, config: WinogradConfig[WinogradTile]
     ) -> Filter:
-        """Return the transformed filter U = G g Gᵀ. It converts K×C×R×S to alpha² × C × K, with
-        channels padded with zeros."""
+        """Return the transformed filter U = G g Gᵀ. The transform converts K×C×R×S to alpha² × C ×
+        K, with channels padded with zeros."""
         check_filter(weight, problem)
         return filter_transform(weight, self.m, config.points)
 

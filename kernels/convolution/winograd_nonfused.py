@@ -43,12 +43,12 @@ from kernels.winograd.matrices import Points, winograd_matrices
 from kernels.winograd.stages import winograd_growth
 
 THREADS = 64
-"""The number of threads per block of the transforms. It is low so that small layers have many
-blocks."""
+"""The number of threads per block of the transforms. The number is low, so that small layers have
+many blocks."""
 
 MAX_BYTES = 128 << 20
-"""The largest size of "data" and "products" together, in bytes. If fewer than `_STEP` tiles fit, it
-may be exceeded."""
+"""The largest size of "data" and "products" together, in bytes. A chunk of at most `_STEP` tiles
+may exceed this size."""
 
 CACHED_BYTES = 32 << 20
 """The largest size of "data" and "products" together, in bytes, that stays in a second-level cache
@@ -113,8 +113,9 @@ class NonfusedWinogradConv:
         return f"{self._winograd.name} non-fused"
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Return why the algorithm cannot compute this convolution, or None if it can. It supports
-        a kernel of size r along every axis, stride 1, dilation 1 and one group."""
+        """Return why the algorithm cannot compute this convolution, or None if it can. The
+        algorithm supports a kernel of size r along every axis, stride 1, dilation 1 and one
+        group."""
         return not_floating(problem) or self._winograd.misfit(problem)
 
     def arithmetic(self, problem: ConvProblem) -> Precision:
@@ -227,8 +228,8 @@ class NonfusedWinogradConv:
     def prepare_filter(
         self, weight: Filter, problem: ConvProblem, config: NonfusedConfig
     ) -> Filter:
-        """Return the transformed filter U = G g Gᵀ. It converts K×C×R×S to alpha² × C × K, with
-        channels padded with zeros.
+        """Return the transformed filter U = G g Gᵀ. The transform converts K×C×R×S to alpha² × C ×
+        K, with channels padded with zeros.
 
         For tensor cores U is (alpha² K) × C, the layout that TensorConv reads.
         """
@@ -323,8 +324,8 @@ class NonfusedWinogradConv:
         ]
 
     def _products(self, problem: ConvProblem, count: int) -> ConvProblem:
-        """Return the problem that computes the products of `count` tiles. It is a grouped 1×1
-        convolution on a row of `count` pixels."""
+        """Return the problem that computes the products of `count` tiles. This problem is a grouped
+        1×1 convolution on a row of `count` pixels."""
         positions, one, none = self._winograd.positions, (1, 1), (0, 0)
         return ConvProblem(
             n=1,
@@ -336,8 +337,8 @@ class NonfusedWinogradConv:
         )
 
     def _gemms(self, products: ConvProblem) -> tuple[TileConfig[Any], ...]:
-        """Return the configurations of the matrix products that may be fast. Their tiles are mostly
-        full, and they split sums only if there are few blocks."""
+        """Return the configurations of the matrix products that may be fast. These configurations
+        have mostly full tiles, and split sums only if there are few blocks."""
         count = products.window.output_volume
 
         def pays(config: TileConfig[Any]) -> bool:

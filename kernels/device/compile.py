@@ -130,9 +130,9 @@ def compile_all(
     """Return the cubin of every instantiation for each of `architectures` that the instantiation
     supports.
 
-    `threads` is the number of threads that compile; 0 stands for one per core. `progress(done,
-    total)` is called in the calling thread after each kernel. Raises the first CompileError at
-    once. Kernels that were compiled before stay in the cache.
+    `threads` is the number of threads that compile, where 0 stands for one thread per core.
+    `progress(done, total)` is called in the calling thread after each kernel. Raises the first
+    CompileError at once. Kernels that were compiled before stay in the cache.
     """
     architectures = tuple(architectures)
     pairs = ((i, arch) for i in instantiations for arch in architectures)

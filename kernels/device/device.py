@@ -260,7 +260,7 @@ class Device(Protocol):
         """Compile, in parallel, the kernels that are missing in the cache. Yield each kernel once
         it is cached.
 
-        `threads` is the number of threads; 0 stands for one per core. A kernel that does not
+        `threads` is the number of threads, where 0 stands for one per core. A kernel that does not
         compile is yielded too, and `load` raises its error. Raises CompilerNotFoundError.
         """
 

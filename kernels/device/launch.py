@@ -64,7 +64,8 @@ class Launch:
 
     @property
     def writes(self) -> frozenset[str]:
-        """Return the operands that the kernel may write. Their pointers are not const."""
+        """Return the operands that the kernel may write: the operands whose pointers are not
+        const."""
         return frozenset(operand for operand, declared in self._named() if declared.written)
 
     @property
@@ -166,8 +167,8 @@ def launch(
 
     For a pointer, pass an operand's name or 0. For an `int`, a `float` or a Divisor, pass a number.
     For a tensor map, pass a TensorMap of an operand. For a struct, pass the result of `struct`.
-    Raises TypeError if arguments or template arguments differ from the source; the error names the
-    first difference. Raises ValueError for numbers that `int32` or `divisor` refuses.
+    Raises a TypeError that names the first difference if arguments or template arguments differ
+    from the source. Raises ValueError for numbers that `int32` or `divisor` refuses.
     """
     source = SOURCE_ROOT / instantiation.source
     check_template(instantiation, source)
@@ -182,9 +183,9 @@ def struct(source: str, name: str, /, **members: float | Iterable[int]) -> bytes
     integers or Divisors.
 
     `members` have the names and the order of the struct's fields. For a Divisor, pass the number by
-    which it divides. Raises TypeError if a member's name or length differs from the source; the
-    error names the first such member. Raises ValueError for numbers that `divisor` refuses or that
-    do not fit their field.
+    which it divides. Raises a TypeError that names the first wrong member if a member's name or
+    length differs from the source. Raises ValueError for numbers that `divisor` refuses or that do
+    not fit their field.
     """
     declared = fields(SOURCE_ROOT / source, name)
     check_names(f"struct {name} of {source}", [field.name for field in declared], members)
@@ -204,7 +205,7 @@ def struct(source: str, name: str, /, **members: float | Iterable[int]) -> bytes
 
 
 _FORMS = {"Divisor": "I", "float": "f"}
-"""The format in which `struct` packs a field, by its type; all other types are ints."""
+"""The format in which `struct` packs a field, by the field's type. All other types are ints."""
 
 
 def divisor(number: int) -> bytes:

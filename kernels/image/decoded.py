@@ -276,8 +276,8 @@ def _filled(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _resampled(table: NDArray[np.int32], inputs: Callable[[int], Bytes]) -> Bytes:
-    """Return the output pixels of one pass of the resize, rounded to bytes. Each is a weighted sum
-    of input pixels."""
+    """Return the output pixels of one pass of the resize, rounded to bytes. Each output pixel is a
+    weighted sum of input pixels."""
     total: Any = 1 << (WEIGHT_BITS - 1)
     for tap in range(table.shape[-1] - 1):
         total = total + table[..., 1 + tap, None] * inputs(tap)

@@ -146,8 +146,8 @@ def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
 
     An offset is the number of bytes from the start of a window to the vector. If the vector is
     padding, it is the offset of the vector of zeros. An mma reads two vectors, so a chunk has 4
-    pairs of vectors. Offsets are multiples of 16, so their two lowest bits are free. They mark the
-    vectors of a pair whose second pixel lies outside the window.
+    pairs of vectors. Offsets are multiples of 16, so their two lowest bits are free. These bits
+    mark the vectors of a pair whose second pixel lies outside the window.
     """
 
     def offset(vector: int) -> int:

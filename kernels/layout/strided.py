@@ -68,7 +68,7 @@ class StridedTensor:
         `outer` does not divide the size."""
         size, stride = self.shape[axis], self.strides[axis]
         if size % outer:
-            raise ValueError(f"an axis of size {size} does not split into {outer} equal runs")
+            raise ValueError(f"an axis of size {size} does not split into {outer} equal parts")
         shape = (*self.shape[:axis], outer, size // outer, *self.shape[axis + 1 :])
         strides = (*self.strides[:axis], stride * (size // outer), *self.strides[axis:])
         return replace(self, shape=shape, strides=strides)

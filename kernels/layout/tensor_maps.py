@@ -65,7 +65,7 @@ def windows_refusal(window: Window) -> str | None:
 
 def _windows(window: Window) -> Windows:
     """Return im2col mode's parameters for a window. In each pair, the width comes before the
-    height; the order in `window` is the opposite."""
+    height. In `window`, the height comes first."""
 
     def by_width(sizes: Sequence[int]) -> tuple[int, int]:
         height, width = sizes

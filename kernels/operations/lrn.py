@@ -12,8 +12,8 @@ def lrn_launch(
     operands x and y.
 
     As in ONNX's LRN, the sum for channel c runs from channel c - floor((size - 1) / 2) to channel c
-    + ceil((size - 1) / 2). It leaves out channels that do not exist. Raises ValueError if x and y
-    differ in channels, or if an index exceeds 32 bits.
+    + ceil((size - 1) / 2). The sum leaves out channels that do not exist. Raises ValueError if x
+    and y differ in channels, or if an index exceeds 32 bits.
     """
     if x.channels != y.channels:
         raise ValueError(f"y must have x's {x.channels} channels, got {y.channels}")

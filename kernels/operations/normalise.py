@@ -24,7 +24,7 @@ def normalise_launch(
 ) -> Launch:
     """Return a launch of y = activation((x - mean) / sqrt(variance + epsilon) · scale + shift).
 
-    The operands are x, scale, shift and y; scale and shift are floats and are broadcast. Mean and
+    The operands are x, scale, shift and y. scale and shift are floats, and are broadcast. Mean and
     variance are computed over `axes`. Raises ValueError if shapes or types do not match, or if an
     index exceeds 32 bits.
     """

@@ -11,7 +11,7 @@ class Architectures(NamedTuple):
     last: int = 1000
 
     def includes(self, architecture: str) -> bool:
-        """Return whether an `architecture` such as "90a" is in the range; "cusim" is in every
+        """Return whether an `architecture` such as "90a" is in the range. "cusim" is in every
         range."""
         number = re.match(r"\d+", architecture)
         return number is None or self.first <= int(number[0]) <= self.last

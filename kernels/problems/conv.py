@@ -32,8 +32,9 @@ class ConvProblem:
     """A convolution (cross-correlation) of N images. The letters are the same as in Lavin & Gray,
     section 3.
 
-    x is N×C×H×W, the filter is K×(C/groups)×R×S, and y is N×K×P×Q; in 3-D the axes D, T and O stand
-    before H, R and P. These are logical shapes: the CUDA engine stores activations as N·H·W·C.
+    x is N×C×H×W, the filter is K×(C/groups)×R×S, and y is N×K×P×Q. In 3-D, the axes D, T and O
+    stand before H, R and P. These are logical shapes: the CUDA engine stores activations as
+    N·H·W·C.
     """
 
     n: int

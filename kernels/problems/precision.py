@@ -78,7 +78,7 @@ class Precision(Enum):
     except INT8.
 
     TF32 rounds the factors of a product to 10 bits of mantissa. TF32X3 replaces each product by
-    three TF32 products; its error in a layer is at most 1.7 times the error of FP32
+    three TF32 products. The error of a layer is then at most 1.7 times the error in FP32
     (docs/decisions/truncated-sums.md). TF32 and TF32X3 store float32. INT8 is for quantized models,
     whose files specify the 8-bit tensors and their scales. Sums of products of bytes are exact. The
     parts of the model that are not quantized are computed in FP16.

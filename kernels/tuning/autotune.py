@@ -45,7 +45,7 @@ GRAPH_US = 1000
 SCREEN_REPLAYS = 5
 
 TIMING_US = 50_000
-"""The approximate time of a finalist's replays; the same time is spent again with a cold cache."""
+"""The approximate time of a finalist's replays with a warm cache, and again with a cold cache."""
 
 MIN_REPLAYS, MAX_REPLAYS = 10, 100
 
@@ -91,9 +91,9 @@ def autotune(
     """Check and time the candidates that have no outcome in `store`, and store their outcomes.
     Return the outcomes of all candidates of each problem.
 
-    All kernels are compiled before the first measurement, on `threads` threads; 0 stands for one
-    per core. Completed measurements stay in the store, even after Ctrl-C. Raises TuningStoreError
-    or DeviceError. A candidate may break the device (FaultError). The next call does not run this
+    All kernels are compiled before the first measurement, on `threads` threads (0: one per core).
+    Completed measurements stay in the store, even after Ctrl-C. Raises TuningStoreError or
+    DeviceError. A candidate may break the device (FaultError). The next call does not run this
     candidate again.
     """
     key_of = keys(conditions_of(device))

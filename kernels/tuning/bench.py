@@ -59,8 +59,8 @@ class Candidate:
 
 
 class Bench:
-    """Checks and times candidates on a device. It allocates device memory as needed, and `close`
-    frees all of it."""
+    """Checks and times candidates on a device. A Bench allocates device memory as needed, and
+    `close` frees all of this memory."""
 
     def __init__(self, device: Device, timer: Timer) -> None:
         self.device = device

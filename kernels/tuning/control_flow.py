@@ -28,7 +28,7 @@ def loops(code: Sequence[Instruction]) -> list[Loop]:
     the branch.
 
     Other backward branches, and all backward branches across an unconditional EXIT, do not make
-    loops. They return from code that the compiler has placed out of line.
+    loops. These branches return from code that the compiler has placed out of line.
     """
     ends = [
         i
@@ -76,8 +76,8 @@ def path(
     """Return the path with the largest weight from a loop's first to its last instruction. Each
     inner loop on the path runs once.
 
-    The weight of a path is the sum of the weights of its instructions; `weight` gets the index of
-    an instruction. If `leaving`, a path may also end at any EXIT.
+    The weight of a path is the sum of the weights of its instructions. `weight` returns the weight
+    of the instruction with a given index. If `leaving`, a path may also end at any EXIT.
     """
     best: dict[int, tuple[Weight, int | None]] = {}
     for i in range(loop.last, loop.first - 1, -1):

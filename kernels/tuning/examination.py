@@ -72,7 +72,7 @@ class Exam:
         return {"offset": offset, "scale": scale}
 
     def inputs(self, n: int) -> dict[str, NDArray[Any]]:
-        """Return x, and the residual if it is projected, for n images. Each is n×H×W×C."""
+        """Return x, and the residual if it is projected, for n images. Each array is n×H×W×C."""
         zero = _ZERO if self.stored == BYTE else 0
         scales = _scales(n, self.stored)
         return {

@@ -59,8 +59,8 @@ def instantiations(problem: ConvProblem, choice: ConvChoice) -> set[Instantiatio
 
 
 def by_name(candidates: Iterable[ConvChoice]) -> dict[str, ConvChoice]:
-    """Return a dictionary of a problem's candidates. Its keys are their names (`str`), which are
-    unique."""
+    """Return a dictionary of a problem's candidates. The keys are the candidates' names (`str`),
+    which are unique."""
     return {str(choice): choice for choice in candidates}
 
 

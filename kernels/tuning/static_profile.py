@@ -425,7 +425,7 @@ def _repeated(
 
 def _data_loop(code: Sequence[Instruction], hot: Loop) -> Loop:
     """Return the loop of the data warps, which copy or transform data for the warps that multiply.
-    It is the longest loop that copies and lies outside the hot loop."""
+    Of the loops that copy and lie outside the hot loop, this is the longest."""
     beside = [
         loop
         for loop in loops(code)

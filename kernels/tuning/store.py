@@ -51,8 +51,8 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Identifies a problem and the conditions of its measurement. `sources` is a digest of the
-    sources of all kernels that can compute the problem."""
+    """Identifies a problem and the conditions of its measurement. `sources` is a digest (a hash) of
+    the sources of all kernels that can compute the problem."""
 
     conditions: Conditions
     precision: str
@@ -84,8 +84,8 @@ class Outcome:
     """Holds the result of a candidate: its time from a few runs, its times from many runs, or the
     reason for its failure.
 
-    `trigger` is set only for the fastest candidate. It is the trigger with which overlapping
-    launches take the least time.
+    `trigger` is set only for the fastest candidate. With this trigger, overlapping launches take
+    the least time.
     """
 
     screened_us: float | None = None

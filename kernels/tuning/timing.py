@@ -38,8 +38,8 @@ fifth of its highest clock, and takes milliseconds to rise. REPLAYS get 20 ms; s
 less."""
 
 _AHEAD = 3
-"""The number of replays before the counted replays. The host does not wait for them, so that it
-gets ahead of the device."""
+"""The number of replays before the counted replays. The host does not wait for these replays, so
+that it gets ahead of the device."""
 
 Addresses = Mapping[str, int]
 """Device addresses by operand name."""
