@@ -313,7 +313,7 @@ class Classify:
         results, pieces = [], []
         for number, row in enumerate(scored.results):
             found = likeliest(row, form.classes, info.output, form.threshold)
-            result = ImageResult(predictions=[] if many else named(found, info.labels))
+            result: ImageResult = {"predictions": [] if many else named(found, info.labels)}
             if asked is not None:
                 result["maps"] = explain(row, asked.views[number], asked, info)
             if many:
@@ -323,13 +323,13 @@ class Classify:
         total, *parts = phases()
         timing: Any = {name: us / 1e3 for name, us in zip(PHASES, parts, strict=True)}
         timing["total"] = total / 1e3
-        answer = ClassifyAnswer(
-            model=info.name,
-            results=results,
-            timing_ms=timing,
-            batch_size=scored.batch_size,
-            version=info.version,
-        )
+        answer: ClassifyAnswer = {
+            "model": info.name,
+            "results": results,
+            "timing_ms": timing,
+            "batch_size": scored.batch_size,
+            "version": info.version,
+        }
         if info.warning:
             answer["warning"] = info.warning
         return json_around(answer, "results", pieces) if many else json_response(answer)

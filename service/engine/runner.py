@@ -154,7 +154,9 @@ class EngineRunner:
     def takes(self) -> Kind:
         """Return the highest `Kind` of image that every engine accepts. An engine also accepts all
         lower kinds."""
-        return min([engine.engine.takes for engine in self._engines])
+        first, *others = self._engines  # mostly one: this runs once per request
+        takes = first.engine.takes
+        return min(takes, *(engine.engine.takes for engine in others)) if others else takes
 
     @property
     def decoding_jobs(self) -> int:

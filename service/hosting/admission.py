@@ -78,7 +78,7 @@ class Admission:
 class Held:
     """Reserves bytes of a `ByteRoom` for a client, until `release` is called."""
 
-    __slots__ = ("_bytes", "_on_given_way", "_room", "client")
+    __slots__ = ("_on_given_way", "_room", "bytes", "client")
 
     def __init__(
         self, room: ByteRoom, client: Client, on_given_way: Callable[[ServiceError], None]
@@ -88,13 +88,8 @@ class Held:
         self._room = room
         self.client = client
         self._on_given_way: Callable[[ServiceError], None] | None = on_given_way
-        self._bytes = 0
+        self.bytes = 0  # reserved
         room.inside[self] = None
-
-    @property
-    def bytes(self) -> int:
-        """Return how many bytes are reserved."""
-        return self._bytes
 
     def hold_bytes(self, count: int) -> None:
         """Reserve `count` more bytes. If too few are free, cancel requests of clients that have
@@ -107,20 +102,20 @@ class Held:
             self._let_in(lacking, count)
         room.taken = taken = room.taken + count
         room.most = max(room.most, taken)
-        self._bytes += count
+        self.bytes += count
 
     def release_bytes(self) -> None:
         """Free the reserved bytes. More bytes may be reserved later."""
-        self._room.taken -= self._bytes
-        self._bytes = 0
+        self._room.taken -= self.bytes
+        self.bytes = 0
 
     def release(self) -> None:
         """Free everything and end the reservation. Further calls do nothing."""
         if self._on_given_way is None:
             return
         self._on_given_way = None  # breaks a reference cycle
-        self._room.taken -= self._bytes
-        self._bytes = 0
+        self._room.taken -= self.bytes
+        self.bytes = 0
         del self._room.inside[self]
 
     def give_way(self) -> None:
@@ -145,7 +140,7 @@ class Held:
         """Cancel other clients' requests until `count` bytes can be reserved. Raises QueueFullError
         if that is impossible."""
         room = self._room
-        amounts = {held: held._bytes for held in room.inside if held._bytes}
+        amounts = {held: held.bytes for held in room.inside if held.bytes}
         refused = _giving_way(lacking, self, count, amounts)
         if refused is None:
             raise QueueFullError(

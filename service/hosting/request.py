@@ -127,14 +127,14 @@ class Request:
 
         Raises QueueFullError, and PayloadTooLargeError if the answer is too long.
         """
+        reservation = self._reservation
         most = self.pipeline.admission.room.max_answer
         if count > most:
             raise PayloadTooLargeError(
                 f"the answer would have up to {count} bytes; at most {most} are allowed; ask"
                 " for fewer classes (top_k, classification), or send fewer images at once"
             )
-        self._reservation.release_bytes()
-        self._reservation.hold_bytes(count)
+        reservation.hold_bytes(count - reservation.bytes)
 
     def aside(self, work: Callable[[B], T], body: B, then: Callable[[T], None]) -> None:
         """Call `work` with the body in a thread; clients take turns to use the threads. Then call
