@@ -47,6 +47,6 @@ def variants(kernel: Instantiation) -> tuple[Instantiation, ...]:
 
 
 def commonest(kernel: Instantiation) -> Instantiation:
-    """Return the kernel's variant for activations that only clamp. The cost model uses this
-    variant's profile for all activations."""
+    """Return the kernel's variant for activations that only clamp. The cost model estimates all
+    activations with the registers and instructions of this variant."""
     return variants(kernel)[0]

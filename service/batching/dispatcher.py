@@ -62,11 +62,11 @@ class _Engine:
         return now if ends is None else max(ends, 2 * now - ends)
 
     def learn(self, latency: Latency, short_s: float) -> bool:
-        """Replace the table L(n), the time of a batch of n items. Return whether `short` has
-        changed.
+        """Replace the table L(n), the time of a batch of n items. Return whether the property
+        `short` has changed, which says whether the engine's batches are short.
 
-        Batches are short if L(1) is below `short_s`, or if the shortest recent batch took less than
-        `short_s`. The shortest batch counts because a busy event loop lengthens most batches.
+        They are short if a batch of one item, or the shortest recent batch, takes less than
+        `short_s` seconds. The shortest batch counts because a busy event loop lengthens the others.
         """
         before, self.latency = self.short, latency
         self.short = latency.known and min(latency.seconds[0], self.least) < short_s

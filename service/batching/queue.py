@@ -296,8 +296,9 @@ def call_safely(then: Callable[[Any], None], outcome: Any) -> None:
 
 
 def _goes_behind(last: Posted[T, R], request: Posted[T, R]) -> bool:
-    """Return whether a request can be appended directly behind the request `last`: it has no
-    deadline and no priority, has the same client, and is due no earlier."""
+    """Return whether a request can be appended directly behind the request `last`, which has the
+    same client and is not served later. Requests with a deadline or a priority are never appended.
+    """
     return (
         request.urgency is NO_HURRY
         and request.client.name == last.client.name

@@ -1,9 +1,9 @@
 """Limits the images, and the bytes of bodies and answers, that are in progress at once. Used from
 one event loop.
 
-If a limit is reached, the client that uses most of it is refused. Its next request is refused. Its
-newest requests in progress are also cancelled if a client that uses less needs their capacity. So a
-client that floods the server does not crowd out the other clients.
+If a limit is reached, the client that uses most of it gets an error for its next request. If a
+client that uses less needs capacity, the newest requests of the first client are also cancelled. So
+a client that floods the server does not crowd out the other clients.
 """
 
 import asyncio

@@ -427,7 +427,7 @@ def _av1_units(data: bytes) -> Iterator[tuple[int, bytes]]:
                     break
         yield head >> 3 & 15, data[position : position + size]
         position += size
-    raise IndexError("there are more units than an image has")
+    raise IndexError("there are more blocks of coded data (OBUs) than in any image")
 
 
 def _av1_size(bits: _Bits) -> tuple[int, int, float] | None:

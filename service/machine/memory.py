@@ -1,9 +1,8 @@
 """Determines whether this process is near a memory limit, at which the system would end it or
 refuse it memory. Gives free memory back to the system.
 
-- Limit of the control group: the memory in use that cannot be reclaimed, as a share of
-  `memory.max`.
-- Limit of the process: its address space, as a share of what `ulimit -v` or prlimit allows.
+There are two limits. `memory.max` limits the memory of the control group, of which only memory that
+cannot be reclaimed counts. `ulimit -v` or prlimit limits the address space of the process.
 """
 
 import ctypes
