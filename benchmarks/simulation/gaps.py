@@ -91,8 +91,8 @@ def closed_gap(profile: str, workload: str, clients: int, requests: int, seed: i
 
 
 def deadline_gap(profile: str, timeout: float, load: float, requests: int, seed: int = 0) -> Gap:
-    """Compare two numbers of answers in time: the number that the policy reaches, and the number
-    that is possible if all arrivals are known in advance."""
+    """Return how many answers meet their deadlines with the policy, and how many could meet them if
+    all arrivals were known in advance."""
     seconds = PROFILES[profile]
     timeout_s = timeout * seconds[-1]
     workload = poisson(load * capacity(seconds), requests, seed, timeout_s)

@@ -333,8 +333,8 @@ def _softmax(node: OnnxNode, *, is_log: bool) -> Range:
 def _moved(seen: Range, value: ir.Value) -> Range:
     """Return the range of a value whose elements are moved or averaged elements of another value.
 
-    `seen` is the range of the other value. The sum is kept only if an axis of the result has the
-    size of the summed axis.
+    `seen` is the range of the other value, and may contain the sum along one of its axes. The
+    result contains this sum only if one of its axes has the same size.
     """
     if seen.total is None:
         return seen

@@ -106,8 +106,8 @@ def plan_report(
     tuning: Path | None = None,
     takes: Kind = Kind.PIXELS,
 ) -> PlanReport:
-    """Return the report of a classifier's plan on a GPU for n images. The GPU accepts images of the
-    kind `takes`, and of the kinds before it in `Kind`.
+    """Return the report of a classifier's plan on a GPU for n images. The plan accepts images of
+    the kind `takes`, and of all lower kinds.
 
     If the file `tuning` is given, its measurements choose the algorithms of convolutions.
     Otherwise, the heuristic chooses them. Raises EngineError if the file cannot be read or has no

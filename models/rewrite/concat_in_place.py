@@ -29,7 +29,8 @@ CHANNEL_ALIGNMENT = 8
 
 
 def concat_in_place(view: GraphView, node: Node) -> Outcome:
-    """If `node` is a Concat of channels, return a rewrite that stores its inputs in its output."""
+    """If `node` is a Concat of channels, return a rewrite that removes it. The nodes before it then
+    write their results directly to the output of the Concat."""
     if not isinstance(node, Concat):
         return None
     if node.axis != 0:

@@ -9,8 +9,8 @@ transposed tensor and a constant. The Gemm becomes a 1×1 Conv with its rows as 
 Some networks compute on H×W×C between convolutions (ConvNeXt) or on tokens T×C (ViT). After this
 rule, they compute on C×H×W or C×1×T. This costs nothing, because the kernels always store the
 channels of a pixel contiguously. The advantage is that a Conv can then add a later sum as a
-residual. For this purpose, the rule may also add a Transpose before a Gemm, or before a tensor that
-is added to a transposed tensor.
+residual. For this purpose, the rule may also insert a Transpose before a Gemm, or at the other
+operand of an Add that has one transposed operand.
 
 Two Transposes in a row become one. A Transpose that moves only axes of size 1 becomes a Reshape. If
 a Reshape after a Transpose only removes axes of size 1, both move together. If other nodes read the
@@ -237,8 +237,8 @@ def _order_seen(view: GraphView, node: Node) -> _Order | None:
 
 
 def _can_follow(view: GraphView, node: Node, name: str, order: _Order) -> bool:
-    """Return whether an operand that no Transpose computes can be converted to the order of axes
-    before the Transpose."""
+    """Return whether the operand `name` can be converted to the order of axes that the transposed
+    operands of `node` had before their Transposes. No Transpose computes this operand itself."""
     if len(view.shape(name)) != len(order.axes):
         return False
     if isinstance(view.producer(name), Constant):

@@ -77,8 +77,8 @@ def dependencies(accesses: Sequence[Access]) -> After:
 
 
 def _reduced(before: Sequence[Collection[int]]) -> After:
-    """Remove redundant predecessors of a step: a predecessor is redundant if it must also end
-    before another predecessor."""
+    """Remove the redundant predecessors of each step. A predecessor is redundant if another
+    predecessor of the step has to wait for it."""
     ancestors: list[int] = []  # bit sets of steps
     result = []
     for after in before:

@@ -341,7 +341,7 @@ def _level(line: Line[Posted[T, R]]) -> int:
 
 
 def _due_by_turns(line: Line[Posted[T, R]]) -> float:
-    """Return when a client's first request is due. The request counts as if it had arrived no
-    earlier than the client was last served."""
+    """Return when a client's first request is due. If the client was served after the request
+    arrived, the time since then counts instead of the time since the arrival."""
     head = line.entries[0]
     return due(max(head.submitted, line.since), head.urgency)

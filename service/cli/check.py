@@ -183,9 +183,9 @@ def check(
 
 
 def _path_of(engine: Engine, decoding: Decoding, of_pixels: Results, pixels: str) -> str:
-    """Return a phrase for the table: which processor decodes and resizes the image, and whether its
-    results are right. They are right if the scores, and the value `pixels` inside the network,
-    equal the results for pixels from the CPU."""
+    """Return a phrase that says which processor decodes and resizes the image, and whether the
+    scores are right. `of_pixels` are the results for pixels from the CPU, which must be equal;
+    `pixels` names the network's input among them."""
     image: Image | None = None
     why = NO_FILE if engine.takes is Kind.JPEG else ""
     if engine.takes is Kind.JPEG and decoding.file is not None:

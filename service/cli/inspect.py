@@ -159,7 +159,8 @@ def _summary(network: NetworkReport, plan: PlanReport) -> RenderableType:
 
 
 def _totals(report: NetworkReport) -> Iterator[str]:
-    """Yield the totals, and a line about the files that describe the model."""
+    """Yield lines with the network's total operations and bytes, and with the names of the files
+    that describe the model."""
     yield (
         f"{report.name}, N = {report.n}: {report.nodes_loaded} nodes became {len(report.nodes)}; "
         f"{report.flops / 1e9:,.3f} GFLOP, {report.bytes / 1e6:,.1f} MB moved, "

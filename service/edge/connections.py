@@ -54,8 +54,8 @@ class Connections:
     """Counts a server's connections by address; used from one event loop."""
 
     def __init__(self, max_open: int, max_an_address: int) -> None:
-        """Allow `max_open` connections, and `SPARE` more for health requests. Of these, at most
-        `max_an_address` may come from one address."""
+        """Allow `max_open` connections, and `SPARE` more that may only send health requests. At
+        most `max_an_address` of all connections may come from one address."""
         self._max_open = max_open
         self._max_an_address = max_an_address
         self._by_address: Counter[str] = Counter()

@@ -298,7 +298,8 @@ class SupervisedEngine:
         return rows
 
     async def _examine(self, thread: "_Thread") -> None:
-        """Replace the engine, and the job processes, if they fail on random pixels, too."""
+        """Run random pixels in the engine and in a job process, because a client's images failed.
+        Replace the engine if it fails again, and replace all job processes if one fails."""
         bound_s = self._batch_s[0]
         failure = await _failure(thread.pool.run(thread.run, [self._probe], bound_s))
         if self.jobs is not None:

@@ -92,8 +92,8 @@ class Held:
         room.inside[self] = None
 
     def hold_bytes(self, count: int) -> None:
-        """Reserve `count` more bytes. If too few are free, cancel requests of clients that have
-        reserved more. Raises QueueFullError if that does not free enough."""
+        """Reserve `count` more bytes. If too few are free, cancel requests of clients that hold
+        more than this client. Raises QueueFullError if that does not free enough."""
         if self._on_given_way is None:
             raise _refused()
         room = self._room

@@ -436,7 +436,8 @@ class Request:
         if not undone and not self._refuses():
             self._decoding_s = outcome.results[-1].decode_s
             rows = [row for row in self._rows if row is not None]
-            self._answer(outcome._replace(results=rows))
+            _, size, queue_s, compute_s = outcome
+            self._answer(BatchResult(rows, size, queue_s, compute_s))
 
     def _answer(self, scored: Scored) -> None:
         """Pass the scores to the code for HTTP or gRPC, which creates the answer."""
@@ -497,7 +498,7 @@ def _named(error: Exception, index: int, images: int) -> Exception:
 
 
 def _urgency(asked: Urgency, serving: Serving, started: float) -> Urgency:
-    """Return the urgency of a request. If the model also sets a deadline, the earlier deadline
-    counts. The model's priority counts if the client asks for none."""
+    """Return the urgency of a request. Its deadline is the earlier one of the client's and the
+    model's deadlines. Its priority is the client's, or the model's if the client asks for none."""
     latest = inf if serving.timeout_ms is None else started + serving.timeout_ms / 1e3
     return Urgency(min(asked.deadline, latest), asked.priority or serving.priority)
