@@ -203,8 +203,9 @@ class Exchange(Generic[Head, Form]):
 
 def _joined(chunks: list[bytes | bytearray]) -> bytes:
     """Join the parts of a body, and empty their list, so that the body is in memory only once."""
-    if len(chunks) == 1:
-        return bytes(chunks.pop())
+    if len(chunks) == 1 and isinstance(only := chunks[0], bytes):
+        chunks.clear()
+        return only
     # Other threads run while bytes are joined, but not if a piece is a bytearray.
     body = b"".join([bytes(chunk) for chunk in chunks])
     chunks.clear()

@@ -90,14 +90,14 @@ class Parser:
         bodies, return the last bytes unparsed, so that other clients are served first. Raises
         ServiceError; the parser must not be used after an error."""
         self._pieces = at = 0
-        view = memoryview(data)[:size]
+        view = memoryview(data)
         # The end of a head ends the first step. Then a body in the same read is a single piece,
         # which need not be copied to be joined.
         blank = -1 if self._in_plain_body else data.find(_BLANK_LINE, 0, min(size, _STEP))
         step = _STEP if blank < 0 else blank + len(_BLANK_LINE)
         while at < size and self._pieces < _MOST_PIECES:
             # Extensions of chunks may be long, and arrive in one read with the bytes after them.
-            piece = view[at:] if self._in_plain_body else view[at : at + step]
+            piece = view[at : size if self._in_plain_body else min(at + step, size)]
             step = _STEP
             self._at_once = len(piece)
             self._pending += self._at_once
@@ -105,7 +105,7 @@ class Parser:
                 self._llhttp.feed_data(piece)
                 at += self._at_once
             except httptools.HttpParserUpgrade as upgrade:
-                view, at = memoryview(self._stay() + view[at + upgrade.args[0] :]), 0
+                view, at = memoryview(self._stay() + view[at + upgrade.args[0] : size]), 0
                 size = len(view)
             except httptools.HttpParserCallbackError as error:
                 raise error.__context__ or error from None
@@ -113,7 +113,7 @@ class Parser:
                 raise _not_http(str(error), bytes(piece[: len(_TLS)])) from None
             if self._pending > MAX_HEAD_BYTES:
                 raise _head_too_large()
-        return bytes(view[at:])
+        return bytes(view[at:size]) if at < size else b""
 
     def close(self) -> None:
         """Break the reference cycle with llhttp."""
