@@ -88,10 +88,10 @@ class App(FastAPI):
         All answers except answers to POST have the headers that protect a browser.
         """
         if scope["type"] == "http":
-            method, names = scope["method"], dict(scope["headers"])
+            method = scope["method"]
             if method != "POST":
                 send = with_headers(send)
-            if method == "OPTIONS" and b"access-control-request-method" in names:
+            if method == "OPTIONS" and b"access-control-request-method" in dict(scope["headers"]):
                 await _PREFLIGHT(scope, receive, send)
                 return
             try:

@@ -114,8 +114,7 @@ class Held:
         if self._on_given_way is None:
             return
         self._on_given_way = None  # breaks a reference cycle
-        self._room.taken -= self.bytes
-        self.bytes = 0
+        self.release_bytes()
         del self._room.inside[self]
 
     def give_way(self) -> None:

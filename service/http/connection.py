@@ -224,7 +224,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._reports():
             head, end, _ = self._unparsed.partition(b"\r\n\r\n")
-            self._parse(head + end, len(head + end))
+            self._parse(self._unparsed, len(head) + len(end))
             self._transport.abort()
         elif step == 0 and b" HTTP/1.1\r\n" in self._unparsed and self._reports(_ENDED):
             self._transport.write(CONTINUE)

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -265,10 +266,14 @@ async def test_a_client_that_left_while_its_long_body_arrives_is_no_error() -> N
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
     head = get("/v1/classify?no=1", "Content-Length: 90000000", method="POST")
     async with convoy() as server:
+
+        def have_ended(requests: int) -> bool:
+            return len(server.entries) == requests
+
         for ended in (1, 2):  # before the second request, the client owes a turn
             with socket.create_connection(("127.0.0.1", server.port)) as client:
                 client.setblocking(False)
                 client.send(head + bytes(50_000_000))
-            await until(lambda ended=ended: len(server.entries) == ended)  # type: ignore[misc]
+            await until(partial(have_ended, ended))
             await until(lambda: not server.connections)
     assert failures == []
