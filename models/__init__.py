@@ -1,8 +1,6 @@
 """Loads ONNX image classifiers, and opens engines that run them. Re-exports the names that
-`service` may use.
-
-The package imports `kernels`, and nothing of `service`. It works without a GPU or a driver.
-"""
+`service` may use. The package imports `kernels` but not `service`. It works without a GPU or a
+driver."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

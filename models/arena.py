@@ -16,9 +16,9 @@ class Lifetime:
     """Describes a buffer of `nbytes` bytes that is in use from step `first` to step `last` of a
     plan, both included. A step is one kernel launch.
 
-    If steps may run in parallel, two sets of steps are stored as bits. `users` has the steps that
-    read or write the buffer. `before` has the steps that always end before any step in `users`
-    begins.
+    `users` and `before` are bit sets of steps, needed only if steps may run in parallel. `users`
+    has the steps that read or write the buffer. `before` has the steps that always end before any
+    step in `users` begins.
     """
 
     name: str
@@ -58,9 +58,9 @@ def lay_out(lifetimes: Sequence[Lifetime]) -> Arena:
     """Return an arena in which buffers that are in use at the same time do not overlap.
 
     The algorithm is greedy by size (Pisarchyk and Lee 2020, "Efficient memory management for deep
-    neural net inference"): it takes the buffers in some order and gives each of them the lowest
-    free offset. The best order depends on the network, so the function tries several orders and
-    returns the smallest arena. Finding the smallest possible arena is NP-hard.
+    neural net inference"): each buffer in turn gets the lowest free offset. No order of the buffers
+    is best for every network, so the function tries several orders and returns the smallest arena.
+    Finding the smallest possible arena is NP-hard.
     """
     return min((_place(sorted(lifetimes, key=key)) for key in _ORDERS), key=lambda a: a.nbytes)
 

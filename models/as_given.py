@@ -1,10 +1,10 @@
 """Runs the original model file with ONNX Runtime, as the reference for Convoy's conversions.
 
-    file ─┬─ Convoy's loader ─ normal form ─ engines ─ scores ─┐
-          └─ ONNX Runtime ──────────── AsGiven.scores ─────────┴─ equal, or the model is refused
+    file ─┬─ Convoy's loader ─ converted model ─ engines ─ scores ─┐
+          └─ ONNX Runtime ────────────── AsGiven.scores ───────────┴─ equal, or the model is refused
 
 The file is changed only in ways that do not affect scores: the IR version is lowered, unused nodes
-are removed, and float16 is converted to float32, as in the normal form. `in_floats` replaces each
+are removed, and float16 is converted to float32, as in Convoy's loader. `in_floats` replaces each
 integer operator by the float operators with which the ONNX specification defines it. This avoids
 ONNX Runtime's integer kernels, which may overflow and whose rounding differs by up to half a
 quantization step. In a deep network, such differences reach 12% of the largest score.
@@ -105,8 +105,9 @@ class GivenModel:
     ) -> None:
         """Open a session that returns the values named in `outputs`. This edits `proto`.
 
-        With `keep_halves`, nodes that are float16 in the file compute in float16. `exact` is passed
-        to `open_session`. Raises EngineError if ONNX Runtime cannot open the file.
+        If `keep_halves` is true, float16 nodes compute in float16, and otherwise in float32.
+        `exact` is passed to `open_session`. Raises EngineError if ONNX Runtime cannot open the
+        file.
         """
         data = _prepared(proto, outputs, keep_halves)
         try:
@@ -195,7 +196,7 @@ def _prepared(proto: ModelProto, outputs: Collection[str], keep_halves: bool) ->
 
 
 def _keep(graph: GraphProto, outputs: Collection[str]) -> None:
-    """Make the named values the only outputs of the graph, and remove the nodes that these values
+    """Replace the outputs of the graph by the named values, and remove the nodes that these values
     do not need."""
     needed, dropped = set(outputs), []
     for index in reversed(range(len(graph.node))):

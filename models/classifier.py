@@ -85,7 +85,7 @@ class Classifier:
 
     @property
     def scores(self) -> str:
-        """Return a phrase for users: the name of the output with the scores, and the kind of
+        """Return a phrase for users with the name of the scores' output and the kind of the
         scores."""
         (output,) = self.network.graph.outputs
         said = meaning_of(self.preprocessing.output, self.classes)
@@ -111,12 +111,12 @@ class Classifier:
 
     @cached_property
     def rewritten(self) -> RewriteResult:
-        """Return the network as Convoy's kernels run it, after all rewrite rules. The ONNX Runtime
+        """Return the network after all rewrite rules, as Convoy's kernels run it. The ONNX Runtime
         engine does not use it.
 
         The outputs of the rewritten network are the scores, followed by the values in `origins`.
-        `refused` includes the layers that must stay in float32 at this precision. Raises
-        NoKernelsError if Convoy has no kernels for the network.
+        The result's `refused` includes the layers that must stay in float32 at this precision.
+        Raises NoKernelsError if Convoy has no kernels for the network.
         """
         if self.network.no_kernels:
             raise NoKernelsError(self.network.no_kernels)
@@ -149,9 +149,10 @@ def load_classifier(
 
     `overrides` are command-line flags, with the same keys as `model.toml`. If neither the flags nor
     `model.toml` set a precision, it is int8 for a quantized model, and otherwise the type of the
-    weights, float16 or float32. The original file is prepared as the reference for the scores of
-    engines. ONNX Runtime runs it on a noise image and the `photographs`, with `threads` threads.
-    `keep` is passed to `load_proto`.
+    weights, float16 or float32. `keep` is passed to `load_proto`.
+
+    The classifier can compute reference scores for its engines (`Classifier.given`): ONNX Runtime
+    then runs the original file on a noise image and the `photographs`, with `threads` threads.
 
     Raises ModelFileError, UnsupportedModelError or PreprocessingError.
     """
@@ -295,11 +296,11 @@ def _as_triton(path: Path, labels: tuple[str, ...], scores: int) -> tuple[str, .
 def _kind_of_scores(
     path: Path, shown: Meaning, stated: OutputKind | None, classes: int
 ) -> tuple[OutputKind | None, str]:
-    """Return the kind of scores and the reason for it. The kind is None if no source names one.
+    """Return the kind of scores and the reason for it. The kind is None if it is unknown.
 
-    A file or flag may ask for a softmax or sigmoid of the scores. If the graph shows that the
-    scores are bounded, this request is ignored. A softmax or sigmoid of bounded scores would keep
-    the order of the classes, but make every probability wrong.
+    The kind that a file or flag sets is ignored if it asks for a softmax or sigmoid of scores that
+    the graph shows to be bounded. A softmax or sigmoid of bounded scores would keep the order of
+    the classes, but make every probability wrong.
     """
     if shown.refusal:
         raise UnsupportedModelError(f"{path}: {shown.refusal}")
@@ -325,8 +326,8 @@ def _kind_of_scores(
 
 
 def _features(network: LoadedModel, outputs: Outputs, classes: int) -> str | None:
-    """Return the name of the output that can be the embedding. Return None if no output, or more
-    than one output, can be it."""
+    """Return the name of the only output that can be the embedding, or None if there is no such
+    output or more than one."""
     graph = network.graph
     if why_shut(network):
         return None

@@ -114,9 +114,9 @@ def files_of(model_path: Path) -> Iterator[Path]:
 def descriptions_of(model_path: _Path) -> list[_Path]:
     """Return the paths of TOML files that may describe a model, in order of precedence.
 
-    The first file that exists is used. The candidates are the TOML file with the model's name,
-    `model.toml` in the model's folder and, if that folder may hold one version of the model,
-    `model.toml` in the parent folder.
+    The first file that exists is used. The order is: the TOML file with the model's name,
+    `model.toml` in the model's folder, and `model.toml` in the parent folder. The last one is a
+    candidate only if the model's folder may hold one version of the model.
     """
     folders = folders_beside(model_path)
     return [model_path.with_suffix(".toml"), *(folder / "model.toml" for folder in folders)]
@@ -224,11 +224,11 @@ def _of_own(
     given: dict[str, Any],
     sources: dict[str, list[str]],
 ) -> str:
-    """Return the name of the preset for a network that normalises pixels itself, or "".
+    """Return the name of the preset for a network that normalises pixels itself, or "" if it does
+    not.
 
-    The result is "" if the network does not normalise pixels, or if `given` (the settings so far)
-    has a preset, scale, mean or std. If the network's first operations show whether channels are
-    RGB or BGR, this order is added to `given`.
+    The result is also "" if `given` (the settings so far) has a preset, scale, mean or std. If the
+    network's first operations show whether channels are RGB or BGR, this order is added to `given`.
     """
     if own is None or {"preset", *_NORMALISING} & given.keys():
         return ""
@@ -245,8 +245,8 @@ def _add(
     given: dict[str, Any],
     sources: dict[str, list[str]],
 ) -> None:
-    """Add to `given` (the settings so far) those `values` whose keys it lacks. Record these keys
-    under `sources[name]`.
+    """Add to `given` (the settings so far) each of the `values` whose key `given` lacks. Append
+    these keys to `sources[name]`.
 
     If `given` has `resize`, `crop_pct` is not added, and vice versa.
     """
@@ -274,7 +274,7 @@ def _origin(
     readings: Sequence[tuple[str, Reading]],
     own: str,
 ) -> Iterator[str]:
-    """Yield lines for users. They name the keys that each source set, the keys whose values were
+    """Yield lines for users that name the keys that each source set, the keys whose values were
     overruled, and the keys that are not used."""
     for name, keys in sources.items():
         yield f"{name}: {', '.join(keys)}"

@@ -1,8 +1,8 @@
 """Defines the graph of a network. Nodes are immutable, with one class per operation.
 
 Shapes describe one image, in ONNX's logical order (C, H, W). The batch axis always comes first but
-is not part of a shape, and no node changes it. The planner decides how tensors are stored in
-memory. Nodes also count axes without the batch axis, so that axis 0 is C.
+is not part of a shape, and no node changes it. Axis numbers leave out the batch axis, so axis 0 is
+C. The planner decides how tensors are stored in memory.
 
 All tensors share one namespace. An operand is the name of a value, which is computed for each
 image, or of a weight, which is constant. The loader converts strings that choose behaviour, such as
@@ -37,8 +37,9 @@ def operand(**options: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ChannelSlice:
-    """Locates a value as a range of channels inside a larger value. The larger value is the output
-    of a Concat that was removed: the Concat's inputs are written directly to their channels."""
+    """Locates a value that is stored in a range of channels of a larger value. The larger value is
+    the output of a Concat that a rewrite removed. The Concat's inputs are written directly to their
+    channels."""
 
     parent: str
     offset: int  # the first channel
@@ -92,9 +93,10 @@ class Node:
 class Conv(Node):
     """Computes y = activation(conv(x, weight) + bias + residual), weight K×(C/groups)×R×S, bias K.
 
-    A prologue normalises, or scales and shifts, x first; `scale` and `shift` have C numbers each. A
-    projection is a 1×1 convolution whose result is the residual: `residual` is then its input, with
-    C' channels, and `weight` holds both filters, K×(C + C')×1×1.
+    A prologue is a normalisation, or a scale and shift, of x before the convolution. `scale` and
+    `shift` then have C numbers each. A projection is a 1×1 convolution that computes the residual.
+    `residual` is then the projection's input, with C' channels, and `weight` holds both filters,
+    K×(C + C')×1×1.
     """
 
     x: str = operand()
@@ -329,7 +331,7 @@ class Quantize(Node):
 
     If `block` is not 1, one pixel of y holds block × block pixels of x: channel c of the pixel at
     row i and column j of the block becomes channel (i · block + j) · 4 + c. x has at most 4
-    channels; missing ones are 0.
+    channels; missing channels are 0.
     """
 
     x: str = operand()
@@ -360,14 +362,14 @@ class Expand(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(Node):
-    """Gives each image a copy of a weight, for a node whose operand must be a value."""
+    """Repeats a weight for each image, for a node whose operand must be a value."""
 
     weight: str = operand()
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Holds a quantized weight as integers and scales; the weight is numbers · scale.
+    """Holds a quantized weight as integers and scales. The weight is `numbers` · `scale`.
 
     There is one scale, or one per entry of the weight's first axis.
     """

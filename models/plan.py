@@ -95,8 +95,8 @@ class KeptValue:
 
 @dataclass(frozen=True)
 class Plan:
-    """Holds a network's launches for n images. Weights are created on demand and shared between
-    plans.
+    """Holds a network's launches for n images. Weights are created when they are first needed, and
+    plans share them.
 
     Only the first step reads INPUT, and only the last step writes OUTPUT. Therefore INPUT and
     OUTPUT can be host memory.
@@ -128,8 +128,8 @@ def build_plan(
     """Return the plan of a rewritten classifier for n images.
 
     `choose` selects the algorithm of each Conv. Images may be of `kind` or of an earlier member of
-    `Kind`. Branches run in parallel if `pays` returns True. Raises ValueError if a tensor is too
-    large for a kernel's indices.
+    `Kind`. `pays` decides whether branches of the network run in parallel. Raises ValueError if a
+    tensor is too large for a kernel's indices.
     """
     tape = lower(graph, preprocessing, n, choose, kind)
     after = dependencies([_access(step) for step in tape.steps])

@@ -71,8 +71,8 @@ def _at(node: Node, precision: Precision) -> Node:
 
 
 class _Halves:
-    """Converts one graph to fp16. It collects the new nodes, and records the types in which each
-    value exists."""
+    """Converts one graph to fp16. It collects the new nodes, and records which values exist in
+    float16 and which in float32."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph, between = graph, _between_bytes(graph)
@@ -201,9 +201,8 @@ def _scores(graph: Graph) -> set[str]:
     float32.
 
     The search goes backwards from the scores through Softmaxes, activations, Reshapes and
-    Identities, to a Gemm or Dequantize. It ends earlier at any other node, and at a value with
-    several readers. If it ends earlier, the Reshapes and Identities that it passed last are left
-    out.
+    Identities. It ends at a Gemm, a Dequantize, any other kind of node, or a value with several
+    readers. Reshapes and Identities at the end of the search are left out of the result.
     """
     writers = {node.output: node for node in graph.nodes}
     readers = Counter(name for node in graph.nodes for name in node.operands())
@@ -222,8 +221,8 @@ def _scores(graph: Graph) -> set[str]:
 
 
 def _between_bytes(graph: Graph) -> dict[str, str]:
-    """Return the nodes that stay in float32 because their results are quantized. The returned
-    mapping has each node's name and this reason.
+    """Return the nodes that stay in float32 because their results are quantized, each with this
+    reason.
 
     In float16, such a result would be rounded twice: to float16, and to bytes. If all readers of a
     node's result stay in float32 for this reason, the node stays in float32, too. Matrix products
@@ -245,8 +244,8 @@ def _between_bytes(graph: Graph) -> dict[str, str]:
 
 
 def _within(graph: Graph, name: str) -> Iterator[str]:
-    """Yield the name of a value. If the value is stored inside a larger value, also yield the
-    larger value's name, and so on."""
+    """Yield the name of a value, then the name of the larger value that it is stored in, if any,
+    and so on."""
     yield name
     while (inside := graph.values[name].inside) is not None:
         name = inside.parent

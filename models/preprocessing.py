@@ -38,7 +38,7 @@ class Layout(Enum):
 
 @unique
 class CropMode(Enum):
-    """Names the method that gives an image the size height × width: resizing, cropping or
+    """Names the method that changes an image to height × width pixels: resizing, cropping or
     padding."""
 
     CROP = "crop"  # the shorter side becomes `resize`
@@ -170,7 +170,7 @@ class Preprocessing:
 class Preset:
     """Describes the preprocessing of models from one source, such as Caffe's model zoo.
 
-    `resize` is the value for a model of the size `size`, and is scaled for other sizes.
+    `resize` is valid for a model whose input has the size `size`, and is scaled for other sizes.
     """
 
     size: int

@@ -35,11 +35,8 @@ _BY_SOFTMAX, _INDEPENDENT, _UNBOUNDED = "by softmax", "independent", "unbounded"
 
 @unique
 class OutputKind(Enum):
-    """Names the kinds of a model's scores, as in the key `output` of model.toml.
-
-    This table is the only definition of the kinds. It has the name, description and properties of
-    each kind.
-    """
+    """Names the kinds of a model's scores, as in the key `output` of model.toml. Each kind has a
+    name, a description and properties."""
 
     _value_: str
 
@@ -112,7 +109,7 @@ UNSHOWN = Meaning(None, "its graph was not examined")
 
 
 def set_key(name: str | None) -> str:
-    """Return a phrase that tells users with which setting they name the output with the scores."""
+    """Return the two ways to select the output `name` as the scores, as a phrase for users."""
     return f'set scores = "{name}" in model.toml, or --set scores={name}'
 
 
@@ -122,7 +119,7 @@ def classes_of(scores: int) -> int:
 
 
 def meaning_of(kind: OutputKind, scores: int) -> str:
-    """Return a phrase that describes an image's scores: their kind, and what a single one means."""
+    """Return a phrase that describes an image's scores and how they relate to probabilities."""
     if scores > 1:
         return kind.meaning
     if kind.is_unbounded:
@@ -137,7 +134,7 @@ def meaning_of(kind: OutputKind, scores: int) -> str:
 
 
 def each_probability(values: Floats, kind: OutputKind) -> Floats:
-    """Return the probability for each score. It does not depend on the other scores of the image.
+    """Convert each score to a probability, independently of the image's other scores.
 
     The scores may have any shape. A softmax, which needs all scores of an image, is not supported.
     """

@@ -1,5 +1,5 @@
-"""Lists torchvision's classification weights as presets, with the preprocessing of their
-evaluation."""
+"""Lists torchvision's classification weights as presets, with the preprocessing with which
+torchvision evaluates them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
