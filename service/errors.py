@@ -1,8 +1,8 @@
-"""Defines the service's errors. Each class has a `Code`, which HTTP and gRPC map to their statuses.
+"""Defines the service's errors. The `Code` of an error class is mapped to an HTTP or gRPC status.
 
-The message becomes the field `error` of the answer. It says what was wrong and what would be right.
-The router's own answers, 404 for an unknown path and 405 for a wrong method, have the same JSON
-format. Errors that exist only in HTTP are in `service/http/http_errors.py`.
+An error's message says what was wrong and what would be right. The JSON answer contains it as the
+field `error`. FastAPI's own answers for an unknown path (404) and a wrong method (405) have the
+same JSON format. Errors that exist only in HTTP are in `service/http/http_errors.py`.
 """
 
 from enum import IntEnum, unique
@@ -11,8 +11,8 @@ from typing import ClassVar, Self
 
 @unique
 class Code(IntEnum):
-    """Lists the reasons why a request can have no result, as HTTP status codes. Metrics count
-    errors by these numbers."""
+    """Lists the kinds of errors. Their numbers are HTTP status codes, also for gRPC requests.
+    Metrics count errors by these numbers."""
 
     MALFORMED = 400
     UNAUTHENTICATED = 401
@@ -35,7 +35,7 @@ CRASHED = "internal server error; see the server log"
 
 
 class ServiceError(Exception):
-    """The base class of the errors whose messages clients receive."""
+    """The base class of errors whose message is sent to the client."""
 
     code: ClassVar[Code] = Code.FAILED
 
@@ -43,9 +43,9 @@ class ServiceError(Exception):
         cls.code = code or cls.code
 
     def within(self, place: str) -> Self:
-        """Return a copy of the error whose message begins with a place, such as "image 1 of 4".
+        """Return a copy of the error with a prefix in its message, such as "image 1 of 4".
 
-        The copy is created without `__init__`, whose arguments may differ from the message.
+        `__init__` is not called, because subclasses give it different arguments.
         """
         copied = type(self).__new__(type(self), f"{place}: {self}")
         copied.__dict__.update(self.__dict__)
@@ -65,7 +65,7 @@ class UnauthorizedError(ServiceError, code=Code.UNAUTHENTICATED):
 
 
 class ForbiddenError(ServiceError, code=Code.FORBIDDEN):
-    """Says that a known client has no right to send its request."""
+    """Says that the client is not allowed to do what it requested."""
 
 
 class ModelNotFoundError(ServiceError, code=Code.NOT_FOUND):
@@ -93,11 +93,11 @@ class InvalidParameterError(ServiceError, code=Code.INVALID):
 
 
 class InvalidTensorError(ServiceError, code=Code.INVALID):
-    """Says that the model's scores for a tensor from the client are not finite."""
+    """Says that the model's scores for a client's tensor are NaN or infinite."""
 
 
 class NotLoadedError(ServiceError, code=Code.INVALID):
-    """Says why the server does not serve a new version of a model."""
+    """Says why the server did not load a new version of a model."""
 
 
 class UnsupportedError(ServiceError, code=Code.UNIMPLEMENTED):
@@ -105,11 +105,11 @@ class UnsupportedError(ServiceError, code=Code.UNIMPLEMENTED):
 
 
 class DeadlineError(ServiceError, code=Code.TOO_LATE):
-    """Says that a request cannot meet its deadline. The server no longer works on it."""
+    """Says that a request will miss its deadline. The server has stopped working on the request."""
 
     def __init__(self, expected_s: float, allowed_s: float) -> None:
-        """Take two times from now, in seconds: `expected_s` until the request would be done, and
-        `allowed_s` until its deadline. `allowed_s` is negative if the deadline has passed."""
+        """`expected_s` is the time in seconds until the request would be done. `allowed_s` is the
+        time in seconds until its deadline. It is negative if the deadline has passed."""
         ms = allowed_s * 1e3
         due = f"is in {ms:.1f} ms" if ms > 0 else f"passed {-ms:.1f} ms ago"
         super().__init__(
@@ -125,14 +125,14 @@ class DeadlineError(ServiceError, code=Code.TOO_LATE):
 
 
 class ThreadLostError(ServiceError):
-    """Says that the thread that worked for the request hung or died."""
+    """Says that the thread that handled the request hung or died."""
 
 
 class NotTriedError(ServiceError):
     """Says that the process that tested a new version of a model hung or died."""
 
     def __init__(self, how: str) -> None:
-        """`how` is a phrase on how the process ended, such as "was ended by signal 11"."""
+        """`how` describes how the process ended, such as "was ended by signal 11"."""
         super().__init__(
             f"the process that tested the new version {how}; the model may be the cause"
         )
@@ -142,7 +142,7 @@ class DecoderLostError(ServiceError):
     """Says that the process that decoded an image hung or died."""
 
     def __init__(self, how: str) -> None:
-        """`how` is a phrase on how the process ended, such as "was ended by signal 11"."""
+        """`how` describes how the process ended, such as "was ended by signal 11"."""
         super().__init__(
             f"the server gave up: the process that decoded the image {how};"
             " the image may be the cause"
@@ -150,16 +150,16 @@ class DecoderLostError(ServiceError):
 
 
 class BrokenModelError(ServiceError, code=Code.UNAVAILABLE):
-    """Says that one of several models could not be opened. Another server may serve it."""
+    """Says that the requested model could not be opened. Another server may serve this model."""
 
 
 class EngineFailedError(ServiceError):
-    """Says that the engine raised an exception, hung, or returned scores that are not finite. A
-    retry may succeed."""
+    """Says that the engine raised an exception, hung, or returned NaN or infinite scores. A retry
+    may succeed."""
 
 
 class RetryableError(ServiceError, code=Code.UNAVAILABLE):
-    """The base class of errors that a retry may avoid. Their answers say when to try again."""
+    """The base class of temporary errors. The answer tells the client when to retry."""
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -171,23 +171,24 @@ class QueueFullError(RetryableError, code=Code.TOO_MANY):
 
 
 class TooManyFromClientError(RetryableError, code=Code.TOO_MANY):
-    """Says that a client is at its limit of concurrent requests or of images per second."""
+    """Says that a client has reached its limit of images in progress or of images per second."""
 
 
 class TooManyConnectionsError(RetryableError):
-    """Says that the server is at its limit of open connections."""
+    """Says that the server, or the client's address, has reached its limit of open connections."""
 
 
 class DecodersBusyError(RetryableError):
-    """Says that a large image is refused, because earlier large images take too long to decode.
+    """Says that a large image is refused, because decoding earlier large images takes too long.
     Small images are still accepted."""
 
 
 class NoProcessError(RetryableError):
-    """Says that the system allows the server no more processes or open files at the moment."""
+    """Says that the operating system currently allows no more processes or open files."""
 
     def __init__(self, error: OSError) -> None:
-        """`error` is why a process cannot be started, or a file cannot be opened."""
+        """`error` is the exception raised when a process could not be started or a file not
+        opened."""
         super().__init__(
             f"the server has reached a limit of its system ({error.strerror}); try again in a"
             " second"

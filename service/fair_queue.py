@@ -3,18 +3,18 @@
     client ── its line ─┐
     client ── its line ─┴─ the line with the least service is next
 
-A line is the list of one client's waiting entries. The caller sorts each line. The service of a
-line is the cost of its served entries, divided by the client's weight. The virtual clock is the
+A line is the list of one client's waiting entries. The caller sorts each line. A line's service is
+the total cost of its served entries, divided by the client's weight. The virtual clock is the
 service of the line that was served last (Goyal, Vin and Cheng 1996, section 2). The service of a
-new line begins at the clock. So a client gains nothing by pausing, and a client that was just
-served waits for the other clients.
+new line starts at the clock's value. So a client gains nothing by pausing, and a client that was
+just served waits for the other clients.
 
 When a new line is served for the first time, the clock also advances by the cost of the served
 entries, divided by the total weight of the waiting lines. Otherwise, many clients that send one
 request each could keep another client waiting forever.
 
-- While two clients wait all the time, their lines' services differ by at most c₁/w₁ + c₂/w₂, where
-  c is the largest cost of a client's entry and w is the client's weight.
+- While two clients both have waiting entries, the services of their lines differ by at most
+  c₁/w₁ + c₂/w₂, where c is the largest cost of a client's entry and w is the client's weight.
 - A new line waits for at most one entry of each other client.
 """
 
@@ -33,7 +33,8 @@ _FEW_LINES = 16
 
 
 class Right(Enum):
-    """Lists the rights that a key file can give a client to change the server's state."""
+    """The rights that the API key file can give a client, in addition to sending requests to
+    models."""
 
     REPOSITORY = "repository"
     SHARED_MEMORY = "shared-memory"
@@ -71,12 +72,12 @@ _Place = tuple[float, bool, int, Line[E]]  # of equal service, those that just f
 
 
 class FairQueue(Generic[E]):
-    """Holds one line of entries per client. Each line has a level, the priority of its first entry,
-    which the caller passes to `place`."""
+    """A queue with one line of entries per client. Lines also have levels. A line's level is the
+    priority of its first entry, which the caller passes to `place`."""
 
     def __init__(self, due: Callable[[Line[E]], float] = lambda line: line.level) -> None:
-        """Serve lines of different levels in the order of `due(line)`, the lowest first. By
-        default, `due` returns the level."""
+        """Create an empty queue. If lines of several levels wait, the lowest `due(line)` is served
+        first. By default, `due` returns the line's level."""
         self._due = due
         self._lines: dict[str, Line[E]] = {}
         self._levels: dict[int, list[_Place[E]]] = {}  # each by service
@@ -100,8 +101,8 @@ class FairQueue(Generic[E]):
                 yield line
 
     def line(self, client: Client) -> Line[E]:
-        """Return a client's line, or a new line. The caller adds entries to it and then calls
-        `place`."""
+        """Return a client's line. Create it if the client has none. The caller adds entries to the
+        line and then calls `place`."""
         line = self._lines.get(client.name)
         if line is None:
             if len(self._lines) >= self._most_lines:
@@ -110,8 +111,8 @@ class FairQueue(Generic[E]):
         return line
 
     def ahead(self, client: Client, own: float) -> Iterator[tuple[Line[E], float]]:
-        """Estimate what is served before a new entry of `client`. Yield the line of each other
-        client that has such entries, and the cost of these entries. `own` is the cost of the
+        """Estimate which entries of other clients are served before a new entry of `client`. Yield
+        the line of each such client, and the cost of these entries. `own` is the cost of the
         entries of `client` that already wait.
 
         The estimated cost may exceed the cost of all entries in the line.
@@ -124,8 +125,8 @@ class FairQueue(Generic[E]):
                 yield line, share
 
     def place(self, line: Line[E], level: int = 0) -> None:
-        """Insert a line into the queue again after its entries have changed, or remove it if it has
-        no entries. `level` is the priority of its first entry."""
+        """Update a line's position in the queue after its entries have changed. Remove the line if
+        it has no entries. `level` is the priority of its first entry."""
         waited = line.key is not None
         if line.key is not None:
             places = self._levels[line.level]
@@ -147,11 +148,12 @@ class FairQueue(Generic[E]):
                 self._clock = self._weight = 0.0
 
     def next(self) -> tuple[Line[E], float]:
-        """Return the line to serve next, and the cost of the entries to serve from it.
+        """Return the line to serve next, and the cost of the entries to serve from it before `next`
+        is called again.
 
         If only one line waits, the cost is infinite. If the lines have different levels, the cost
-        is 1. Otherwise the cost is at least 1, and large enough to raise the line's service to the
-        service of the next line.
+        is 1. Otherwise, the cost is at least 1, and large enough to raise the line's service to the
+        service of the line after it.
         """
         if len(self._levels) == 1:
             (places,) = self._levels.values()
@@ -165,8 +167,8 @@ class FairQueue(Generic[E]):
         """Add the cost of served entries to the line's service. The caller must then call `place`.
 
         `entries` is the number of served entries, which have equal costs. The virtual clock
-        advances at least to the service that the line had before the last of them. A new line,
-        whose service begins at the clock, is therefore at most one entry ahead of this line.
+        advances at least to the line's service before its last served entry. So if a new line
+        starts now, this line is at most one entry ahead of it.
         """
         passed = cost / (self._weight + 1.0) if line.fresh else 0.0
         last = cost / entries
@@ -175,7 +177,8 @@ class FairQueue(Generic[E]):
         line.service += cost / line.client.weight
 
     def copy(self) -> "FairQueue[E]":
-        """Return a copy of the queue, from which a caller can take entries to see their order."""
+        """Return a copy of the queue. A caller can empty the copy to see the order of the
+        entries."""
         other: FairQueue[E] = FairQueue(self._due)
         other._clock, other._weight, other._numbers = self._clock, self._weight, self._numbers
         for line in self.lines():
@@ -190,8 +193,8 @@ class FairQueue(Generic[E]):
         return other
 
     def _forget(self) -> None:
-        """Delete the lines that have no entries and whose service is not above the clock. A new
-        line would begin with the same service."""
+        """Delete the lines that have no entries and whose service is not above the clock. If their
+        clients come back, new lines get the same service."""
         lines = self._lines.values()
         kept = [line for line in lines if line.key is not None or line.service > self._clock]
         self._lines = {line.client.name: line for line in kept}

@@ -8,11 +8,10 @@ _BEGIN = r"(?:^|(?<=[\s'\"(=]))"  # where a path may begin in a sentence
 
 
 def without_folders(message: str, *folders: Path) -> str:
-    """Return the message with shortened paths. A path inside one of `folders` begins with the name
-    of that folder. Of any other path, only the name of the file remains. A path is left unchanged
-    if its folder does not exist, because the names of a network's nodes, such as /conv1/Conv, look
-    like paths.
-    """
+    """Return the message with shortened paths. A path in one of `folders` is shortened to begin
+    with the name of that folder. Any other path is shortened to its last part. If its folder does
+    not exist, a path is left unchanged, because the names of a network's nodes, such as
+    /conv1/Conv, look like paths."""
     for folder in folders:
         for place in dict.fromkeys((folder, folder.absolute(), folder.resolve())):
             above = str(place).removesuffix(place.name)

@@ -1,4 +1,4 @@
-"""Draws progress bars on standard error for work that takes long."""
+"""Draws progress bars on standard error for long tasks."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -17,8 +17,9 @@ Show = Callable[[str, int, int], None]
 
 @contextmanager
 def progress(*columns: "ProgressColumn") -> Iterator[Show]:
-    """Draw a progress bar on standard error. The bar appears only with the first update, so an
-    error before that is printed on a line of its own."""
+    """Within the `with` block, draw a progress bar on standard error. Yield the function that
+    updates the bar. The bar appears with the first update, so it does not mix with an earlier error
+    message."""
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import Progress  # noqa: PLC0415
 
@@ -35,7 +36,7 @@ def progress(*columns: "ProgressColumn") -> Iterator[Show]:
 
 
 def download_progress() -> AbstractContextManager[Show]:
-    """Draw a progress bar for downloads, with bytes and their rate."""
+    """Draw a progress bar for downloads that shows bytes and bytes per second."""
     from rich.progress import DownloadColumn, Progress, TransferSpeedColumn  # noqa: PLC0415
 
     return progress(*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())

@@ -1,7 +1,7 @@
-"""Reads the settings once, validates them, and passes them on as a frozen object.
+"""Reads the settings from flags and environment variables, and validates them.
 
 A command-line flag overrides the environment variable (such as CONVOY_PORT=8080), which overrides
-the default. No other module reads the environment.
+the default. No other module of the service reads the environment.
 """
 
 import logging
@@ -51,7 +51,8 @@ _DECODE_SHARE = 4
 
 
 class SettingsError(ValueError):
-    """Says which setting is invalid. Names the flag or the variable, as the user wrote it."""
+    """Says which setting is invalid. Names the flag or the environment variable that the user
+    gave."""
 
 
 @unique
@@ -83,7 +84,7 @@ class LogFormat(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """Names the lowest severity of messages that are logged."""
+    """The lowest severity of the messages that are logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -97,8 +98,8 @@ class LogLevel(StrEnum):
 
 
 class Settings(BaseModel):
-    """Lists every setting. The name of a field gives the setting's flag and variable; the field's
-    docstring is the flag's help."""
+    """All settings. A field's name is also the name of its flag and environment variable. A field's
+    docstring is the help of its flag."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -303,8 +304,9 @@ class Settings(BaseModel):
 
     @property
     def takes(self) -> Kind:
-        """Return the highest `Kind` of image that a GPU accepts. A GPU also accepts all lower
-        kinds: a GPU that decodes files also resizes images."""
+        """Return the highest `Kind` of image that a GPU accepts. The GPU also accepts the lower
+        kinds. For example, a GPU that accepts JPEG files also accepts decoded images and resizes
+        them."""
         if self.decode is DecodedBy.GPU:
             return Kind.JPEG
         return Kind.DECODED if self.resize is ResizedBy.GPU else Kind.TENSOR
@@ -332,8 +334,8 @@ class Settings(BaseModel):
 
     @property
     def processes(self) -> int:
-        """Return how many processes may decode and run a model's images: one per thread, but at
-        most `_MOST_PROCESSES`. The number is 0 for a single thread."""
+        """Return the maximum number of processes that decode and run a model's images: one per
+        thread, but at most `_MOST_PROCESSES`. With a single thread, it is 0."""
         return min(self.thread_count, _MOST_PROCESSES) if self.thread_count > 1 else 0
 
     @property
@@ -410,7 +412,8 @@ _TWO_LINES = 85
 
 
 def short(text: str) -> str:
-    """Return the first sentence of a setting's description, followed by the setting's default."""
+    """Return the first sentence of a setting's description. Append the default if both fit in two
+    lines."""
     whole, found, default = text.partition(" [default: ")
     first = re.split(r"\. |; ", whole, maxsplit=1)[0].rstrip(".")
     return f"{first} [{default}" if found and len(first + default) <= _TWO_LINES else first
@@ -425,8 +428,8 @@ _LINKED = re.compile(r"(tcp|udp|sctp)://.*")
 
 
 def _is_service_link(key: str, value: str) -> bool:
-    """Return whether Kubernetes sets this variable for a Service, as in CONVOY_SERVICE_HOST or
-    CONVOY_PORT=tcp://..."""
+    """Return whether Kubernetes has set this variable to describe a Service, such as
+    CONVOY_SERVICE_HOST or CONVOY_PORT=tcp://..."""
     name = key.removeprefix(PREFIX)
     return bool(_SERVICE_LINK.fullmatch(name)) or (
         name.endswith("PORT") and bool(_LINKED.fullmatch(value))
@@ -434,7 +437,7 @@ def _is_service_link(key: str, value: str) -> bool:
 
 
 def _cache_in(environ: Mapping[str, str]) -> Path:
-    """Return the cache folder according to CONVOY_CACHE and XDG_CACHE_HOME."""
+    """Return the cache folder that CONVOY_CACHE or XDG_CACHE_HOME sets, or the default."""
     if chosen := environ.get("CONVOY_CACHE"):
         return Path(chosen)
     shared = Path(environ.get("XDG_CACHE_HOME", ""))
@@ -448,8 +451,8 @@ keep_below(_cache_in(os.environ))
 def load_settings(
     flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
 ) -> Settings:
-    """Return the settings: flags override CONVOY_ variables, which override defaults. A flag that
-    is None was not given.
+    """Return the settings. Flags override CONVOY_ variables, which override defaults. A flag with
+    the value None was not given.
 
     An empty variable counts as not set. Raises SettingsError for an unknown variable or an invalid
     value.
@@ -477,8 +480,8 @@ def load_settings(
 
 @dataclass(frozen=True)
 class HubAccess:
-    """Holds the settings for access to the Hugging Face hub, which stores models. The hub's own
-    programs read the same environment variables."""
+    """The settings for downloads from the Hugging Face hub. They come from the same environment
+    variables that Hugging Face's own programs read."""
 
     endpoint: str = "https://huggingface.co"
     token: str = field(default="", repr=False)
@@ -488,7 +491,8 @@ class HubAccess:
 def hub_access(environ: Mapping[str, str] | None = None) -> HubAccess:
     """Return the settings in HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE. Raises SettingsError.
 
-    There is no flag for the token, because every user of the machine can read a command line.
+    There is no flag for the token, because every user of the machine can read the command lines of
+    processes.
     """
     given = os.environ if environ is None else environ
     endpoint = (given.get("HF_ENDPOINT") or HubAccess.endpoint).rstrip("/")
@@ -511,8 +515,8 @@ def called_by_make(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def parse_assignments(assignments: Sequence[str], flag: str = "--set") -> dict[str, object]:
-    """Parse the `key=value` of a flag. A value that is not valid TOML is plain text, as in
-    channels=bgr.
+    """Parse the `key=value` arguments of a flag. Values are in TOML. A value that is not valid TOML
+    is a string, as in channels=bgr.
 
     Raises SettingsError if there is no `=` or no key before it.
     """
@@ -538,7 +542,7 @@ def _unknown(key: str) -> str:
 
 
 def _explain(error: ValidationError, given: Mapping[str, tuple[str, object]]) -> Iterator[str]:
-    """Yield one sentence per invalid setting. The sentences do not use Pydantic's words."""
+    """Yield a sentence for each invalid setting, without Pydantic's technical terms."""
     for problem in error.errors(include_url=False, include_context=False):
         # A rule over several settings has no location; the only one is about the queue.
         name = str(problem["loc"][0]) if problem["loc"] else "max_queue"

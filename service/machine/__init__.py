@@ -1,2 +1,2 @@
-"""Finds the cores and the memory that this process may use, and gives free memory back to the
+"""Finds out which cores and how much memory this process may use. Gives free memory back to the
 operating system."""

@@ -1,8 +1,8 @@
-"""Reads the processor time and memory that Linux control groups allow this process.
+"""Reads the limits on processor time and memory that Linux control groups set for this process.
 
-Containers limit processor time and memory rather than cores: `docker run --cpus=2 --memory=4g` on
-64 cores sets a quota on the process's group or a parent group. Version 1 of control groups has one
-hierarchy per controller; version 2 has a single hierarchy.
+For example, `docker run --cpus=2 --memory=4g` sets such limits for the container's control group or
+a parent group, but lets the container run on all cores of the machine. Version 1 of control groups
+has one hierarchy per controller. Version 2 has a single hierarchy.
 """
 
 import contextlib
@@ -32,16 +32,16 @@ def memory_limit(groups: Path = GROUPS, mount: Path = MOUNT) -> float:
 
 
 def available_memory() -> int:
-    """Return the bytes that this process may use: the machine's memory, or the limit of its control
+    """Return how many bytes this process may use: the machine's memory, or the limit of its control
     groups if that is lower."""
     return int(min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), memory_limit()))
 
 
 def memory_share(groups: Path = GROUPS, mount: Path = MOUNT) -> float:
-    """Return the fraction of the memory limit that is in use. If several control groups have
+    """Return the fraction of the allowed memory that is in use. If several control groups have
     limits, return the largest fraction. Without a limit, return 0.
 
-    Cached files, which the system could drop, do not count as in use.
+    Cached files do not count as in use, because the system can drop them.
     """
     return max((_share(folder) for folder, _ in _folders("memory", groups, mount)), default=0.0)
 
@@ -62,15 +62,15 @@ def _share(folder: Path) -> float:
 
 
 def _limits(controller: str, groups: Path, mount: Path) -> Iterator[float]:
-    """Yield the limits of this process's groups and of all parent groups."""
+    """Yield the limit of each control group of this process, and of each parent group."""
     for folder, names in _folders(controller, groups, mount):
         with contextlib.suppress(OSError):  # the group is not mounted: no limit
             yield _limit(" ".join((folder / name).read_text() for name in names))
 
 
 def _folders(controller: str, groups: Path, mount: Path) -> Iterator[tuple[Path, Sequence[str]]]:
-    """Yield the folders of this process's groups and of all parent groups, with the names of the
-    files that contain a limit."""
+    """Yield the folder of each control group of this process and of each parent group. With each
+    folder, yield the names of the files that contain the limit."""
     version_2, version_1 = _FILES[controller]
     try:
         lines = groups.read_text().splitlines()
@@ -95,8 +95,8 @@ def _folders(controller: str, groups: Path, mount: Path) -> Iterator[tuple[Path,
 
 
 def _limit(text: str) -> float:
-    """Return the limit in the text of a control group's files: one number, or a quota and a period,
-    whose ratio is the limit. Returns inf if there is no limit."""
+    """Parse the text of a control group's limit: one number, or a quota and a period, whose ratio
+    is the limit. Return inf if there is no limit."""
     try:
         limit, period = map(float, f"{text} 1".split()[:2])
     except ValueError:

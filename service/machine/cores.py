@@ -1,8 +1,8 @@
 """Finds how many processor cores this process may use, and on which core a thread runs.
 
-The CPU affinity and the quota of the control group limit the number. With a quota of two cores, 64
-threads would use up the time of each period at once, and then all be throttled until the period
-ends.
+The process's CPU affinity and the quota of its control group limit the number of cores. With a
+quota of two cores, 64 busy threads would use up the quota at the start of each period. All of them
+would then wait until the period ends.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ def available_cores() -> int:
 
 
 def cpu_model() -> str:
-    """Return the processor's name as the kernel states it."""
+    """Return the processor's name, from /proc/cpuinfo if that exists."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -41,15 +41,15 @@ if hasattr(os, "sched_setaffinity"):
 
 
 def this_core() -> int | None:
-    """Return the core on which this thread runs, or None if it is unknown or threads cannot be
-    pinned."""
+    """Return the core on which this thread runs. Return None if the core is unknown, or if this
+    system cannot pin threads."""
     core = _getcpu() if _getcpu is not None else -1
     return core if core >= 0 else None
 
 
 def keep_on(core: int | None, thread: int) -> None:
-    """Pin the thread with this native id to a core. If `core` is None, give it the calling thread's
-    affinity.
+    """Pin a thread to a core; `thread` is its native id. If `core` is None, let the thread run on
+    the same cores as the calling thread.
 
     Raises OSError if the thread has ended or the core is no longer available.
     """

@@ -1,8 +1,9 @@
-"""Determines whether this process is near a memory limit, at which the system would end it or
-refuse it memory. Gives free memory back to the system.
+"""Measures how close this process is to its memory limits, and gives free memory back to the
+system.
 
-There are two limits. `memory.max` limits the memory of the control group, of which only memory that
-cannot be reclaimed counts. `ulimit -v` or prlimit limits the address space of the process.
+There are two limits. The control group's `memory.max` limits the memory in use, without memory that
+the system can reclaim. `ulimit -v` or prlimit limits the process's address space. At a limit, the
+system kills the process or refuses to give it memory.
 """
 
 import ctypes
@@ -52,7 +53,7 @@ def resident_bytes() -> int:
 
 
 def _bytes_of(column: int) -> int:
-    """Return one column of /proc/self/statm in bytes. Return 0 on systems without that file."""
+    """Return one column of /proc/self/statm in bytes, or 0 on systems without that file."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             pages = int(file.read().split()[column])
@@ -64,10 +65,9 @@ def _bytes_of(column: int) -> int:
 def keep_free_memory() -> None:
     """Make glibc keep up to 8 MiB of free memory at the end of a heap, instead of 128 KiB.
 
-    Otherwise the memory for a request body of 100 kB would be given back and requested again with
-    every request. glibc has a limit for this free memory. After a large block is freed, glibc
-    raises the limit to twice the block's size. So this function allocates and frees a block of 4
-    MiB.
+    Otherwise, glibc would return the memory of a 100 kB request body to the system, and request it
+    again for the next body. Freeing a large block makes glibc raise this limit to twice the block's
+    size. So this function allocates and frees a block of 4 MiB.
     """
     bytes(2**22)
 
@@ -75,7 +75,7 @@ def keep_free_memory() -> None:
 def give_back_free_memory() -> None:
     """Give the free memory inside this process back to the system.
 
-    By itself, glibc keeps free memory at addresses below memory in use. It kept 70 MB after a
+    By itself, glibc gives back only the free memory at the end of a heap. It kept 70 MB after a
     version of SqueezeNet was freed.
     """
     _glibc("malloc_trim", 0)
@@ -84,17 +84,16 @@ def give_back_free_memory() -> None:
 def give_back_garbage() -> None:
     """Run the garbage collector, and then give free memory back to the system.
 
-    The collector does not run by itself in an idle process, which then keeps 20 MB of gRPC streams
-    that have ended.
+    In an idle process, the collector does not run by itself. So 20 MB of gRPC streams that had
+    ended stayed in memory.
     """
     gc.collect()
     give_back_free_memory()
 
 
 def share_one_arena() -> None:
-    """Make all threads that start from now on allocate from the same glibc arena. In other arenas,
-    glibc keeps free memory: after gRPC messages of 20 MB, it kept 65 MB per arena.
-    """
+    """Make all threads that start from now on allocate from the same glibc arena. Otherwise, each
+    arena keeps its own free memory: 65 MB per arena after gRPC messages of 20 MB."""
     _glibc("mallopt", _ARENAS, 1)
 
 
@@ -109,8 +108,8 @@ def _glibc(name: str, *numbers: int) -> None:
 class Slack:
     """Decides when to give free memory back to the system.
 
-    This is worthwhile if the process has grown and uses little of its memory. While much memory is
-    in use, freed memory is usually needed again soon, and giving it back would waste time.
+    This is worthwhile if the process has grown but uses little of its memory at the moment. While
+    much memory is in use, the process usually needs freed memory again soon.
     """
 
     def __init__(self, resident: Callable[[], int] = resident_bytes) -> None:
@@ -141,7 +140,7 @@ class Slack:
 
 
 class MemoryPressure:
-    """Says whether the process is near a memory limit. Reads the memory in use at intervals."""
+    """Measures, at intervals, whether the process is near a memory limit."""
 
     def __init__(
         self,
@@ -149,14 +148,13 @@ class MemoryPressure:
         on_short: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`on_short` is called when memory becomes short. It should free resources that are not
-        needed."""
+        """`on_short` is called when memory becomes short, to free memory that is not needed."""
         self._shares, self.on_short, self._clock = shares, on_short, clock
         self._looked = -inf
         self._share = 0.0
 
     def is_short(self) -> bool:
-        """Return whether memory is short."""
+        """Return whether the process is near a memory limit."""
         now = self._clock()
         if now - self._looked >= _EVERY_S:
             before, self._looked = self._share, now
