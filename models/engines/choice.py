@@ -1,4 +1,4 @@
-"""Names the device of each engine, and decides whether all engines will run on the CPU."""
+"""Defines the device choice of an engine, and decides whether all engines will run on the CPU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ NO_GPU = "Use --device cpu where there is no GPU"
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """Names the device of one engine."""
+    """A device on which one engine should run."""
 
     kind: DeviceKind
     number: int = 0  # the GPU's index
@@ -25,6 +25,7 @@ def every_gpu() -> Sequence[DeviceChoice]:
 
 
 def all_on_cpu(choices: Sequence[DeviceChoice]) -> bool:
-    """Return whether every choice selects the CPU, independently of the model."""
+    """Return whether every engine will run on the CPU, whatever its model is. AUTO is the CPU if
+    the machine has no NVIDIA driver."""
     kinds = {choice.kind for choice in choices}
     return DeviceKind.CUDA not in kinds and (DeviceKind.AUTO not in kinds or not has_driver())

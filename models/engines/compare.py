@@ -45,9 +45,8 @@ def compare(engine: Engine, classifier: Classifier) -> None:
     Runtime computes from the original file.
 
     Scores that are NaN or infinite are always refused. If ONNX Runtime cannot run the original
-    file, this is logged and the comparison is skipped. The comparison starts from normalised
-    tensors. It therefore covers all presets, because presets only affect the steps before these
-    tensors.
+    file, this is logged and the comparison is skipped. Both sides get the same normalised tensors,
+    so the result does not depend on the preprocessing.
     """
     given = classifier.given
     if given is None or given.is_compared:
@@ -103,7 +102,8 @@ def tolerance(
     """Return the allowed difference between an engine's scores and the scores of the original file,
     relative to the largest score.
 
-    With `on_kernels`, the engine runs Convoy's kernels with the algorithms that `choose` returns.
+    `on_kernels` is true for an engine that runs Convoy's kernels. `choose` then returns the
+    algorithm of each convolution.
     """
     least = _ALLOWED_IN_8_BITS if classifier.network.quantized else _ALLOWED
     if classifier.given is not None:
@@ -118,8 +118,8 @@ def _own_difference(classifier: Classifier, given: AsGiven) -> float:
     """Return how much ONNX Runtime's optimisations change the file's scores, relative to the
     largest score.
 
-    For an 8-bit model, the result is 0. Integer kernels may overflow, and the difference would then
-    measure more than rounding.
+    For an 8-bit model, the result is 0: integer kernels may overflow, and the difference would then
+    not measure rounding alone.
     """
     if classifier.path is None or classifier.network.quantized:
         return 0.0
@@ -204,8 +204,8 @@ def _first_difference(
 def _converted(
     name: str, made: Mapping[str, NodeProto], kept: Collection[str]
 ) -> Sequence[NodeProto]:
-    """Return the file's nodes from which the result `name` is computed. The search goes backwards,
-    and stops at results in `kept`. `made` maps each result to its node.
+    """Return the file's nodes from which the result `name` is computed, back to the results in
+    `kept`. `made` maps each result to its node.
 
     The node that computes `name` itself is not included.
     """

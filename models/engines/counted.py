@@ -36,8 +36,7 @@ _IN_BLOCKS = "_nchwc"
 def layers_in(optimised: ModelProto, model: Callable[[], ModelProto]) -> Layers:
     """Count the layers in `optimised`, the graph that ONNX Runtime made from a model.
 
-    `model` loads the original model. It is called only if a layer's name must be found in its
-    nodes.
+    `model` loads the original model. It is called only if ONNX Runtime has renamed a layer.
     """
     nodes = optimised.graph.node
     floats = [
@@ -67,9 +66,11 @@ def _layer(makers: Mapping[str, NodeProto], name: str) -> str:
 
 
 def open_counted(model: bytes, options: ort.SessionOptions) -> tuple[ort.InferenceSession, Layers]:
-    """Return a CPU session for the model, and the layers of its optimised graph.
+    """Return a CPU session for the model, with the number of layers that it computes with integers
+    and the names of its other layers.
 
-    ONNX Runtime writes the optimised graph to a file in memory. This adds a few milliseconds.
+    The layers are counted in the optimised graph, which ONNX Runtime writes to a file in memory.
+    This takes a few milliseconds.
     """
     file = os.memfd_create("convoy-optimised")
     try:

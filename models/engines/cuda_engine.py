@@ -76,8 +76,8 @@ class _Weights:
         stream.synchronize()
 
     def release(self) -> None:
-        """End the use of the weights by one engine. After the last engine's call, the memory is
-        freed."""
+        """Record that one engine no longer uses the weights. If no engine uses them any more, free
+        their memory."""
         self.users -= 1
         if not self.users:
             self._buffer.free()
@@ -114,11 +114,11 @@ class CudaEngine:
     ) -> None:
         """Open the engine. If `beside` is given, share its plans, kernels and weights.
 
-        `beside` is an open engine of the same classifier. `warm_up` calls `prove` at its end, which
-        checks the scores. If the warm-up fails, the engine that `fallback` opens replaces this one.
-        The branches of a plan run in parallel if `pays` returns True. By default, the cost model
-        decides. The device accepts the model's `batch_kinds`, up to the kind `takes`. Kernels are
-        compiled by `threads` threads; 0 means one thread per core.
+        `beside` is an open engine of the same classifier. `prove` checks the scores at the end of
+        `warm_up`. If the warm-up fails, `fallback` opens the engine that replaces this one. `pays`
+        decides whether the branches of a plan run in parallel; by default, the cost model decides.
+        The device accepts the model's `batch_kinds`, up to the kind `takes`. Kernels are compiled
+        by `threads` threads; 0 means one thread per core.
         """
         if max_batch < 1:
             raise EngineError(f"max_batch must be at least 1, got {max_batch}")
@@ -249,9 +249,12 @@ class CudaEngine:
         )
 
     def early_launches(self, n: int) -> tuple[int, int]:
-        """Return how many launches may begin before the previous launch ends: first in the plan of
-        n images of pixels, and then in its captured graph. The capture may add dependencies that
-        prevent an early launch. Raises DeviceError."""
+        """Return how many launches may begin before the previous launch ends, for n images of
+        pixels.
+
+        The first number is for the plan, the second for its captured graph. The second may be
+        smaller, because the capture may add dependencies. Raises DeviceError.
+        """
         key = Kind.PIXELS, n
         planned = sum(dependents(self._plans[key].after)) if self._device.overlaps else 0
         return planned, self._device.early_launches(self._replays[key].graph)
@@ -337,7 +340,7 @@ class CudaEngine:
             weights.release()
 
     def _run_step_by_step(self, plan: Plan) -> None:
-        """Run a plan and wait after every launch. An error message can then name the launch that
+        """Run a plan and wait after every launch, so that an error message can name the launch that
         failed."""
         self._upload(plan)
         for step in plan.steps:
@@ -397,7 +400,7 @@ class CudaEngine:
 
         An event is recorded only after a step for which another stream waits, because more events
         could prevent launches from overlapping. If `timed`, events are recorded before and after
-        each launch, and returned. Launches then do not overlap.
+        each launch, and returned. In that case, launches do not overlap.
         """
         chosen = streams(plan.after)
         on = [(self._stream, *self._side_streams)[number] for number in chosen]

@@ -96,11 +96,10 @@ class Engine(Protocol):
 
     @property
     def on_cpu(self) -> bool:
-        """Return whether the engine computes on this machine's CPU, and so competes with image
-        decoding."""
+        """Return whether the engine and image decoding compete for this machine's CPU."""
 
     def warm_up(self) -> "Engine":
-        """Prepare the engine for its first request, and return the engine that will serve.
+        """Prepare the engine for its first request, and return the engine to use from now on.
 
         An engine from `open_engine` runs batches of every size and checks its scores (prove.py). If
         this succeeds, the result is this engine. Otherwise, this engine is closed, and the result
@@ -108,12 +107,12 @@ class Engine(Protocol):
         """
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
-        """Return the results of n images (1 <= n <= max_batch). They include the values inside the
-        network that `inner` names.
+        """Return the results of n images (1 <= n <= max_batch). The caller may overwrite `images`
+        afterwards.
 
-        These must be names in the classifier's `inner`. The caller may overwrite `images` after the
-        call returns. Raises EngineError if the device fails, and DeviceLostError if the device
-        accepts no more work.
+        The results include the values inside the network that `inner` names. The classifier's
+        `inner` lists the names that are possible. Raises EngineError if the device fails, and
+        DeviceLostError if the device accepts no more work.
         """
 
     def close(self) -> None:
@@ -129,19 +128,15 @@ Fallback = Callable[[EngineError], Engine]
 
 
 def unproved(engine: Engine) -> int:
-    """Return the largest batch size of the engine without checking any scores. It has the type
-    `Proof`."""
+    """Return the engine's largest batch size without a check of its scores. This is a `Proof`."""
     return engine.max_batch
 
 
 def batch_size(
     images: Batch, forms: Mapping["np.dtype[Any]", tuple[int, ...]], max_batch: int
 ) -> int:
-    """Return the number of images.
-
-    There must be 1 to `max_batch` images, each with one of the types and shapes in `forms`.
-    Otherwise, this raises EngineError.
-    """
+    """Return the number of images. Raises EngineError unless there are 1 to `max_batch` images,
+    each with one of the types and shapes in `forms`."""
     n = len(images)
     if not 1 <= n <= max_batch or any(image.shape != forms.get(image.dtype) for image in images):
         got = ", ".join(sorted({f"{image.dtype}{image.shape}" for image in images}))

@@ -1,4 +1,4 @@
-"""Implements the CPU engine, which runs the loader's normal form in ONNX Runtime.
+"""Implements the CPU engine, which runs the converted model in ONNX Runtime.
 
 Modules that read ONNX are imported only where they are used. A server that receives a SessionModel
 from another process does not need them.
@@ -88,10 +88,8 @@ class SessionModel:
 
 @dataclass(frozen=True)
 class WarmUpResult:
-    """Holds the choices that an engine made during its warm-up, in a form that can be pickled.
-
-    All engines of the same model with the same number of threads can use these choices.
-    """
+    """Holds the choices that an engine made during its warm-up, in a form that can be pickled. All
+    engines of the same model with the same number of threads can use them."""
 
     model: SessionModel
     threads: int
@@ -119,8 +117,8 @@ class WarmUpResult:
 class OnnxRuntimeEngine:
     """Runs a classifier on the CPU with `threads` threads; 0 lets ONNX Runtime choose their number.
 
-    The session normalises pixels, so `run` takes decoded pixels unchanged. A batch may contain
-    pixels and tensors. The caller ranks the scores.
+    The session normalises pixels, so `run` takes decoded pixels unchanged. A batch may contain both
+    pixels and tensors. The results have no ranked classes; the caller ranks the scores.
 
     By default, ONNX Runtime splits each layer across all threads, which synchronise after every
     layer. If another task, such as decoding, delays one thread, all threads wait. Therefore the
@@ -128,8 +126,8 @@ class OnnxRuntimeEngine:
     several, one thread runs every batch. Otherwise, each thread runs different images, unless that
     is clearly slower. This needs a second copy of the weights.
 
-    A model that runs with its original nodes computes one image per run. Threads run the images of
-    a batch in parallel if that is not clearly slower. Otherwise, `max_batch` becomes 1.
+    If a model runs with its original nodes, each session call gets one image. Threads run the
+    images of a batch in parallel if that is not clearly slower. Otherwise, `max_batch` becomes 1.
 
     Engines of the same classifier share their single-threaded sessions, including the weights. Each
     engine has its own multi-threaded session.
@@ -151,10 +149,10 @@ class OnnxRuntimeEngine:
     ) -> None:
         """Open the engine. If `beside` is given, share its single-threaded sessions.
 
-        `beside` is an engine of the same model before its warm-up. `warm_up` calls `prove` at its
-        end, which checks the scores. `side_by_side` tells whether each thread runs different
-        images. `one_thread` tells whether one thread is as fast as several. If one of these is
-        None, `warm_up` measures it. `layers` lists the layers of a quantized model that compute
+        `beside` is an engine of the same model before its warm-up. `prove` checks the scores at the
+        end of `warm_up`. If `side_by_side` is true, each thread runs different images. If
+        `one_thread` is true, one thread runs every batch. If one of these two is None, `warm_up`
+        measures which choice is faster. `layers` lists the layers of a quantized model that compute
         with integers. If it is None, the first session counts them. `exact` is passed to
         `open_session`.
         """
@@ -223,8 +221,8 @@ class OnnxRuntimeEngine:
         return True
 
     def proved(self, model: SessionModel) -> WarmUpResult:
-        """Return the choices that this engine made in its warm-up. Other engines of the same model
-        can use them."""
+        """Return the choices that this engine made in its warm-up, for other engines of the same
+        model."""
         return WarmUpResult(
             model,
             self._threads,
@@ -250,7 +248,7 @@ class OnnxRuntimeEngine:
         """Choose how threads divide the work of a batch, and check the scores with `prove`.
 
         All threads can share each image, one thread can run each batch, or each thread can run
-        different images. Alternatives that were not measured before are measured now.
+        different images. Times are measured unless the constructor got the choice.
         """
         single, self._single = self._single, None
         if single is not None:
@@ -274,17 +272,16 @@ class OnnxRuntimeEngine:
         return self
 
     def _is_as_fast_alone(self, single: ort.InferenceSession) -> bool:
-        """Return whether one thread runs an image in less than _QUICK_S, and not clearly slower
-        than all threads together."""
+        """Return whether one thread runs an image in less than _QUICK_S seconds, and is not clearly
+        slower than all threads together."""
         image = np.zeros((1, *self._image_shape), np.uint8)
         run_alone = partial(self._arrays, single, image, self._outputs())
         together_s, alone_s = _fastest(partial(self.run, image), run_alone)
         return alone_s < _QUICK_S and alone_s * _CLEARLY <= together_s
 
     def _is_as_fast_apart(self, single: ort.InferenceSession) -> bool:
-        """Time a batch with one image per thread, and return whether the threads may run one image
-        each. They may if this is not clearly slower than `run`, in which all threads work on each
-        image."""
+        """Run a batch of one image per thread in two ways: each thread runs one image, or all
+        threads work on each image. Return whether the first way is not clearly slower."""
         images = np.zeros((self._threads, *self._image_shape), np.uint8)
         side_by_side = partial(self._run_side_by_side, single, images, self._outputs())
         together_s, apart_s = _fastest(partial(self.run, images), side_by_side)
@@ -358,7 +355,8 @@ class OnnxRuntimeEngine:
     def _arrays(
         self, session: ort.InferenceSession, images: Batch, outputs: Sequence[str]
     ) -> "_Arrays":
-        """Return the outputs of the images, computed by one call of the session if possible."""
+        """Return the outputs of the images. The session runs all images at once if the model allows
+        it."""
         if self._one_by_one and len(images) > 1:
             singles = (images[i : i + 1] for i in range(len(images)))
             return _joined([self._arrays(session, single, outputs) for single in singles])
@@ -414,17 +412,15 @@ _Arrays = list[NDArray[np.float32]]  # scores, then inner values: n rows each
 
 
 def _joined(parts: Sequence[_Arrays]) -> _Arrays:
-    """Concatenate the arrays of several parts of a batch. Return one array per output."""
+    """Concatenate the results of several parts of a batch: one array per output of the session."""
     if len(parts) == 1:
         return parts[0]
     return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
 
 def _precision(classifier: "Classifier") -> Precision:
-    """Return the precision in which the file's own nodes compute.
-
-    The precision that is set for GPUs does not affect them.
-    """
+    """Return the precision in which ONNX Runtime computes the network. The precision that is set
+    for GPUs does not affect it."""
     if classifier.network.quantized:
         return Precision.INT8
     from models.onnx_loader import Opaque  # noqa: PLC0415

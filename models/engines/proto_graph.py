@@ -1,5 +1,5 @@
-"""Indexes the graph of a ModelProto: which node writes each value, and which nodes read it.
-Rewrites for ONNX Runtime use this index."""
+"""Indexes the nodes and constants of a ModelProto's graph by name. Rewrites for ONNX Runtime use
+this index."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -60,8 +60,8 @@ class ProtoGraph:
         return None if tensor is None else numpy_helper.to_array(tensor)
 
     def weights(self, name: str) -> QuantizedWeights | None:
-        """Return the quantized constant, with its scales, that a DequantizeLinear converts to the
-        value `name`. Return None if the value is not computed in this way."""
+        """Return the quantized constant and its scales if a DequantizeLinear computes the value
+        `name` from them, or otherwise None."""
         node = self.makers.get(name)
         if node is None or node.op_type != "DequantizeLinear" or node.domain:
             return None

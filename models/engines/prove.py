@@ -34,7 +34,8 @@ _log = logging.getLogger("convoy")
 def check_images(n: int, image_shape: tuple[int, ...], seed: int = 0) -> Images:
     """Return n test images or clips, which consist of coarse squares of random colours.
 
-    Their scores differ from image to image. Images of noise would all get nearly the same scores.
+    Each of them gets clearly different scores. Images of noise would all get nearly the same
+    scores.
     """
     *spatial, channels = image_shape
     images = np.random.default_rng(seed).integers(0, 256, (n, *[4] * len(spatial), channels))
@@ -53,8 +54,8 @@ def prove(
     batch. This is also checked for images that the engine resizes or decodes. If a score differs,
     the result is 1, and a warning is logged. Otherwise, the result is `max_batch`.
 
-    `choose` is given for a GPU engine. The scores of single images must then agree with the scores
-    that ONNX Runtime computes on the CPU. Raises EngineError if they do not agree.
+    `choose` is passed for a GPU engine only. The scores of single images must then agree with the
+    scores that ONNX Runtime computes on the CPU. Raises EngineError if they do not agree.
     """
     images = check_images(engine.max_batch, classifier.preprocessing.image_shape)
     files: list[JpegImage] = []
@@ -116,8 +117,8 @@ def _prove_as_given(engine: Engine, classifier: Classifier, choose: "Choose") ->
 
 
 def _twice_as_large(pixels: Pixels) -> DecodedImage:
-    """Return a decoded image of twice the width and height, which the device resizes to
-    `pixels`."""
+    """Return a decoded image of twice the width and height. When the device resizes it to the
+    model's size, the result must equal `pixels`."""
     larger = pixels.repeat(2, axis=0).repeat(2, axis=1)
     return DecodedImage(larger, _to(pixels.shape, 2.0))
 
@@ -140,8 +141,8 @@ def _as_file(pixels: Pixels) -> tuple[JpegImage, Pixels]:
 
 
 def _to(shape: tuple[int, ...], times: float) -> Resize:
-    """Return the parameters with which an image is resized to the shape H×W×C. The image is `times`
-    times as wide and as high as the result."""
+    """Return the parameters that resize an image to the shape H×W×C. The image is `times` times as
+    wide and as high as this."""
     height, width, channels = shape
     return Resize(
         size=(width, height),

@@ -36,11 +36,11 @@ another engine of the GPU."""
 
 
 def kernel_reads_host(nbytes: int) -> bool:
-    """Return whether the first kernel should read pinned memory directly, instead of a copy in the
+    """Return whether the first kernel should read pinned memory directly, without a copy to the
     GPU's memory.
 
-    The constants above give the time of a copy, and the time of a kernel that reads each byte once.
-    Without the copy, the kernel is faster up to 60 kB.
+    The kernel is faster without the copy up to 60 kB. The estimate uses the time of a copy and the
+    time of a kernel that reads each byte once, which are the constants above.
     """
     copied_us = COPY_NODE_US + nbytes / (1e3 * HOST_GB_PER_S)
     return nbytes / (1e3 * KERNEL_GB_PER_S) <= copied_us
@@ -57,8 +57,9 @@ class Replay:
         results: NDArray[np.float32],
         put: Put = np.copyto,
     ) -> None:
-        """Store a captured graph. Both arrays are in pinned memory: the graph reads n `images` and
-        writes n `results` (`Results` in kernels/operations/top_k.py)."""
+        """Store a captured graph that reads `images` and writes `results`, one row per image. Both
+        arrays are in pinned memory. A row of results has the layout of `Results` in
+        kernels/operations/top_k.py."""
         self.graph, self._stream, self._put = graph, stream, put
         self._places = list(images)
         self._results, self._flags = results, results[:, -1]
@@ -80,10 +81,8 @@ class Replay:
         return self._results.copy()
 
     def _spin(self, until: float) -> bool:
-        """Poll until the flags of all images are set, or until the time `until`.
-
-        Returns whether all flags were set.
-        """
+        """Poll until the flags of all images are set, or until the time `until`. Return whether all
+        flags are set."""
         for index in range(len(self._seen)):
             while not self._seen[index]:
                 if perf_counter() > until:

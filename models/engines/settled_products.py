@@ -1,8 +1,8 @@
 """Prepares each convolution of a quantized model for ONNX Runtime's fast kernels.
 
-ONNX Runtime fuses a convolution with the QuantizeLinear nodes before and after it, if the bias is
-quantized, too. In models made for TensorRT, a convolution's result may be added to a shortcut and
-quantized only then. ONNX Runtime cannot fuse such a convolution. It would run the convolution in
+ONNX Runtime fuses a convolution with the QuantizeLinear nodes before and after it, but only if the
+bias is quantized, too. Models made for TensorRT may add a convolution's result to a shortcut before
+they quantize the sum. ONNX Runtime cannot fuse such a convolution. It would run the convolution in
 float, without a fast kernel, and dequantize the filter again in every run. Each convolution is
 therefore rewritten in one of these ways:
 
@@ -11,7 +11,7 @@ therefore rewritten in one of these ways:
     floats     conv(x, t (w - v))              →  conv(x, filter)
 
 bias: For convolutions that ONNX Runtime can fuse. A float bias is quantized.
-product: For other convolutions whose x has bytes, if there are many filters for the size of the
+product: For other convolutions of quantized tensors, if there are many filters for the size of the
     window. The convolution becomes a matrix product of bytes. p are the bytes of each window.
 floats: For all other convolutions. The filter becomes constant floats.
 """
@@ -66,7 +66,7 @@ def _import_contrib(model: ModelProto) -> None:
 
 
 def _is_quantized(graph: ProtoGraph, name: str) -> bool:
-    """Return whether all readers of a value quantize it, directly or after a Clip or Relu."""
+    """Return whether all nodes that read a value quantize it, directly or after a Clip or Relu."""
     readers = graph.readers[name] if name not in graph.outputs else []
     return bool(readers) and all(
         reader.op_type == "QuantizeLinear"
@@ -91,8 +91,8 @@ def _reads_bytes(graph: ProtoGraph, x: NodeProto) -> bool:
 
 
 def _is_product(conv: NodeProto, weights: QuantizedWeights) -> bool:
-    """Return whether a convolution is 2-D and runs faster as a matrix product of 8-bit integers,
-    although this product needs a copy of the bytes of each window."""
+    """Return whether a convolution is 2-D and faster as a matrix product of 8-bit integers. The
+    product needs a copy of the bytes of each window."""
     filters, _, *window = weights.integers.shape
     is_plain = _part(conv, "group", 1) == 1 and _part(conv, "auto_pad", b"NOTSET") == b"NOTSET"
     copies = prod(window)
@@ -102,8 +102,8 @@ def _is_product(conv: NodeProto, weights: QuantizedWeights) -> bool:
 def _windows(
     graph: ProtoGraph, conv: NodeProto, x: NodeProto, window: Sequence[int], stem: str
 ) -> tuple[list[NodeProto], str]:
-    """Return nodes that copy the bytes of each window to the channel axis, and the name of their
-    result."""
+    """Return nodes that gather the bytes of each window along the channel axis, and the name of
+    their result."""
     nodes = [helper.make_node("Transpose", [x.input[0]], [f"{stem}/pixels"], perm=[0, 2, 3, 1])]
     pads, steps = _part(conv, "pads", [0] * 4), _part(conv, "strides", [1, 1])
     apart = _part(conv, "dilations", [1, 1])
@@ -192,11 +192,8 @@ def _as_floats(graph: ProtoGraph, conv: NodeProto, weights: QuantizedWeights) ->
 
 
 def _quantize_bias(graph: ProtoGraph, node: NodeProto, x: NodeProto) -> None:
-    """Quantize a float bias. The scale of its integers is the input's scale times the filter's
-    scale.
-
-    The bias stays float if an integer would exceed 32 bits.
-    """
+    """Quantize a float bias to 32-bit integers. Their scale is the input's scale times the filter's
+    scale. The bias stays float if an integer would exceed 32 bits."""
     bias = graph.array(node.input[2]) if len(node.input) > 2 else None
     filter_ = graph.makers.get(node.input[1])
     if bias is None or filter_ is None or filter_.op_type != "DequantizeLinear":

@@ -2,15 +2,15 @@
 
 A code is an integer that represents a number. On x86, ONNX Runtime fuses a convolution with the
 QuantizeLinear nodes around it only if the convolution's input is uint8. It fuses a Relu or Clip
-before a QuantizeLinear only if the lowest code represents 0. Other convolutions run in float, which
-is slower than the float model. Therefore this module adds a number d to the codes and to their zero
-point z. The codes then represent the same numbers as before. There are two cases:
+before a QuantizeLinear only if the lowest code represents 0. Other convolutions run in float, and
+the model is then slower than a float model. Therefore this module adds a number d to the codes and
+to their zero point z. The codes then represent the same numbers as before. There are two cases:
 
     d = -z, uint8    if all codes come from a Relu or Clip, whose numbers are 0 or more
     d = 128, uint8   for other int8 values
 
 A uint8 QuantizeLinear with the zero point 0 replaces numbers below 0 by the code 0. A Relu or Clip
-before it is therefore removed, except for the upper bound of a Clip, which becomes a code:
+before it is therefore removed. The upper bound of a Clip becomes a code:
 
     quantize(clip(x, 0, c)) = min(quantize(x), quantize(c), highest code),   zero point 0
 
@@ -56,7 +56,7 @@ def on_integers(
 
     The represented numbers stay exactly the same. A value is not changed if a node other than
     DequantizeLinear computes with its codes, or if a node such as Concat joins it with an unchanged
-    value. The values in `kept` are not changed, because they are outputs of the session. If
+    value. The values in `kept`, which are outputs of the session, are not changed either. If
     `pairs_saturate`, filters whose sums may saturate also become uint8.
     """
     result = ModelProto()
@@ -77,7 +77,7 @@ def on_integers(
 
 @dataclass(frozen=True)
 class _Joined:
-    """Holds a group of 8-bit values whose codes must change together, because nodes that only move
+    """Holds 8-bit values that must change their codes together, because nodes that only move
     elements connect them.
 
     It also holds the nodes that quantize and dequantize these values.
@@ -91,9 +91,9 @@ class _Joined:
 def _joined(graph: ProtoGraph) -> Iterator[_Joined]:
     """Yield groups of 8-bit values that are connected by nodes that only move elements.
 
-    A group is left out if one of its values is an output of the graph. It is also left out if
-    another kind of node than QuantizeLinear, DequantizeLinear or a move reads or writes one of its
-    values.
+    A group is left out if one of its values is an output of the graph. It is also left out if a
+    node reads or writes one of its values and is no QuantizeLinear, no DequantizeLinear and no
+    move.
     """
     seen: set[str] = set()
     for first in graph.proto.node:
@@ -127,8 +127,8 @@ def _joined(graph: ProtoGraph) -> Iterator[_Joined]:
 
 
 def _moved(node: NodeProto) -> Sequence[str]:
-    """Return the inputs of a node whose elements it moves. Inputs that give a shape or axes are
-    left out."""
+    """Return the inputs whose elements a node moves, without the inputs that give a shape or
+    axes."""
     return list(node.input) if node.op_type == "Concat" else [node.input[0]]
 
 
@@ -147,11 +147,8 @@ class _Change:
 
 
 def _change(graph: ProtoGraph, joined: _Joined) -> _Change | None:
-    """Return how the codes of a group of values change. The result has the number that is added to
-    the codes.
-
-    The result is None if the group must stay unchanged.
-    """
+    """Return the number to add to the codes of a group of values, with the new inputs and highest
+    codes. Return None if the group must stay unchanged."""
     ends = [*joined.quantize, *joined.dequantize]
     tensors = [graph.constants.get(end.input[2]) if len(end.input) > 2 else None for end in ends]
     zeros = [numpy_helper.to_array(tensor) for tensor in tensors if tensor is not None]
