@@ -1,14 +1,14 @@
 """Limits requests that need no model to one per iteration of the event loop.
 
-Such a request, over HTTP or gRPC, is named a call here; an example is a request for a list of
+Such a request is named a call here, over HTTP or gRPC. An example is a request for the list of
 models. A call may block the loop for a millisecond. If sixteen connections began calls in the same
-iteration, they would delay all other requests by sixteen milliseconds. A loop that is busy with
-calls would also keep the interpreter's lock from the threads that decode and run images. So each
-call is followed by a pause if any model has requests.
+iteration, they would delay all other requests by sixteen milliseconds. While calls run, the loop
+also keeps the interpreter's lock from the threads that decode and run images. So if any model has
+requests, a pause follows each call.
 
-A client may close its connection before the answer to its call, or after a refusal, and connect
-again. Such a client must not get more calls than others. So the first bytes of its next connection
-wait in the queue like a call. Over gRPC, the client's next request waits instead.
+A client may close its connection before its call is answered, or after a refusal, and connect
+again. Such a client must not get more calls than others. So its next connection waits in the queue
+like a call before its first bytes are parsed. Over gRPC, the client's next request waits instead.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _MOST_OWED, _MOST_CLIENTS = 512, 1024
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """Holds a call that waits in the queue."""
+    """A call that waits in the queue."""
 
     begin: Begin | None  # None once it has begun, or is withdrawn
 
@@ -37,28 +37,27 @@ class Turn:
 
 
 class CallTurns:
-    """Queues calls, and begins them in an order that is fair to all clients. Used from one event
-    loop."""
+    """A queue of calls that is fair to all clients. Not thread-safe: one event loop must make all
+    calls of its methods."""
 
     def __init__(self, is_busy: Callable[[], bool] = lambda: False) -> None:
-        """`is_busy` returns whether models have requests."""
+        """`is_busy` returns whether any model has requests in progress."""
         self.is_busy = is_busy
         self._waiting: dict[str, deque[Turn]] = {}  # in the order of turns
         self._paused = False
         self.owed: Counter[str] = Counter()  # turns by client
 
     def owe(self, client: str) -> None:
-        """Note that the client's last request was refused, or that its last connection ended before
-        the answer. The client's next connection then waits in the queue. Over gRPC, the client's
-        next request waits."""
+        """Record that the client's last request was refused, or that its last connection ended
+        before the answer. The client's next connection then waits in the queue. Over gRPC, its next
+        request waits."""
         if len(self.owed) >= _MOST_CLIENTS:
             self.owed.clear()
         self.owed[client] = min(_MOST_OWED, self.owed[client] + 1)
 
     def pay(self, client: str) -> bool:
-        """Return whether the client's new connection must wait in the queue, because `owe` was
-        called for this client. Over gRPC, the new request must wait. Each call of `owe` makes the
-        client wait once."""
+        """Return whether the client's new connection, or over gRPC its new request, must wait in
+        the queue. Each call of `owe` for this client makes it wait once."""
         if client not in self.owed:
             return False
         self.owed[client] -= 1
@@ -67,8 +66,8 @@ class CallTurns:
         return True
 
     def post(self, client: str, begin: Begin) -> Turn:
-        """Put a call of this client in the queue, and run `begin` when it is the call's turn. If no
-        other call waits or has just begun, run `begin` at once."""
+        """Add a call of this client to the queue. `begin` is called when the call may start: at
+        once if no other call waits or has just begun."""
         turn = Turn(begin)
         self._waiting.setdefault(client, deque()).append(turn)
         if not self._paused:
@@ -97,8 +96,8 @@ class CallTurns:
         begin()
 
     def _take(self) -> Begin | None:
-        """Return the function that begins the next call, or None if no call waits. Withdrawn calls
-        are removed."""
+        """Remove the next call from the queue, and return the function that begins it. Skip
+        withdrawn calls. Return None if no call waits."""
         while self._waiting:
             client, calls = next(iter(self._waiting.items()))
             turn = calls.popleft()

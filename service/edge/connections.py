@@ -3,9 +3,9 @@
     open ── address over its limit? ─┬─ close its longest silent connection, or refuse
             server over its limit? ──┴─ close the longest silent of all, or answer health only
 
-A connection is silent while the server waits for a request on it. During a grace period, a silent
-connection stays open. Afterwards, the server may close it when another client wants to connect. So
-a client that opens many connections and sends nothing loses them.
+A connection is silent while the server waits for a request on it. When a limit is reached, a new
+connection replaces the connection that has been silent longest, if that has been silent for longer
+than a grace period. So a client that opens many connections and sends nothing loses them.
 """
 
 import ipaddress
@@ -43,19 +43,18 @@ class Connection(Protocol):
         """
 
     def hang_up_on(self) -> None:
-        """Close the connection, because the limit is reached and another connection is to be
-        opened."""
+        """Close this silent connection, because a new connection replaces it."""
 
     def inspect(self, now: float) -> None:
-        """Close the connection if its client is too slow at the time `now`."""
+        """Close the connection if its client has been too slow up to the loop time `now`."""
 
 
 class Connections:
-    """Counts a server's connections by address; used from one event loop."""
+    """Counts a server's open connections by address. Not thread-safe."""
 
     def __init__(self, max_open: int, max_an_address: int) -> None:
-        """Allow `max_open` connections, and `SPARE` more that may only send health requests. At
-        most `max_an_address` of all connections may come from one address."""
+        """Allow `max_open` connections, and `SPARE` additional connections that may only send
+        health requests. At most `max_an_address` connections may come from one address."""
         self._max_open = max_open
         self._max_an_address = max_an_address
         self._by_address: Counter[str] = Counter()
@@ -88,16 +87,15 @@ class Connections:
             del self._by_address[old.address]
 
     def full(self) -> TooManyConnectionsError:
-        """Return the error for a connection above the server's limit."""
+        """Return the error for a new connection when the server has reached its limit."""
         return TooManyConnectionsError(
             f"all {self._max_open} connections of the server are in use; try again in a second"
         )
 
 
 def _displace(among: Iterable[Connection], before: float) -> bool:
-    """Close the connection that has been silent longest, if it became silent before the time
-    `before`. Return whether a connection was closed.
-    """
+    """Close the connection that has been silent longest, if its silence began before the time
+    `before`. Return whether a connection was closed."""
     silent = [
         (since, index, connection)
         for index, connection in enumerate(among)
@@ -109,8 +107,8 @@ def _displace(among: Iterable[Connection], before: float) -> bool:
 
 
 def network_of(host: str) -> str:
-    """Return the address that limits apply to: an IPv4 address, or the first 64 bits of an IPv6
-    address."""
+    """Return the address for which limits are counted: the IPv4 address, or the /64 network of an
+    IPv6 address."""
     if ":" not in host:
         return host
     try:

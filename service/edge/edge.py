@@ -1,5 +1,5 @@
-"""Holds what all connections of a server share: the limits, the API keys, the counts of requests in
-progress, and the periodic checks.
+"""Holds the state that all connections of a server share: the limits, the API keys, and the counts
+of requests in progress. Checks the connections periodically.
 
 Every request to every route is checked here, so the checks may take only a few microseconds.
 """
@@ -52,7 +52,7 @@ _FEW_FILES = 64  # open files, where the system does not list them
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Holds the limits on the time, the connections and the images of each client."""
+    """The limits on each client's connections, images and time."""
 
     head_s: float = 10.0  # from a connection or the first byte of a head to its last
     body_s: float = 60.0  # from a head to the end of its body; 20 MB in this time is 2.7 Mbit/s
@@ -73,7 +73,8 @@ class Limits:
 
 
 class Edge:
-    """Checks the requests of all connections of a server; used from its event loop."""
+    """Checks the requests on all connections of a server. Not thread-safe: used from the server's
+    event loop."""
 
     def __init__(
         self,
@@ -82,8 +83,9 @@ class Edge:
         on_end: Collection[OnEnd] = (),
         is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_end` has functions that are called with each request after its answer, or after its
-        client has closed the connection. `is_busy` returns whether models have requests."""
+        """Each function in `on_end` is called with a request's record after the request's answer,
+        or after its client has closed the connection. `is_busy` returns whether any model has
+        requests."""
         self.limits = limits = limits or Limits()
         self.keys = keys
         self.connections = Connections(limits.connections, limits.per_address or sys.maxsize)
@@ -99,8 +101,8 @@ class Edge:
         self._numbers = count(1)
 
     def client_of(self, address: str) -> Client:
-        """Return a `Client` for this address. It stands for the sender until an API key identifies
-        the client."""
+        """Return a `Client` for this address. Requests belong to it until an API key identifies
+        their client."""
         limits = self.limits
         return Client(address, 1.0, limits.highest_priority, limits.rights)
 
@@ -124,7 +126,8 @@ class Edge:
         return self._check(record)
 
     def leave(self, record: RequestRecord) -> None:
-        """Stop counting a request that was answered or whose client has closed the connection."""
+        """Stop counting a request, because it was answered or its client has closed the
+        connection."""
         images = self._holders.pop(record, 0) if self._holders else 0
         if images:
             name = record.caller.name
@@ -152,8 +155,7 @@ class Edge:
             raise
 
     def _watch(self, connections: Collection[Connection]) -> None:
-        """Begin to check the connections periodically. The checks end when no connection is
-        open."""
+        """Start the periodic checks of the connections. They end when no connection is open."""
         if not self.sweeping:
             self.sweeping = True
             asyncio.get_running_loop().call_later(self.limits.sweep_s, self._sweep, connections)
@@ -208,9 +210,8 @@ class Edge:
         return None
 
     def _charge(self, record: RequestRecord, images: int) -> None:
-        """Count the further images of a request, which counted as one image when it was admitted.
-        Raises TooManyImagesError or TooManyFromClientError if a limit is exceeded.
-        """
+        """Count all images of a request. When it was admitted, the request counted as one image.
+        Raises TooManyImagesError or TooManyFromClientError if a limit is exceeded."""
         more, allowed, name = images - 1, self.limits.per_client, record.caller.name
         if more <= 0:
             return
@@ -250,9 +251,9 @@ class Edge:
 
 
 def allowed(limits: Limits, more_files: int = 0, spare_files: int = 0) -> Limits:
-    """Raise the operating system's limit on open files until it allows all connections and
-    `more_files` other files, and if possible `spare_files` more. Return `limits`, with fewer
-    connections if the system allows fewer files than the connections and `more_files` need."""
+    """Raise the operating system's limit on open files, so that it allows all connections and
+    `more_files` other files, and if possible `spare_files` more. If the system does not allow
+    enough files, return `limits` with fewer connections; otherwise, return `limits` unchanged."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         open_now = len(os.listdir("/proc/self/fd"))

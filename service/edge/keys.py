@@ -1,12 +1,11 @@
-"""Reads API keys from a file with one key per line, and finds a key in the same time whether it is
-right or wrong.
+"""Reads API keys from a file with one key per line, and looks up the key of a request.
 
     correct-horse
     battery-staple weight=4 priority=1 repository shared-memory
 
 `weight` is the client's share of the engine relative to other clients; the default is 1. `priority`
-is the highest priority that the client's requests may have. Without this word it is 2, and the word
-without a number means 1. `repository` allows loading and unloading models. `shared-memory` allows
+is the highest priority that the client may give its requests: 2 without this word, and 1 if the
+word has no number. `repository` allows loading and unloading models. `shared-memory` allows
 registering regions and using tensors in them. Blank lines and lines that start with # are skipped.
 Logs name a key by its line number: `key 2`, or `key 2, reload 1` if line 2 had another key before
 the first reload.
@@ -37,7 +36,7 @@ _log = logging.getLogger("convoy")
 
 
 class Keys:
-    """Holds the API keys that a file lists."""
+    """The API keys in a file."""
 
     def __init__(self, file: Path) -> None:
         """Read the file. Raises SettingsError if the file cannot be read, has no keys, or has an
@@ -52,7 +51,8 @@ class Keys:
         """Return the client of this key, or None for an unknown key. The client's name contains the
         number of the key's line.
 
-        The time does not depend on the keys: clients cannot choose the digests that are compared.
+        The lookup compares digests of keys. So the time that it takes reveals nothing about the
+        keys.
         """
         return self._clients.get(sha256(presented).digest())
 
@@ -60,8 +60,9 @@ class Keys:
         """Read the file again. If the file is invalid, keep the current keys and log an error. Any
         thread may call this method.
 
-        A key on a line that had another key, or other words, gets a new name. Otherwise, what the
-        other key owes, such as images in progress, would count against this key.
+        If the key or the words on a line have changed, the key's client gets a new name. Otherwise,
+        the images in progress of the line's previous client would count as images of the new
+        client.
         """
         with self._reloading:
             try:
@@ -77,7 +78,8 @@ class Keys:
             _log.info("read %d API keys from %s", len(read), self._file)
 
     def _named(self, client: Client, before: Client | None) -> Client:
-        """Return a key's client after a reload; `before` is the key's client until then."""
+        """Return the client of a reloaded key, with a new name if its line has changed. `before` is
+        the key's client before the reload."""
         if before is not None and before == client._replace(name=before.name):
             line, _, _ = before.name.partition(",")
             if line == client.name:
@@ -86,7 +88,7 @@ class Keys:
 
 
 def _read(file: Path) -> Mapping[bytes, Client]:
-    """Read the file, and return the client of each key by the key's digest."""
+    """Read the file. Return a mapping from the digest of each key to the key's client."""
     try:
         text = file.read_text("utf-8")
         mode = file.stat().st_mode
@@ -109,9 +111,8 @@ def _read(file: Path) -> Mapping[bytes, Client]:
 
 
 def _client(name: str, rights: Sequence[str], where: str) -> Client:
-    """Return the client that the words after a key describe. Raises SettingsError with a message
-    that begins with `where`, such as the number of the line.
-    """
+    """Return the client that the words after a key describe. `where` names the line, at the start
+    of the message of a SettingsError."""
     weight, priority, allowed = 1.0, DEFAULT_PRIORITY, set()
     for right in rights:
         if (heavy := _WEIGHT(right)) and float(heavy[1]) > 0:

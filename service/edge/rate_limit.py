@@ -8,7 +8,7 @@ _LOOK, _LOOK_NEW = 2048, 2
 
 
 class RateLimit:
-    """Limits each client's rate with a token bucket; used from one event loop.
+    """Limits each client's rate of images with a token bucket. Not thread-safe.
 
     A full bucket holds the tokens of one second, and at least one token. Full buckets are deleted,
     so memory is bounded by the number of recent clients.
@@ -25,9 +25,9 @@ class RateLimit:
         """Take one token for each of the `images`, and return 0.0. If there are too few tokens,
         take none, and return the seconds until there are enough.
 
-        A full bucket admits a request of any size; its number of tokens may then become negative.
-        `taken` is the number of tokens that the same request has already taken, and would take
-        again.
+        A full bucket admits a request with any number of images; its number of tokens may then
+        become negative. `taken` is the number of tokens that the same request took earlier. A retry
+        takes them again, so they lengthen the returned time.
         """
         bucket = self._buckets.get(client)
         if bucket is None:
@@ -41,8 +41,9 @@ class RateLimit:
         return 0.0
 
     def forget(self, now: float, most: int = _LOOK) -> None:
-        """Look at up to `most` buckets, and delete those that are full at the time `now`. Further
-        calls look at the others: all buckets of a flood of addresses would take milliseconds."""
+        """Check up to `most` buckets, and delete the buckets that are full at the time `now`. The
+        next call continues with the next buckets. To check many thousands at once would take
+        milliseconds."""
         buckets = self._buckets
         for _ in range(min(most, len(buckets))):
             client, (tokens, since) = buckets.popitem(last=False)

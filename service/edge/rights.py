@@ -1,9 +1,9 @@
 """Decides which clients may change the server's models and use shared memory.
 
-A client with an API key has the rights that the key file lists for it. If the server has no keys,
-all clients have the rights in `Limits`. A web page of any site can send requests to a server on the
-user's own machine. Therefore, requests from pages of other sites have no rights. Such a page is
-recognised by its Origin header, or by a Host header that is not a name of this server.
+A client with an API key has the rights that the key file lists for the key. If the server has no
+keys, all clients have the rights in `Limits`. However, a web page of any site can send requests to
+a server on the user's own machine. So requests from pages of other sites have no rights. Their
+Origin header names the other site, or their Host header is not a name of this server.
 """
 
 from collections.abc import Collection
@@ -24,7 +24,7 @@ _SHOWN = 40
 
 
 def permit(record: RequestRecord, right: Right) -> None:
-    """Raise ForbiddenError unless the request's client has this right."""
+    """Raise ForbiddenError if the request's client does not have this right."""
     check_name(record, record.known_as)
     headers = record.headers
     origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site", b"none")
@@ -43,8 +43,9 @@ def permit(record: RequestRecord, right: Right) -> None:
 def check_name(record: RequestRecord, names: Collection[str] | None) -> None:
     """Raise ForbiddenError if the request's Host header is not a name of this server.
 
-    `names` has the server's names in lower case; loopback addresses are always accepted. If `names`
-    is None, any name is accepted, because clients then need a key, which pages of other sites lack.
+    `names` contains the server's names in lower case. Loopback addresses are always accepted. If
+    `names` is None, any name is accepted: the server then requires API keys, which pages of other
+    sites lack.
     """
     host = record.headers.get(b"host")
     if names is None or host is None:  # over gRPC, which browsers do not use, there is no Host
