@@ -1,1 +1,1 @@
-"""Runs engines in threads and processes, each with a watchdog, and ranks scores."""
+"""Runs inference engines in threads and processes with watchdogs, and ranks classes by score."""

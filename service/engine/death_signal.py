@@ -8,11 +8,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Let Linux kill this process when `parent`, the process that forked it, ends for whatever
-    reason. If `parent` has ended already, this process ends now.
+    """Make Linux kill this process when its parent process, `parent`, ends for whatever reason. If
+    the parent has already ended, exit now.
 
-    Linux sends the signal when the thread that forked ends. So `parent` must fork from its main
-    thread.
+    Linux sends the signal when the thread that called fork ends. So the parent must fork from its
+    main thread.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before Linux knew of the signal

@@ -1,5 +1,5 @@
-"""Decodes and runs a model's batches in other processes. Each process has an engine and an
-interpreter lock of its own.
+"""Decodes and runs a model's batches in other processes. Each process has its own engine and its
+own GIL.
 
     event loop ─┬─ files and arrays ─── shared memory ─┬─ a job process: decodes, runs
                 └─ other arguments, results ── socket ─┘
@@ -10,11 +10,11 @@ share the memory pages that hold the parent's code and libraries, so each job pr
 few megabytes more. The parent ends when the server ends, and the job processes end when the parent
 ends, for whatever reason.
 
-A job process starts when a batch arrives and no process is idle, and runs until the server ends. It
-runs one batch at a time. The next batch may already wait in its memory, so that it begins without
-the event loop. A process that crashes, or exceeds the time limit of its batch, is ended. Before a
-process decodes an image, it writes the image's index to the shared memory. So the server knows
-which image a process was decoding when it crashed.
+A job process starts when a batch arrives and no process is idle. It runs one batch at a time, until
+the server ends. The next batch may already be in its shared memory, so it can begin that batch
+without waiting for the event loop. The server kills a process that exceeds the time limit of its
+batch. Before a process decodes an image, it writes the image's index to the shared memory. If the
+process crashes, the server reads there which image it was decoding.
 """
 
 import asyncio
@@ -94,9 +94,10 @@ class JobParent:
 
     @staticmethod
     def fork() -> "JobParent | None":
-        """Fork the parent process. Call it before this process has threads or models.
+        """Fork the process that will fork the job processes. Call this before the server has
+        threads or models.
 
-        Returns None on systems other than Linux, which lack the system calls for it.
+        Returns None on systems other than Linux, which lack the necessary system calls.
         """
         if sys.platform != "linux":
             return None
@@ -111,22 +112,22 @@ class JobParent:
         return JobParent(ours, process)
 
     def start(self, connection: socket.socket, memory: int, setup: int) -> int:
-        """Let the parent process fork a job process that inherits these open files. Return the
-        number of the job process. Raises OSError."""
+        """Ask the parent process to fork a job process that inherits these open files. Return the
+        number of the job process, which is not its PID. Raises OSError."""
         number = next(self._numbers)
         files = [connection.fileno(), memory, setup]
         socket.send_fds(self._control, [_NUMBER.pack(number)], files)
         return number
 
     def end(self, number: int) -> None:
-        """Kill a job process if it still runs."""
+        """Kill the job process with this number, if it still runs."""
         try:
             self._control.send(_NUMBER.pack(number))
         except OSError as error:  # it has ended with all that it forked, or is stopped
             _log.error("the process that forks job processes does not listen: %s", error.strerror)
 
     def close(self) -> None:
-        """End the parent and all job processes."""
+        """End the parent process and all job processes."""
         self._control.close()
 
 
@@ -183,8 +184,8 @@ class JobProcesses:
             self._setup = _CLOSED
 
     def _start(self) -> None:
-        """Start another process. Does nothing if there are enough, if one is starting, or if too
-        many have crashed recently."""
+        """Start another process. Do nothing if all `most` processes exist, if one of them is still
+        starting, or if too many have crashed recently."""
         enough = len(self._all) >= self._most or not all(process.is_open for process in self._all)
         if self._closed or enough or monotonic() < self._start_at:
             return
@@ -255,7 +256,7 @@ class _JobProcess:
 
     @property
     def has(self) -> int:
-        """Return how many batches the process has: one that runs, and the others that wait."""
+        """Return how many batches the process has not answered yet. It runs one of them."""
         return len(self._answers)
 
     def ask(
@@ -282,7 +283,7 @@ class _JobProcess:
         return answer
 
     def lose(self, how: str) -> None:
-        """End the process because it has ended, is stuck or answers wrongly."""
+        """End a process that crashed, hung or sent an invalid answer, and call `on_lost`."""
         if not self._ended:
             self.end(how)
             self._on_lost(self, how)
@@ -368,8 +369,8 @@ def _first(number: int) -> int:
 
 
 def _file_of(setup: Setup) -> int:
-    """Write the pickled setup to an in-memory file, which all job processes read. Return its file
-    descriptor."""
+    """Write the pickled setup to an in-memory file, which all job processes read. Return the
+    descriptor of the file."""
     with os.fdopen(os.memfd_create("convoy-setup"), "wb") as file:
         pickle.dump(setup, file, 5)
         file.flush()
@@ -504,8 +505,8 @@ def _setup_in(file: int) -> Setup:
 
 
 def _asked(connection: socket.socket, memory: memoryview, first: int) -> Any:
-    """Wait for the next batch from the server, and return it. In the shared memory, the files and
-    arrays of this batch begin at the offset `first`. Raises EOFError if the server has ended."""
+    """Receive the next batch from the server. The files and arrays of the batch begin at the offset
+    `first` of the shared memory. Raises EOFError if the server has ended."""
     length, buffers = _ASKED.unpack(_read(connection, _ASKED.size))
     each = _read(connection, buffers * _NUMBER.size)
     ends = [*accumulate((size for (size,) in _NUMBER.iter_unpack(each)), initial=first)]
@@ -533,8 +534,8 @@ def _answer(
 
 
 def _portable(error: Exception) -> Exception:
-    """Return an exception that can be pickled and raised in the server: `error` itself, or a
-    replacement. The replacement for an unexpected error contains the traceback, for the log."""
+    """Return `error`, or a StrayError with the same text if `error` cannot be pickled. An
+    unexpected error gets a note with its traceback, for the server's log."""
     if not isinstance(error, ServiceError | NotHereError):
         error.add_note("".join(traceback.format_exception(error)))
     try:

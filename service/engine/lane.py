@@ -1,10 +1,10 @@
-"""Queues the work of many clients for the threads of a pool.
+"""Queues function calls of many clients for the threads of a pool.
 
     post ── the client's queue ── memory and a thread are free ── a thread ── then
 
-`service/fair_queue.py` decides which client's work is next. It counts the seconds that each
-client's work is expected to take. The work of one client begins in the order in which it was
-posted.
+Clients share the threads fairly: `service/fair_queue.py` adds up the expected seconds of each
+client's calls, and decides which client is next. The calls of one client begin in the order of
+`post`.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ _LEAST_S = 0.0001
 
 
 class Cost(NamedTuple):
-    """Estimates how much memory and time a function call takes, such as decoding an image. The
-    memory of its input does not count."""
+    """Holds the estimated memory and time of one function call, such as decoding an image. The
+    memory of the call's input is not included."""
 
     bytes: int = 0
     seconds: float = 0.0  # of one core
@@ -45,7 +45,7 @@ class Work:
     begun: bool = False  # or removed from its line
 
     def withdraw(self) -> None:
-        """Discard the result. If the work has not begun, do not begin it."""
+        """Cancel the call if it has not begun. Otherwise, discard its result."""
         self.then = None
         if not self.begun:
             self.begun = True
@@ -69,8 +69,8 @@ def here(function: Callable[[], Any], _: int) -> Any:
 
 @dataclass(eq=False, slots=True)
 class Lane:
-    """Queues function calls for the threads of a pool, fairly among clients. Used from one event
-    loop."""
+    """Queues function calls for the threads of a pool, and divides the threads fairly among
+    clients. Used from one event loop."""
 
     pool: ThreadPool
     threads: int  # of the pool
@@ -88,9 +88,9 @@ class Lane:
     def post(
         self, cost: Cost, function: Callable[[], R], then: OnDone[R], client: Client = ANYONE
     ) -> Work | None:
-        """Queue the function until the client may use a thread, and call it there. Then call `then`
-        with the outcome, in the event loop. If the pool has no threads, make both calls at once and
-        return None."""
+        """Queue the function, and call it in a thread when the client is next. Then call `then`
+        with the outcome, in the event loop. If the pool has no threads, make both calls immediately
+        and return None."""
         if not self.threads:
             self.pool.post(call, function, then)
             return None
@@ -120,7 +120,8 @@ class Lane:
         self.go_on()
 
     def ahead_s(self, client: Client) -> float:
-        """Return how much work is done before this client's next call, in seconds of one core."""
+        """Return the estimated seconds of all calls that run now or begin before this client's next
+        call, on one core."""
         own = self.waiting.size(client)
         others = sum(
             min(line.size, share + line.entries[0].cost.seconds)
@@ -129,7 +130,7 @@ class Lane:
         return self.seconds + own + others
 
     def go_on(self) -> None:
-        """Begin the work that waits, in the fair order, until the pool can take no more."""
+        """Begin queued calls, in the fair order, until the pool can take no more."""
         while self.waiting:
             line, _ = self.waiting.next()
             if not self._may_begin(line.entries[0]):

@@ -2,13 +2,13 @@
 
     a thread ── function, arguments ── pipe ── process: function() ── result or error, log ── pipe
 
-Pillow holds the interpreter's lock while it copies a decoded WebP image. For 25 megapixels, this
-takes 60 ms, in which the server would answer no request. Another process has a lock of its own. If
-a decoder crashes in another process, only its own image fails. If it needs more memory than was
-reserved, it fails instead of using more.
+Pillow holds the GIL while it copies a decoded WebP image. For 25 megapixels, this takes 60 ms, in
+which the server would answer no request. Another process has its own GIL. If a decoder crashes in
+another process, only the image that it was decoding fails. A decoder that needs more memory than
+was reserved also fails, instead of using more.
 
-A new version of a model is also tested in such a process. The test needs the interpreter's lock for
-0.1 s and then keeps all cores busy. The process has a low priority, so that requests go first.
+A new version of a model is also tested in such a process. The test holds the GIL for 0.1 s and then
+keeps all cores busy. The process has a low priority, so that requests go first.
 """
 
 import logging
@@ -64,7 +64,7 @@ class LogSender(logging.Handler):
 
 
 def log_again(line: Line) -> None:
-    """Log a record that another process sent, in this process."""
+    """Log a record that a `LogSender` sent from another process."""
     name, level, message = line
     logging.getLogger(name).log(level, "%s", message)
 
@@ -76,8 +76,8 @@ def how_ended(status: int) -> str:
 
 
 class ProcessPool:
-    """Calls functions in processes, one process for each thread that calls `run` at the same time.
-    A process starts when it is first needed.
+    """Calls functions in other processes. Each call of `run` that is in progress uses one process.
+    Processes start when they are first needed.
 
     A process has the niceness of the thread that starts it. When the parent ends, for whatever
     reason, the process ends too, because the pipe from which it reads is closed. After each call,
@@ -87,10 +87,10 @@ class ProcessPool:
     def __init__(
         self, lost: Callable[[str], Exception], bound_s: float = inf, *, idle: bool = False
     ) -> None:
-        """A call may take `bound_s` seconds. If a process ends or is stuck, its call raises
-        `lost(how)`, with a phrase such as "was ended by signal 11". With `idle`, processes run only
-        on idle cores. If hardly any core is idle, the call is repeated in a process of low
-        priority."""
+        """Limit each call to `bound_s` seconds. If a process ends or exceeds the limit, its call
+        raises the error `lost(how)`, where `how` is a phrase such as "was ended by signal 11". With
+        `idle`, processes run only on idle cores. If hardly any core is idle, the call is repeated
+        in a process of low priority."""
         self._lost, self._bound_s, self._is_idle = lost, bound_s, idle
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
@@ -223,7 +223,8 @@ class _Process:
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def end(self) -> None:
-        """End the process. If another thread waits for its answer, that thread's call fails."""
+        """Kill the process. If another thread waits for its answer, the call in that thread
+        fails."""
         self._process.kill()
 
     def kill(self) -> None:

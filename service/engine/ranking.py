@@ -61,8 +61,8 @@ Ranking = tuple[Sequence[int], Sequence[float]]
 
 
 class _Batch:
-    """Holds the scores of the images of one batch. The first request for a ranking ranks all of
-    them."""
+    """Holds the scores of one batch. All images of the batch are ranked together, when the first
+    ranking is needed."""
 
     def __init__(self, results: Results, output: OutputKind) -> None:
         self._scores, self._ranked, self.inner, self.flags = results
@@ -70,11 +70,11 @@ class _Batch:
 
     @cached_property
     def rankings(self) -> Sequence[Ranking] | None:
-        """Return the likeliest classes of each image: the classes that the engine has ranked, or
-        RANKED classes if it has ranked none.
+        """Return the likeliest classes of each image, as ranked by the engine. If the engine ranks
+        no classes, return the RANKED likeliest.
 
-        Returns None if each image must be ranked alone: for a yes/no model, or if a score or its
-        exponential is not finite.
+        Returns None if each image must be ranked alone: if the model has only one score per image,
+        or if a score or its exponential is not finite.
         """
         scores, output = self._scores, self._output
         if self._ranked is not None and scores.shape[1] > 1 and output is not OutputKind.SHARES:
@@ -106,19 +106,17 @@ class ScoreRow:
 
     @property
     def inner(self) -> Mapping[str, NDArray[np.float32]]:
-        """Return the requested values inside the network for this image, by name.
-
-        The batch may hold further values for other requests.
-        """
+        """Return this image's values of the requested tensors inside the network, by name. The
+        batch may also hold tensors for other requests."""
         if self.batch is None:
             return {}
         return {name: values[self.index] for name, values in self.batch.inner.items()}
 
     @property
     def flags(self) -> int:
-        """Return why the CPU must decode this image's file, as flags of the engine's decoder.
-        Return 0 if the engine decoded the file, and NOT_DECODED if the engine decodes no files.
-        With any other value, the scores are meaningless."""
+        """Return 0 if the engine decoded the image's file, and NOT_DECODED if the engine decodes no
+        files. Any other value has the decoder's flags, which say why the CPU must decode the file.
+        The scores are then meaningless."""
         flags = None if self.batch is None else self.batch.flags
         return NOT_DECODED if flags is None else int(flags[self.index])
 
@@ -135,14 +133,13 @@ def unscored(error: Exception) -> ScoreRow:
 
 
 def rank(results: Results, output: OutputKind, decode_s: float = 0.0) -> list[ScoreRow]:
-    """Return one row of scores per image of a batch. The first request for a ranking ranks all
-    rows.
+    """Return one row of scores per image of a batch.
 
-    If the engine has returned the likeliest classes, they are used.
+    The images are ranked together, when the first ranking is needed, unless the engine has ranked
+    them. This is several times as fast as ranking one image at a time.
 
-    Ranking a whole batch is several times as fast as ranking its images one by one. Ranking happens
-    on the event loop, after the next batch has started. In the engine's thread, NumPy would release
-    the GIL in each call, and the event loop would wait for the GIL every time.
+    The event loop ranks them after the next batch has started. In the engine's thread, each NumPy
+    call would release the GIL and take it again, which delays the event loop.
     """
     batch = _Batch(results, output)
     return [
@@ -152,7 +149,7 @@ def rank(results: Results, output: OutputKind, decode_s: float = 0.0) -> list[Sc
 
 def most_of(rows: Sequence[ScoreRow], output: OutputKind, least: float) -> int:
     """Return an upper limit on the number of classes with a probability of at least `least`, summed
-    over all images. `least` is above 0. Takes a microsecond for a thousand classes."""
+    over all images. `least` must be above 0."""
     least = max(least - 10.0**-_DECIMALS, 1e-9)  # as probabilities are rounded
     if not output.is_independent:  # their sum is 1, or little more by rounding
         return len(rows) * int(2 / least)
@@ -202,8 +199,8 @@ def named(ranking: Ranking, labels: Sequence[str]) -> list[Prediction]:
 
 
 def _rankings(scores: Scores, output: OutputKind) -> Sequence[Ranking] | None:
-    """Return the rankings of a batch. Return None for a yes/no model, or if a score or its
-    exponential is not finite."""
+    """Return the rankings of a batch. Return None if the model has only one score per image, or if
+    a score or its exponential is not finite."""
     n, classes = scores.shape
     if classes == 1:
         return None  # images of a yes/no model are ranked one by one: two classes take no time
@@ -238,8 +235,8 @@ def _rankings(scores: Scores, output: OutputKind) -> Sequence[Ranking] | None:
 
 
 def _softmax_of_one(scores: NDArray[np.float32]) -> Ranking | None:
-    """Return the same ranking as `_rankings` for one image, in half the time, because most numbers
-    are read as Python floats instead of arrays."""
+    """Return the same ranking as `_rankings` for one image. Computing with Python floats instead of
+    small arrays halves the time."""
     row = scores.astype(np.float64)
     if not math.isfinite(np.add.reduce(row)):  # see `finite`
         return None
@@ -256,7 +253,7 @@ def _softmax_of_one(scores: NDArray[np.float32]) -> Ranking | None:
 
 
 def _read(ranked: TopClasses, output: OutputKind) -> Sequence[Ranking] | None:
-    """Return the rankings that an engine has returned, or None if some of its scores are not
+    """Convert the rankings that an engine has returned. Return None if a probability is not
     finite."""
     probabilities = ranked.probabilities.astype(np.float64)
     if not math.isfinite(np.add.reduce(probabilities, axis=None)):

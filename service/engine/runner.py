@@ -2,12 +2,12 @@
 has a thread.
 
 A batch goes to an idle engine. While one engine restarts (`service/engine/supervised_engine.py`),
-the others serve. The states of the engines decide the state of the runner:
+the others serve. After an engine has failed, the states of all engines decide the runner's state:
 
-    engines  one is READY   none is, one is RESTARTING   all are FAILED
-    runner   READY          RESTARTING                   FAILED
-             the batch      the batch fails with 500, waiting requests with 503
-             fails with 500
+    engines           one is READY   none is, one is RESTARTING   all are FAILED
+    runner            READY          RESTARTING                   FAILED
+    failed batch      status 500     status 500                   status 500
+    waiting requests  wait           status 503                   status 503
 
 FAILED is final. The runner reports it so that the process can end.
 """
@@ -89,12 +89,12 @@ class EngineRunner:
         on_failure: Callable[[EngineError], None] = lambda _: None,
     ) -> None:
         """`turns` has one object per engine. Engines on the same device have the same object, which
-        lets one of them run at a time.
+        lets only one of them run at a time.
 
         `measure_s`, `known`, `sample` and `bounds` are arguments of each SupervisedEngine. `reopen`
         takes the number of the engine to replace. If there is only one engine and it decodes
-        images, its batches may also run `elsewhere`. `on_failure` is called when the runner is
-        FAILED.
+        images, the processes of `elsewhere` may also run its batches. `on_failure` is called when
+        the runner becomes FAILED.
         """
         self.classes = engines[0].classes
         self.state = State.WARMING
@@ -165,14 +165,14 @@ class EngineRunner:
 
     @property
     def lost_to_decoders(self) -> int:
-        """Return how many of the engines' threads and processes crashed or hung so far, mostly in a
-        decoder."""
+        """Return how many of the engines' threads and processes have crashed or hung so far. Most
+        of them are lost in a decoder."""
         jobs = (engine.jobs.lost for engine in self._engines if engine.jobs is not None)
         return sum(engine.lost_to_decoders for engine in self._engines) + sum(jobs)
 
     @property
     def ready_processes(self) -> int:
-        """Return how many other processes can run the engines' batches."""
+        """Return how many job processes are ready to run the engines' batches."""
         return sum(engine.jobs.ready for engine in self._engines if engine.jobs is not None)
 
     @property
@@ -193,9 +193,9 @@ class EngineRunner:
         ]
 
     def _ran(self, number: int) -> tuple[int, int, float]:
-        """Return how many batches an engine has run, how many images were in them, and for how many
-        seconds the engine was busy. If the engine runs several batches at a time, the seconds are
-        the sum over all batches, divided by the number of batches at a time."""
+        """Return how many batches and images an engine has run, and for how many seconds it was
+        busy. If the engine can run k batches at a time, the seconds are the sum over all batches,
+        divided by k."""
         numbers = self._numbers[number]
         batches, images, seconds = zip(*map(self.batcher.ran, numbers), strict=True)
         return sum(batches), sum(images), sum(seconds) / len(numbers)
@@ -208,11 +208,11 @@ class EngineRunner:
         client: Client = ANYONE,
         inner: Collection[str] = (),
     ) -> Posted[Item, ScoreRow]:
-        """Queue images for scoring like `Batcher.post`. `inner` names the values inside the network
-        to return with the scores.
+        """Queue images for scoring like `Batcher.post`. `inner` names the tensors inside the
+        network to return with the scores.
 
-        In the fair division among clients, an image that is not yet decoded counts by its expected
-        decoding time. Raises NotReadyError if no engine is READY.
+        If the engines also decode images, an image with a longer expected decoding time uses more
+        of its client's fair share. Raises NotReadyError if no engine is READY.
         """
         if not self._serving:  # refuses requests that were admitted earlier, too
             self.check_ready()
@@ -235,7 +235,7 @@ class EngineRunner:
         raise NotReadyError(f"the model is {self.state.value}; {advice}")
 
     async def try_out(self, image: Image) -> ScoreRow:
-        """Return the scores of an image, run by the first engine. The image skips the queue, and
+        """Run one image on the first engine, and return its scores. The image skips the queue, and
         runs even if no engine is READY."""
         (row,) = await self._engines[0].run([image])
         return row
@@ -258,7 +258,7 @@ class EngineRunner:
             self.state = State.READY
 
     def _spread(self, engine: SupervisedEngine) -> None:
-        """Start processes that also run the engine's batches."""
+        """Start job processes that also run the engine's batches."""
         where = self._elsewhere
         if where is None or not where.turns or (jobs := where.start(engine.engine)) is None:
             return

@@ -88,11 +88,11 @@ class JobResult(NamedTuple):
 
 
 class JobLostError(Exception):
-    """Says that the process that had a batch crashed or exceeded its time limit."""
+    """Says that a process crashed or exceeded its time limit before it had finished a batch."""
 
     def __init__(self, how: str, index: int | None, *, begun: bool = True) -> None:
-        """`how` is a phrase on how the process ended, such as "ended". `index` is the image that it
-        was decoding, or None. `begun` says whether it had begun the batch."""
+        """`how` is a phrase such as "was stuck for 10.0 s". `index` is the image that the process
+        was decoding, or None. `begun` says whether the process had begun the batch."""
         super().__init__(f"the process that ran this batch {how}")
         self.how, self.index, self.begun = how, index, begun
 
@@ -120,8 +120,8 @@ class Jobs(Protocol):
 
 @unique
 class State(Enum):
-    """Lists the states of a model or an engine. It takes requests only in the state READY. Error
-    messages contain the values."""
+    """Lists the states of a model or an engine. Requests are accepted only in the state READY.
+    Error messages quote the values."""
 
     WARMING = "warming up"
     READY = "ready"
@@ -189,8 +189,8 @@ class SupervisedEngine:
         self._expect(self.measured)
 
     async def warm_up(self) -> None:
-        """Warm up the engine and measure it. Raises the engine's errors, and EngineError if this
-        exceeds the time limit."""
+        """Warm up the engine and measure it. Raises the engine's errors, and EngineError if the
+        warm-up exceeds its time limit."""
         bound_s, started = self._bounds.warm_up_s or inf, monotonic()
         opened = self.engine
         try:
@@ -298,8 +298,8 @@ class SupervisedEngine:
         return rows
 
     async def _examine(self, thread: "_Thread") -> None:
-        """Run random pixels in the engine and in a job process, because a client's images failed.
-        Replace the engine if it fails again, and replace all job processes if one fails."""
+        """Run random pixels in the engine and in a job process, after several batches without a
+        finite score. Replace the engine if it fails, and replace all job processes if one fails."""
         bound_s = self._batch_s[0]
         failure = await _failure(thread.pool.run(thread.run, [self._probe], bound_s))
         if self.jobs is not None:
@@ -386,7 +386,7 @@ class SupervisedEngine:
 
 
 async def _failure(rows: Awaitable[Sequence[ScoreRow]]) -> str:
-    """Return why random pixels have no finite scores, or an empty string if they have some."""
+    """Return why a run of random pixels failed, or an empty string if it returned finite scores."""
     try:
         (row,) = await rows
     except EngineFailedError:
@@ -446,7 +446,7 @@ class _Thread:
         `probe`, the seconds to decode a `sample`, and the seconds to run one image. The last two
         are 0 if they were not measured.
 
-        If L(n) is `known`, only one image is run, because the device still runs batches of the old
+        If L(n) is `known`, run only one image, because the device still serves the model's old
         version. Raises the engine's errors, and EngineError if the scores are not finite.
         """
         self._engine = opened()

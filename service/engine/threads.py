@@ -1,10 +1,10 @@
 """Provides threads that call functions for an event loop.
 
-Passing a call to a thread takes less than half the time of `loop.run_in_executor`, because it needs
-a callback or one future instead of two futures. If the model takes a millisecond, most of the time
-that a server adds is spent on passing work to threads. The threads are daemons, so a thread that is
-stuck in a device driver cannot keep the process alive.
+Passing a call to such a thread takes less than half the time of `loop.run_in_executor`, because it
+needs at most one future instead of two. This matters for small models: if a model takes a
+millisecond, passing work to threads is most of the time that the server adds.
 
+The threads are daemons, so a thread that is stuck in a device driver cannot keep the process alive.
 A thread cannot be ended from outside. A job that exceeds its time limit fails with ThreadLostError,
 and its result is discarded. A new thread replaces the stuck thread, which ends when its call
 returns.
@@ -53,7 +53,7 @@ class Withdrawable(Protocol):
     """The interface of posted work that can be withdrawn."""
 
     def withdraw(self) -> None:
-        """Discard the result. If the work has not begun, do not begin it."""
+        """Cancel the work if it has not begun. Otherwise, discard its result."""
 
 
 @dataclass(eq=False, slots=True)
@@ -71,7 +71,7 @@ class Job:
     ended: LockType | None = None  # released at its end, while the event loop blocks on it
 
     def withdraw(self) -> None:
-        """Never call `then`. If the function has not begun, never call it either."""
+        """Never call `then`. If `function` has not begun, never call it either."""
         self.then = None
 
 
@@ -99,7 +99,8 @@ class _Jobs:
 
 
 class _Thread(threading.Thread):
-    """Runs the jobs of a pool in a thread. The event loop reads its attribute `job`."""
+    """Runs the jobs of a pool in a thread. The event loop reads the attribute `job` to find jobs
+    that hang."""
 
     def __init__(self, pool: "ThreadPool", number: int) -> None:
         super().__init__(name=f"{pool.name}-{number}", daemon=True)

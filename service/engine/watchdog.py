@@ -1,5 +1,5 @@
-"""Computes after how many seconds an engine counts as hung, and whether another restart is worth
-trying. The caller has the threads and the clock."""
+"""Computes the time after which an engine counts as hung, and decides whether to restart it again.
+The caller has the threads and the clock."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -40,13 +40,13 @@ class Bounds:
 
 
 class Restarts:
-    """Stores when an engine was last restarted, in seconds of the caller's clock."""
+    """Counts the recent restarts of an engine. Times are seconds of the caller's clock."""
 
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=_TOO_MANY - 1)
 
     def another(self, now: float) -> bool:
-        """Return whether another restart is worth trying now. If so, count it."""
+        """Return whether to restart again at the time `now`. If so, count the restart."""
         times = self._times
         if len(times) == times.maxlen and now - times[0] <= WITHIN_S:
             return False
