@@ -1,13 +1,13 @@
 """Converts a graph's nodes to kernel launches on named buffers.
 
     graph ─ nodes (one function per node) ─ tape: launches, buffers, weights
-            context: where each value lies (placement)
+                 context: the buffer of each value
 
 Each node becomes as few launches as possible. A node needs no launch if its output can be a view of
 an existing buffer. Examples are a Reshape that moves nothing, and a Slice of channels. A node
-overwrites its input if no later node reads the input. If a value is stored as part of a larger
-value (a fused Concat), the node writes it there directly. The kernel that ranks scores also
-computes the last softmax (last_softmax).
+overwrites its input if no later node reads the input. If a Concat was removed, the nodes that
+compute its inputs write directly to its output. The kernel that ranks scores also computes the last
+softmax (last_softmax).
 """
 
 from kernels.image.place import Kind
@@ -48,7 +48,7 @@ def lower(
 ) -> Tape:
     """Return the kernel launches that compute the buffer OUTPUT from n images in the buffer INPUT.
 
-    The launches accept images of the kind `kind`, and of the kinds before it in `Kind`. The graph's
+    The launches accept images of the kind `kind`, and of all earlier kinds in `Kind`. The graph's
     first output holds the scores. All other outputs remain in the buffers to which their nodes
     write them.
     """

@@ -34,14 +34,14 @@ class BufferView:
 
 @dataclass(frozen=True, slots=True)
 class NewBuffer:
-    """Describes a new buffer for one tensor, and how the tensor is stored in it."""
+    """Describes a new buffer for one tensor: its size, and the view of the tensor in it."""
 
     view: BufferView
     nbytes: int
 
 
 def new_buffer(root: str, n: int, shape: Shape, stored: Storage = FLOAT) -> NewBuffer:
-    """Return a new buffer for n images of `shape`, and the view of the tensor in it."""
+    """Return the size of a new buffer for n images of `shape`, and the view of the tensor in it."""
     if len(shape) not in PIXEL_RANKS:
         view = BufferView(root, 0, StridedTensor.contiguous((n, *shape), stored), None)
         return NewBuffer(view, stored.itemsize * n * prod(shape))
@@ -83,8 +83,8 @@ def cut(view: BufferView, axis: int, start: int, stop: int, step: int = 1) -> Bu
 def flattened(view: BufferView, n: int) -> BufferView | None:
     """Return the view of each image as a vector, with its elements in the order of memory.
 
-    Return None if an image has gaps between its elements, because channels are padded or are a part
-    of a wider pixel.
+    Return None if an image has gaps between its elements. There are gaps if channels are padded, or
+    if the image's channels are only a part of the channels that are stored per pixel.
     """
     if view.pixels is None:
         return None
@@ -99,7 +99,7 @@ def flattened(view: BufferView, n: int) -> BufferView | None:
 def with_single_axes(view: BufferView, shape: Shape) -> BufferView | None:
     """Return the view with another `shape` (of one image) that only adds or removes axes of size 1.
 
-    Return None if the shapes differ in any other axis.
+    Return None if the shapes also differ in other axes.
     """
     old = [
         (size, stride)
@@ -177,7 +177,7 @@ def reshaped(view: BufferView, shape: Shape) -> BufferView | None:
 
 
 def _as_it_lies(view: BufferView) -> BufferView:
-    """Return the view with its field `pixels` computed from its strides. The field is None if the
+    """Return the view with its field `pixels` set from its strides. The field is None if the
     elements are not stored as pixels."""
     n, *shape = view.strided.shape
     if len(shape) not in PIXEL_RANKS:
@@ -197,7 +197,8 @@ def _as_it_lies(view: BufferView) -> BufferView:
 
 
 def common_refinement(a: Iterable[int], b: Iterable[int]) -> tuple[int, ...] | None:
-    """Return axes that give both shapes if neighbouring axes are merged, or None if there are none.
+    """Split the axes of two shapes until both have the same axes, and return these axes. Return
+    None if this is impossible.
 
     Examples: (6, 4) and (2, 12) → (2, 3, 4); (4, 9) and (6, 6) → None.
     """
@@ -216,8 +217,8 @@ def common_refinement(a: Iterable[int], b: Iterable[int]) -> tuple[int, ...] | N
 
 
 def refined(strided: StridedTensor, axes: tuple[int, ...]) -> StridedTensor:
-    """Split the axes of each image into `axes`, a result of `common_refinement`, and return the
-    tensor.
+    """Return the tensor with the axes of each image split into `axes`, a result of
+    `common_refinement`.
 
     The batch remains the first axis. Axes of size 1 are removed.
     """

@@ -1,4 +1,4 @@
-"""Prepares the operands of 8-bit convolutions, and lowers a fully connected layer as such a
+"""Prepares the operands of 8-bit convolutions, and lowers an 8-bit fully connected layer to a
 convolution."""
 
 from functools import partial
@@ -58,15 +58,15 @@ def integer_operands(
 
 
 def added_to(residual: Pixels, rounded: Storage) -> Addend:
-    """Return the layout of the residual for an 8-bit convolution whose kernel rounds the sums
-    before it adds the residual."""
+    """Return the layout of the residual of an 8-bit convolution. The convolution's kernel first
+    rounds the sums to `rounded`, and then adds the residual."""
     r = residual
     return Addend(r.channels, r.pitch, r.offset, r.stored, rounded)
 
 
 def lower_integer_gemm(to: Context, node: Gemm) -> None:
-    """Convert an 8-bit fully connected layer to the launches of a convolution with one pixel per
-    image."""
+    """Add the launches of an 8-bit fully connected layer. The layer becomes a convolution with one
+    pixel per image."""
     k, c = to.graph.shape(node.weight)
     problem = ConvProblem(to.n, c, k, _PIXEL, precision=Precision.INT8)
     choice = to.choose(problem)

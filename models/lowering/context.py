@@ -1,5 +1,5 @@
-"""Holds the state while a graph is converted to launches: where each value is stored, when it is
-last read, and the launches so far."""
+"""Holds the state of a graph's conversion to launches: the buffer of each value, the last node that
+reads it, and the launches so far."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -46,8 +46,8 @@ OUTPUT = "convoy/results"
 
 
 class Context:
-    """Holds the state while the nodes of one graph are converted to launches, in order, for n
-    images."""
+    """Holds the state of the conversion of one graph to launches for n images. Nodes are converted
+    in order."""
 
     def __init__(self, graph: Graph, n: int, choose: Choose) -> None:
         self.graph, self.n, self.choose = graph, n, choose
@@ -81,8 +81,8 @@ class Context:
         """Choose the storage to which `value` is written, and return its view.
 
         If the value is stored as a part of a larger value, the result is a part of the larger
-        value's view. If the value `over` may be overwritten, the result is the view of `over`. In
-        all other cases, the result is a new buffer.
+        value's view. Otherwise, the result is the view of the value `over` if this value may be
+        overwritten. In all other cases, the result is a new buffer.
 
         Each thread may read an element of `reads` just before it writes the same element of the
         output. Therefore, if `over` and a view in `reads` share a buffer, they must be the same
@@ -99,11 +99,11 @@ class Context:
         return self.settle(value, self.fresh(value, self.graph.shape(value), stored))
 
     def output_by_tokens(self, value: str) -> BufferView:
-        """Choose the storage of an attention or matrix product, such that the heads of a token are
-        adjacent in memory. Return its view.
+        """Choose the storage of the result of an attention or matrix product, and return its view.
 
-        The heads are the last axis before the two axes of the matrices. In this order, the next
-        layer finds all channels of a token, and all tokens of a window, in contiguous memory.
+        The heads of a token are adjacent in memory. The heads are the last axis before the two axes
+        of the matrices. In this order, the next layer finds all channels of a token, and all tokens
+        of a window, in contiguous memory.
         """
         settled = self.graph.values[value]
         if settled.inside is not None or len(settled.shape) < 3:
@@ -120,8 +120,8 @@ class Context:
     def output_as_read(self, node: Reshape) -> BufferView:
         """Choose the storage to which a Reshape copies its input, and return its view.
 
-        If only a Transpose reads the copy, the copy is stored such that the transposed tensor
-        consists of pixels.
+        If a Transpose is the only node that reads the copy, the copy is stored such that the
+        transposed tensor consists of pixels.
         """
         settled, readers = self.graph.values[node.output], self._readers.get(node.output, [])
         turn = readers[0] if len(readers) == 1 and node.output not in self.graph.outputs else None
@@ -138,15 +138,13 @@ class Context:
         """Return whether only nodes that move elements lie between this node and an Attention or
         Product.
 
-        Such a node needs no copy, because an Attention or Product reads and writes any strides.
+        Such a node needs no copy, because an Attention or Product accepts any strides.
         """
         return node.output in self.of_tokens
 
     def may_overwrite(self, over: str, value: str, reads: Sequence[BufferView]) -> bool:
-        """Return whether `value` can be written to the buffer of the value `over`.
-
-        `over` must have the same layout, and no later node may read it.
-        """
+        """Return whether `value` can be written to the buffer of the value `over`. Both must have
+        the same layout, and no later node may read `over`."""
         view = self.views.get(over)
         if view is None or self.graph.shape(over) != self.graph.shape(value):
             return False
@@ -174,8 +172,8 @@ class Context:
         self.tape.copy(x.strided, at(x), y.strided, at(y))
 
     def pixels(self, value: str) -> tuple[BufferView, Pixels]:
-        """Return the view and the pixel layout of a value. If it is not stored as pixels, it is
-        copied first."""
+        """Return the view and the pixel layout of a value. A value that is not stored as pixels is
+        first copied to pixels."""
         view = self.views[value]
         if view.pixels is None:
             lies = view
@@ -185,7 +183,7 @@ class Context:
         return view, pixels_of(view)
 
     def tensor(self, name: str, stored: Storage) -> tuple[StridedTensor, Operand]:
-        """Return the layout and address of an operand. If it is a weight, it is converted to
+        """Return the layout and address of an operand. A weight is converted to the type
         `stored`."""
         if name in self.graph.weights:
             return StridedTensor.contiguous(self.graph.shape(name), stored), self.weight(
@@ -208,10 +206,8 @@ class Context:
         return replace(self.tape.weight(name, lambda: filled, "in vectors"), stored=FLOAT)
 
     def dense(self, value: str) -> BufferView:
-        """Return a view of the value in which the elements of each image are contiguous.
-
-        If the value is not stored in this way, it is copied.
-        """
+        """Return a view of the value in which the elements of each image are contiguous. Copy the
+        value if it is not stored in this way."""
         lies, classes = self.views[value], (prod(self.graph.shape(value)),)
         view = buffer_view.with_single_axes(lies, classes)
         if view is None or view.strided.strides[1] != 1:
@@ -238,9 +234,9 @@ class Context:
     def preprocess(self, p: Preprocessing, kind: Kind = Kind.PIXELS) -> None:
         """Add the launches that compute the network's input from the images of a batch.
 
-        The launches accept images of the kind `kind`, and of the kinds before it in `Kind`. For
-        pixels, x = pixel · multiplier + offset. A tensor stays unchanged. If the only reader of x
-        is a Quantize, the launches write the quantized values directly.
+        The launches accept images of the kind `kind`, and of all earlier kinds in `Kind`. For
+        pixels, x = pixel · multiplier + offset. A tensor stays unchanged. If a Quantize is the only
+        node that reads x, the launches write the quantized values directly.
         """
         (value,) = self.graph.inputs
         places, images = self._images(p, kind)
@@ -272,8 +268,8 @@ class Context:
         )
 
     def _quantize_of_pixels(self, p: Preprocessing) -> Quantize | None:
-        """Return the Quantize that is the only node to read the network's input. Return None if
-        there are other readers, or if the input is not an image with few channels."""
+        """Return the Quantize that is the only reader of the network's input. Return None if there
+        are other readers, or if the input is not an image with at most VECTOR channels."""
         (value,) = self.graph.inputs
         if value in self.graph.outputs:
             return None
@@ -384,11 +380,11 @@ def _readers(graph: Graph) -> Mapping[str, Sequence[Node]]:
 
 
 def _values_of_tokens(graph: Graph, readers: Mapping[str, Sequence[Node]]) -> frozenset[str]:
-    """Return the values near an Attention or a Product: values that are computed from its result,
-    or from which its operands are computed, by nodes that only move elements.
+    """Return the values near an Attention or a Product. Only nodes that move elements (Identity,
+    Reshape, Slice and Transpose) lie between such a value and the Attention or Product.
 
-    These nodes are Identities, Reshapes, Slices and Transposes. They need no launch if their
-    results can be views, because an Attention or Product accepts any strides.
+    These nodes need no launch if their results can be views, because an Attention or Product
+    accepts any strides.
     """
     read, written = set[str](), set[str]()
     for node in graph.nodes:
@@ -405,10 +401,8 @@ def _values_of_tokens(graph: Graph, readers: Mapping[str, Sequence[Node]]) -> fr
 
 
 def _last_reads(graph: Graph) -> dict[str, int]:
-    """Return, for each value, the index of the last node that reads it.
-
-    An output counts as read after the last node.
-    """
+    """Return, for each value, the index of the last node that reads it. The outputs of the graph
+    are read after the last node."""
     last = dict.fromkeys(graph.values, -1)
     for index, node in enumerate(graph.nodes):
         for name in node.operands():

@@ -13,8 +13,8 @@ from models.graph import Dequantize, Graph, Softmax, last_nodes
 
 
 def without_last_dequantize(graph: Graph) -> Graph:
-    """If the last node dequantizes the scores, return the graph without it. Otherwise, return the
-    graph.
+    """Return the graph without its last node if this node dequantizes the scores, and otherwise the
+    graph itself.
 
     The ranking kernel reads quantized scores directly.
     """
@@ -31,10 +31,10 @@ def without_last_dequantize(graph: Graph) -> Graph:
 
 
 def without_last_softmax(graph: Graph) -> Graph | None:
-    """If the graph ends with a softmax, return the graph without it. Otherwise, return None.
+    """Return the graph without the softmax at its end, or None if it does not end with one.
 
-    The softmax must be over all classes, and only Reshapes may follow. The result is also None if
-    another node reads the softmax.
+    The softmax must be over all classes, and only Reshapes may follow it. No other node may read
+    their results.
     """
     last = last_nodes(graph)
     softmax = last[-1] if last else None

@@ -80,8 +80,8 @@ def lower_node(to: Context, node: Node) -> None:
 
 
 def _reading(to: Context, reads: BlockReads, precision: Precision = Precision.FP32) -> None:
-    """Record the precision of the products of the next launch, and the number of bytes that each
-    thread block reads."""
+    """Record two facts about the next launch: the precision of its products, and the number of
+    bytes that each thread block reads."""
     to.tape.cost = replace(to.tape.cost, precision=precision, reads=reads)
 
 

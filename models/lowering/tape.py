@@ -1,5 +1,5 @@
-"""Records the result of converting a graph: kernel launches on named buffers, and the weights that
-they read."""
+"""Records the result of a graph's conversion: kernel launches on named buffers, and the weights
+that they read."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class BufferOperand:
     """Points a launch to the byte at `offset` in buffer `root`. `stored` is the type of elements,
     if known.
 
-    If `pitch` is not 0, the launch touches at most `width` bytes of every `pitch` bytes.
+    If `pitch` is not 0, the launch accesses at most `width` bytes of every `pitch` bytes.
     """
 
     root: str
@@ -34,7 +34,7 @@ class BufferOperand:
 
     @property
     def part(self) -> Part:
-        """Return the part of the buffer that the operand touches."""
+        """Return the part of the buffer that the launch accesses."""
         begin = self.offset % self.pitch if self.pitch else 0
         if not self.pitch or begin + self.width > self.pitch:
             return Part(self.root)
@@ -93,7 +93,7 @@ class Tape:
     chosen: PlannedConv | None = None  # that node's convolution and algorithm
 
     def begin(self, node: str, cost: Cost) -> None:
-        """Assign all launches that are added from now on to this node, until the next call."""
+        """Set the node to which all following launches belong, until the next call."""
         self.node, self.cost, self.chosen = node, cost, None
 
     def emit(self, launch: Launch, **operands: Operand) -> None:
@@ -139,11 +139,10 @@ class Tape:
         return BufferOperand(root)
 
     def scratch(self, workspace: Mapping[str, int], counter_bytes: int) -> dict[str, Operand]:
-        """Add the workspace buffers that the launches of a node share, and return them as operands
-        by name.
+        """Add the workspace buffers of a node, and return them as operands by name.
 
-        `workspace` maps operands to bytes. `counter_bytes` is the size of the counters that thread
-        blocks share.
+        `workspace` has the number of bytes of each operand. `counter_bytes` is the size of the
+        counters that thread blocks share. All launches of the node use these buffers.
         """
         index = len(self.steps)
         operands: dict[str, Operand] = {
@@ -155,10 +154,10 @@ class Tape:
         return operands
 
     def weight(self, name: str, make: MakeWeight, form: str = "") -> WeightOperand:
-        """Add a weight if it is not there yet, and return its operand.
+        """Add a weight, unless it was added before, and return its operand.
 
         `name` is the weight's name in the graph. `form` names the layout that the kernel needs.
-        Each form is a separate weight.
+        Each layout is a separate weight.
         """
         key = f"{name}@{form}" if form else name
         self.weights.setdefault(key, make)

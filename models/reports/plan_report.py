@@ -27,7 +27,7 @@ from models.tuning.measured import conv_problems, find_on
 class CodeReport:
     """Reports limits on a kernel's speed. They are derived from its machine code, not measured.
 
-    `products` and the ceilings describe the kernel's main loop. They are None if the kernel has no
+    `products` and both ceilings describe the kernel's main loop, and are None if the kernel has no
     main loop.
     """
 
@@ -107,7 +107,7 @@ def plan_report(
     takes: Kind = Kind.PIXELS,
 ) -> PlanReport:
     """Return the report of a classifier's plan on a GPU for n images. The plan accepts images of
-    the kind `takes`, and of all lower kinds.
+    the kind `takes`, and of all earlier kinds in `Kind`.
 
     If the file `tuning` is given, its measurements choose the algorithms of convolutions.
     Otherwise, the heuristic chooses them. Raises EngineError if the file cannot be read or has no
@@ -162,7 +162,8 @@ def _losers(
     """Yield the algorithms that can compute the convolution but were not chosen, each with the
     reason.
 
-    Each algorithm is timed in the configuration that the heuristic would choose for it.
+    The reason may compare estimated times. An algorithm's time is estimated in the configuration
+    that the heuristic would choose for it.
     """
     offered = choices(problem, gpu.max_shared_bytes, gpu.architecture)
 

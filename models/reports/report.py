@@ -88,7 +88,7 @@ class NetworkReport:
 def report(classifier: Classifier, n: int = 1, *, layers_on_cpu: str = "") -> NetworkReport:
     """Return the report of a classifier's rewritten network and its costs for n images.
 
-    `layers_on_cpu` is the text in which a CPU engine describes the layers of a quantized model.
+    `layers_on_cpu` is a CPU engine's description of the layers of a quantized model.
     """
     loaded, rewritten = classifier.network.graph, classifier.rewritten
     result = rewritten.graph
@@ -107,8 +107,8 @@ def report(classifier: Classifier, n: int = 1, *, layers_on_cpu: str = "") -> Ne
 
 
 def _weight_bytes(graph: Graph) -> int:
-    """Return the bytes of all weights. Weights of a Conv or Gemm are stored like the node's
-    input."""
+    """Return the number of bytes of all weights. The weight of a Conv or Gemm is stored in the same
+    type as the node's input."""
     stored = {
         node.weight: graph.values[node.x].stored
         for node in graph.nodes

@@ -44,12 +44,13 @@ class Access:
 
 
 def in_order(count: int) -> After:
-    """Return the predecessors of each of `count` steps that run one after another."""
+    """Return the predecessors of each step, for `count` steps that run one after another."""
     return tuple(frozenset({step - 1} if step else ()) for step in range(count))
 
 
 def dependencies(accesses: Sequence[Access]) -> After:
-    """Return the steps that each step must wait for. Indirect predecessors are left out.
+    """Return the steps that each step must wait for. A step that another of these steps must wait
+    for is left out.
 
     The first step precedes all other steps, because the streams fork after it. The last step
     follows all other steps.
@@ -105,7 +106,7 @@ def windows(before: Sequence[int]) -> list[tuple[int, int]]:
     """For each step, return the first and the last position that it can have in any allowed order.
 
     `before` is the result of `all_before`. If the ranges of two steps do not overlap, the step with
-    the earlier range always ends before the other begins.
+    the earlier range always ends before the other step begins.
     """
     behind = [sum(steps >> step & 1 for steps in before) for step in range(len(before))]
     last = len(before) - 1
@@ -115,8 +116,8 @@ def windows(before: Sequence[int]) -> list[tuple[int, int]]:
 def streams(after: After) -> list[int]:
     """Assign each step to a CUDA stream. The first and last steps are on stream 0.
 
-    A step goes on a stream only if it must follow the last step of that stream. Otherwise, it opens
-    a new stream. Therefore sharing a stream adds no waiting time.
+    A step shares a stream with earlier steps only if it must follow the last of them anyway.
+    Otherwise, it gets a new stream. Therefore sharing a stream adds no waiting time.
     """
     last: list[int] = []  # the last step of each stream
     chosen = []

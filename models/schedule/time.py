@@ -43,8 +43,7 @@ time."""
 
 
 class Machine(Protocol):
-    """Gives the properties of a GPU that affect times. They come from a `Device` or a data
-    sheet."""
+    """Has the properties of a GPU that affect times, from a `Device` or a data sheet."""
 
     @property
     def multiprocessors(self) -> int:
@@ -76,9 +75,9 @@ class Machine(Protocol):
 class Cost:
     """Holds the minimum work of a step: its FLOPs, and the bytes that it moves to and from memory.
 
-    `precision` is the precision of the FLOPs. Two kinds of FLOPs are exceptions: convolutions,
-    whose algorithms have their own precision, and the `exponentials` of a softmax. `reads`
-    describes the reads of each block.
+    `precision` is the precision of the FLOPs. It does not apply to a convolution, whose algorithm
+    has its own precision. `exponentials` is the number of FLOPs that are exponentials of a softmax;
+    the GPU computes them at another rate. `reads` describes the reads of each block.
     """
 
     flops: int = 0
@@ -153,7 +152,7 @@ def estimate(step: TimedStep, machine: Machine) -> Estimate:
 
 
 def _cycles(step: TimedStep, machine: Machine) -> float:
-    """Return the number of cycles that the busiest multiprocessor needs for its blocks."""
+    """Return the number of cycles that the busiest multiprocessor needs for its thread blocks."""
     cost, architecture = step.cost, architecture_of(machine.architecture)
     blocks = prod(step.launch.grid)
     busiest = ceil(blocks / machine.multiprocessors)
@@ -171,8 +170,7 @@ def _cycles(step: TimedStep, machine: Machine) -> float:
 
 
 def gaps(after: After, *, overlaps: bool, constants: Constants = ASSUMED) -> list[float]:
-    """For each step, return the time in µs between the end of its last predecessor and its own
-    start.
+    """For each step, return the time in µs from the end of its last predecessor to its own start.
 
     `overlaps` tells whether the GPU can begin a launch before the previous launch has ended.
     """
@@ -190,7 +188,7 @@ def gaps(after: After, *, overlaps: bool, constants: Constants = ASSUMED) -> lis
 def spans(
     estimates: Sequence[Estimate], after: After, gaps_us: Sequence[float] | None = None
 ) -> list[Span]:
-    """Return the start and end of each step, if steps without a dependency run in parallel.
+    """Return the start and end of each step. Steps run in parallel unless `after` orders them.
 
     A step starts one gap after the last predecessor ends. The gap is GAP_US, or the step's entry in
     `gaps_us` if that is given.
@@ -226,8 +224,8 @@ def spans(
 
 
 def pays(steps: Sequence[TimedStep], after: After, machine: Machine) -> bool:
-    """Return whether the steps take clearly less time if they run in parallel, as `after` allows,
-    than if they run one after another."""
+    """Return whether parallel steps, in the order that `after` requires, take clearly less time
+    than steps that run one after another."""
     estimates = [estimate(step, machine) for step in steps]
 
     def us(order: After) -> float:

@@ -22,7 +22,7 @@ def conv_problems(graph: Graph, batches: Iterable[int]) -> dict[ConvProblem, lis
     """Return the convolutions of a rewritten graph at each batch size, with the names of the nodes
     that compute them.
 
-    Equal convolutions occur once. The batch sizes of a convolution follow one another.
+    Equal convolutions occur once. They are sorted by layer, then by batch size.
     """
     layers: dict[ConvProblem, list[str]] = {}
     for node in graph.nodes:
@@ -49,8 +49,9 @@ def find_on(gpu: str, tuning: Path) -> Find:
     """Return a function that finds the fastest measured algorithm for a convolution on a GPU. `gpu`
     is the GPU's short name, such as "H200".
 
-    If the file has measurements under several conditions, the latest measurements are used. Raises
-    EngineError if the file has no measurements for that GPU, or if `read_measurements` raises it.
+    If the file has several sets of measurements of that GPU, for example with different drivers,
+    the latest set is used. Raises EngineError if there is none, or if `read_measurements` raises
+    it.
     """
     measurements = read_measurements(tuning)
     known = dict.fromkeys(key.conditions for key in measurements)
@@ -67,10 +68,9 @@ def find_on(gpu: str, tuning: Path) -> Find:
 def choose_for(device: Device, graph: Graph, max_batch: int, tuning: Path | None) -> Choose:
     """Return a function that chooses the fastest algorithm for a convolution on this device.
 
-    If the convolution was measured, this is the algorithm with the shortest measured time.
-    Otherwise, it is the algorithm with the shortest estimated time. Nothing is measured here. Logs
-    how many choices are measured. Raises EngineError if the device has no compiler, or if
-    `read_measurements` raises it.
+    The choice uses the measured times of the convolution, or estimated times if it was not
+    measured. Nothing is measured here. Logs how many choices use measured times. Raises EngineError
+    if the device has no compiler, or if `read_measurements` raises it.
     """
     try:
         conditions = conditions_of(device)

@@ -31,10 +31,10 @@ def precompile(
     """Compile the kernels for all batch sizes up to `max_batch` into the cache, and return their
     number.
 
-    If the file `tuning` is given, the fastest algorithms of its measurements are compiled, too.
-    `threads` threads compile; 0 means one thread per core. Calls `progress(done, total)`. Raises
-    EngineError if an architecture is unknown to the compiler or does not support the precision, or
-    if the compiler or a file is missing.
+    If the file `tuning` is given, the algorithms that were fastest in its measurements are
+    compiled, too. `threads` threads compile; 0 means one thread per core. Calls `progress(done,
+    total)`. Raises EngineError if an architecture is unknown to the compiler or does not support
+    the precision, or if the compiler or a file is missing.
     """
     try:
         known, by = known_architectures(), compiler()
@@ -71,8 +71,8 @@ def precompile(
 
 
 def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Choose]:
-    """For each measured device of these architectures, yield a function that chooses the algorithms
-    measured on it."""
+    """Yield one function per device that was measured and has one of these architectures. It
+    chooses the algorithms that were fastest on that device."""
     if tuning is None:
         return
     measurements = read_measurements(tuning)
@@ -84,8 +84,8 @@ def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Cho
 
 
 def _gpus_of(name: str) -> Iterator[Facts]:
-    """Yield the properties of each GPU of an architecture that affect plans, such as its
-    multiprocessors."""
+    """Yield the properties that affect plans, such as the number of multiprocessors, of each GPU of
+    an architecture."""
     architecture = ARCHITECTURES[name]
     for multiprocessors in architecture.multiprocessors:
         yield Facts(multiprocessors, architecture.block_bytes, name)

@@ -33,8 +33,8 @@ class MeasuredCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ProblemReport:
-    """Reports on one convolution, the nodes that compute it, and the measured algorithms. The
-    fastest is the first in `ranked`."""
+    """Reports on one convolution, the nodes that compute it, and the measured candidates. `ranked`
+    begins with the fastest candidate."""
 
     nodes: tuple[str, ...]
     problem: str
