@@ -1,5 +1,5 @@
-"""Answers a connection's requests in the order of their arrival. Only the first request is handled;
-the others wait."""
+"""Answers a connection's requests in the order of their arrival. Handles one request at a time,
+while later requests wait."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -43,7 +43,7 @@ Work = Exchange[Any, Any] | AsgiCall | ErrorReply
 
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
-    """Holds a request in its connection's queue."""
+    """A request in its connection's queue."""
 
     record: RequestRecord
     keep_alive: bool  # the client may send another request
@@ -64,8 +64,8 @@ class AnswerQueue:
     def __init__(
         self, peers: Peers, on_over: Callable[[QueuedRequest], None], linger: Callable[[], None]
     ) -> None:
-        """`on_over` is called with each request after its answer. `linger` closes the connection
-        after the client has had time to read the answers."""
+        """`on_over` is called with each request after its answer was written. `linger` closes the
+        connection after the client has had time to read the answers."""
         self._peers = peers
         self._on_over = on_over
         self._linger = linger
@@ -84,8 +84,8 @@ class AnswerQueue:
             self.go_on()
 
     def pass_on(self, queued: QueuedRequest, piece: bytes) -> None:
-        """Pass a part of a body to the object that handles its request, or store the part until
-        that object begins."""
+        """Pass a part of a request's body to the object that handles the request. If the request
+        has not begun, store the part until then."""
         if queued.begun:
             queued.work.add_piece(piece)
         else:
@@ -137,8 +137,8 @@ class AnswerQueue:
         self.answered()
 
     def decide_last(self) -> bool:
-        """Decide whether to close the connection after the answer to the first request, which is
-        about to be written. Return True to close it."""
+        """Return whether to close the connection after the answer to the first request. This is
+        called just before the answer is written."""
         queued = self.queue[0]
         stays = queued.keep_alive and (queued.whole or is_short(queued.record.headers))
         leaving = self._edge.leaving and len(self.queue) == 1
@@ -162,7 +162,7 @@ class AnswerQueue:
         self.go_on()
 
     def _is_over(self, queued: QueuedRequest) -> bool:
-        """Begin this request, the first in the queue, if it has not begun. Return whether it can be
+        """Begin the first request in the queue if it has not begun. Return whether it can be
         removed from the queue."""
         work = queued.work
         if not queued.begun:

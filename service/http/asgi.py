@@ -51,10 +51,10 @@ def permit(request: Request, right: Right) -> None:
 
 
 class _Early(Response):
-    """Sends an answer before the request's body has arrived, and delays the end of the answer.
+    """A response that is sent before the request's whole body has arrived.
 
-    ASGI servers close the connection when such an answer ends. Closing it at once could discard the
-    answer before the client has read it.
+    ASGI servers close the connection when such a response ends. The client might then lose the
+    response before it has read it. So the end of the response is sent later.
     """
 
     def __init__(self, response: Response) -> None:
@@ -62,8 +62,8 @@ class _Early(Response):
         self.raw_headers = [*response.raw_headers, (b"connection", b"close")]
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer, read the remaining body for at most `_LINGER_S` seconds, and end the
-        answer."""
+        """Send the response's headers and body. Then read the remaining request body for at most
+        `_LINGER_S` seconds, and end the response."""
         start = {"type": "http.response.start", "status": self.status_code}
         await send({**start, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": self.body, "more_body": True})
@@ -90,8 +90,8 @@ async def _answered(answer: "asyncio.Future[Response]", receive: Receive) -> boo
 
 
 def record_of(scope: Scope) -> RequestRecord:
-    """Return the request's record. Convoy's own connections have created it earlier. On any other
-    server, it is created here."""
+    """Return the request's record. Convoy's own connections store it in `scope`. On any other
+    server, create it."""
     record: RequestRecord | None = scope.get("state", {}).get("record")
     if record is not None:
         return record

@@ -1,8 +1,5 @@
-"""Reads the headers that describe a request's body, and finds the images in the body. Checks all
-limits.
-
-headers ── refuse early ── pieces, counted ── the whole body ── its images
-"""
+"""Reads the headers that describe a request's body, and finds the images in the body. Checks that
+both are within the limits."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -67,16 +64,16 @@ _LENGTH_DIGITS = 20
 
 
 def content_length(headers: Headers) -> int | None:
-    """Return the length of the body that the headers declare, or None if they declare none."""
+    """Return the body's length in bytes from Content-Length, or None if that header is missing or
+    invalid."""
     length = headers.get(b"content-length", b"")
     return int(length) if len(length) <= _LENGTH_DIGITS and length.isdigit() else None
 
 
 def is_short(headers: Headers) -> bool:
-    """Return whether the rest of a body can be read and ignored, so that the connection can stay
-    open. Return False if the body is long or chunked, or if the client waits for 100 Continue
-    before it sends the body.
-    """
+    """Return whether the server can read and ignore the rest of a body to keep the connection open.
+    It cannot if the body is long or chunked, or if the client waits for 100 Continue before it
+    sends the body."""
     if b"transfer-encoding" in headers or b"expect" in headers:
         return False
     length = content_length(headers) if b"content-length" in headers else 0
@@ -108,10 +105,10 @@ def is_json(headers: Headers) -> bool:
 
 
 def boundary_of(headers: Headers, also: Collection[str] = ()) -> bytes | None:
-    """Return what `form_boundary` returns, or None if the body is JSON.
+    """Return a form's boundary, None if the body is JSON, and b"" for other bodies.
 
-    Raises the errors of `form_boundary`, and those of `content_coding` for JSON, so that a client
-    need not send a body that cannot be decompressed.
+    For JSON, raises the errors of `content_coding`, so that a client need not send a body that
+    cannot be decompressed. For other bodies, raises the errors of `form_boundary`.
     """
     if is_json(headers):
         content_coding(headers)
@@ -157,7 +154,7 @@ def form_boundary(headers: Headers, also: Collection[str] = ()) -> bytes:
 
 def images_of(body: bytes, boundary: bytes, max_images: int) -> list[bytes]:
     """Return the image files of a body in upload order. There is at least one file, and no file is
-    empty. `boundary` is empty if the body is an image and not a form.
+    empty. `boundary` is empty if the whole body is one image.
 
     Raises BadRequestError if the body is empty, malformed or truncated, TooManyImagesError for more
     than `max_images` files, and InvalidParameterError for an unknown form field.
@@ -201,7 +198,7 @@ def images_of(body: bytes, boundary: bytes, max_images: int) -> list[bytes]:
 
 
 class _Form:
-    """Collects the image files of a form. The form's parser calls these methods."""
+    """Collects the image files of a form. The parser of the form calls the methods."""
 
     def __init__(self, max_images: int) -> None:
         self.files: list[tuple[str, list[bytes]]] = []  # name and pieces of each

@@ -1,6 +1,7 @@
 """Compresses and decompresses bodies with gzip and deflate (RFC 9110 section 8.4.1).
 
-The size is limited during decompression, so a decompression bomb costs no more than a large body.
+Decompression stops at a size limit. So a small body that would decompress to gigabytes costs no
+more than a large body.
 """
 
 import re
@@ -78,7 +79,7 @@ def wanted_coding(accept_encoding: str, size: int) -> str | None:
 
 
 def compress(data: bytes, coding: str) -> bytes:
-    """Return the body of an answer, compressed with this content coding."""
+    """Compress the body of an answer with this content coding."""
     deflater = zlib.compressobj(_LEVEL, wbits=_WINDOW_BITS[coding])
     view = memoryview(data)
     # In pieces, because zlib copies the result of each call while it holds the interpreter's lock.

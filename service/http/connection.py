@@ -144,7 +144,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @override
     def buffer_updated(self, size: int) -> None:
-        """Parse the received bytes, unless the client has to wait for a turn."""
+        """Parse the received bytes. If the client must wait in the queue of `call_turns`, store
+        them."""
         turns, data = self._edge.turns, self._config.received
         if self._unparsed:  # reading was resumed meanwhile
             self._unparsed += data[:size]
@@ -174,8 +175,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @override
     def pause_writing(self) -> None:
-        """Stop writing, because the client does not read its answers. Reserve memory for the unsent
-        bytes."""
+        """Stop writing, because the client does not read its answers. Reserve memory for the bytes
+        that were not sent yet."""
         self._peers.flow.pause_writing()
         queue = self._answers.queue
         caller = queue[0].record.caller if queue else self._caller
@@ -217,9 +218,9 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._edge.turns.post, self._caller.name, self._parse_rest)
 
     def _settle(self, step: int = 0) -> None:
-        """Wait in the queue of `call_turns`, because the client has to, and then parse the client's
-        first bytes. If the client closes the connection before that, parse only the first request's
-        headers, so that the request is counted."""
+        """Wait in the queue of `call_turns`, and then parse the client's first bytes. If the client
+        closes the connection before that, parse only the first request's headers, so that the
+        request is counted."""
         if not self._unparsed or self._transport.is_closing():
             return
         if self._reports():
@@ -348,7 +349,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._since
 
     def hang_up_on(self) -> None:
-        """Close a connection without requests, so that the server can accept another one."""
+        """Close this silent connection, because a new connection replaces it."""
         if self._transport.get_write_buffer_size():
             self._transport.abort()
         else:
@@ -473,8 +474,8 @@ class Connection(asyncio.BufferedProtocol):
         return bool(poll.poll(0))
 
     def _linger(self) -> None:
-        """Close only the sending side after the answers. Keep the connection open until the client
-        has had time to read the answers."""
+        """Close the sending side of the connection after the answers. Close the other side later,
+        when the client has had time to read the answers."""
         try:
             self._transport.write_eof()
         except OSError:  # asyncio's raises if the client has left; uvloop's does not

@@ -1,5 +1,4 @@
-"""Builds an ASGI application in a thread, so that the server can start before the application
-exists."""
+"""Builds an ASGI application in a thread, so that the server can start before that is done."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -25,19 +24,19 @@ _FIRST: Mapping[str, Any] = {
 class Deferred:
     """Builds an application on `begin` or on the first request, and passes all requests to it.
 
-    Importing FastAPI and describing the routes would take a third of the time that the server needs
-    to start. Requests to models do not use this application.
+    Importing FastAPI and describing the routes would take a third of the server's start time.
+    Requests to models do not use this application.
     """
 
     def __init__(self, build: Callable[[], ASGIApp]) -> None:
-        """`build` creates the application, in a thread. If `build` raises an error, every request
-        raises the same error."""
+        """`build` creates the application. It is called in a thread. If it raises an error, every
+        request raises the same error."""
         self._build = build
         self._building: Future[ASGIApp] | None = None
         self._app: ASGIApp | None = None
 
     def begin(self) -> "Future[ASGIApp]":
-        """Start building the application, unless that was started before. Return a future of the
+        """Start building the application if this has not been started. Return a future of the
         application."""
         if self._building is None:
             thread = ThreadPoolExecutor(1, "application")

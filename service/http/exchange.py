@@ -4,8 +4,8 @@
       │        │      │                  │               └─ in a thread, if it is long ── answer
       └────────┴──────┴──────────────────┴─── error ──────────────────────────────────────┘
 
-Convoy's own connection (`connection.py`) or an ASGI route (`asgi.py`) calls the methods of an
-`Exchange`, and gets the same answer.
+On Convoy's own server, `connection.py` calls the methods of an `Exchange`; on other ASGI servers,
+`asgi.py` does. The answers are the same.
 """
 
 from collections.abc import Callable
@@ -58,8 +58,8 @@ class Endpoint(Protocol[Head, Form]):
         """Return an upper limit on the bytes of the answer's body."""
 
     def answer(self, form: Form, scored: Scored, phases: Callable[[], Phases]) -> Response:
-        """Return the answer with the scores, without holding the interpreter's lock for long at a
-        time. `phases` returns how long each phase of the request has taken so far."""
+        """Return the answer with the scores. Lets other threads run often meanwhile. `phases`
+        returns how long each phase of the request has taken so far."""
 
 
 AnyEndpoint = Endpoint[Any, Any]
@@ -92,8 +92,8 @@ class Exchange(Generic[Head, Form]):
         respond: Callable[[Response], None],
         now: Callable[[], Endpoint[Head, Form] | None] = lambda: None,
     ) -> None:
-        """`now` is called when the request begins. It returns the endpoint of the model's current
-        version, or None to use `endpoint`."""
+        """`now` is called when the request begins, and returns the endpoint of the model's current
+        version. If it returns None, `endpoint` is used."""
         self.endpoint, self.record = endpoint, record
         self._now = now
         self._respond = respond
@@ -105,7 +105,7 @@ class Exchange(Generic[Head, Form]):
         self._form: Form  # since the body is read
 
     def begin(self) -> None:
-        """Begin the request, or refuse it if its headers already show that it is invalid or too
+        """Begin the request. Refuse it if its headers already show that it is invalid or too
         large."""
         now = self._now()
         if now is not None and now is not self.endpoint:  # another request was before it
@@ -202,7 +202,8 @@ class Exchange(Generic[Head, Form]):
 
 
 def _joined(chunks: list[bytes | bytearray]) -> bytes:
-    """Join the parts of a body, and empty their list, so that the body is in memory only once."""
+    """Join the parts of a body. Empty the list of parts, so that memory holds the body only
+    once."""
     if len(chunks) == 1 and isinstance(only := chunks[0], bytes):
         chunks.clear()
         return only

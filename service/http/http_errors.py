@@ -6,8 +6,7 @@ from service.errors import Code, ServiceError
 
 
 class HttpError(ServiceError, code=Code.MALFORMED):
-    """The base class of errors whose `status` is more precise than the HTTP status of their
-    code."""
+    """The base class of errors with an HTTP `status` that is more precise than their `code`."""
 
     status: ClassVar[int]
 

@@ -1,4 +1,4 @@
-"""Serves metrics on a separate port, for a network that clients cannot reach.
+"""Serves metrics on a separate port, which can be hidden from clients.
 
 Only a few trusted programs read metrics, so a single thread answers one request at a time.
 """
@@ -31,8 +31,8 @@ _log = logging.getLogger("convoy")
 
 
 class _Received(io.RawIOBase):
-    """Reads a connection until `_SLOW_S` seconds have passed since the connection was opened. A
-    socket's own time limit would begin again with each byte."""
+    """Reads a connection, for at most `_SLOW_S` seconds in total. A socket's own time limit would
+    start again with each byte."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -52,9 +52,8 @@ class _Received(io.RawIOBase):
 
 @contextlib.contextmanager
 def metrics_port(host: str, port: int, exposition: Callable[[], bytes]) -> Iterator[int]:
-    """Within the `with` block, answer GET /metrics with `exposition()` in a thread. Yield the
-    port's number. Raises ListenError if the address is in use, forbidden or unknown.
-    """
+    """Within the `with` block, answer GET /metrics with the result of `exposition()`, in a thread.
+    Yield the port's number. Raises ListenError if the address is in use, forbidden or unknown."""
 
     class Handler(BaseHTTPRequestHandler):
         @override

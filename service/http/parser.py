@@ -1,10 +1,10 @@
 """Parses HTTP requests with llhttp, checks them, and passes their headers and bodies to a
-connection. A head is a request line with its headers.
+connection.
 
-llhttp accepts heads and trailers of any length. This parser refuses a client that sends many bytes
-without completing a head, a chunk of a body, or a request. llhttp also leaves some checks of a head
-to servers: RFC 9112 sections 2.3 (versions), 3.2 (Host) and 6.1 (Transfer-Encoding), and RFC 9110
-section 10.1.1 (Expect).
+A head is a request line with its headers. llhttp accepts heads and trailers of any length. This
+parser refuses a client that sends many bytes without completing a head, a chunk of a body, or a
+request. llhttp also leaves some checks to servers: RFC 9112 sections 2.3 (versions), 3.2 (Host) and
+6.1 (Transfer-Encoding), and RFC 9110 section 10.1.1 (Expect).
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -44,7 +44,7 @@ _BLANK_LINE = b"\r\n\r\n"  # which ends a head
 
 
 class Head(NamedTuple):
-    """Holds the request line and headers of a request, after all checks."""
+    """The request line and headers of a request that has passed all checks."""
 
     method: bytes
     target: bytes
@@ -56,8 +56,8 @@ class Head(NamedTuple):
 
 
 class OnRequest(Protocol):
-    """The interface of an object that receives the parts of each request from the parser. The
-    parser calls the methods in this order."""
+    """The interface of an object to which the parser passes the parts of each request. The parser
+    calls the methods in this order."""
 
     def on_begin(self) -> None:
         """Note that the first byte of a request has arrived."""
@@ -86,9 +86,9 @@ class Parser:
         self._pieces = 0  # that were passed on
 
     def parse(self, data: bytes | bytearray, size: int) -> bytes:
-        """Parse the first `size` bytes of `data`. If the bytes contain many requests or chunks of
-        bodies, return the last bytes unparsed, so that other clients are served first. Raises
-        ServiceError; the parser must not be used after an error."""
+        """Parse the first `size` bytes of `data`. If they contain many requests or chunks of
+        bodies, stop early, so that other clients are served first, and return the remaining bytes.
+        Raises ServiceError; the parser must not be used after an error."""
         self._pieces = at = 0
         view = memoryview(data)
         # The end of a head ends the first step. Then a body in the same read is a single piece,
@@ -189,7 +189,7 @@ class Parser:
 
     def _stay(self) -> bytes:
         """Replace the llhttp parser after an Upgrade header, because llhttp would not read the
-        body. Return the request line and the other headers, which the new parser reads again."""
+        body. Return the request line and the other headers, for the new parser to read again."""
         was, self._llhttp = self._llhttp, self._new()
         version = was.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (was.get_method(), self._target, version)]
@@ -231,7 +231,7 @@ def _head_too_large() -> HeadTooLargeError:
 
 
 def _not_http(reason: str, piece: bytes = b"") -> ServiceError:
-    """Return the error for bytes that llhttp rejected with `message`."""
+    """Return the error for bytes that llhttp rejected. `reason` is llhttp's message."""
     if piece.startswith(_TLS):
         return BadRequestError(
             "the client sent TLS, but the server speaks HTTP without TLS; use http://, or a TLS"

@@ -1,4 +1,4 @@
-"""Creates answers in JSON, including all errors."""
+"""Creates the JSON answers, and the answers to failed requests."""
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from math import ceil
@@ -45,7 +45,7 @@ BROWSER_HEADERS = (
 
 
 class _Json(Response):
-    """A JSON response. It can be created faster than Starlette's response, which takes 5 µs."""
+    """A JSON response. Starlette's own response takes longer to create: 5 µs."""
 
     def __init__(self, body: bytes, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.status_code = status
@@ -60,20 +60,20 @@ def json_response(answer: Any) -> Response:
 
 
 def json_around(answer: Mapping[str, Any], name: str, pieces: Sequence[bytes]) -> Response:
-    """Return a successful answer whose field `name` is a list. The list's elements are already
-    encoded as JSON."""
+    """Return a successful answer with a list as its field `name`. `pieces` contains the elements of
+    the list, encoded as JSON."""
     return _Json(around(answer, name, pieces), 200, ())
 
 
 def around(answer: Mapping[str, Any], name: str, pieces: Sequence[bytes]) -> bytes:
-    """Return a JSON object whose field `name` is a list. The list's elements are already encoded as
-    JSON."""
+    """Return a JSON object with a list as its field `name`. `pieces` contains the elements of the
+    list, encoded as JSON."""
     return b"".join(parts_around({**answer, name: PLACE}, [pieces]))
 
 
 def parts_around(answer: Mapping[str, Any], lists: Sequence[Sequence[bytes]]) -> list[bytes]:
-    """Return the JSON of an answer as parts to join. Each `PLACE` in the answer is replaced by one
-    of the lists, whose elements are already encoded as JSON.
+    """Return the JSON of an answer as parts to join. Each `PLACE` in the answer is replaced by the
+    next list of `lists`, whose elements are already encoded as JSON.
 
     The caller joins all parts at once, because each copy of a large answer takes milliseconds.
     """
@@ -103,7 +103,7 @@ def json_pieces(
 
 
 def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an answer that states an error."""
+    """Return an answer with an error message."""
     if len(message) > _MOST_CHARACTERS:
         message = f"{message[:_MOST_CHARACTERS]} ..."
     named = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
@@ -111,7 +111,7 @@ def error_response(status: int, message: str, headers: Mapping[str, str] | None 
 
 
 def refusal(error: ServiceError) -> Response:
-    """Return the answer that states this error, with the headers that its kind requires."""
+    """Return the answer for an error, with the headers that this kind of error requires."""
     headers = {}
     if error.code is Code.UNAUTHENTICATED:
         headers["WWW-Authenticate"] = "Bearer"  # the expected scheme (RFC 6750)

@@ -1,11 +1,11 @@
-"""Runs the server until a signal: listens, warms up the models, announces that it is ready, drains,
-closes.
+"""Runs the server. It listens, warms up the models and announces that it is ready. After a signal,
+it finishes the accepted requests and exits.
 
     SIGTERM or SIGINT -> fail readiness, serve for `notice_s` -> refuse, finish accepted -> exit
                       └──────── answers say `connection: close` ────────┘
 
-Idle connections are closed at the end. If `notice_s` is 0, the server continues until no open
-connection has had an answer within the last second. A second signal skips the wait.
+Idle connections are closed at the end. If `notice_s` is 0, the server accepts requests until no
+open connection has had an answer within the last second. A second signal skips the wait.
 """
 
 import asyncio
@@ -102,11 +102,11 @@ def bind(host: str, port: int, settings: str = "--host and --port") -> socket.so
 
 
 def turn_away(listener: socket.socket) -> None:
-    """Make the operating system ignore new connections. Their clients try again later, when the
-    port is closed.
+    """Make the operating system ignore new connections. The clients' systems try again later, when
+    the port is closed, and are refused.
 
-    Otherwise, clients that connect between the last `accept` and the close would get a reset. Does
-    nothing on systems that cannot filter connections.
+    Otherwise, connections that are opened between the last `accept` and the close would be reset.
+    Does nothing on systems that cannot filter connections.
     """
     code = ctypes.create_string_buffer(
         b"".join(struct.pack("HBBI", *instruction) for instruction in _NO_SYN)
@@ -118,7 +118,7 @@ def turn_away(listener: socket.socket) -> None:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Within the `with` block, end the process on SIGTERM with the status 128 + 15, and ignore
+    """Within the `with` block, end the process on SIGTERM with exit status 128 + 15, and ignore
     SIGHUP.
 
     The server replaces these handlers while it runs. Without a handler, the first process of a
@@ -140,7 +140,7 @@ def http_settings(
     endpoints: Mapping[str, AnyEndpoint] | None = None,
     room: ByteRoom | None = None,
 ) -> ConvoyConfig:
-    """Return uvicorn's settings for an application. Benchmarks pass an application without
+    """Return uvicorn's settings to serve an application. Benchmarks pass an application without
     models."""
     on_end: list[OnEnd] = []
     if settings.access_log and settings.log_level in (LogLevel.DEBUG, LogLevel.INFO):
@@ -198,8 +198,8 @@ class Port(Protocol):
 
 
 class Server(uvicorn.Server):
-    """Extends uvicorn's server: warms up models after it has begun to listen, and drains before it
-    exits."""
+    """uvicorn's server, with two additions: it warms up the models after it has begun to listen,
+    and finishes accepted requests before it exits."""
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ class Server(uvicorn.Server):
         """Within the `with` block, drain on SIGINT or SIGTERM, and reload the API keys on SIGHUP.
         uvicorn's own method would raise the signal again at the end and so kill the process.
 
-        Within the block, the interpreter switches threads after `SWITCH_S` seconds.
+        The block also sets the interpreter's thread switch interval to `SWITCH_S` seconds.
         """
         loop = asyncio.get_running_loop()
         switch_s = sys.getswitchinterval()
@@ -274,7 +274,7 @@ class Server(uvicorn.Server):
         self.stuck = not await self._repository.close(LEAVE_S)
 
     async def _accept_rest(self, listener: socket.socket) -> None:
-        """Accept the connections that the operating system has queued, because closing the listener
+        """Accept the connections that wait in the operating system's queue. Closing the listener
         would reset them."""
         protocol: Any = self.config.http_protocol_class
         make = partial(protocol, self.config, self.server_state, self.lifespan.state)
@@ -285,7 +285,8 @@ class Server(uvicorn.Server):
                 await asyncio.get_running_loop().connect_accepted_socket(make, connection)
 
     def stop(self) -> None:
-        """Begin to drain. If the server is already draining, exit without waiting for it."""
+        """Begin to finish the accepted requests. If this has begun already, exit without waiting
+        for them."""
         if self._draining is None:
             self._draining = asyncio.create_task(self._leave())
             return
@@ -358,7 +359,7 @@ def run_server(
     announce: Callable[[], None],
     port: Port | None = None,
 ) -> bool:
-    """Serve until a signal, then close the repository. `announce` is called when the service is
+    """Serve until a signal, then close the repository. `announce` is called when the models are
     ready.
 
     Returns True if every accepted request was answered within `drain_s`. The function `outcome_of`

@@ -1,5 +1,5 @@
-"""Contains all code that uses uvicorn's internals. Because of this code, pyproject.toml limits the
-version of uvicorn.
+"""Contains all code that uses uvicorn's internals. These may change in any version, so
+pyproject.toml limits the version of uvicorn.
 
 uvicorn runs the server: listening, the date header, shutdown. For each connection, uvicorn creates
 Convoy's protocol class `Connection`. A `Connection` passes requests that are not for a model to an
@@ -41,7 +41,7 @@ _READ_BYTES = 2**18  # the most bytes of one read, the same as in uvloop
 
 
 class ConvoyConfig(Config):
-    """Extends uvicorn's settings with the objects that all of Convoy's connections share."""
+    """uvicorn's settings, with the objects that all of Convoy's connections share."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class ConvoyConfig(Config):
     ) -> None:
         """`endpoints` maps paths to the endpoints that connections call without ASGI. The caller
         may change this mapping later. `room` counts the bytes of answers that clients have not
-        read. The attribute `received` is the buffer for a read of any connection."""
+        read. All connections receive bytes in the buffer `received`."""
         super().__init__(app, **options)
         self.edge = edge
         self.received = bytearray(_READ_BYTES)
@@ -79,12 +79,12 @@ class Peers:
 
 
 class AnswerProgress(Protocol):
-    """The interface through which an `AsgiCall` tells the connection's queue that its answer begins
-    or is complete."""
+    """The interface through which an `AsgiCall` tells the connection's queue that the call's answer
+    begins or is complete."""
 
     def decide_last(self) -> bool:
-        """Return whether the connection is closed after this answer, whose headers are about to be
-        written."""
+        """Return whether to close the connection after this answer. This is called just before the
+        answer's headers are written."""
 
     def make_last(self) -> None:
         """Close the connection after this answer."""
@@ -121,8 +121,8 @@ class AsgiCall(RequestResponseCycle):
         self._turn: Turn | None = None  # since `begin`
 
     def begin(self) -> None:
-        """Queue the start of the application in `call_turns`, which limits how often requests
-        without a model begin. This is called when all earlier requests of the connection are
+        """Queue the start of the application in `call_turns`, which limits how often requests that
+        need no model begin. This is called after all earlier requests of the connection were
         answered."""
         self._turn = self._peers.config.edge.turns.post(self._record.caller.name, self._begin)
 
