@@ -14,7 +14,7 @@ _SHARE = 4
 
 
 def port_of(repository: Repository, settings: Settings) -> "GrpcPort | None":
-    """Return the gRPC port that the settings configure. Raises ImportError if grpcio is not
+    """Return the gRPC port, or None if the settings name none. Raises ImportError if grpcio is not
     installed."""
     if settings.grpc_port is None:
         return None
@@ -24,11 +24,11 @@ def port_of(repository: Repository, settings: Settings) -> "GrpcPort | None":
 
 
 def max_arriving(settings: Settings) -> int:
-    """Return the number of messages that the port may receive at the same time.
+    """Return the number of messages that the gRPC port may receive at the same time.
 
-    It is at most the number of images that may wait or run. All messages together may also take no
-    more than a quarter of the memory. Each message is assumed to have the maximum length, because
-    grpcio does not tell a message's length in advance.
+    It is at most the number of images that may wait or run. All messages together may also take at
+    most a quarter of the memory. For this, each message is assumed to have the maximum length,
+    because grpcio does not tell a message's length before the message has arrived.
     """
     room = available_memory() // _SHARE
     return max(1, min(settings.max_queue + settings.max_batch, room // settings.max_body_bytes))

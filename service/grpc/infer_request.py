@@ -1,14 +1,14 @@
 """Reads a ModelInferRequest of any length without blocking other threads.
 
-A parser in C holds the interpreter's lock until it returns, and may create an object for every two
-bytes. So fields are counted first, and long parts are cut out:
+protobuf's parser holds the interpreter's lock until it returns, and may create an object for every
+two bytes of a message. So fields are counted first, and long parts are cut out:
 
     message ── fields counted ── cut ─┬─ a short message: parsed by protobuf
                                       ├─ raw_input_contents ┐ parts of the message, read after
                                       └─ inputs[].contents  ┘ the tensor's shape is checked
 
-Wire types are those of protobuf: 0 is a varint, 1 is eight bytes, 5 is four bytes, and 2 is a
-length followed by that many bytes.
+The wire types of protobuf are: 0 is a varint, 1 is eight bytes, 5 is four bytes, and 2 is a length
+followed by that many bytes.
 """
 
 from collections import defaultdict
@@ -73,8 +73,9 @@ def _endless() -> BadRequestError:
 def _fields(
     data: bytes, position: int, end: int, left: Iterator[int], what: str
 ) -> Iterator[_Field]:
-    """Yield the protobuf fields between two positions of a message. Raises PayloadTooLargeError for
-    more fields than `left` has numbers. Several parts of a message may share `left`."""
+    """Yield the protobuf fields between two positions of a message. `left` yields a number for each
+    field that is still allowed; several parts of a message may share it. Raises
+    PayloadTooLargeError for more fields."""
     for _ in left:
         if position == end:
             return
@@ -107,7 +108,7 @@ def _fields(
 
 
 class Message(NamedTuple):
-    """Holds a ModelInferRequest, parsed except for its tensors' elements."""
+    """A ModelInferRequest that is parsed except for the elements of its tensors."""
 
     head: Any  # the message without them
     raw: Sequence[memoryview]
@@ -238,7 +239,7 @@ def _plain(parameters: Any) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _TypedElements:
-    """Reads a tensor's elements from `contents`."""
+    """Reads a tensor's elements from the protobuf field `contents`."""
 
     written: ClassVar = False
 
@@ -262,8 +263,8 @@ class _TypedElements:
         return [copied(memoryview(self.data)[entry.value : entry.end]) for entry in found]
 
     def _packed(self, number: int, single: int) -> bytes | memoryview:
-        """Return the encoded numbers of a field. The message contains them in one piece or one by
-        one."""
+        """Return the bytes of all numbers in a field. In the message, they may be one packed field
+        or several fields."""
         found = self._found(number)
         if wrong := {entry.kind for entry in found} - {_LENGTH, single}:
             raise BadRequestError(
@@ -291,8 +292,8 @@ class _TypedElements:
 
 
 def _small_numbers(data: bytes | memoryview, expected: int) -> NDArray[np.uint8]:
-    """Decode varints, which must be at most 255. Numbers below 128 have one byte, larger numbers
-    have two."""
+    """Decode varints that are at most 255. Numbers below 128 have one byte, larger numbers have
+    two."""
     encoded = np.frombuffer(data, np.uint8)
     check_size(int(np.count_nonzero(encoded < 0x80)), expected)
     parts, begin = [encoded[:0]], 0

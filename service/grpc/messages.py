@@ -1,8 +1,8 @@
 """Creates protobuf messages from descriptors, which protoc compiled from the .proto files in this
 folder.
 
-The descriptors are in a separate pool, because a process may hold other copies of the same
-protocol.
+The descriptors have a pool of their own, because other libraries in the process may add the same
+protocol to the default pool.
 """
 
 from importlib.resources import files
@@ -47,8 +47,8 @@ def parse(kind: Any, data: bytes) -> Any:
 def coding_of(data: bytes) -> str:
     """Return HTTP's name for a message's compression, or "" if the message is not compressed.
 
-    The port does not let grpcio decompress messages, because that would block the event loop. The
-    first bytes show the compression: no uncompressed message of these protocols begins like a
+    grpcio does not decompress the messages itself, because that would block the event loop. The
+    first bytes show the compression. No uncompressed message of these protocols begins like a
     compressed one.
     """
     if data.startswith(b"\x1f\x8b"):

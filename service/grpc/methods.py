@@ -1,4 +1,4 @@
-"""Implements all methods of the gRPC service except inference. They answer with the same data as
+"""Implements all methods of the gRPC service except inference. The answers contain the same data as
 over HTTP."""
 
 from collections.abc import Awaitable, Callable, Mapping

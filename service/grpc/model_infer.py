@@ -1,4 +1,4 @@
-"""Answers inference requests over gRPC. HTTP uses the same class `Request`."""
+"""Answers inference requests over gRPC, with the class `Request` that HTTP uses too."""
 
 import asyncio
 from time import perf_counter
@@ -49,8 +49,8 @@ async def infer(
     `in_stream`, otherwise a ModelInferResponse. `remaining_s` is the time until the client's
     deadline, if there is one.
 
-    `received` contains the message. The message is taken out of this list, so that it is freed as
-    soon as its files are decoded, when its bytes no longer count.
+    `received` is a list with the message as its only element. The function removes the message from
+    the list, so that its memory can be freed as soon as its files are decoded.
 
     If the caller is cancelled, the request is abandoned. Raises ServiceError.
     """
@@ -174,8 +174,8 @@ class _Exchange:
 
 
 def _tensor(output: Output, *, raw: bool) -> bytes:
-    """Return the bytes of one output in a ModelInferResponse. With `raw`, they do not contain the
-    elements, which follow in another field."""
+    """Return the bytes of one output in a ModelInferResponse. If `raw`, leave out the elements,
+    because they follow in another field."""
     tensor = _Tensor(name=output.name, datatype=output.datatype, shape=output.shape)
     for name, value in output.written.items():
         kind = "string_param" if isinstance(value, str) else "int64_param"
@@ -194,11 +194,11 @@ def _tensor(output: Output, *, raw: bool) -> bytes:
 
 
 def _field(number: int, value: bytes) -> tuple[bytes, bytes]:
-    """Return a protobuf field in two parts: its key, and its value. The value is bytes or a
-    serialized message."""
+    """Return the key and the value of a protobuf field. The value is bytes or a serialized
+    message."""
     return _key(number, len(value)), value
 
 
 def _key(number: int, length: int) -> bytes:
-    """Return a field's key: the tag, and the length of the value."""
+    """Return the key of a protobuf field, followed by the length of its value."""
     return bytes([number << 3 | _LENGTH]) + encoded_varint(length)

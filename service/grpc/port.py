@@ -1,12 +1,12 @@
-"""Listens for gRPC, and calls the method of each request within the same limits as HTTP.
+"""Listens for gRPC requests, limits them as over HTTP, and calls their methods.
 
     metadata ── edge ── room to arrive ── message ─┬─ ModelInfer, ModelStreamInfer ── infer
                                                    └─ everything else ────────────── methods
 
-The number of messages that arrive at once is limited, and so is their memory. At the limit, the
-newest message of the client with the most arriving messages is refused. grpcio refuses messages
+The number and the memory of the messages that arrive at the same time are limited. At the limit,
+the newest message of the client with the most arriving messages is refused. grpcio refuses messages
 that are too long before it has received them. The threads that read long bodies also decompress
-messages. Clients take turns for calls other than inference, as over HTTP.
+messages. As over HTTP, requests other than inference wait in the queue of `call_turns`.
 """
 
 import asyncio
@@ -110,17 +110,17 @@ _Answer = tuple[bytes, Held | None]
 
 
 class _LeftError(Exception):
-    """Says that the client has left the call. Other calls may still use the client's connection."""
+    """Says that the client has cancelled the request. Its connection may have other requests."""
 
 
 class _NotReadError(Exception):
-    """Says that the client does not read its answer. It would not read a status either, so its
-    connection is closed."""
+    """Says that the client does not read its answer. Its connection is then closed, because the
+    client would not read an error status either."""
 
 
 class _Flow:
-    """Limits the bytes of one stream: of its messages in progress, and of the answers that its
-    client has not read."""
+    """Limits the memory of one stream: the bytes of its messages in progress, and of the answers
+    that its client has not read."""
 
     def __init__(self, task: "asyncio.Task[Any] | None") -> None:
         """`task` is the task that handles the stream."""
@@ -138,7 +138,7 @@ class _Flow:
         await asyncio.sleep(max(0.0, self._pause_until - asyncio.get_running_loop().time()))
 
     def refused(self, error: ServiceError) -> None:
-        """Note that a message was refused. After a temporary error, the stream pauses before its
+        """Note that a message was refused. If the error is temporary, the stream waits before its
         next message, as a client that sends single requests would."""
         if isinstance(error, RetryableError):
             pause_s = min(error.retry_after_s, _PAUSE_S)
@@ -151,20 +151,20 @@ class _Flow:
         return sum(held.bytes for held in self._held)
 
     def add(self, held: Held) -> None:
-        """Count the bytes of an answer as unread. The count ends when `held` is released."""
+        """Count the bytes of an answer as unread until `held` is released."""
         self._held.append(held)
 
     def release(self) -> None:
-        """Free the memory of all answers, because the stream has ended."""
+        """Release the reservations for all answers, because the stream has ended."""
         for held in self._held:
             held.release()
 
 
 class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Serves the models of a repository over gRPC at one address."""
+    """Serves the models of a repository over gRPC at one address and port."""
 
     def __init__(self, host: str, port: int, repository: Repository, max_arriving: int) -> None:
-        """Take the address, the repository, and the number of messages that may arrive at once."""
+        """`max_arriving` is the number of messages that may arrive at the same time."""
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._stopping = False
         self.number = port  # once it listens
@@ -235,8 +235,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         return {path: handler(self._counted(each)) for path, each in behaviours.items()}
 
     def _counted(self, behaviour: Behaviour) -> Behaviour:
-        """Return a function that runs `behaviour` and marks the call's connection as busy
-        meanwhile. It closes the connection if the client does not read the answer."""
+        """Return a function that runs `behaviour`, and counts the request on its connection
+        meanwhile. The function closes the connection if the client does not read the answer."""
 
         async def counted(messages: Any, context: Context) -> None:
             connections, peer = self._connections, peer_of(context.peer())
@@ -359,7 +359,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             return error.with_traceback(None)
 
     async def _next(self, context: Context, caller: Client, flow: "_Flow") -> Any:
-        """Return a stream's next message, once the limits of `flow` allow another message."""
+        """Wait for a stream's next message, and then until the limits of `flow` allow it. Return
+        the message."""
         try:
             async with asyncio.timeout(_IDLE_MS / 1e3):
                 data = await self._receiver.read(context, caller.name)
@@ -373,8 +374,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _streamed(
         self, data: bytes | ServiceError, length: int, context: Context, flow: "_Flow"
     ) -> "_Answer":
-        """Return the answer to one message of a stream, of which `length` bytes were received. An
-        error is also an answer: the stream continues after it."""
+        """Return the answer to one message of a stream. `length` is the number of bytes that were
+        received for it. An error becomes an answer too, so that the stream continues."""
         size = 0 if isinstance(data, Exception) else len(data)
         try:
             with self._admitted(_STREAM, context) as record:
@@ -455,8 +456,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
                 await self._write(context, answer.SerializeToString(), None)
 
     async def _first(self, context: Context, caller: Client) -> Any:
-        """Return the first message of a stream without tensors. Raises RequestTimeoutError if it
-        does not arrive in time."""
+        """Return the first message of a stream whose messages have no tensors. Raises
+        RequestTimeoutError if it does not arrive in time."""
         within_s = self._edge.limits.body_s
         try:
             async with asyncio.timeout(within_s):
@@ -481,8 +482,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     @contextmanager
     def _admitted(self, path: str, context: Context) -> Iterator[RequestRecord]:
-        """Admit a request, and count it while it runs. Raises ServiceError if the request is
-        refused or fails."""
+        """Within the `with` block, count a request as in progress. Yield its record. Raises
+        ServiceError if the request is refused or fails."""
         headers = {
             name.encode(): value if isinstance(value, bytes) else value.encode()
             for name, value in context.invocation_metadata()
@@ -519,8 +520,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     @asynccontextmanager
     async def _opened(self, path: str, context: Context) -> AsyncIterator[Client]:
-        """Admit a stream, and yield its client. While the stream is open, it counts as one arriving
-        message, so that the number of open streams is limited."""
+        """Admit a stream, and yield its client. An open stream counts as one arriving message, so
+        that the number of open streams is limited."""
         try:
             with self._admitted(path, context) as record:
                 await self._edge.turns.wait(record.caller.name)
@@ -533,8 +534,9 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     @asynccontextmanager
     async def _arriving(self, record: RequestRecord, within_s: float | None) -> AsyncIterator[None]:
-        """Count a message while it arrives. Raises QueueFullError if another client's message needs
-        its capacity, and RequestTimeoutError if the message does not arrive in time."""
+        """Within the `with` block, count a message as arriving. Raises QueueFullError if another
+        client's message takes its place, and RequestTimeoutError if the message does not arrive in
+        time."""
         hold = partial(Reservation, self._arrivals, record.caller)
         try:
             async with _until_given_way(hold, within_s) as reservation:
@@ -548,12 +550,11 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
 async def _until_given_way(
     hold: Callable[[Callable[[ServiceError], None]], _Held], within_s: float | None
 ) -> AsyncIterator[_Held]:
-    """Yield a reservation of capacity, and release it at the end of the block. `hold` creates the
-    reservation, and receives the function to call if the reservation is cancelled because another
-    client needs the capacity.
+    """Within the `with` block, hold a reservation of capacity, and yield it. `hold` creates it. If
+    another client needs the capacity, the argument of `hold` is called with an error.
 
-    If this happens, the block ends with the error that the function receives. If the block takes
-    longer than `within_s`, raises TimeoutError.
+    In that case, the block is cancelled and the error is raised. If the block takes longer than
+    `within_s`, raises TimeoutError.
     """
     refused: list[ServiceError] = []
     try:
@@ -604,11 +605,10 @@ _Refusal = tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]
 
 
 def _refusal(error: ServiceError, context: Context) -> _Refusal:
-    """Return the gRPC status, the text and the trailers for an error, and drop its traceback.
+    """Return the gRPC status, the text and the trailers for an error. Delete the error's traceback.
 
-    The traceback refers to frames. If one of these frames waited for the task that failed, the
-    error and the frames form a reference cycle. The cycle would keep data in memory, such as a
-    model whose load was refused.
+    A traceback refers to stack frames. If one of them waits for the failed task, it also refers to
+    the error. This reference cycle would keep data in memory, such as a model that was not loaded.
     """
     error.with_traceback(None)
     trailers = context.trailing_metadata()

@@ -1,5 +1,4 @@
-"""Limits the connections of the gRPC port as HTTP's connections are limited: in total, and per
-address.
+"""Limits the connections of the gRPC port, in total and per address, as for HTTP.
 
 grpcio accepts connections itself and does not expose them. So whenever the port's listener has a
 connection to accept, this module lists the sockets of the process and counts the new ones. If a
@@ -53,8 +52,7 @@ def _plain(host: str) -> str:
 
 
 class _Seen(Connection):
-    """Represents a connection that grpcio accepted, identified by the file descriptor of its
-    socket."""
+    """A connection that grpcio has accepted, identified by the file descriptor of its socket."""
 
     def __init__(self, file: int, number: int, peer: Peer, busy: Counter[Peer], now: float) -> None:
         self.address = network_of(peer[0])
@@ -100,7 +98,7 @@ class _Seen(Connection):
 
 
 class PortConnections:
-    """Counts the connections of one port of this process. Used from the port's event loop."""
+    """Counts the connections to one port of this process. Not thread-safe."""
 
     def __init__(self, port: int, limits: Limits) -> None:
         self._port, self._every_s = port, limits.sweep_s
@@ -130,8 +128,8 @@ class PortConnections:
 
     @contextmanager
     def busy(self, peer: Peer) -> Iterator[None]:
-        """Count a request on a peer's connection. While a connection has requests, it does not
-        count as silent."""
+        """Within the `with` block, count a request on the connection of `peer`. A connection with
+        requests is not silent."""
         self._busy[peer] += 1
         try:
             yield
@@ -143,8 +141,8 @@ class PortConnections:
                 seen.since = asyncio.get_running_loop().time()
 
     def health_only(self, peer: Peer) -> bool:
-        """Return whether a peer may only send health requests, because its connection exceeds the
-        limit."""
+        """Return whether a peer may only send health requests, because the server had reached its
+        limit of connections."""
         seen = self._by_peer.get(peer)
         return seen is not None and seen.health_only
 
@@ -176,8 +174,8 @@ class PortConnections:
             await self._look()
 
     async def _look(self) -> None:
-        """Count new connections, and forget closed ones. Do nothing if that is impossible now,
-        because no file descriptor or no thread is left."""
+        """Count new connections, and forget closed ones. Skip this if the process has no file
+        descriptor or no thread left for it."""
         known = self._others.union(self._open)
         loop = asyncio.get_running_loop()
         try:
@@ -221,10 +219,10 @@ class PortConnections:
 def _sockets(
     port: int, known: frozenset[int]
 ) -> tuple[Mapping[int, tuple[int, Peer] | None], frozenset[int]]:
-    """List this process's sockets. Return those that are not in `known`, by inode number, and the
-    inode numbers of all of them. The entry for a connection of the port has its file descriptor and
-    its peer. The entry for any other socket is None. Raises OSError if no file descriptor is
-    left."""
+    """List this process's sockets. Return a mapping from inode number to socket, without the inode
+    numbers in `known`, and the inode numbers of all sockets. A connection of the port is
+    represented by its file descriptor and its peer, any other socket by None. Raises OSError if no
+    file descriptor is left."""
     found: dict[int, tuple[int, Peer] | None] = {}
     every = set()
     for file, number in _own_sockets():

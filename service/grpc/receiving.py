@@ -6,10 +6,10 @@ copies the pieces one by one while it holds the interpreter's lock, and then joi
     read ── wait until complete ─┬─ few bytes ── copied here
                                  └─ many ── the client's turn ── memory ── copied in a thread
 
-A copy of 20 MB needs 5,000 memory pages that the process does not have yet, so the memory is
-requested first, without the lock. The client's frames determine the length of the pieces, and short
-pieces take longer to copy. So after a slow copy, the client's next long message waits for a
-multiple of the copying time.
+A copy of 20 MB needs 5,000 new memory pages from the system. So these are requested first, without
+the lock. The client's frames determine the length of the pieces, and many short pieces take longer
+to copy. So after a slow copy, the client's next long message waits for a multiple of the copying
+time.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ _libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
 
 
 def bytes_received(connection: socket.socket) -> int | None:
-    """Return how many bytes a TCP connection has received, or None if the system does not tell."""
+    """Return how many bytes a TCP connection has received, or None if that is unknown."""
     if sys.platform != "linux":
         return None
     size = _RECEIVED + 8
@@ -72,11 +72,11 @@ class _Turn:
 
 
 class Receiver:
-    """Receives the messages of one port. Used from the port's event loop."""
+    """Receives the messages of one port. Not thread-safe."""
 
     def __init__(self, received: Callable[[Any], int | None], max_bytes: int) -> None:
-        """Take `received` and the most bytes that a message may have. `received` returns how many
-        bytes the connection of a call's context has received, or None if that is unknown."""
+        """`received` returns how many bytes the connection of a request has received, or None if
+        that is unknown. `max_bytes` is the maximum length of a message."""
         self._received, self._max_bytes = received, max_bytes
         self._turns: dict[str, _Turn] = {}
         self._thread = ThreadPoolExecutor(1, "receive")
@@ -84,8 +84,8 @@ class Receiver:
         self._taken = 0  # bytes of long messages since `taken`
 
     def taken(self) -> int:
-        """Return an upper estimate of the bytes of long messages that were received since the last
-        call."""
+        """Estimate the total bytes of the long messages received since the last call of this
+        method."""
         taken, self._taken = self._taken, 0
         return taken
 
@@ -94,7 +94,7 @@ class Receiver:
         self._thread.shutdown(wait=False)
 
     async def read(self, context: Any, client: str, most: int | None = None) -> Any:
-        """Return a call's next message, or grpcio's EOF.
+        """Return the next message of a request, or grpcio's EOF.
 
         Raises PayloadTooLargeError if more than `most` bytes have arrived and the message is not
         complete.
@@ -116,8 +116,8 @@ class Receiver:
         return await _finished(self._copy(reading, client, count or 0))
 
     def _count(self, context: Any, before: int | None) -> int | None:
-        """Return how many bytes have arrived since the total was `before`. If `before` is None,
-        return the total."""
+        """Return how many bytes have arrived in addition to the `before` bytes that had arrived
+        earlier. If `before` is None, return all bytes."""
         now = self._received(context)
         return None if now is None else now - (before or 0)
 
@@ -128,7 +128,7 @@ class Receiver:
         count: Callable[[], int | None],
         most: int | None,
     ) -> None:
-        """Wait until a message is complete or its call has ended."""
+        """Wait until a message is complete or its request has ended."""
         try:
             if most is None:
                 with suppress(grpc.aio.InternalError):  # of which `reading` knows
@@ -187,8 +187,8 @@ async def _finished(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _copied(reading: Coroutine[Any, Any, T]) -> T:
-    """Resume a coroutine whose message has arrived, and return the message. The coroutine copies
-    the message and does not wait again."""
+    """Let a coroutine copy its message, which has arrived completely, and return the message. The
+    coroutine need not wait again."""
     try:
         reading.send(None)
     except StopIteration as read:
@@ -206,8 +206,8 @@ def _timed(reading: Coroutine[Any, Any, T], count: int) -> tuple[T, float]:
 
 
 def _touch(count: int) -> None:
-    """Make the system give the process `count` bytes of memory, without the interpreter's lock. The
-    next allocation then gets this memory.
+    """Get `count` bytes of memory from the system, without the interpreter's lock. The process's
+    next allocation of this size then does not wait for the system.
 
     The function allocates and frees two blocks. When the first block is freed, glibc returns its
     memory to the system, but keeps blocks of this size from then on. So the memory of the second

@@ -1,7 +1,8 @@
-"""Runs Convoy's application in each replica, with Convoy's queue and batches instead of Ray's.
+"""Runs Convoy's application in each replica of a Ray Serve deployment. Convoy's queue forms the
+batches, not Ray's.
 
-client ── Ray's proxy ── replica: application ── decode ── queue ── engine
-          (routes)       (Convoy's routes, bounds and answers)
+    client ── Ray's proxy ── replica: application ── decode ── queue ── engine
+              (routes)       (Convoy's routes, bounds and answers)
 """
 
 from collections.abc import AsyncIterator
@@ -29,9 +30,9 @@ _OF_THE_SERVER = (
 
 
 def application(settings: Settings) -> serve.Application:
-    """Build the application. Ray's configuration names this function in `import_path`, and lists
-    settings of `convoy serve` in `args`. Raises SettingsError for a setting of Convoy's HTTP
-    server."""
+    """Build the Ray Serve application. Ray's configuration names this function in `import_path`,
+    and lists settings of `convoy serve` in `args`. Raises SettingsError for a setting of Convoy's
+    HTTP server."""
     refused = [name for name in _OF_THE_SERVER if name in settings.model_fields_set]
     if refused:
         raise SettingsError(
@@ -43,8 +44,8 @@ def application(settings: Settings) -> serve.Application:
 
 
 class Replica:
-    """Answers Ray's health checks and its calls for autoscaling. `app` answers the requests of
-    clients."""
+    """Answers Ray's health checks and requests for autoscaling counts. `app` answers the requests
+    of clients."""
 
     app: App  # set by `serve.ingress`
 
@@ -63,8 +64,8 @@ class Replica:
 
 
 def build(settings: Settings) -> App:
-    """Return the application of one replica. By default it has as many threads as Ray assigned
-    CPUs. Raises ModelError or SettingsError."""
+    """Return the application of one replica. By default, it has as many threads as Ray assigned
+    CPUs to the replica. Raises ModelError or SettingsError."""
     if not settings.threads:
         assigned = ray.get_runtime_context().get_assigned_resources()
         settings = settings.model_copy(update={"threads": max(1, int(assigned.get("CPU", 1)))})
@@ -75,7 +76,8 @@ def build(settings: Settings) -> App:
 
 @asynccontextmanager
 async def _lifespan(repository: Repository, settings: Settings, _: FastAPI) -> AsyncIterator[None]:
-    """Warm up before Ray sends requests; drain and close after the last request."""
+    """Warm up the models before Ray sends requests. At the end, finish the accepted requests and
+    close the models."""
     with ExitStack() as stack:
         if settings.metrics_port is not None:
             exposition = repository.metrics.exposition

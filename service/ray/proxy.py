@@ -7,23 +7,22 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.http.responses import error_response
 
 _LOST = error_response(
-    503, "the replica with this request was lost; send it again", {"retry-after": "1"}
+    503, "the replica with this request was lost; send the request again", {"retry-after": "1"}
 )
 
 
 class LostReplicas:
     """Answers a request with 503 if the request's replica ended before it answered.
 
-    Without this middleware, Ray's proxy would not answer, and its HTTP server would then send a
-    500. The request is seldom the reason why a replica is lost, so the client may send it again.
-    Ray does not retry it.
+    Without this middleware, Ray's HTTP server would answer with 500. A request seldom causes the
+    loss of its replica, so the client may send the request again. Ray does not send it again.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Pass one request on, and answer it if its replica is lost."""
         began = False
 
         async def sending(message: Message) -> None:
@@ -37,5 +36,5 @@ class LostReplicas:
 
 
 def middlewares() -> list[Middleware]:
-    """Return the middlewares that every request passes through."""
+    """Return the middlewares for Ray's HTTP proxy to run for every request."""
     return [Middleware(LostReplicas)]

@@ -5,7 +5,7 @@ Times are nanoseconds, so that sums are exact. Triton's statistics extension has
 phases of a request:
 
     Triton   compute_input   queue   compute_infer   compute_output
-    here     decode          queue   compute         respond
+    Convoy   decode          queue   compute         respond
 
 Triton's time for a request begins when the body is complete. It excludes Convoy's phase `receive`.
 """
@@ -36,7 +36,7 @@ REASONS = {
 
 
 class Phases(NamedTuple):
-    """Holds the durations of a request's phases in whole microseconds; they add up to `total`."""
+    """The durations of a request's phases in whole microseconds. Their sum is `total`."""
 
     total: int
     receive: int  # reading the body
@@ -47,8 +47,8 @@ class Phases(NamedTuple):
 
 
 def phases_of(total: float, receive: float, decode: float, queue: float, compute: float) -> Phases:
-    """Convert the durations of phases from seconds to microseconds. `respond` becomes the remainder
-    of `total`."""
+    """Convert the durations of phases from seconds to microseconds. The phase `respond` gets the
+    time that remains of `total`."""
     received, decoded = int(receive * 1e6 + 0.5), int(decode * 1e6 + 0.5)
     queued, computed = int(queue * 1e6 + 0.5), int(compute * 1e6 + 0.5)
     parts = received + decoded + queued + computed
@@ -58,7 +58,7 @@ def phases_of(total: float, receive: float, decode: float, queue: float, compute
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """Holds how often something happened, and its total time in nanoseconds."""
+    """The number of times that something happened, and their total duration in nanoseconds."""
 
     count: int = 0
     ns: int = 0
@@ -112,8 +112,8 @@ _SIZES = _HISTOGRAMS + len(Phases._fields) * _WIDTH
 
 
 def why_left(flags: int) -> str:
-    """Return why a device left a file to the CPU. If the device set several flags, return the
-    reason of the lowest flag."""
+    """Return the reason why a device did not decode a file. If the device set several flags, return
+    the reason for the lowest flag."""
     return _ENGINE if flags == NOT_DECODED else _FLAGS[(flags & -flags).bit_length() - 1]
 
 
@@ -139,13 +139,13 @@ class Counts:
             start += _WIDTH
 
     def decoded(self, why: str) -> None:
-        """Count an image for an engine that decodes files. `why` is the reason why the CPU decoded
-        the image, or `BY_DEVICE`."""
+        """Count an image of an engine that can decode files. `why` is the reason why the CPU
+        decoded the image instead, or `BY_DEVICE`."""
         self.row[_DECODED[why]] += 1
 
     def refused(self, code: Code, seconds: float) -> None:
-        """Count a request that was not answered with 200. If Triton counts it as failed, also count
-        its seconds."""
+        """Count a request that was not answered with 200. If Triton would count the request as
+        failed, also add its duration."""
         self.row[_CODES[code]] += 1
         if code in REASONS:
             self.row[_FAIL_NS] += int(seconds * 1e9 + 0.5)
@@ -161,13 +161,13 @@ class Counts:
             self.row[index + 2 * self._max_batch] += int(record.compute_s * 1e9 + 0.5)
 
     def sum(self, more: Sequence[Sequence[int]] = ()) -> "Totals":
-        """Return the totals of these counts and of the rows `more`, which must have the same
-        largest batch size."""
+        """Return the totals of these counts and of the rows `more`. The rows must be for the same
+        maximum batch size."""
         return Totals([self.row, *more], self._max_batch)
 
 
 def folded(rows: Sequence[Sequence[int]]) -> list[int]:
-    """Return one row with the sum of these rows."""
+    """Return the sum of these rows as one row."""
     columns = list(zip(*rows, strict=True))
     row = [sum(column) for column in columns]
     row[_LAST_MS] = max(columns[_LAST_MS])
@@ -175,8 +175,7 @@ def folded(rows: Sequence[Sequence[int]]) -> list[int]:
 
 
 class Totals:
-    """Holds a model's totals at one moment, for Prometheus and for Triton's statistics
-    extension."""
+    """A model's totals at one moment, for Prometheus and for Triton's statistics extension."""
 
     def __init__(self, rows: Sequence[Sequence[int]], max_batch: int) -> None:
         cells = [sum(column) for column in zip(*rows, strict=True)]

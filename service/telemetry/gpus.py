@@ -1,4 +1,4 @@
-"""Reads the GPUs' utilisation, memory and power, for metrics with Triton's names.
+"""Reads the GPUs' utilisation, memory and power, and exports them as metrics with Triton's names.
 
 The library NVML is installed with the driver, and its Python binding with the CUDA extras. If the
 driver or the binding is missing, there are no such metrics.

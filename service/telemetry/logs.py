@@ -1,5 +1,5 @@
-"""Writes log lines in a thread, so that logging never blocks the event loop. If too many lines
-wait, further lines are dropped and counted.
+"""Writes log lines in a thread, so that logging never blocks the event loop. If too many lines wait
+to be written, new lines are dropped and counted.
 
 Each request is logged as one line with fields of `RequestRecord`, without images, file names,
 queries or API keys. docs/decisions/logging.md explains why QueueHandler is not used.
@@ -152,7 +152,7 @@ class LineWriter(logging.Handler):
             self._write_all()
 
     def _write_all(self) -> None:
-        """Write all queued lines, in parts that a pipe accepts atomically. Also report how many
+        """Write all queued lines, in blocks that a pipe accepts atomically. Also report how many
         lines were dropped."""
         with self._counting:
             dropped, self._dropped = self._dropped, 0

@@ -28,7 +28,7 @@ from service.telemetry.gpus import open_gpus
 
 @dataclass(eq=False)
 class ModelMetrics:
-    """Holds one model's counts, and the functions that read its gauges when metrics are
+    """The counts of one model, and the functions that read its gauges when metrics are
     requested."""
 
     name: str
@@ -46,7 +46,7 @@ class ModelMetrics:
 
 
 class Comparison(NamedTuple):
-    """Describes how a new version's answers to recent images differ from the old version's."""
+    """The difference between the answers of a model's new and old versions to recent images."""
 
     images: int = 0  # compared
     agreement: float | None = None  # the share of them that got the same class
@@ -54,7 +54,7 @@ class Comparison(NamedTuple):
 
 
 class Metrics(Collector):
-    """Collects the metrics of one service in its own registry."""
+    """Collects the metrics of one service. They have a registry of their own."""
 
     def __init__(self, *, max_batch: int) -> None:
         self.max_batch = max_batch
@@ -85,7 +85,7 @@ class Metrics(Collector):
         return metrics
 
     def beside(self, name: str, version: str) -> ModelMetrics:
-        """Return the metrics of a new version of a model. They are not exported before `replace` is
+        """Return metrics for a new version of a model. They are not exported until `replace` is
         called."""
         return ModelMetrics(name, version, Counts(self.max_batch))
 
@@ -93,8 +93,8 @@ class Metrics(Collector):
         """Export the counts of a model's version `new` instead of its version `old`. Either may be
         None.
 
-        The old version may still count its requests in progress. The counts of earlier versions
-        must no longer change.
+        The old version may still count its requests in progress. The versions before it must have
+        stopped counting.
         """
         others = [model for model in self.models if model is not old]
         index = self.models.index(old) if old in self.models else len(others)

@@ -1,5 +1,5 @@
-"""Defines what is recorded about a request, from its headers to the last byte of its answer, for
-the access log and for traces."""
+"""Defines the record of a request, for the access log and for traces. The record covers the time
+from the request's headers to the last byte of its answer."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -12,10 +12,10 @@ from service.telemetry.counts import Phases
 
 @dataclass(eq=False, slots=True)
 class RequestRecord:
-    """Holds what is known about one request. Fields are set during the request.
+    """The facts about one request. They are filled in while the request is handled.
 
-    Three fields affect how the request is handled: `caller`, `charge` and `known_as`. `Edge` sets
-    them.
+    The fields `caller`, `charge` and `known_as`, which `Edge` sets, affect how the request is
+    handled.
     """
 
     id: bytes

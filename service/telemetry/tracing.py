@@ -1,8 +1,8 @@
 """Creates traces with OpenTelemetry, which the extra `otel` installs. No other module imports
 OpenTelemetry.
 
-A request is a span with one child span per phase. The spans are created after the answer, from
-times that are measured anyway. OpenTelemetry's environment variables configure sampling and export,
+A request is a span with one child span per phase. The spans are created after the answer, from the
+times in the request's record. OpenTelemetry's environment variables configure sampling and export,
 such as OTEL_EXPORTER_OTLP_ENDPOINT.
 """
 
@@ -25,7 +25,7 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 class Traces:
-    """Creates a request's spans after its answer. A thread of OpenTelemetry exports them in
+    """Creates spans for each request after its answer. A thread of OpenTelemetry exports them in
     batches."""
 
     def __init__(self, processor: SpanProcessor | None = None) -> None:

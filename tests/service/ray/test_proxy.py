@@ -33,4 +33,4 @@ async def test_a_request_without_an_answer_is_refused_as_retryable() -> None:
     answer = await status(unanswered)
     assert answer.status_code == 503
     assert answer.headers["retry-after"] == "1"
-    assert "send it again" in answer.json()["error"]
+    assert "send the request again" in answer.json()["error"]
