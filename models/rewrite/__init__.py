@@ -120,7 +120,7 @@ class RewriteStep:
 
 @dataclass(frozen=True, slots=True)
 class RuleRefusal:
-    """Records a rule's reason for leaving `node` unchanged, or for adding a node that copies a
+    """Records why a rule left `node` unchanged, or why it added the node `node`, which copies a
     tensor."""
 
     rule: str
@@ -130,7 +130,7 @@ class RuleRefusal:
 
 @dataclass(frozen=True)
 class RewriteResult:
-    """Holds a rewritten graph, the rewrites that were applied, and the rules that did not apply."""
+    """Holds a rewritten graph, the rewrites that were applied, and the refusals of rules."""
 
     graph: Graph
     applied: tuple[RewriteStep, ...]
@@ -143,7 +143,7 @@ class RewriteResult:
 
     @cached_property
     def _made(self) -> dict[str, set[int]]:
-        """Map each node's name to the rewrites that produced the node, as indices into
+        """Return, by the name of each node, the rewrites that produced the node, as indices into
         `applied`."""
         made: dict[str, set[int]] = {}
         for index, step in enumerate(self.applied):
@@ -157,8 +157,8 @@ class RewriteResult:
 
 
 def rewrite(graph: Graph, rules: tuple[Rule, ...] = RULES) -> RewriteResult:
-    """Apply the rules to all nodes until no rule changes the graph. Raises GraphError if a faulty
-    rule breaks the graph."""
+    """Apply the rules to all nodes until no rule changes the graph. Raises GraphError if the
+    resulting graph is inconsistent, because a rule has a defect."""
     editor = Editor(graph)
     applied: list[RewriteStep] = []
     caveats: list[RuleRefusal] = []

@@ -49,8 +49,7 @@ def activation_before_concat(view: GraphView, node: Node) -> Outcome:
 
 
 def _obstacle(view: GraphView, part: str, concat: Concat) -> str | None:
-    """Return the reason why the activation cannot be fused into the node that computes `part`, or
-    None."""
+    """Return the reason why the node that computes `part` cannot apply the activation, or None."""
     before = view.producer(part)
     if not isinstance(before, Conv | Gemm | ScaleShift | Normalise | Binary):
         return f"{part} is not computed by a node that takes an activation"

@@ -16,8 +16,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal
 
 
 def canonical_scale_shift(view: GraphView, node: Node) -> Outcome:
-    """If `node` is Add, Sub, Mul or Div with a constant, return a rewrite that replaces it by a
-    ScaleShift."""
+    """Return a rewrite that replaces `node` by a ScaleShift, if `node` is Add, Sub, Mul or Div with
+    a constant."""
     if not isinstance(node, Binary):
         return None
     weight, weight_first = view.weight(node.b), False
@@ -50,7 +50,7 @@ def canonical_scale_shift(view: GraphView, node: Node) -> Outcome:
 
 
 def _per_channel(weight: Weight, shape: Shape) -> Float64 | None:
-    """Return `weight` as one number per channel of a tensor x of this shape, or None.
+    """Return `weight` as one number per channel of a tensor with the shape of x, or None.
 
     The result is None if the weight varies along another axis, or has more axes than x.
     """

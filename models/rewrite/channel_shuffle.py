@@ -12,8 +12,8 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def channel_shuffle(view: GraphView, node: Node) -> Outcome:
-    """If `node` is the last node of a channel shuffle (Reshape, Transpose, Reshape), return a
-    rewrite that replaces it by a ChannelShuffle."""
+    """Return a rewrite that replaces a channel shuffle by a ChannelShuffle, if `node` is the last
+    of its three nodes (Reshape, Transpose, Reshape)."""
     if not isinstance(node, Reshape) or node.channels_last:
         return None
     swap = view.producer(node.x)

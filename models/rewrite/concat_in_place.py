@@ -2,16 +2,18 @@
 
     y = concat(x1, ..., xn):   x_i is stored in y, from channel offset_i = Σ_{j<i} C_j
 
-If an input x_i cannot be stored in y, an additional node copies it, and the Rewrite's `caveats`
-give the reason. There are several such reasons. The input is an input or output of the network, or
-it is already stored in another tensor. It occurs twice in the Concat. It is a view of another
-tensor, or another node reads it as contiguous memory. Its offset is not aligned for the kernels'
-vector loads.
+If an input x_i cannot be stored in y, an additional node copies it. The Rewrite's `caveats` give
+one of these reasons:
+
+- The input is an input or output of the network, or is already stored in another tensor.
+- The input occurs twice in the Concat.
+- The input is a view of another tensor, or another node reads it as contiguous memory.
+- The offset of the input is not aligned for the kernels' vector loads.
 
 If the rule `merge_siblings` merged convolutions, their outputs are slices of a larger tensor m. If
 x1 is the last slice, m[c:], all of m is stored in one buffer with y:
 
-    y = z[c:],  z = concat(m, x2, ..., xn)
+    y = z[c:],   z = concat(m, x2, ..., xn)
 
 The rule does not apply if every input would be copied, or if the Concat is along another axis.
 """
@@ -29,8 +31,8 @@ CHANNEL_ALIGNMENT = 8
 
 
 def concat_in_place(view: GraphView, node: Node) -> Outcome:
-    """If `node` is a Concat of channels, return a rewrite that removes it. The nodes before it then
-    write their results directly to the output of the Concat."""
+    """Return a rewrite that removes the Concat of channels `node`. The nodes before the Concat then
+    write their results directly to its output."""
     if not isinstance(node, Concat):
         return None
     if node.axis != 0:
@@ -71,7 +73,7 @@ def _with_siblings(view: GraphView, node: Concat) -> tuple[tuple[str, ...], int]
     output.
 
     Usually, these are the Concat's inputs, and 0. If the first input is the last slice of the
-    output of merged convolutions, that output is stored instead of the slice. Its other slices then
+    output m of merged convolutions, m takes the place of the slice. The other slices of m then
     precede the Concat's output in the buffer.
     """
     first, *others = node.parts
@@ -111,7 +113,8 @@ def _obstacle(view: GraphView, parts: Sequence[str], index: int, offset: int) ->
 def _view_of_one_run(view: GraphView, part: str) -> str | None:
     """Return the reason why the Concat input `part` must be contiguous in memory, or None.
 
-    A tensor that is stored as some channels of a larger tensor has gaps between its pixels.
+    Such an input cannot be stored in the Concat's output, where its pixels would have gaps between
+    them.
     """
     if prod(view.shape(part)[1:]) == 1:
         return None

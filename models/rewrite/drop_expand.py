@@ -12,8 +12,8 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def drop_expand(view: GraphView, node: Node) -> Outcome:
-    """If an Expand computes an operand of `node`, return a rewrite in which `node` reads the
-    Expand's input instead, if possible."""
+    """Return a rewrite in which `node` reads the input of an Expand instead of the Expand's result,
+    if `node` broadcasts its operands anyway."""
     if not isinstance(node, Binary):
         return None
     for expanded, other in ((node.a, node.b), (node.b, node.a)):

@@ -27,8 +27,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def drop_identity(view: GraphView, node: Node) -> Outcome:
-    """If the output of `node` equals its input, return a rewrite that removes `node`, if
-    possible."""
+    """Return a rewrite that removes `node`, if its output equals its input."""
     x = _same(view, node)
     y = node.output
     if x is None or view.weight(x) is not None or view.value(y).inside is not None:

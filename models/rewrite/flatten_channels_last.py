@@ -3,9 +3,10 @@
     Σ_j W[k,j] · flat_CHW(x)[j] = Σ_i W'[k,i] · flat_HWC(x)[i],   W'[k, (h,w,c)] = W[k, (c,h,w)]
 
 H, W, C is the order of x in memory, so the Reshape copies nothing. The columns of the Gemm's weight
-are permuted to the same order. Activations may lie between the Reshape and the Gemm. If C = 1 or
-H·W = 1, both orders are equal, and any node may read the vector. Otherwise, the rule does not apply
-if a node other than such a Gemm reads the vector, or if x has gaps in memory.
+are permuted to the same order. Activations may lie between the Reshape and the Gemm.
+
+If C = 1 or H·W = 1, both orders are equal, and the rule always applies. Otherwise, it does not
+apply if x has gaps in memory, or if a node other than such a Gemm reads the vector.
 """
 
 from dataclasses import replace
@@ -20,8 +21,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def flatten_channels_last(view: GraphView, node: Node) -> Outcome:
-    """If `node` flattens an image, return a rewrite that flattens it in the order H, W, C, if
-    possible."""
+    """Return a rewrite in which `node` flattens an image in the order H, W, C."""
     if not isinstance(node, Reshape) or node.channels_last:
         return None
     shape, vector = view.shape(node.x), view.shape(node.output)

@@ -14,7 +14,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fold_bias(view: GraphView, node: Node) -> Outcome:
-    """If `node` adds a constant to a Gemm's result, return a rewrite that adds it to the Gemm's
+    """Return a rewrite that folds the constant that `node` adds to a Gemm's result into the Gemm's
     bias."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.ADD:
         return None

@@ -1,9 +1,8 @@
-"""Folds a scale and shift into the preceding normalisation, which has a scale g and a shift b
-itself.
+"""Folds a scale and shift into the normalisation before them, which has a scale g and a shift b.
 
     (n·g + b)·s + t = n·(g·s) + (b·s + t),   s and t per channel, or constants that broadcast
 
-The rule applies at a ScaleShift, and at an Add, Sub, Mul or Div with a constant. Weights are
+The rule applies to a ScaleShift, and to an Add, Sub, Mul or Div with a constant. Weights are
 computed in float64 and stored in float32. The rule does not apply if the normalisation has an
 activation, because the scale s comes after the activation. It also does not apply if other nodes
 read the normalised tensor.
@@ -20,8 +19,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fold_into_normalise(view: GraphView, node: Node) -> Outcome:
-    """If `node` scales or shifts a normalised tensor, return a rewrite that folds it into the
-    normalisation."""
+    """Return a rewrite that folds the scale and shift of `node` into the normalisation before
+    it."""
     if not isinstance(node, ScaleShift | Binary):
         return None
     found = _found(view, node)
@@ -48,8 +47,8 @@ def fold_into_normalise(view: GraphView, node: Node) -> Outcome:
 
 
 def _found(view: GraphView, node: ScaleShift | Binary) -> tuple[str, Float64, Float64] | None:
-    """If the node computes x·s + t, possibly before an activation, return (x, s, t), or otherwise
-    None."""
+    """Return (x, s, t) if the node computes x·s + t, possibly followed by an activation, or
+    otherwise None."""
     if isinstance(node, ScaleShift):
         axes = len(view.shape(node.x))
         s, t = (along_first(weight64(view, name), axes) for name in (node.scale, node.shift))

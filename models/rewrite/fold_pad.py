@@ -2,9 +2,9 @@
 
     conv(pad(x)) = conv(x) with larger padding; the same is true for some pools
 
-A Conv and an average pool take a Pad with zeros. The average pool then counts its padding as zeros.
-A maximum pool ignores its padding, so it takes a Pad with -inf. It takes a Pad with zeros only if x
-is never negative. If other nodes read the padded tensor, the Pad is kept for them.
+The number with which the Pad pads must suit the reader. A Conv and an average pool need 0. The
+average pool then counts its padding as zeros. A maximum pool ignores its padding, so it needs -inf,
+or 0 if x is never negative. If other nodes read the padded tensor, the Pad is kept for them.
 
 The rule does not apply if channels are padded. It also does not apply to an average pool with
 padding that it does not count, or to a maximum pool with zeros if a window may lie entirely in the
@@ -25,8 +25,8 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 def fold_pad(view: GraphView, node: Node) -> Outcome:
-    """If a Pad computes the input of the Conv or Pool `node`, return a rewrite that folds the Pad
-    into the padding of `node`, if possible."""
+    """Return a rewrite that folds the Pad before the Conv or Pool `node` into the padding of
+    `node`."""
     if not isinstance(node, Conv | Pool):
         return None
     pad = view.producer(node.x)

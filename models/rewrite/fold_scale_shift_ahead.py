@@ -18,8 +18,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fold_scale_shift_ahead(view: GraphView, node: Node) -> Outcome:
-    """If a ScaleShift computes the input of the Conv or Gemm `node`, return a rewrite that folds
-    the ScaleShift into `node`, if possible."""
+    """Return a rewrite that folds the ScaleShift before the Conv or Gemm `node` into `node`."""
     if not isinstance(node, Conv | Gemm):
         return None
     before = view.producer(node.x)
@@ -52,8 +51,7 @@ def _pads(conv: Conv) -> bool:
 
 
 def _per_filter(vector: Float64, node: Conv | Gemm, shape: tuple[int, ...]) -> Any:
-    """Convert one number per input channel to factors for the filter, in the shape
-    K×(C/groups)×1×1."""
+    """Repeat one number per input channel for each filter, in the shape K×(C/groups)×1×1."""
     groups = node.problem.groups if isinstance(node, Conv) else 1
     per_group = np.repeat(vector.reshape(groups, -1), shape[0] // groups, axis=0)
     return per_group.reshape(*per_group.shape, *(1,) * (len(shape) - 2))

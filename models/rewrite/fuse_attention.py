@@ -36,8 +36,8 @@ _SCALES = (BinaryOp.MUL, BinaryOp.DIV)
 
 
 def fuse_attention(view: GraphView, node: Node) -> Outcome:
-    """If `node` multiplies the softmax of an attention by the values, return a rewrite that
-    replaces the whole attention by one node, if possible."""
+    """Return a rewrite that replaces a whole attention by one node, if `node` is the attention's
+    last product: the softmax times the values."""
     if not isinstance(node, Product):
         return None
     shares, values, turned = node.a, node.b, False
@@ -105,10 +105,7 @@ class _Scores:
 
 def _scores(view: GraphView, softmax: Softmax) -> _Scores | Refusal:
     """Return the product of queries and keys from which the softmax's input is computed, with its
-    factor and constants.
-
-    If something else computes the softmax's input, return a Refusal.
-    """
+    factor and constants. Return a Refusal if the input is computed in another way."""
     name, scale = softmax.x, 1.0
     biases: list[tuple[NDArray[np.float64], Shape]] = []
     node: Node = softmax
@@ -140,8 +137,7 @@ def _squeezed(view: GraphView, name: str) -> tuple[int, ...]:
 
 
 def _number(view: GraphView, node: Node | None) -> tuple[str, float] | None:
-    """If a node multiplies a tensor by one number, return the tensor's name and the number. Return
-    None for other nodes."""
+    """Return the tensor and the number that a node multiplies, or None for another kind of node."""
     if isinstance(node, Binary) and node.op in _SCALES and node.activation is None:
         for x, other in ((node.a, node.b), (node.b, node.a)):
             weight = view.weight(other)
@@ -160,8 +156,7 @@ def _number(view: GraphView, node: Node | None) -> tuple[str, float] | None:
 
 
 def _constant(view: GraphView, node: Node | None) -> tuple[str, NDArray[np.float64]] | None:
-    """If a node adds a constant to a tensor, return the tensor's name and the constant. Return None
-    for other nodes."""
+    """Return the tensor and the constant that a node adds, or None for another kind of node."""
     if isinstance(node, Binary) and node.op is BinaryOp.ADD and node.activation is None:
         for x, other in ((node.a, node.b), (node.b, node.a)):
             weight = view.weight(other)
@@ -207,9 +202,11 @@ class _Made:
         return name
 
     def turned(self, name: str) -> str:
-        """Return the name of a value whose last two axes are swapped compared with this value. If a
-        Transpose that swaps them computes this value, return the Transpose's input. Otherwise, add
-        a Transpose."""
+        """Return the name of this value with its last two axes swapped. Add a Transpose if
+        necessary.
+
+        If this value is itself the result of such a Transpose, the result is the Transpose's input.
+        """
         for node in (*self.nodes, self.view.producer(name)):
             if (
                 isinstance(node, Transpose)
@@ -225,8 +222,8 @@ class _Made:
         return new
 
     def unscaled(self, name: str, found: _Scores) -> str:
-        """If this query or key tensor is a product with a number, multiply the scale of the scores
-        by the number, and return the tensor before that product."""
+        """Return a query or key tensor without its multiplications by numbers. The scale of the
+        scores `found` is multiplied by these numbers instead."""
         writer = self.view.producer(name)
         if (number := _number(self.view, writer)) is not None:
             found.scale *= number[1]

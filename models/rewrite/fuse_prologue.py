@@ -21,8 +21,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fuse_prologue(view: GraphView, node: Node) -> Outcome:
-    """If a normalisation or ScaleShift computes the input of the Conv `node`, return a rewrite that
-    fuses it into `node`, if possible."""
+    """Return a rewrite that fuses the normalisation or ScaleShift before the Conv `node` into
+    `node`."""
     if not isinstance(node, Conv) or node.problem.prologue is not None:
         return None
     before = view.producer(node.x)

@@ -19,8 +19,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fuse_residual(view: GraphView, node: Node) -> Outcome:
-    """If a Conv computes an operand of the addition `node`, return a rewrite in which the Conv adds
-    the other operand, if possible."""
+    """Return a rewrite in which a Conv that computes an operand of the addition `node` adds the
+    other operand."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.ADD:
         return None
     convs = [conv for conv in map(view.producer, (node.a, node.b)) if isinstance(conv, Conv)]

@@ -16,8 +16,8 @@ from models.rewrite.rule import GraphView, Outcome
 
 
 def gather_ahead(view: GraphView, node: Node) -> Outcome:
-    """If `node` is the last node of a gather of normalised pixels, return a rewrite that gathers
-    the pixels before the normalisation, if a later addition can then use them."""
+    """Return a rewrite that gathers pixels before their normalisation instead of afterwards, if a
+    later addition can then use the gathered pixels. `node` is the last node of the gather."""
     if not isinstance(node, Resample | Reshape):
         return None
     source = source_of_pixels(view, node.output)
@@ -51,8 +51,8 @@ def is_of_pixels(view: GraphView, norm: Normalise) -> bool:
 
 
 def _adds_what_returns(view: GraphView, node: Node, x: str, moved: Moved) -> bool:
-    """Return whether `node` adds x and a tensor whose pixels are back in their original order,
-    after `moved` had reordered them."""
+    """Return whether `node` adds x and a tensor whose pixels had been reordered by `moved` and are
+    back in their original order."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.ADD or x not in (node.a, node.b):
         return False
     other = node.b if node.a == x else node.a

@@ -1,12 +1,14 @@
 """Replaces several nodes that only reorder whole pixels by one gather.
 
-    y[c, q] = x[c, p(q)]        p is a table of pixel indices
+    y[c, q] = x[c, p(q)]   p is a table of pixel indices
 
 Swin and MobileViT roll an image, cut it into windows or patches, and join these again. Their
 Slices, Concats, Transposes and Reshapes copy the image several times. A Resample node that reads
-one pixel per output pixel copies the image only once. If p(q) = q, nothing is copied. If other
-nodes also read an intermediate tensor, it is kept for them. The rule does not apply to quantized
-images or to images with too many pixels, for which the tables would take long to compute.
+one pixel per output pixel copies the image only once. If p(q) = q, nothing is copied.
+
+If other nodes also read an intermediate tensor, it is kept for them. The rule does not apply to
+quantized images. It also does not apply to images with too many pixels, because their tables would
+take long to compute.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,8 +54,8 @@ class Moved:
 
 
 def gather_pixels(view: GraphView, node: Node) -> Outcome:
-    """If `node` is the last of several nodes that reorder pixels, return a rewrite that replaces
-    them by one gather, if possible."""
+    """Return a rewrite that replaces several nodes that reorder pixels by one gather. `node` is the
+    last of these nodes."""
     if not isinstance(node, Concat | Resample | Reshape | Transpose):
         return None
     if isinstance(node, Transpose) and (seen := _seen_last(view, node)) is not None:
@@ -80,7 +82,7 @@ def gather_pixels(view: GraphView, node: Node) -> Outcome:
 
 
 def gathered(view: GraphView, x: Value, places: Places, y: str) -> Rewrite:
-    """Return a rewrite with nodes that compute `y`, in which pixel q is the pixel `places[q]` of x.
+    """Return a rewrite with nodes that compute `y`, whose pixel q is the pixel `places[q]` of x.
     The height and width of `y` may differ from those of x."""
     channels, *spatial = x.shape
     before = Value(view.fresh(f"{y}.before"), (channels, 1, prod(spatial)))
@@ -101,8 +103,8 @@ def gathered(view: GraphView, x: Value, places: Places, y: str) -> Rewrite:
 
 
 def _seen_last(view: GraphView, node: Transpose) -> Rewrite | None:
-    """If a Transpose reorders pixels and also moves the channel axis to the end, return a rewrite
-    with one gather and a Transpose that only moves the channels.
+    """Return a rewrite of a Transpose that reorders pixels and also moves the channel axis to the
+    end. The result has one gather, and a Transpose that only moves the channels.
 
     Return None for other Transposes.
     """
@@ -123,7 +125,7 @@ def _seen_last(view: GraphView, node: Transpose) -> Rewrite | None:
 
 def source_of_pixels(view: GraphView, name: str) -> str | None:
     """Return the tensor from which the pixels of `name` probably come, or None. Only a sample of
-    pixels is checked; `moved_pixels` checks all pixels."""
+    the pixels is checked; `moved_pixels` checks all pixels."""
     steps = _steps(view, view.shape(name), name)
     return steps[-1].x if steps else None
 
@@ -164,11 +166,10 @@ class _Step:
 
 
 def _steps(view: GraphView, shape: Shape, x: str, *steps: _Step) -> list[_Step]:
-    """Return the nodes that probably make `x` from whole pixels of another tensor, the last node
-    first.
+    """Return the nodes that probably make `x` from whole pixels of another tensor, as `_Step`s. The
+    last node comes first. Only a sample of the pixels is checked.
 
-    `steps` are moves that follow `x` and are not nodes of the graph. Only a sample of the pixels is
-    checked.
+    `steps` are moves that are applied to `x` but have no node in the graph.
     """
     if not _is_of_pixels(shape):
         return []
@@ -231,8 +232,8 @@ def _taken(
 ) -> _Step:
     """Return the `_Step` for a node that selects elements of x.
 
-    `places` maps an axis to the indices that are selected along it. `shape` is the shape of the
-    result.
+    `places` has the selected indices for each axis along which the node selects. `shape` is the
+    shape of the result.
     """
     before = view.shape(x)
 

@@ -1,5 +1,5 @@
-"""Replaces a Pool whose only window covers the whole image by a GlobalPool. Does the same for a
-Reduce over the whole image.
+"""Replaces a Pool whose only window covers the whole image, or a Reduce over the whole image, by a
+GlobalPool.
 
 A Pool may have padding if it is a maximum, or an average that does not count padding.
 """
@@ -13,8 +13,8 @@ _KINDS = {ReduceKind.MEAN: PoolKind.AVERAGE, ReduceKind.MAX: PoolKind.MAX}
 
 
 def global_pool(view: GraphView, node: Node) -> Outcome:
-    """If the Pool or Reduce `node` covers the whole image, return a rewrite that replaces it by a
-    GlobalPool."""
+    """Return a rewrite that replaces `node` by a GlobalPool, if `node` is a Pool or Reduce over the
+    whole image."""
     if isinstance(node, Reduce):
         rank = len(view.shape(node.x))
         if node.kind not in _KINDS or rank not in (3, 4) or node.axes != tuple(range(1, rank)):

@@ -16,8 +16,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def group_normalisation(view: GraphView, node: Node) -> Outcome:
-    """If `node` is the last node of a group normalisation (Reshape, Normalise, Reshape), return a
-    rewrite that replaces the three nodes by one Normalise, if possible."""
+    """Return a rewrite that replaces a group normalisation by one Normalise, if `node` is the last
+    of its three nodes (Reshape, Normalise, Reshape)."""
     if not isinstance(node, Reshape) or node.channels_last:
         return None
     normalised = view.producer(node.x)

@@ -1,8 +1,7 @@
-"""Lets a convolution multiply 8-bit integers if its inputs, its filter and its result are
-quantized.
+"""Lets a convolution multiply 8-bit integers if its inputs, filter and result are quantized.
 
     quantize(f(conv(dequantize(x), w) + b + dequantize(r)))  →  conv of the bytes of x and w,
-                                                                to which the bytes of r are added
+                                                                plus the bytes of r
 
 The rule applies to a Gemm, too. The activation f may only clamp. If the filter has a zero point,
 its integers minus the zero point may need 9 bits. Each integer is then written as the sum of two
@@ -37,8 +36,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def integer_conv(view: GraphView, node: Node) -> Outcome:
-    """If the Quantize `node` reads the result of a Conv or Gemm, return a rewrite that replaces
-    both by one operation on bytes, if possible."""
+    """Return a rewrite that replaces a Conv or Gemm and the Quantize `node` that reads its result
+    by one operation on bytes."""
     if not quantizes(node, view):
         return None
     product = view.producer(node.x)
@@ -87,8 +86,8 @@ def _in_bytes(grid: Grid) -> Grid:
 
 
 def _twice(view: GraphView, product: Conv | Gemm, grid: Grid, x: str) -> Rewrite:
-    """Return nodes that give `product` each channel of x twice. `grid` holds each integer of the
-    filter as a sum of two bytes, so each channel is multiplied by both of them."""
+    """Return nodes that repeat each channel of x, as the input of `product`. The filter `grid` has
+    two bytes for each of the filter's integers, one for each copy of the channel."""
     shape, stored = (2 * view.shape(x)[0], *view.shape(x)[1:]), view.value(x).stored
     joined, pairs = (
         Value(view.fresh(f"{product.output}/{stem}"), shape, stored=stored)
@@ -113,7 +112,8 @@ def quantizes(node: Node, view: GraphView) -> TypeGuard[Quantize]:
 
 
 def behind(view: GraphView, name: str) -> str | None:
-    """If a Dequantize computes the value `name`, return its quantized input, or otherwise None."""
+    """Return the quantized input of the Dequantize that computes the value `name`, or None if
+    another node computes it."""
     node = view.producer(name)
     return node.x if isinstance(node, Dequantize) else None
 

@@ -4,10 +4,10 @@ are quantized.
     quantize(move(dequantize(x)))  →  move(x)             if x and the result have the same scale
                                    →  move(quantize(x))   otherwise; this Quantize changes the scale
 
-"move" is a maximum pool, Reshape, Transpose, Slice, Pad, Concat or ChannelShuffle, or nothing. A
-maximum of bytes is correct, because quantization keeps the order of numbers. A global average also
-works on bytes, even if the scales differ. The rule does not apply if another node reads the float
-result of the operation.
+"move" is a maximum pool, Reshape, Transpose, Slice, Pad, Concat or ChannelShuffle. There may also
+be no operation between the Dequantize and the Quantize. A maximum of bytes is correct, because
+quantization keeps the order of numbers. A global average also works on bytes, even if the scales
+differ. The rule does not apply if another node reads the float result of the operation.
 """
 
 from dataclasses import replace
@@ -32,8 +32,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite, listed
 
 
 def integer_move(view: GraphView, node: Node) -> Outcome:
-    """If the Quantize `node` reads the result of an operation that only moves or selects elements,
-    return a rewrite in which the operation works on bytes, if possible."""
+    """Return a rewrite in which an operation that moves or selects elements works on bytes. The
+    Quantize `node` reads the result of the operation."""
     if not quantizes(node, view):
         return None
     move = view.producer(node.x)

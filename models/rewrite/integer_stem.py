@@ -26,8 +26,8 @@ _PIXEL = 4
 
 
 def integer_stem(view: GraphView, node: Node) -> Outcome:
-    """If `node` is an 8-bit Conv with stride 2 and at most 4 input channels, return a rewrite in
-    which it reads blocks of 2×2 pixels, if possible."""
+    """Return a rewrite in which the 8-bit Conv `node` reads blocks of 2×2 pixels, if it has stride
+    2 and at most 4 input channels."""
     if not isinstance(node, Conv) or node.problem.precision is not Precision.INT8:
         return None
     problem, window, grid = node.problem, node.problem.window, view.grid(node.weight)
@@ -63,8 +63,8 @@ def integer_stem(view: GraphView, node: Node) -> Outcome:
 
 
 def _ahead(window: Window) -> tuple[int, ...]:
-    """Return the number of zeros to insert before the filter along each axis. With them, the
-    padding consists of whole blocks of pixels."""
+    """Return the number of zeros to insert before the filter along each axis, so that the padding
+    consists of whole blocks of pixels."""
     return tuple(-pad % _BLOCK for pad in window.pads_begin)
 
 

@@ -19,8 +19,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def integer_sum(view: GraphView, node: Node) -> Outcome:
-    """If the Quantize `node` reads a sum of dequantized tensors, return a rewrite that adds their
-    bytes, if possible."""
+    """Return a rewrite that adds the bytes of quantized tensors, if the Quantize `node` reads the
+    sum of their dequantized numbers."""
     if not quantizes(node, view):
         return None
     add = view.producer(node.x)
@@ -61,8 +61,8 @@ def integer_sum(view: GraphView, node: Node) -> Outcome:
 
 
 def _takes_the_sum(view: GraphView, bytes_: str, floats: str, add: Binary) -> Conv | None:
-    """Return the convolution that computes the quantized value `bytes_`, or None if it cannot add
-    the other operand of the addition `add`."""
+    """Return the convolution that computes the quantized value `bytes_`, if it can also do the
+    addition `add` as a residual, or otherwise None."""
     conv, between = view.producer(bytes_), view.producer(floats)
     if not isinstance(conv, Conv) or conv.problem.precision is not Precision.INT8:
         return None

@@ -14,8 +14,8 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def join_slices(view: GraphView, node: Node) -> Outcome:
-    """If `node` is a Concat of scaled slices that cover a tensor in order, return a rewrite that
-    replaces it by one ScaleShift."""
+    """Return a rewrite that replaces `node` by one ScaleShift, if `node` is a Concat of scaled
+    slices that cover a tensor in order."""
     if not isinstance(node, Concat) or node.axis != 0:
         return None
     scales: list[Float64] = []

@@ -13,8 +13,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def merge_reductions(view: GraphView, node: Node) -> Outcome:
-    """If the Reduce `node` follows another Reduce of the same kind, return a rewrite that merges
-    them, if possible."""
+    """Return a rewrite that merges the Reduce `node` with the Reduce of the same kind before it."""
     if not isinstance(node, Reduce):
         return None
     before = view.producer(node.x)
@@ -49,6 +48,6 @@ def _long(shape: Shape) -> Shape:
 
 
 def _place(shape: Shape, before: Shape) -> int:
-    """Return the index of an axis of `shape`. The axes before it have the sizes `before`; axes of
-    size 1 are ignored."""
+    """Return the index of the axis of `shape` that follows the axes of the sizes `before`. Axes of
+    size 1 are not counted."""
     return [axis for axis, size in enumerate(shape) if size > 1][len(before)]

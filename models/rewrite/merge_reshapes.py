@@ -11,7 +11,7 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def merge_reshapes(view: GraphView, node: Node) -> Outcome:
-    """If the Reshape `node` follows another Reshape, return a rewrite that merges them."""
+    """Return a rewrite that merges the Reshape `node` with the Reshape before it."""
     if not isinstance(node, Reshape) or node.channels_last:
         return None
     first = view.producer(node.x)

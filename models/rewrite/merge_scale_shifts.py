@@ -10,8 +10,7 @@ from models.rewrite.rule import GraphView, Outcome, Refusal
 
 
 def merge_scale_shifts(view: GraphView, node: Node) -> Outcome:
-    """If the ScaleShift `node` follows another ScaleShift, return a rewrite that merges them, if
-    possible."""
+    """Return a rewrite that merges the ScaleShift `node` with the ScaleShift before it."""
     if not isinstance(node, ScaleShift):
         return None
     first = view.producer(node.x)

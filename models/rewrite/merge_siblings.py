@@ -22,8 +22,8 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def merge_siblings(view: GraphView, node: Node) -> Outcome:
-    """If the Conv `node` is the first of several 1×1 convolutions of the same tensor, return a
-    rewrite that merges them."""
+    """Return a rewrite that merges 1×1 convolutions of the same tensor. The Conv `node` is the
+    first of them."""
     if not isinstance(node, Conv) or not _may_merge(view, node):
         return None
     alike = [
@@ -65,8 +65,8 @@ def _is_first(view: GraphView, concat: Concat, part: str) -> bool:
     """Return whether `part` is the first input of a Concat that can be stored in one buffer with
     the merged convolutions.
 
-    `part` must occur only once. The Concat must concatenate channels. Its result must be neither an
-    output of the network nor an input of another Concat.
+    `part` must occur only once in the Concat. The Concat must concatenate channels. Its result must
+    be neither an output of the network nor an input of another Concat.
     """
     return (
         concat.axis == 0

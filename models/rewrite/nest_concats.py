@@ -13,8 +13,8 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def nest_concats(view: GraphView, node: Node) -> Outcome:
-    """If an earlier Concat has the same first inputs as the Concat `node`, return a rewrite in
-    which `node` reads its result."""
+    """Return a rewrite in which the Concat `node` reads the result of an earlier Concat instead of
+    the inputs of that Concat."""
     if not isinstance(node, Concat) or node.axis != 0:
         return None
     nested = node
@@ -25,11 +25,8 @@ def nest_concats(view: GraphView, node: Node) -> Outcome:
 
 
 def _longest_beginning(view: GraphView, node: Concat) -> Concat | None:
-    """Return the earlier Concat with the most inputs whose inputs are all first inputs of `node`,
-    or None.
-
-    It must have fewer inputs than `node`.
-    """
+    """Find the earlier Concats whose inputs are the first inputs of `node`. Return the longest of
+    them that is shorter than `node`, or None."""
     found: Concat | None = None
     for other in view.readers(node.parts[0]):
         if not isinstance(other, Concat) or other.output == node.output:

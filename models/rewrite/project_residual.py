@@ -21,8 +21,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def project_residual(view: GraphView, node: Node) -> Outcome:
-    """If a 1×1 Conv computes the residual of the Conv `node`, return a rewrite that merges it into
-    `node`, if possible."""
+    """Return a rewrite that merges the 1×1 Conv that computes the residual of the Conv `node` into
+    `node`."""
     if not isinstance(node, Conv) or node.residual is None or node.problem.projection:
         return None
     shortcut, precision = view.producer(node.residual), node.problem.precision

@@ -29,8 +29,8 @@ _HARD_SIGMOID = Activation(ActivationKind.HARD_SIGMOID, 1 / 6, 1 / 2)
 
 
 def recognise_activation(view: GraphView, node: Node) -> Outcome:
-    """If `node` is the last Mul or Div of an activation that is written as several nodes, return a
-    rewrite that replaces it by one Activate."""
+    """Return a rewrite that replaces an activation that is written as several nodes by one
+    Activate. `node` is the last Mul or Div of the activation."""
     if not isinstance(node, Binary) or node.activation is not None:
         return None
     product = _product(view, node)
@@ -70,8 +70,8 @@ def _of_one_factor(view: GraphView, coefficient: float, y: str) -> _Found | None
 
 
 def _of_two_factors(view: GraphView, coefficient: float, x: str, y: str) -> _Found | None:
-    """If coefficient · x · y is a known activation of x, return the activation and x. Otherwise,
-    return None."""
+    """Return the activation and x if coefficient · x · y is a known activation of x, or otherwise
+    None."""
     if _hard_sigmoid_input(view, coefficient, y) == x:
         return _Found(x, Activation(ActivationKind.HARD_SWISH))
     producer = view.producer(y)

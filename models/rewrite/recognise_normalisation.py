@@ -18,8 +18,8 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def recognise_normalisation(view: GraphView, node: Node) -> Outcome:
-    """If `node` is the division at the end of a normalisation that is written as several nodes,
-    return a rewrite that replaces it by one Normalise."""
+    """Return a rewrite that replaces a normalisation that is written as several nodes by one
+    Normalise. `node` is the division at the end of the normalisation."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.DIV or node.activation is not None:
         return None
     centred, root = view.producer(node.a), view.producer(node.b)
@@ -55,7 +55,7 @@ def recognise_normalisation(view: GraphView, node: Node) -> Outcome:
 
 
 def _mean_of(view: GraphView, name: str) -> tuple[str, tuple[int, ...]] | None:
-    """If the value `name` is a mean of x over `axes`, return (x, axes), or otherwise None."""
+    """Return (x, axes) if the value `name` is a mean of x over `axes`, or otherwise None."""
     match view.producer(name):
         case Reduce(x=x, kind=ReduceKind.MEAN, axes=axes):
             return x, axes
@@ -70,7 +70,7 @@ def _mean(view: GraphView, name: str, source: str) -> tuple[int, ...] | None:
 
 
 def _plus_number(view: GraphView, name: str) -> tuple[str, float] | None:
-    """If the value `name` is v + number, return (v, number), or otherwise None."""
+    """Return (v, number) if the value `name` is v + number, or otherwise None."""
     total = view.producer(name)
     if not isinstance(total, Binary) or total.op is not BinaryOp.ADD:
         return None

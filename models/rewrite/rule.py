@@ -1,8 +1,8 @@
 """Defines a rewrite rule as a function of a graph and one of its nodes.
 
     rule(view, node) -> Rewrite    the replacement of the node
-                      | Refusal    the node fits, but rewriting it would be wrong or useless
-                      | None       the node does not fit
+                      | Refusal    the node matches the rule, but a rewrite is wrong or useless
+                      | None       the node does not match the rule
 
 A rule only reads the graph. `editor.py` changes it.
 """
@@ -18,11 +18,11 @@ from models.graph import Graph, Grid, Node, Shape, Value, Weight
 class Rewrite:
     """Describes the replacement of a node. Nodes whose results are then unused are removed.
 
-    If another node already writes the output of a node in `nodes`, the new node replaces it. All
-    other new nodes take the position of the rewritten node. `rename` maps old names of values to
-    new names, in all nodes that read or write them. `values`, `weights` and `grids` (quantized
-    weights) are added, and replace entries of the same name. `caveats` give the reasons for
-    inserted nodes.
+    If another node already writes the output of a node in `nodes`, the node in `nodes` replaces it.
+    All other nodes in `nodes` take the position of the rewritten node. `rename` maps old names of
+    values to new names, in all nodes that read or write them. `values`, `weights` and `grids`
+    (quantized weights) are added, and replace entries of the same name. `caveats` give the reasons
+    for inserted nodes.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -45,7 +45,8 @@ Outcome: TypeAlias = Rewrite | Refusal | None
 
 
 class GraphView:
-    """Gives rules read access to a graph, with the writer and the readers of each value."""
+    """Gives rules read access to a graph. It knows the node that writes each value, and the nodes
+    that read it."""
 
     def __init__(self, graph: Graph) -> None:
         self.inputs = graph.inputs
@@ -132,8 +133,8 @@ class GraphView:
         return name
 
     def tie(self, name: str, reader: Node) -> str | None:
-        """Return the reason why `name` must be stored in memory and cannot be fused into its
-        reader, or None."""
+        """Return the reason why the value `name` cannot be fused into the node `reader`, or None.
+        It must then be stored in memory."""
         if name in self.outputs:
             return f"{name} is an output of the network"
         inside = self._values[name].inside
@@ -157,8 +158,8 @@ class Rule(Protocol):
     __name__: str
 
     def __call__(self, view: GraphView, node: Node, /) -> Outcome:
-        """Return the replacement of `node`, a Refusal, or None if the rule does not fit the
-        node."""
+        """Return the replacement of `node`, a Refusal, or None if the node does not match the
+        rule."""
 
 
 def listed(names: Iterable[str]) -> str:

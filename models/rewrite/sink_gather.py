@@ -28,8 +28,8 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def sink_gather(view: GraphView, node: Node) -> Outcome:
-    """If `node` is the last node of a gather, return a rewrite that moves the gather past the
-    operations that follow, if this saves a gather."""
+    """Return a rewrite that moves a gather past the operations that follow, if this saves a gather.
+    `node` is the last node of the gather."""
     if not isinstance(node, Resample | Reshape):
         return None
     source = source_of_pixels(view, node.output)
@@ -63,8 +63,8 @@ def sink_gather(view: GraphView, node: Node) -> Outcome:
 
 
 def _of_pixels(view: GraphView, name: str) -> list[Node]:
-    """Return the nodes that compute each pixel separately, from nothing but the value `name` and
-    weights. They are in the order of the graph."""
+    """Return, in the order of the graph, the nodes that compute each pixel separately and read only
+    the value `name`, weights and each other's results."""
     known, found = {name}, list[Node]()
     pending = [name]
     while pending:

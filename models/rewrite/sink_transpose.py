@@ -53,8 +53,9 @@ Axes = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """Describes a transposed tensor: its axis i is axis `axes[i]` of the tensor before the
-    Transpose (the source), which has `rank` axes. The other axes of the source have size 1."""
+    """Describes the order of axes of a transposed tensor. Its axis i is axis `axes[i]` of the
+    source, the tensor before the Transpose. The source has `rank` axes, and those not in `axes`
+    have size 1."""
 
     axes: Axes
     rank: int
@@ -87,8 +88,7 @@ _ROWS = {1: _TOKENS, 2: _Order((1, 2, 0), 3)}
 
 
 def sink_transpose(view: GraphView, node: Node) -> Outcome:
-    """If `node` reads the result of a Transpose, return a rewrite that moves the Transpose after
-    `node`, if possible."""
+    """Return a rewrite that moves the Transpose before `node` to a position after `node`."""
     if isinstance(node, Transpose):
         return _one_transpose(view, node)
     if isinstance(node, Reshape):
@@ -112,8 +112,8 @@ def sink_transpose(view: GraphView, node: Node) -> Outcome:
 
 
 def _seen(view: GraphView, name: str) -> tuple[str, _Order] | None:
-    """If a Transpose computes this value, return the Transpose's input and the order of axes.
-    Otherwise, return None."""
+    """Return the input of the Transpose that computes this value, and the order of axes. Return
+    None if no Transpose computes it."""
     node = view.producer(name)
     is_view = isinstance(node, Reshape) and not node.channels_last
     turn = view.producer(node.x) if isinstance(node, Reshape) and is_view else node
@@ -170,8 +170,8 @@ def _one_transpose(view: GraphView, node: Transpose) -> Outcome:
 
 
 def _reshape(view: GraphView, node: Reshape) -> Outcome:
-    """If a Reshape reads a Transpose and keeps the channels last, return a rewrite that moves it
-    before the Transpose. Otherwise, return None."""
+    """Return a rewrite that moves a Reshape before the Transpose that it reads, if the Reshape
+    keeps the channels last, or otherwise None."""
     turn, shape = view.producer(node.x), view.shape(node.output)
     if not isinstance(turn, Transpose) or node.channels_last:
         return None
@@ -193,8 +193,8 @@ def _reshaped(view: GraphView, node: Node, x: str, order: _Order) -> Rewrite:
 
 
 def _as_matrix(view: GraphView, node: Gemm) -> Outcome:
-    """If a Gemm's input has more axes than a Conv supports, return a rewrite that reshapes the
-    input to a matrix."""
+    """Return a rewrite that reshapes the input of a Gemm to a matrix, if the input has more axes
+    than a Conv supports, or otherwise None."""
     *rows, c = view.shape(node.x)
     if prod(rows) == 1 or len(rows) in _ROWS:
         return None
@@ -210,8 +210,8 @@ def _as_matrix(view: GraphView, node: Gemm) -> Outcome:
 
 
 def _order_read(view: GraphView, node: Node) -> _Order | None:
-    """Return the order of axes in which the node can read all of its operands, or None if there is
-    none."""
+    """Return the order of axes of the node's operands, if the node can compute on the tensors
+    before their Transposes, or otherwise None."""
     order = _order_seen(view, node)
     if not isinstance(node, Gemm) or (order is not None and order.is_of_pixels):
         return order
@@ -237,8 +237,8 @@ def _order_seen(view: GraphView, node: Node) -> _Order | None:
 
 
 def _can_follow(view: GraphView, node: Node, name: str, order: _Order) -> bool:
-    """Return whether the operand `name` can be converted to the order of axes that the transposed
-    operands of `node` had before their Transposes. No Transpose computes this operand itself."""
+    """Return whether the operand `name`, which no Transpose computes, can be converted to the axes
+    that the transposed operands of `node` had before their Transposes."""
     if len(view.shape(name)) != len(order.axes):
         return False
     if isinstance(view.producer(name), Constant):
@@ -259,8 +259,8 @@ class _Moving:
     weights: dict[str, Weight] = field(default_factory=dict)
 
     def operand(self, name: str) -> str:
-        """Return an operand's name, with its axes in the order before the Transpose. Add nodes or
-        weights if necessary."""
+        """Return the name of an operand with its axes in the order before the Transpose. Add nodes
+        or weights if necessary."""
         if self.view.weight(name) is not None:
             return self.constant(name, "constant")
         seen, producer = _seen(self.view, name), self.view.producer(name)

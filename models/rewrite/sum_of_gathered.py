@@ -16,8 +16,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def sum_of_gathered(view: GraphView, node: Node) -> Outcome:
-    """If `node` adds a tensor to pixels that a gather has put back in order, return a rewrite that
-    adds before this gather, if possible."""
+    """Return a rewrite that adds a tensor before a gather restores the order of pixels. `node` adds
+    the tensor after the gather."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.ADD:
         return None
     if view.weight(node.a) is not None or view.weight(node.b) is not None:
@@ -39,8 +39,8 @@ def _brought_back(view: GraphView, name: str) -> Moved | None:
 
 
 def _moved_there(view: GraphView, node: Node, x: str, moved: Moved) -> str | None:
-    """Return the name of a tensor that contains the pixels of x in another order, such that `moved`
-    restores their original order. Return None if no node before `node` computes such a tensor."""
+    """Return the name of a tensor with the pixels of x in the order from which `moved` restores the
+    original order. Return None if no node before `node` computes such a tensor."""
     for name in _gathers(view, x):
         other, writer = moved_pixels(view, name), view.producer(name)
         is_ahead = writer is not None and view.precedes(writer, node)
@@ -50,8 +50,8 @@ def _moved_there(view: GraphView, node: Node, x: str, moved: Moved) -> str | Non
 
 
 def _gathers(view: GraphView, name: str) -> Iterator[str]:
-    """Yield the values that are computed from a value only by Reshapes and Resamples. Of the values
-    on one path, the last one comes first."""
+    """Yield the values that are computed from a value only by Reshapes and Resamples. The results
+    of later nodes come before the results of the nodes that they read."""
     for reader in view.readers(name):
         if isinstance(reader, Resample | Reshape):
             yield from _gathers(view, reader.output)

@@ -35,8 +35,8 @@ class _Made:
 
 
 def sum_of_parts(view: GraphView, node: Node) -> Outcome:
-    """If `node` is a sum over the first axis, return a rewrite that adds the slices along that axis
-    one by one, if possible."""
+    """Return a rewrite that adds the slices of a tensor along the first axis one by one, if `node`
+    is the sum over this axis."""
     if not isinstance(node, Reduce) or node.kind is not ReduceKind.SUM or node.axes != (0,):
         return None
     shape = view.shape(node.x)
