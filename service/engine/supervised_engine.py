@@ -69,7 +69,7 @@ _log = logging.getLogger("convoy")
 
 
 class Probe(NamedTuple):
-    """Holds an image, and the names of the values inside the network to return with its scores."""
+    """Holds an image, and the names of the tensors inside the network to return with its scores."""
 
     image: Image | Undecoded
     inner: Collection[str]
@@ -204,7 +204,7 @@ class SupervisedEngine:
         self.state = State.READY
 
     async def run(self, images: Sequence[Item]) -> Sequence[ScoreRow]:
-        """Return the scores of a batch, with the values inside the network that were requested for
+        """Return the scores of a batch, with the tensors inside the network that were requested for
         any of its images.
 
         The thread runs a single image if no other batch runs, because passing it to the thread

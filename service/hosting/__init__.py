@@ -1,1 +1,2 @@
-"""Hosts models by name: from the bytes of images to scores."""
+"""Loads models, and serves them by name: decodes the images of a request and computes the
+scores."""

@@ -1,9 +1,9 @@
-"""Limits the images, and the bytes of bodies and answers, that are in progress at once. Used from
-one event loop.
+"""Limits how many images, and how many bytes of bodies and answers, are in progress at once. Used
+from one event loop.
 
-If a limit is reached, the client that uses most of it gets an error for its next request. If a
-client that uses less needs capacity, the newest requests of the first client are also cancelled. So
-a client that floods the server does not crowd out the other clients.
+If a limit is reached, the client that uses the largest part of it gets an error for its next
+request. If another client then needs capacity, the newest requests of the first client are
+cancelled too. So a client that floods the server does not crowd out the other clients.
 """
 
 import asyncio
@@ -34,8 +34,7 @@ class ByteRoom:
     most: int = 0  # taken at once since `most_taken`
 
     def most_taken(self) -> int:
-        """Return the largest number of bytes that were in use at the same time since the last
-        call."""
+        """Return the peak number of reserved bytes since the last call."""
         most, self.most = self.most, self.taken
         return most
 
@@ -204,8 +203,8 @@ class Reservation(Held):
         return self._admission.expected_wait_s()
 
     def _images_giving_way(self, images: int) -> Sequence[Held]:
-        """Return the requests to cancel so that `images` more images can be admitted, which is more
-        than the limit allows now. Raises QueueFullError if that is impossible."""
+        """Return the requests to cancel so that the number of images in progress can grow by
+        `images` within the limit. Raises QueueFullError if that is impossible."""
         admission = self._admission
         lacking = admission.images + images - admission.max_images
         inside = (
@@ -229,7 +228,7 @@ class Reservation(Held):
 
 
 def _refused() -> QueueFullError:
-    """Return the error for a request that was cancelled, while the first error is on its way."""
+    """Return the error for a request that continues after it was cancelled for another client."""
     return QueueFullError(
         "the server refused this request to make room for another client; try again in a second"
     )

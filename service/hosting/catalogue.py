@@ -77,7 +77,8 @@ def read_catalogue(more: Path | None = None) -> dict[str, Entry]:
 
 
 def find_entry(name: str, entries: Mapping[str, Entry]) -> Entry:
-    """Return the entry with this name. Raises ModelFileError, whose message lists similar names."""
+    """Return the entry with this name. If there is none, raises ModelFileError with similar names
+    in the message."""
     if name in entries:
         return entries[name]
     raise ModelFileError(f"the catalogue has no model {name}; {near_names(name, entries)}")
@@ -106,7 +107,7 @@ def pulled(name: str, folder: Path = PULLED) -> Path | None:
 
 
 def pull(name: str, entry: Entry, show: Show, folder: Path = PULLED) -> Path:
-    """Download a model unless it was downloaded before, and return its file.
+    """Download a model unless it was downloaded before, and return the path of the model file.
 
     Raises ModelFileError for an invalid name, and NotDownloadedError if the server does not send
     the file or sends a different file.

@@ -18,9 +18,9 @@ def compare(
 ) -> Comparison:
     """Compare the scores of two model versions for the same images.
 
-    Classes are matched by number, because labels may have been corrected. They are also matched by
-    label, because their order may have changed. The result is for the matching with more agreement.
-    An image whose scores are not finite counts as a disagreement.
+    Compare them twice: with classes matched by index, because labels may have been corrected, and
+    with classes matched by label, because the order of classes may have changed. Return the
+    comparison with more agreement. An image whose scores are not finite counts as a disagreement.
     """
     if not after:
         return Comparison()
@@ -35,8 +35,8 @@ def compare(
 
 
 def relabelled(old: ModelInfo, new: ModelInfo) -> str:
-    """Return a phrase that says how many classes have another label in the new version. It is empty
-    if there are none."""
+    """Return a phrase that says how many classes have another label in the new version, or an empty
+    string if all labels are the same."""
     pairs = list(zip(old.labels, new.labels, strict=False))
     changed = [f"{after!r} instead of {before!r}" for before, after in pairs if before != after]
     if not changed and len(old.labels) == len(new.labels):

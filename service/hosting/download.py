@@ -120,8 +120,8 @@ def _complete(source: Source, part: Path, file: BinaryIO, progress: Callable[[in
 
 
 def read(url: str, most: int, token: str = "") -> bytes:
-    """Download `url`, and return the bytes of the answer. Raises NotDownloadedError if they are
-    more than `most`, and DownloadError if the download fails."""
+    """Download `url`, and return the bytes of the answer. Raises NotDownloadedError if the answer
+    has more than `most` bytes, and DownloadError if the download fails."""
 
     def answer() -> bytes:
         with _open(url, token) as response:
@@ -155,15 +155,15 @@ def _try(download: Callable[[], _Got]) -> _Got:
 
 
 def _pause(error: Exception, number: int) -> float:
-    """Return the number of seconds to wait before the next try. It doubles with each try, and is
-    larger if the server asks for a longer wait."""
+    """Return the number of seconds to wait before the next try. The wait doubles with each try, and
+    is longer if the server asks for that."""
     pause: float = _PAUSE_S * 2**number
     asked = error.headers.get("retry-after", "") if isinstance(error, HTTPError) else ""
     return max(pause, int(asked)) if asked.isdecimal() else pause
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason for a network error, without the brackets that urllib puts around it."""
+    """Return the message of a network error, without the angle brackets that urllib adds."""
     if isinstance(error, HTTPError):
         asked = error.headers.get("retry-after", "")
         later = f" and asks to wait {asked} s" if asked.isdecimal() else ""

@@ -46,7 +46,7 @@ _SCHEME = re.compile(r"(\w{2,}):/")
 
 @dataclass(frozen=True)
 class ReadModel:
-    """Holds everything that the server needs from a model's files. It can be pickled."""
+    """Holds everything that the server needs from a model's files. This object can be pickled."""
 
     info: ModelInfo
     preprocessing: Preprocessing
@@ -57,7 +57,7 @@ class ReadModel:
 @dataclass(frozen=True)
 class ProvedModel:
     """Opens engines for a model that has passed its self-test. These engines do not run the
-    self-test again. It can be pickled."""
+    self-test again. This object can be pickled."""
 
     proved: WarmUpResult
 
@@ -87,8 +87,8 @@ class ModelFile:
 
 
 def check_models(settings: Settings, expectations: Sequence[str] | None) -> "list[ModelFile]":
-    """Return the models that the settings name. Raises SettingsError if the default model is not
-    among them, or if a flag needs a single model and there are several."""
+    """Return the models that the settings name. Raises SettingsError if the default model is
+    missing, or if a flag needs a single model and there are several."""
     files = find_models(settings)
     names = [file.name for file in files]
     if settings.default_model not in (None, *names):
@@ -106,13 +106,13 @@ def check_models(settings: Settings, expectations: Sequence[str] | None) -> "lis
 
 
 def find_models(settings: Settings) -> list[ModelFile]:
-    """Return the models that the settings name: one file, or each folder in a folder, sorted by
-    name.
+    """Return the models that the settings name: one model, or each model in a folder of models,
+    sorted by name.
 
-    With the setting `beside`, the only model is returned a second time, with one key of its
+    With the setting `beside`, the list also has a copy of the only model, with one key of its
     model.toml changed. Raises ModelFileError if there is no model, or if a name cannot be part of a
-    URL. If the name of one of several models cannot be part of a URL, this is only logged, unless
-    `strict` is set. Raises SettingsError if a flag needs a single model and there are several.
+    URL. In a folder of models, such a name is only logged, unless `strict` is set. Raises
+    SettingsError if a flag needs a single model and there are several.
     """
     found = _find_models(settings)
     if (name := settings.model_name) is not None:

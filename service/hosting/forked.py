@@ -31,7 +31,7 @@ process."""
 
 @unique
 class _Sent(Enum):
-    """Names the kinds of messages in the pipe."""
+    """Lists the kinds of messages that the copy sends through the pipe."""
 
     ITEM = auto()
     LINE = auto()  # of the log
@@ -109,8 +109,8 @@ def _send_all(make: Callable[[], Iterator[object]], pipe: IO[bytes], bound_s: fl
 def _received(
     copy: int, pipe: IO[bytes], lost: Callable[[str], Exception], bound_s: float
 ) -> Generator[Any, None, None]:
-    """Yield None once, and then the items that the copy sends. At the end, or when it is closed,
-    the generator ends the copy."""
+    """Yield None, and then the items that the copy sends. After the first `next`, closing the
+    generator kills the copy."""
     status: int | None = None
     try:
         with pipe:

@@ -306,7 +306,7 @@ _FINAL = {401, 403, 404}  # the hub's verdict on the repository, which is final
 def _explained(
     address: Address, access: HubAccess, url: str, error: DownloadError
 ) -> NotDownloadedError:
-    """Return an error for the user: the error of a download, with advice."""
+    """Add advice for the user to the error of a download, and return the new error."""
     advice = _REFUSED.get(error.status or 0) or (
         "check the network. Set https_proxy to a proxy or HF_ENDPOINT to a mirror of the hub "
         f"(now {access.endpoint}), or copy the files to this machine and name their folder"

@@ -1,7 +1,7 @@
-"""Stores a model as it was read, so that engines can be opened after the model's files have
+"""Stores a model on disk as it was read, so that engines can be opened after the model's files have
 changed.
 
-The model is stored on disk, because its weights would take much memory.
+In memory, the weights would take too much space.
 """
 
 import io

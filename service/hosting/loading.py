@@ -1,4 +1,4 @@
-"""Opens models that were found and read, so that they can be served."""
+"""Opens the engines of models that were read from files."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -38,9 +38,9 @@ def open_models(
     """Open the models that the settings name, one after another. `reads` is the result of
     `begin_reading`.
 
-    Before any model is opened, raises SettingsError if the default model is not among the models,
-    or if a flag needs a single model and there are several. Raises ModelError if no model can be
-    opened or, with `strict`, if one of them cannot.
+    Raises SettingsError if the default model is missing, or if a flag needs a single model and
+    there are several. This is checked before any model is opened. Raises ModelError if no model can
+    be opened or, with `strict`, if one of them cannot.
     """
     with closing(reads or read_models(settings, expectations)) as found:
         files = cast("Sequence[ModelFile]", next(found))

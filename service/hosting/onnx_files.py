@@ -23,7 +23,7 @@ def _in(place: PurePosixPath, files: Collection[PurePosixPath]) -> list[PurePosi
 
 def onnx_files_in(folder: Path) -> set[PurePosixPath]:
     """Return the *.onnx files in a folder and in its subfolder `onnx`, as paths relative to the
-    folder. Each of the two may also have a subfolder `model.onnx` with such files."""
+    folder. If one of the two has a subfolder named `model.onnx`, that is searched too."""
     places = (folder / inside for inside in ("", FILE, "onnx", f"onnx/{FILE}"))
     found = (path for place in places for path in place.glob("*.onnx") if path.is_file())
     return {PurePosixPath(path.relative_to(folder).as_posix()) for path in found}

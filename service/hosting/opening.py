@@ -37,8 +37,8 @@ def make_repository(settings: Settings, parent: JobParent | None = None) -> Repo
 
 
 def _default(settings: Settings) -> str | None:
-    """Return the name of the default model. If the settings do not determine it, return None, and
-    the repository chooses.
+    """Return the name of the default model, or None if the settings leave the choice to the
+    repository.
 
     If one model is served twice (`beside`), the first is the default.
     """

@@ -75,7 +75,8 @@ class Pipeline:
 
     @property
     def left(self) -> Collection[Kind]:
-        """Return the kinds of images whose preparation an engine may finish at the moment.
+        """Return the kinds of images that the engine takes, at the moment, before they are fully
+        prepared.
 
         A GPU's engine can decode JPEG files, and resize decoded images. Decoded images are passed
         to it only while few images are in progress, because each may take 3 MB until it is resized.

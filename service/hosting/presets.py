@@ -2,11 +2,13 @@
 its pixels.
 
 A guessed preset is replaced if the photographs show that it is wrong and which preset is right. If
-they show only that the guess is wrong, it is kept, with a warning. The photographs show most if the
-model's labels name the objects in them. With the right preset, the network then recognises every
-photograph, and the right labels are far likelier. With a wrong preset, it recognises hardly any.
+they show only that the guess is wrong, it is kept, with a warning.
 
-With other labels, the photographs show less. A high probability proves little: a network made for
+If the model's labels name the objects in the photographs, the photographs are good evidence. With
+the right preset, the network then recognises every photograph, and the right labels are far
+likelier. With a wrong preset, it recognises hardly any.
+
+With other labels, there is less evidence. A high probability proves little: a network made for
 `imagenet` gives some class nearly 100% for any image if it gets the pixels of `caffe`, which are
 sixty times as large. But if the pixels are too small, the scores hardly change with the image. So
 the presets are compared by the share of the scores that changes with the image (`_share`).
@@ -143,8 +145,8 @@ def judged(classifier: "Classifier", engine: Engine, decode: Decode) -> "Classif
 
 
 def _with_kind(classifier: "Classifier", engine: Engine, decode: Decode) -> "Classifier":
-    """Return the model with the kind of its scores, such as probabilities. The kind is found by
-    running photographs and images of a single colour."""
+    """Run photographs and images of a single colour to find the kind of the model's scores, such as
+    probabilities. Return the model with this kind."""
     meaning = classifier.preprocessing
     if meaning.frames is None:
         images = [decode(photograph, meaning) for photograph in PHOTOGRAPHS]
@@ -260,11 +262,11 @@ class _Tally:
 
 
 def _share(total: NDArray[np.float64] | float, size: float, count: int) -> float:
-    """Return how much of the scores changes with the image: 0 if all images have the same scores,
-    at most 1. `total` is the sum of the rows of scores, and `size` is the sum of |row|².
+    """Return the share of the scores that changes with the image, from 0 (all images have the same
+    scores) to 1. `total` is the sum of the rows of scores, and `size` is the sum of |row|².
 
-    For n = `count` rows, it is 1 - n |mean of the rows|² / sum of |row|², or 0 if all rows are
-    zero.
+    For n = `count` rows, the share is 1 - n |mean of the rows|² / sum of |row|², or 0 if all rows
+    are zero.
     """
     if not size:
         return 0.0

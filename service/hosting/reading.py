@@ -102,7 +102,7 @@ def load_unchanged(
 def read_as_it_is(
     classifier: Classifier, stamp: Stamp, file: ModelFile, settings: Settings
 ) -> ReadModel:
-    """Return a model that was not tested; its engines will run the self-test."""
+    """Return a model without running its self-test. The model's engines will run the self-test."""
     max_batch = max_batch_of(classifier, settings)
     return ReadModel(
         info_of(classifier, file.version),
@@ -147,7 +147,7 @@ def open_on_devices(
 
 def judge(classifier: Classifier, settings: Settings) -> Classifier:
     """Return the model with the facts that its files do not state, such as the kind of its scores.
-    They are found by running the built-in photographs.
+    The scores of the built-in photographs show these facts.
 
     The photographs run on a separate CPU engine, which is closed afterwards. Raises
     UnsupportedModelError and EngineError.

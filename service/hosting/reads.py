@@ -1,4 +1,4 @@
-"""Begins to read the models when a server starts, while the server imports its other modules.
+"""Reads the models in a forked process when a server starts, while the server imports its modules.
 
     settings ─┬─ this process ─── imports the server ─ listens ─ opens models ── warms up ── serves
               └─ forked process ─ imports ONNX ─ reads and tests models ─┘

@@ -231,7 +231,7 @@ class Repository:
         measure_s: float | None = None,
         known: Latency | None = None,
     ) -> Pipeline:
-        """Return a model that is not served yet. Call `install` to serve it, or `discard` to close
+        """Open a model, but do not serve it yet. Call `install` to serve it, or `discard` to close
         it.
 
         `measure_s` is the time for measuring batches, if it differs from the repository's. `known`
@@ -421,8 +421,8 @@ class Repository:
         may be slow.
 
         Calls that come while a text is being created share the next text. Creating a text holds the
-        interpreter's lock most of the time, and so delays requests. Therefore a pause follows,
-        several times as long as the creation took.
+        GIL most of the time, which delays requests. So the next text is created only after a pause,
+        which is several times as long as creating the last text took.
         """
         if self._next_told is None:
             self._next_told = asyncio.ensure_future(self._tell(self._told))

@@ -50,8 +50,8 @@ Outcome = Scored | Exception
 
 
 class ImageRequest(NamedTuple):
-    """Holds the images and urgency of a request. `Request` empties the list `files`, so that a file
-    is freed when it is decoded: then its bytes no longer count."""
+    """Holds the images and urgency of a request. `Request` empties the list `files`, so that each
+    file's memory is freed as soon as the file is decoded."""
 
     files: Files  # encoded images; none where there are decoded ones
     images: Sequence[Array] | None  # decoded: pixels or tensors as `ModelInfo` says; may be views
@@ -297,7 +297,7 @@ class Request:
             self._post(index, decoding, left)
 
     def _post(self, index: int, decoding: Decoding, left: Collection[Kind]) -> None:
-        """Queue an image in the decode pool. For the kinds in `left`, the engine finishes the
+        """Queue an image in the decode pool. If its kind is in `left`, the engine finishes the
         preparation."""
         then, client = partial(self._one_decoded, index), self._reservation.client
         job = self.pipeline.decoders.post(decoding, then, client, left)

@@ -225,7 +225,7 @@ class Swaps(Changes):
         scores: Sequence[NDArray[np.float32] | None] | None,
     ) -> Comparison:
         """Compare a new version with the old one on recent images. `scores` has the new version's
-        scores. If it is None, compute them."""
+        scores, or is None if they must be computed."""
         if old is None:
             return Comparison()
         if scores is None:
@@ -301,8 +301,8 @@ class Swaps(Changes):
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """Wait until no other model is being loaded or unloaded. Within this block, no other load
-        or unload can begin. Raises the errors of `_check`."""
+        """Wait until no other model is being loaded or unloaded. Until the block ends, other loads
+        and unloads wait. Raises the errors of `_check`."""
         async with self._lock:
             self._check()
             try:
@@ -312,7 +312,7 @@ class Swaps(Changes):
                     self._thread.close()
 
     def _check(self) -> None:
-        """Raise RetryableError unless models may change now."""
+        """Raise RetryableError if models may not be loaded or unloaded now."""
         if self._stopped:
             raise ShuttingDownError("the server is shutting down; load the model on another server")
         if any(m.runner.state is State.WARMING for m in self._repository.models.values()):
@@ -373,7 +373,7 @@ class Swaps(Changes):
 
     def _find_files(self) -> Sequence[ModelFile]:
         if self._folder is not None and not self._folder.is_dir():  # else it would be a file's name
-            raise ModelFileError(f"the folder {self._folder} is not there")
+            raise ModelFileError(f"the folder {self._folder} does not exist")
         return check_models(self._settings, self._expectations)
 
     def _try(self, trial: Callable[[], Trial]) -> Trial:

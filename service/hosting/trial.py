@@ -3,11 +3,11 @@
     files ── classifier ── self-test, every batch size ── L(n) ── recent images ─┬─ ReadModel
                                                                                  └─ their scores
 
-L(n) is the time that a batch of n images takes. The process does all work that holds the
-interpreter's lock or needs all cores. The server then only opens an ONNX Runtime session. The
-results of the process are valid for this session, because the model file, the threads, the library
-and the machine are the same. The process cannot use other devices than the CPU. It only reads a
-model for another device, and the server runs the self-test.
+L(n) is the time that a batch of n images takes. The process does all work that holds the GIL or
+needs all cores. The server then only opens an ONNX Runtime session. The results of the process are
+valid for this session, because the model file, the threads, the library and the machine are the
+same. The process uses only the CPU. If another device may serve the model, the process only reads
+the model, and the server runs the self-test.
 """
 
 from collections.abc import Callable, Sequence
@@ -92,8 +92,8 @@ def prepared(
     prepare: Callable[[Any], Decoding],
     image: bytes | Frames | Array,
 ) -> Image | None:
-    """Return an image that the old version accepted as an input of the new version. Return None if
-    the new version does not accept it."""
+    """Convert an image that the old version accepted to an input of the new version. Return None if
+    the new version does not accept the image."""
     if isinstance(image, Frames) and not new.of_clips:
         return None
     if not isinstance(image, np.ndarray):

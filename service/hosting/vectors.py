@@ -15,7 +15,7 @@ _LONG = 2**20
 
 
 def embedding(info: ModelInfo) -> Inner:
-    """Return the value inside the network that serves as the model's embedding. Raises
+    """Return the tensor inside the network from which the model's embedding is computed. Raises
     UnsupportedError if the model has none."""
     if isinstance(info.embedding, Inner):
         return info.embedding

@@ -579,7 +579,7 @@ async def test_a_folder_that_is_gone_is_no_model(
     place.mkdir()
     async with serving(folder, monkeypatch, model=place) as served:
         place.rmdir()
-        assert "models is not there" in error_of(await served.post("load"), 422)
+        assert "models does not exist" in error_of(await served.post("load"), 422)
         assert (await served.index()).keys() == {FAKE}
 
 
