@@ -13,16 +13,16 @@ class Alarm:
     def __init__(
         self, ring: Callable[[float], None], clock: Callable[[], float], error_s: float
     ) -> None:
-        """Call `ring` with the current time at the moment that was set. The event loop's timers end
-        at most `error_s` seconds too late or too early."""
+        """Call `ring` with the current time at the moment that was set. The event loop's timers may
+        fire up to `error_s` seconds too early or too late."""
         self._ring = ring
         self._clock = clock
         self._error_s = error_s
         self.timer: asyncio.Handle | None = None  # while it is set
 
     def set(self, moment: float, *, exact: bool) -> None:
-        """Call `ring` at about `moment`. If `exact`, read the clock in each iteration of the event
-        loop shortly before that moment, because timers are not exact."""
+        """Call `ring` at about `moment`. If `exact`, end the timer a little earlier and then read
+        the clock in each iteration of the event loop, because timers are not exact."""
         loop = asyncio.get_running_loop()
         delay = moment - self._clock()
         delay = delay - self._error_s if exact else max(delay, self._error_s)

@@ -143,8 +143,8 @@ class Batcher(Generic[T, R]):
 
     @property
     def busy_until(self) -> float:
-        """Return the time, in clock seconds, at which the first engine is expected to be free, or 0
-        if an engine is free now."""
+        """Return when an engine is expected to be free, in seconds of `clock`, or 0 if an engine is
+        free now."""
         if self._any_free():
             return 0.0
         return self._dispatcher.ends(self._dispatcher.first_free(self._clock()))
@@ -166,7 +166,7 @@ class Batcher(Generic[T, R]):
 
     def spread(self, turns: Sequence[DeviceTurns]) -> None:
         """Let the batcher's only engine run several batches at the same time, in other processes.
-        Each object in `turns` adds one consumer with an engine number of its own.
+        Each object in `turns` adds one consumer, which gets the next engine number.
 
         The last consumer is a reserve. It begins to take batches once two full batches wait, and
         stops once no item waits. Must be called before the first item arrives.
@@ -357,7 +357,7 @@ class Batcher(Generic[T, R]):
             await asyncio.sleep(0)
 
     def _look(self, now: float, consumer: _Consumer[T, R]) -> int:
-        """Return how many items this idle consumer should run now, as the policy decides."""
+        """Ask the policy, and return how many items this idle consumer should run now."""
         turn = consumer.turn if consumer.turn and not consumer.turn.alone else None
         if consumer.turn or len(self._consumers) > 1:
             self._see_others(taking=consumer)
@@ -519,8 +519,8 @@ class Batcher(Generic[T, R]):
     def _end(self, consumer: _Consumer[T, R], _: asyncio.Task[None]) -> None:
         """Give back a consumer's device after its task has ended.
 
-        The batcher stops when the task of its last consumer ends. It also stops if a task ends
-        before `close`, or while items wait.
+        The batcher stops when the task of the last running consumer ends. It also stops if a task
+        ends before `close`, or while items wait.
         """
         self._working -= 1
         if not self._working or self._waiting or not self._closing:

@@ -1,4 +1,5 @@
-"""Counts the concurrent gRPC requests, so that the batcher can wait for them.
+"""Counts the gRPC requests that are in progress, so that a batch can wait for requests that are
+still being received.
 
 With HTTP, one iteration of the event loop usually reads the whole requests of all connections. With
 gRPC, receiving a request takes several iterations, and other requests arrive meanwhile. If a short
@@ -26,8 +27,8 @@ class Company:
         self.inside -= 1
 
     def look(self) -> bool:
-        """Return whether two or more requests were in progress at the same time at any moment since
-        the second last call of this method."""
+        """Return whether at least two requests were in progress at once at some time since the call
+        before the last call of this method."""
         most = max(self._before, self._most)
         self._before, self._most = self._most, self.inside
         return most > 1

@@ -8,7 +8,7 @@ gets the device, and the clock advances to that tag (Goyal, Vin and Cheng 1996, 
 - While two models want the device all the time, they get service in proportion to their weights.
   Their finish tags differ by at most b₁/w₁ + b₂/w₂, where b is the time of a model's longest batch
   and w is the model's weight.
-- A model that pauses accumulates no claim to the device.
+- A model that pauses does not get more of the device afterwards.
 """
 
 from collections.abc import Callable

@@ -62,11 +62,12 @@ class _Engine:
         return now if ends is None else max(ends, 2 * now - ends)
 
     def learn(self, latency: Latency, short_s: float) -> bool:
-        """Replace the table L(n), the time of a batch of n items. Return whether the property
-        `short` has changed, which says whether the engine's batches are short.
+        """Replace the table L(n), the time of a batch of n items. Return whether this changes the
+        property `short`.
 
-        They are short if a batch of one item, or the shortest recent batch, takes less than
-        `short_s` seconds. The shortest batch counts because a busy event loop lengthens the others.
+        An engine's batches are short if a batch of one item, or the shortest recent batch, takes
+        less than `short_s` seconds. The shortest recent batch counts because a busy event loop
+        lengthens the others.
         """
         before, self.latency = self.short, latency
         self.short = latency.known and min(latency.seconds[0], self.least) < short_s
@@ -124,8 +125,8 @@ class Dispatcher:
         self.learn(latency, len(self._engines) - 1)
 
     def share(self, inside: int, engine: int) -> int:
-        """Return the largest size of this engine's next batch, if batches are short. `inside` is
-        the number of items that wait or that this engine runs."""
+        """Return the largest size that this engine's next batch may have while batches are short.
+        `inside` is the number of items that wait or that this engine runs."""
         state = self._engines[engine]
         running = [other.items for _, other in self._counted if other is not state]
         return min(state.latency.max_batch, share(inside + sum(running), 1 + len(running)))
@@ -194,8 +195,8 @@ class Dispatcher:
     def decide(
         self, now: float, depth: int, claims: Sequence[Claim] = (), engine: int = 0
     ) -> Decision:
-        """Return how many items `engine` should run now, or when to decide again. Of all engines,
-        it must be the first to be free. `depth` is the number of waiting items.
+        """Return how many items `engine` should run now, or when to decide again. `engine` must be
+        the engine that is free first. `depth` is the number of waiting items.
 
         `claims` is empty if no item has a deadline.
         """

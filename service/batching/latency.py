@@ -67,11 +67,11 @@ class Latency(NamedTuple):
 
     @property
     def most_rivals(self) -> float:
-        """Return how many clients must share the engines so that batches may have the largest size:
-        2 L(max_batch) / L(1).
+        """Return the number of clients from which on fairness does not limit the batch size: 2
+        L(max_batch) / L(1).
 
         Returns 0 if the latency is unknown. The module `service/batching/policy.py` explains the
-        number under "Company".
+        number under "Fairness".
         """
         return 2 * self.seconds[-1] / self.seconds[0] if self.known else 0.0
 
@@ -118,8 +118,8 @@ class Latency(NamedTuple):
 def measure(
     run: Callable[[int], float], max_batch: int, *, budget_s: float, rounds: int = 5
 ) -> Latency:
-    """Return L(n), measured with `run(n)`, which runs a batch and returns its seconds. Each entry
-    is the median of up to `rounds` calls.
+    """Return L(n), measured with `run(n)`, which runs a batch of n items and returns its seconds.
+    Each entry is the median of up to `rounds` calls.
 
     The most informative sizes (1, max_batch, the middle between them, ...) come first. A run is
     skipped if it is expected to make the total exceed `budget_s`.

@@ -13,7 +13,7 @@ L(n) is the measured latency of a batch of n items.
   (`_size`). The items of a smaller batch are done sooner, but the engine's throughput is lower,
   which delays all waiting items. A smaller batch is chosen if the saved time, multiplied by the
   fraction of time in which the engine is idle, exceeds this delay.
-- **Company.** A request that arrives while a batch runs waits for that batch and then for its own.
+- **Fairness.** A request that arrives while a batch runs waits for that batch and then for its own.
   If m clients share the engines, batches are small enough that two of them take at most m times
   L(k), where k is the fewest items that a client has in progress. So sharing multiplies that
   client's latency by at most m. However, a batch may always be large enough for 1/m of the engines'
@@ -109,14 +109,16 @@ class Claim(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """Says when one engine becomes free, and how long its batches take. Sorted by `free`."""
+    """Says when one engine becomes free, and how long its batches take. Slots are ordered by
+    `free`."""
 
     free: float  # clock seconds when its batch should end; not before now
     latency: Latency
 
 
 class Rivals(NamedTuple):
-    """Says how many clients share engines, and the fewest images that one has in progress."""
+    """Says how many clients share the engines, and the fewest images that one of them has in
+    progress."""
 
     clients: int = 1
     lightest: int = 1  # images that the lightest has inside at most
@@ -126,8 +128,8 @@ ALONE = Rivals()
 
 
 class View(NamedTuple):
-    """Holds a batcher's state, from which the next decision about the engine that is free first is
-    computed. Times are seconds of the batcher's clock."""
+    """Holds the state of a batcher from which `decide` computes a decision for the engine that is
+    free first. Times are seconds of the batcher's clock."""
 
     now: float
     depth: int  # items that wait
@@ -230,7 +232,7 @@ def _free(view: View) -> float:
 
 def _bearable(view: View) -> int:
     """Return the largest batch size that is fair if several clients share the engines (see
-    "Company" in the module's docstring)."""
+    "Fairness" in the module's docstring)."""
     latency, (clients, lightest) = view.latency, view.rivals
     seconds = latency.seconds
     if clients == 1 or latency.most_rivals <= clients:
@@ -305,7 +307,7 @@ def _pause(view: View, depth: int, size: int) -> tuple[float | None, int]:
 
 
 def _by_deadlines(view: View) -> Decision:
-    """Return what `decide` returns, for a queue in which at least one item has a deadline."""
+    """Do the same as `decide`, for a queue in which at least one item has a deadline."""
     slots, latency = view.slots, view.latency
     free, busy = slots[0].free, view.busy_until is not None
     claims = [

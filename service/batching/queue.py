@@ -259,7 +259,8 @@ class Backlog(Generic[T, R]):
         return counts
 
     def in_order(self, now: float) -> Sequence[Stretch[T, R]]:
-        """Return all items in the order in which they would be served if no more were added."""
+        """Return all waiting items in the order in which they will be served if no further items
+        arrive."""
         self._join()
         return list(_stretches(self._queue.copy(), self.depth, now))
 

@@ -34,8 +34,8 @@ class Rivalry:
                 self._clients[client] = (now, *self._clients.pop(client)[1:])
 
     def rivals(self, now: float, most: float) -> Rivals:
-        """Return the clients of the last second. If they are `most` or more, return only their
-        number."""
+        """Return the number of recent clients, and the fewest images that one of them has in
+        progress. If there are `most` clients or more, return only the number."""
         clients = self._clients
         while clients and next(iter(clients.values()))[0] < now - PATIENCE_S:
             clients.popitem(last=False)

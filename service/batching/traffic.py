@@ -76,7 +76,7 @@ class Echo:
 
     def happened(self, now: float, weight: int, window_s: float) -> None:
         """Begin to count arrivals for `window_s` seconds after an event. `weight` is the number of
-        answers in the event, or 1 for a burst; the averages are per unit of weight."""
+        answers in the event, or 1 for a burst. The averages are per unit of weight."""
         self._learn()
         self._opened, self._weight, self._window = now, weight, window_s
 
@@ -200,7 +200,7 @@ class Traffic:
     ) -> None:
         """Note that a batch of `items` ended. `alone` means that no other item waits.
 
-        Nothing is learnt after a batch of a single item if no other item waits.
+        Arrivals after a batch are not counted if the batch had one item and no other item waits.
         """
         self._busy_s += _NEWEST_BATCH * (took_s - self._busy_s)
         self._items += _NEWEST_BATCH * (self._came - self._items)
