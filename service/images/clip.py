@@ -1,5 +1,5 @@
-"""Checks clips, which are sequences of images or videos, and estimates the cost of decoding them.
-Decodes no pixel.
+"""Checks clips and estimates the cost of decoding them, without decoding a pixel. A clip is several
+images, an animation or a video.
 
 several images ────────────────┐
 ZIP archive ── its directory ──┴─ the frames that the model gets ── each as `prepare_image`
@@ -141,8 +141,8 @@ def prepare_clip(
 
 
 def _is_whole(file: bytes) -> bool:
-    """Return whether a file cannot be a frame of a clip, because it is an animation, a video or an
-    archive, or not an image at all."""
+    """Return whether a file is a clip by itself: an animation, a video or an archive. A file that
+    is not an image counts as a clip, too."""
     match ImageFormat.of(file):
         case None | ImageFormat.GIF:
             return True
@@ -305,8 +305,8 @@ def _check_directory(data: bytes) -> None:
 
 
 def _inflated(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """Return a file of an archive. Inflates no more than the size that the directory states, which
-    was checked; `ZipFile.read` inflates up to 2 GiB and then drops the rest."""
+    """Return a file of an archive. Inflate at most as many bytes as the directory states, which was
+    checked. `ZipFile.read` would inflate up to 2 GiB before it drops the rest."""
     with archive.open(entry) as file:
         return file.read(entry.file_size)
 

@@ -3,9 +3,9 @@
     Pillow decodes (a large JPEG at 1/2, 1/4 or 1/8) ── opaque RGB or grey ── resample ── upright
 
 The output is the upright image, resized with one of Pillow's filters and cropped to the central
-height × width. Only the pixels inside the crop are computed. They differ by at most 1 grey level
-from the pixels of the whole image, resized and then cropped. With the option `exact`, the whole
-image is resized and then cropped, and a JPEG is decoded at full size.
+height × width. Only the pixels inside the crop are computed. The pixels differ by at most 1 grey
+level from those of an image that is resized as a whole and then cropped. With the option `exact`,
+the whole image is resized and then cropped, and a JPEG is decoded at full size.
 
 Transparent pixels are drawn on white. With `exact`, transparency is dropped, as training scripts
 do. Colour profiles are ignored, as in common training pipelines: the model gets the numbers in the

@@ -63,7 +63,8 @@ _LAYING_OUT = Cost(2**21, 0.0003)
 
 
 class NotForDeviceError(Exception):
-    """Says why the device cannot decode an image; `reason` names the counter of such images."""
+    """Says why the device cannot decode an image. `reason` names the metric that counts such
+    images."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"a device cannot decode the image: {reason}")

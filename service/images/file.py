@@ -129,9 +129,9 @@ class ImageFormat(Enum):
             )
 
     def segments(self, file_bytes: int, more: int = 0) -> range:
-        """Return a range that numbers the segments of a file of `file_bytes` bytes. Apart from
-        `more`, it has more numbers than any real file of this length has segments. A parser that
-        uses up all numbers raises `crowded`."""
+        """Return a range that limits how many segments a parser reads from a file of `file_bytes`
+        bytes. The limit is above the number of segments in any real file of this length, plus
+        `more`. A parser that reaches the end of the range raises `crowded`."""
         return range(_SEGMENTS + file_bytes // _BYTES_A_SEGMENT + more + 1)
 
     def crowded(self, file_bytes: int, more: int = 0) -> ImageError:

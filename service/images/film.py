@@ -1,8 +1,8 @@
-"""Decodes the frames of a clip that a model gets. A clip is several images, an animation or a
+"""Decodes the frames that a model gets from a clip. A clip is several images, an animation or a
 video.
 
 The module does not import the package `models`, so that a process that only decodes starts quickly.
-Its objects can be sent to such a process.
+The objects of this module can be sent to such a process.
 """
 
 import io

@@ -1,10 +1,10 @@
-"""Reads the headers of AVIF and HEIC images, which consist of boxes of size, kind and payload
-(ISO/IEC 14496-12 and 23008-12). The headers of the coded images are defined in AV1's specification
-5.5 and H.265 7.3.2.2.
+"""Reads the headers of AVIF and HEIC images, which consist of boxes (ISO/IEC 14496-12 and
+23008-12). A box has a size, a kind and a payload. The headers of the coded images are defined in
+AV1's specification 5.5 and H.265 7.3.2.2.
 
     meta ─┬─ pitm        which item is the image
           ├─ iinf, iref  the type of each item; the tiles and the alpha image that it refers to
-          ├─ iprp        the properties of items: size, turns, the decoder's setup
+          ├─ iprp        the properties of items: size, rotation, the decoder's configuration
           └─ iloc        where the coded bytes of each item are
 
 The size of an image is stored twice: in the container, which readers use, and in the coded bytes,
@@ -199,8 +199,8 @@ class _Heif:
         }
 
     def _owned(self, box: memoryview) -> Iterator[tuple[int, Sequence[int]]]:
-        """Yield the number of each item with the numbers of its properties. Properties are numbered
-        from 1."""
+        """Yield each item's number, together with the numbers of the item's properties. Properties
+        are numbered from 1."""
         version, wide = box[0], box[3] & 1
         (count,) = struct.unpack_from(">I", box, 4)
         self._expect(count)
@@ -220,7 +220,7 @@ class _Heif:
     def _data(
         self, box: memoryview, inside: memoryview
     ) -> Iterator[tuple[int, Sequence[memoryview]]]:
-        """Yield the number of each item with its coded bytes, in one or more parts."""
+        """Yield each item's number, together with its coded bytes in one or more parts."""
         version = box[0]
         offset_bytes, length_bytes, base_bytes, index_bytes = (
             *divmod(box[4], 16),
@@ -318,8 +318,8 @@ class _Heif:
         return width, height
 
     def _orientation(self, item: _Item) -> int:
-        """Return the EXIF orientation that equals the image's rotations and mirrorings, applied in
-        the order of the file."""
+        """Return the EXIF orientation that has the same effect as the image's rotations and
+        mirrorings, applied in the order of the file."""
         # The stored position of each corner, clockwise from the top left.
         turned: tuple[int, ...] = (0, 1, 2, 3)
         for kind, box in item.properties:

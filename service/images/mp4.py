@@ -1,5 +1,5 @@
-"""Finds the frames of MP4 and QuickTime videos, which consist of boxes of size, kind and payload
-(ISO/IEC 14496-12).
+"""Finds the frames of MP4 and QuickTime videos, which consist of boxes (ISO/IEC 14496-12). A box
+has a size, a kind and a payload.
 
     moov ── trak ─┬─ tkhd, hdlr, stsd          what the track is, its size, rotation and codec
                   └─ stsz, stsc, stco or co64  the lengths and positions of the frames

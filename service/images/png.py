@@ -36,9 +36,9 @@ def parse_png(data: bytes, *, animated: bool = False) -> ImageFile:
     """Return a PNG's size, orientation and decoding cost. Does not verify checksums; `check_png`
     does.
 
-    If `animated`, the file may be an animation. The `parts` of the result then contain the whole
-    file. Otherwise, an animation raises UnsupportedMediaTypeError. Raises ImageError if the file is
-    truncated or broken.
+    If `animated`, the file may be an animation, and the `parts` of the result then contain the
+    whole file. Otherwise, an animation raises UnsupportedMediaTypeError. Raises ImageError if the
+    file is truncated or broken.
     """
     view = memoryview(data)
     parts = [view[:_SIGNATURE_LENGTH]]

@@ -91,7 +91,8 @@ _FILTERS = {kind: Resampling[kind.name] for kind in Interpolation}
 
 
 class _Geometry(NamedTuple):
-    """Holds the size and the crop of a resized image, with x and y before any rotation."""
+    """Holds the size and the crop of a resized image. x and y refer to the image before any
+    rotation."""
 
     resized: tuple[int, int]  # the whole image
     crop: tuple[int, int, int, int]  # in resized pixels: left, top, right, bottom
@@ -223,7 +224,7 @@ def _sketch(
 
 
 def _shrink(stored: tuple[int, int], resized: tuple[int, int]) -> int:
-    """Return by which factor Pillow's decoder reduces a JPEG: 1, 2, 4 or 8."""
+    """Return the factor by which Pillow's decoder reduces a JPEG: 1, 2, 4 or 8."""
     fits = min(map(floordiv, stored, resized))
     return max(shrink for shrink in (1, 2, 4, 8) if shrink <= max(1, fits))
 

@@ -52,7 +52,8 @@ def view_of(decoding: Decoding) -> View:
 
 
 def _stretched(first: int, last: int, resized: int, frame: int, own: int) -> tuple[float, float]:
-    """Return the first and last edge of the model's input along one axis, in pixels of the image.
+    """Return the first and last edge of the model's input along one axis, in pixels of the original
+    image. The image has `own` pixels along this axis.
 
     The pixels `first` to `last` of the resized image are in the middle of the input, which has
     `frame` pixels.

@@ -1,8 +1,8 @@
-"""Finds the frames of WebM and Matroska videos, which consist of elements of number, size and
-content (RFC 9559, RFC 8794).
+"""Finds the frames of WebM and Matroska videos, which consist of elements (RFC 9559, RFC 8794). An
+element has a number, a size and content.
 
-    Segment ─┬─ Tracks ── TrackEntry   what the track is, its codec and size
-             └─ Cluster ─┬─ SimpleBlock        a coded frame of some track
+    Segment ─┬─ Tracks ── TrackEntry        what the track is, its codec and size
+             └─ Cluster ─┬─ SimpleBlock     a coded frame of some track
                          └─ BlockGroup ── Block
 
 If an element contains other elements, its stated size is ignored, because recorders that stream
