@@ -1,2 +1,2 @@
-"""Contains the convolution algorithms, one in each file, and decides which algorithms can run a
-problem."""
+"""Contains the convolution algorithms, one per file, and finds the algorithms that support a
+convolution."""

@@ -1,4 +1,4 @@
-"""Lists the convolution algorithms, and decides which algorithms can run a problem."""
+"""Lists the convolution algorithms, and finds the algorithms that support a convolution."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -65,8 +65,9 @@ class Algorithm(Protocol[Config]):
         """Return the size in bytes of each temporary buffer of the launches, by operand name."""
 
     def counter_bytes(self, problem: ConvProblem, config: Config) -> int:
-        """Return the size in bytes of the buffer "counters", or 0 if the launches need no counters.
-        All counters are zero before and after a launch."""
+        """Return the size in bytes of the buffer "counters", in which blocks count how many partial
+        sums of a tile are written. Return 0 if the launches use no counters. All counters are zero
+        before and after a launch."""
 
     def filter_form(self, problem: ConvProblem, config: Config) -> str:
         """Return a name for the memory layout of the filter that `prepare_filter` returns. Equal
@@ -82,9 +83,8 @@ class Algorithm(Protocol[Config]):
         """Return the launches that compute y = activation(conv(x, weight) + bias + residual).
 
         The operands have the names in this formula. y and residual may be the same buffer. The
-        padding between a pixel's last channel and the next pixel is neither used nor written.
-        Raises ValueError if pixels do not have the problem's channels, or if an index exceeds 32
-        bits.
+        kernels neither read nor write the padding between two pixels. Raises ValueError if a tensor
+        does not have the problem's number of channels, or if an index exceeds 32 bits.
         """
 
 

@@ -123,15 +123,14 @@ TILES: Mapping[Taps, tuple[CoalescedTile, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class CoalescedConfig:
-    """Sets the tile sizes, the part of a sum that one block computes, and the way in which partial
-    sums are added.
+    """Sets the tile sizes, the part of a sum that one block computes, and the method that adds
+    partial sums.
 
-    An output is a sum over channels and taps. A tap is one position (r, s) of the filter. The
-    channels are divided into `strips` parts, and the taps into parts of `taps` (rows × columns). A
-    block sums one part of the taps over one part of the channels, and writes a plane of partial
-    sums. With one tap per block and one strip there are R·S planes, as in the paper. As in the
-    paper's second stage, a second launch adds the planes. If `fused`, the last block of each tile
-    adds them instead.
+    An output is a sum over channels and taps. A tap is one position (r, s) of the filter. `strips`
+    is the number of parts into which the channels are divided. `taps` is the number of rows and
+    columns of taps that one block sums. Each block writes a plane of partial sums. With one tap per
+    block and one strip there are R·S planes, as in the paper. If `fused`, the last block of each
+    tile adds the planes. Otherwise a second launch adds them, like the paper's second stage.
     """
 
     tile: CoalescedTile
@@ -153,9 +152,9 @@ class CoalescedConv:
     The first stage keeps filter rows in shared memory. It computes the dot product of every filter
     row with the C channels of every input pixel. This gives R·S planes of P×Q for each image and
     filter. The second stage adds these planes. A 1×1 filter has only one plane, which is the
-    output. The paper measures filters of 1×1, 3×3 and 5×5 at stride 1, and gains most for small
-    images at N = 1. Section 6 proposes to merge several blocks into one. Here a block may therefore
-    sum several taps, and compute more filters than in the paper.
+    output. The paper measures filters of 1×1, 3×3 and 5×5 at stride 1. The speedup is largest for
+    small images at N = 1. Section 6 proposes larger blocks. Here a block may therefore sum several
+    taps, and compute more filters than in the paper.
     """
 
     name: str = "coalesced"
@@ -205,8 +204,9 @@ class CoalescedConv:
         )
 
     def work(self, problem: ConvProblem, config: CoalescedConfig) -> tuple[Work, ...]:
-        """Return a description of each launch for the cost model. Blocks prefetch and multiply
-        chunks of channels. Then the planes of partial sums are added."""
+        """Return a description of each launch for the cost model. Blocks of the first launch
+        prefetch and multiply chunks of channels. The last block of each tile, or a second launch,
+        adds the partial sums."""
         tile, taps, split = config.tile, config.taps, planes(problem, config)
         window, filters = _flat(problem, tile).window, min(tile.filters, padded(problem.k))
         chunks = ceil(ceil(problem.c / tile.chunk) / config.strips)
@@ -268,7 +268,7 @@ class CoalescedConv:
         """Return one launch, or two launches if a separate launch adds the planes. The operands are
         x, weight, y, planes and counters, and bias and residual if given.
 
-        Raises ValueError if pixels do not fit the problem, or if an index exceeds 32 bits.
+        Raises ValueError if a tensor does not match the problem, or if an index exceeds 32 bits.
         """
         x, y, residual, _, activation = tensors
         check_operands(problem, tensors)
@@ -352,16 +352,16 @@ def tiles(problem: ConvProblem, tile: CoalescedTile) -> int:
 
 
 def _strips(problem: ConvProblem, tile: CoalescedTile) -> tuple[int, ...]:
-    """Return the possible values of `strips` in a configuration, in ascending order. A value is
-    left out if a smaller value gives each block as few chunks."""
+    """Return the possible values of `strips` in a configuration, in ascending order. Of several
+    values with the same number of chunks per block, only the smallest is returned."""
     chunks = ceil(problem.c / tile.chunk)
     by_chunks = {ceil(chunks / strips): strips for strips in reversed(_STRIPS) if strips <= chunks}
     return tuple(reversed(by_chunks.values()))
 
 
 def _flat(problem: ConvProblem, tile: CoalescedTile) -> ConvProblem:
-    """Return a 1×1 convolution as a problem with a single image. This image has the pixels of all
-    images, and is as wide as the tile. Return any other problem unchanged."""
+    """Return a 1×1 convolution as a problem with a single image, which has the pixels of all images
+    and is as wide as the tile. Return any other problem unchanged."""
     if not problem.window.is_pointwise:
         return problem
     size = (ceil(problem.n * problem.window.output_volume / tile.columns), tile.columns)

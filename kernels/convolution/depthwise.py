@@ -154,7 +154,7 @@ class DepthwiseConv:
         self, problem: ConvProblem, config: DepthwiseConfig, tensors: ConvTensors
     ) -> tuple[Launch]:
         """Return one launch with the operands x, weight and y, and bias and residual if given.
-        Raises ValueError if pixels do not fit the problem, or if an index exceeds 32 bits."""
+        Raises ValueError if a tensor does not match the problem, or if an index exceeds 32 bits."""
         config, steps, sizes = self.sized(problem, config, tensors)
         return (
             launch(
@@ -178,7 +178,7 @@ class DepthwiseConv:
         kernel's struct `Sizes`. If x does not allow vector loads, the general configuration
         replaces `config`.
 
-        Raises ValueError if pixels do not fit the problem, or if an index exceeds 32 bits.
+        Raises ValueError if a tensor does not match the problem, or if an index exceeds 32 bits.
         """
         x, y, residual, *_ = tensors
         check_operands(problem, tensors)

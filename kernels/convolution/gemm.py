@@ -46,8 +46,8 @@ class GemmConv(FloatGemm):
 
 
 def _prologue_not_in_float(problem: ConvProblem) -> str | None:
-    """Return a reason if the problem has a prologue at TF32 or 3×TF32, because tensor-core kernels
-    support no prologue. Otherwise return None."""
+    """Return an error text if the problem has a prologue at TF32 or 3×TF32, otherwise None.
+    Tensor-core kernels support no prologue."""
     if problem.prologue is None or problem.precision is Precision.FP32:
         return None
     return f"the prologue {problem.prologue} in {problem.precision.value}; supported: fp32"

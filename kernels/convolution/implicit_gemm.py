@@ -257,9 +257,9 @@ class FloatGemm(ImplicitGemm[Tile]):
         return prologue_arguments(problem.prologue)
 
     def work(self, problem: ConvProblem, config: TileConfig[Tile]) -> tuple[Work]:
-        """Return a description of the launch for the cost model. Each thread block copies chunks of
-        both operands ahead of their use, and multiplies them. The last block that ends a tile adds
-        the partial sums of all blocks."""
+        """Return a description of the launch for the cost model. Each thread block prefetches
+        chunks of both operands, and multiplies them. The last block of each tile adds the tile's
+        partial sums."""
         tile = config.tile
         chunks = ceil(self.chunks(problem, tile) / config.split)
         moved = tile.bk * (tile.bm + tile.bn) * chunks + tile.bm * tile.bn

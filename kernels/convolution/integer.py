@@ -28,8 +28,8 @@ class IntegerSum(SplitSum[C], Generic[C]):
     """The base class of algorithms that multiply bytes on tensor cores and sum in 32-bit integers.
 
     Source: Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient
-    Integer-Arithmetic-Only Inference", sections 2.1 to 2.4. The paper scales the sum in integers.
-    Here it is scaled in float32, as ONNX defines.
+    Integer-Arithmetic-Only Inference", sections 2.1 to 2.4. The paper scales sums in integers. This
+    class scales them in float32, as ONNX defines.
     """
 
     __slots__ = ()
@@ -50,8 +50,8 @@ class IntegerSum(SplitSum[C], Generic[C]):
         given. If the sums are split, workspace and counters are operands, too.
 
         The function `requantization` computes offset and scale, which include any bias. Raises
-        ValueError if pixels do not fit the problem, if an index exceeds 32 bits, or if the
-        activation is more than a clamp.
+        ValueError if a tensor does not match the problem, if an index exceeds 32 bits, or if the
+        activation does more than clamp.
         """
         check_operands(problem, tensors)
         split = config.split > 1
@@ -78,7 +78,7 @@ class IntegerSum(SplitSum[C], Generic[C]):
 
 def rounding_struct(tensors: ConvTensors) -> bytes:
     """Return the bytes of the struct `Rounding` (requantize.cuh), which describes how sums are
-    rounded to the bytes of y. Raises ValueError for an activation that is more than a clamp."""
+    rounded to the bytes of y. Raises ValueError for an activation that does more than clamp."""
     y, residual = tensors.y.stored, tensors.residual
     ahead = residual.ahead if isinstance(residual, Addend) else None
     sum_least, sum_most = (ahead or y).bounds
@@ -129,7 +129,7 @@ def requantization(
     reach = int((255 * np.abs(rows).sum(axis=1) + np.abs(offset)).max())
     if reach > _LARGEST:
         raise ValueError(
-            f"sums of bytes may reach {reach}, beyond 32 bits; they must not exceed {_LARGEST}"
+            f"a sum of products may reach {reach}, beyond 32 bits; it must not exceed {_LARGEST}"
         )
     # In this order and in float32, as ONNX Runtime computes it.
     step = np.float32(x.scale) * scale / np.float32(y.scale)

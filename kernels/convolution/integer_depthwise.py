@@ -62,8 +62,8 @@ class IntegerDepthwiseConv(DepthwiseConv):
         self, problem: ConvProblem, config: DepthwiseConfig, tensors: ConvTensors
     ) -> tuple[Launch]:
         """Return one launch with the operands x, weight, offset, scale and y, and residual if
-        given. Raises ValueError if pixels do not fit the problem, if an index exceeds 32 bits, or
-        if the activation is more than a clamp."""
+        given. Raises ValueError if a tensor does not match the problem, if an index exceeds 32
+        bits, or if the activation does more than clamp."""
         config, steps, sizes = self.sized(problem, config, tensors)
         return (
             launch(

@@ -36,8 +36,8 @@ def winograd_rounding(
     problem: ConvProblem, m: int, r: int, points: Points, factors: float
 ) -> float:
     """Return the estimated relative error of an output of Winograd's F(m, r), in units of u.
-    `factors` is the relative error of a product of transformed data and a transformed weight,
-    because both factors are rounded."""
+    `factors` is the relative error that a product has because the transformed data and weights are
+    rounded."""
     matrices = winograd_matrices(m, r, points)
     growth = winograd_growth(matrices) ** len(problem.window.input)
     return float(growth * (sqrt(winograd_roundings(problem, matrices)) + factors))

@@ -176,8 +176,8 @@ class SplitSum(Generic[C]):
 
         If the sums are split and not added in a cluster, workspace and counters are operands, too.
         If the problem has a prologue, scale and shift are operands, padded with zeros to a multiple
-        of 4 channels. Raises ValueError if pixels do not fit the problem, or if an index exceeds 32
-        bits.
+        of 4 channels. Raises ValueError if a tensor does not match the problem, or if an index
+        exceeds 32 bits.
         """
         check_operands(problem, tensors)
         by_workspace = self._by_workspace(config)

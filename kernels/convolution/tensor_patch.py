@@ -139,8 +139,8 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
     @override
     def unsplit(self, problem: ConvProblem) -> Iterable[TileConfig[PatchTile]]:
         """Return one configuration per tile size, in which no sum is split between blocks. If the
-        channels have several slices, each slice must have enough chunks to fill the tile's
-        stages."""
+        channels are divided into several slices, each slice must have enough chunks to fill the
+        tile's stages."""
         slices = slices_of(problem)
         return (
             TileConfig(tile)

@@ -86,9 +86,9 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
     Like WinogradConv, it implements algorithm 1 of Lavin & Gray 2015. The transformed data and
     filter are rounded to float16. Transforms, products and sums are float32. The transformed data
-    may be 4 times as large as x. Therefore the transformed data is divided by 4 and the filter is
-    multiplied by 4. Otherwise, a finite x might become infinite. Numbers below 2^-12 lose bits in
-    the division, which adds an error of at most 2^-23. A NaN or an infinity in x may turn all
+    may be 4 times as large as x, and could overflow float16. Therefore the transformed data is
+    divided by 4, and the transformed filter is multiplied by 4. The division adds an error of at
+    most 2^-23, because numbers below 2^-12 lose bits. A NaN or an infinity in x may turn all
     outputs of the tiles that read it into NaN.
     """
 
@@ -287,11 +287,11 @@ class TensorWinogradConv(SplitSum[WinogradConfig[TensorWinogradTile]]):
 
 @cache
 def region_of(n: int, rows: int, columns: int, bm: int, m: int, r: int) -> Region:
-    """Return the region of tiles that a block computes, for n images of `rows` × `columns` tiles.
+    """Return the region of tiles that one block computes, for n images of `rows` × `columns` tiles.
 
-    A region may have at most `bm` tiles and read at most 8 · `bm` pixels. The returned region
-    covers an image with the fewest blocks. If several regions do so, the returned region reads the
-    fewest pixels. If a region covers a whole image, it has as many images as fit.
+    A region has at most `bm` tiles, and reads at most 8 · `bm` pixels. Its shape is chosen so that
+    an image needs the fewest blocks, and then so that these blocks read the fewest pixels. If one
+    block computes a whole image, the region has as many images as fit.
     """
     max_pixels = _PIXELS * bm
     shapes = (

@@ -83,10 +83,10 @@ class TmaConv(WarpgroupConv):
 
     In a cluster of 2 or 4 blocks, pairs of blocks need the same pixels or the same filters. Each
     block of a pair copies half of this data into the shared memory of both blocks. A cluster may
-    also contain the blocks that compute parts of the same sums. A chunk holds only one tap, so with
-    few channels most of each chunk is empty. If pixels do not begin at multiples of 16 bytes, as in
-    some slices of tensors, WarpgroupConv's kernel is launched instead, with a tile of at least the
-    same size.
+    also contain the blocks that compute parts of the same sums. A chunk holds the channels of only
+    one tap, so most of each chunk is empty if there are few channels. If pixels do not begin at
+    multiples of 16 bytes, as in some slices of tensors, WarpgroupConv's kernel is launched instead,
+    with a tile of at least the same size.
     """
 
     name: str = "tensor tma"
@@ -257,11 +257,11 @@ def _tiles(problem: ConvProblem, tile: TensorTile) -> tuple[int, int]:
 
 
 def _shape(problem: ConvProblem, config: TileConfig[TensorTile]) -> tuple[int, int]:
-    """Return how many tiles a cluster has along the pixels, and how many along the filters.
+    """Return the number of tiles in a cluster along the pixels, and along the filters.
 
-    In a cluster of two blocks, both blocks compute either the same pixels or the same filters. They
-    compute the same pixels if the pixels are the larger factor (or fit in one tile) and if no block
-    stays idle.
+    In a cluster of two blocks, both blocks compute the same pixels if the number of filter tiles is
+    even, and if a tile has at least as many pixels as filters or has all pixels. Otherwise both
+    blocks compute the same filters.
     """
     tile, together = config.tile, config.together
     of_pixels, of_filters = _tiles(problem, tile)

@@ -150,8 +150,8 @@ class NonfusedWinogradConv:
         allows. With the smaller size, the data of a chunk stays in the second-level cache.
 
         For F(4, 3), only the more accurate set of interpolation points is used. The other set would
-        save almost no time. At C = 512 without split sums, its error would be over 20 times the
-        error of direct convolution.
+        save almost no time. At C = 512 without split sums, it would give over 20 times the error of
+        direct convolution.
         """
         points = self._winograd.points[0]
         total = problem.n * self._winograd.image_tiles(problem)
@@ -247,8 +247,8 @@ class NonfusedWinogradConv:
         and the inverse transform.
 
         The inverse transform takes the bias and the residual if given. The matrix products take
-        workspace and counters if their sums are split. Raises ValueError if pixels do not fit the
-        problem, or if an index exceeds 32 bits.
+        workspace and counters if their sums are split. Raises ValueError if a tensor does not match
+        the problem, or if an index exceeds 32 bits.
         """
         x, y, residual, _, activation = tensors
         check_operands(problem, tensors)
@@ -307,9 +307,9 @@ class NonfusedWinogradConv:
         return WinogradConv(self.m, self.r, self.axes)
 
     def _chunk(self, problem: ConvProblem, total: int, nbytes: int) -> int:
-        """Return the number of tiles in a chunk. All chunks have about the same size. The buffers
-        of a chunk need at most `nbytes`, except if `_STEP` tiles need more. A chunk then has
-        `_STEP` tiles, or all `total` tiles if there are fewer."""
+        """Divide `total` tiles into chunks of about equal size, and return the number of tiles per
+        chunk. The buffers of a chunk use at most `nbytes`, but a chunk never has fewer than `_STEP`
+        tiles if `total` is larger."""
         products = self._products(problem, _STEP)
         limit = max(1, nbytes // (FLOAT.itemsize * _STEP * (products.c + products.k))) * _STEP
         if total <= limit:
@@ -317,7 +317,7 @@ class NonfusedWinogradConv:
         return ceil(total / ceil(total / limit) / _STEP) * _STEP
 
     def _chunks(self, problem: ConvProblem, config: NonfusedConfig) -> list[tuple[int, int]]:
-        """Return one pair per chunk: the number of its first tile, and its number of tiles."""
+        """Return the number of the first tile of each chunk, and the chunk's number of tiles."""
         total = problem.n * self._winograd.image_tiles(problem)
         return [
             (first, min(config.chunk, total - first)) for first in range(0, total, config.chunk)

@@ -17,7 +17,8 @@ class Compiler:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Return the version that NVRTC reports: the first two of the release's three numbers."""
+        """Return the major and the minor version. NVRTC does not report the release's third
+        number."""
         major, minor, _ = map(int, self.release.split("."))
         return major, minor
 
@@ -48,7 +49,7 @@ def name_of(version: tuple[int, int]) -> str:
 
 
 def doubt(version: tuple[int, int]) -> str | None:
-    """Return a warning if COMPARED, the list of supported releases, lacks this version of NVRTC.
+    """Return a warning if this version of NVRTC is not in COMPARED, the list of supported releases.
     Otherwise return None."""
     versions = [compiler.version for compiler in COMPARED]
     if version in versions:

@@ -71,8 +71,8 @@ class Trigger(Enum):
 
 @unique
 class Variant(Enum):
-    """Names a variant of the work that a kernel does before it waits for the previous launch
-    (kernels/src/dependent.cuh)."""
+    """Names a compile-time variant of a kernel. A variant changes how the kernel loads weights
+    before it waits for the previous launch (kernels/src/dependent.cuh)."""
 
     LATE_WEIGHTS = "WEIGHTS_FIRST=0"  # the first weights are copied behind the wait
     PREFETCH = "PREFETCH=1"  # the weights are brought to the L2 cache
@@ -274,8 +274,8 @@ class Device(Protocol):
         """Allocate device memory. This is slow and may wait for the device. Raises
         OutOfMemoryError.
 
-        No kernel may write `constant` memory, such as weights. Therefore dependent launches may
-        read it before the previous launch has ended.
+        If `constant`, no kernel may write the memory, such as weights. Dependent launches may
+        therefore read it before the previous launch has ended.
         """
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
@@ -370,7 +370,7 @@ class OutOfMemoryError(DeviceError):
 
     def __init__(self, needed: int, free: int) -> None:
         super().__init__(
-            f"out of device memory: {needed:,} bytes are needed, but {free:,} bytes are free"
+            f"out of device memory: {needed:,} bytes are needed, but only {free:,} are free"
         )
         self.needed = needed
         self.free = free

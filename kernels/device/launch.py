@@ -221,7 +221,7 @@ def divisor(number: int) -> bytes:
 
 def _divisor(number: int) -> tuple[int, int, int]:
     if not 0 < number < 2**31:
-        raise ValueError(f"a divisor of kernels must be from 1 to {2**31 - 1}, got {number}")
+        raise ValueError(f"a kernel's divisor must be from 1 to {2**31 - 1}, got {number}")
     shift = 31 + (number - 1).bit_length()
     return number, -(-(1 << shift) // number), shift
 

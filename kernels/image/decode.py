@@ -27,10 +27,10 @@ def decode_launches(
     """Return the launches that decode the JPEG files in a batch of n images. Their operands are
     entries, scratch (n times `scratch_bytes`) and flags (n int32).
 
-    `fetch_launch` must run first. It copies the batch to the operand entries, `place_bytes` for
-    each image. In entries, these launches replace the scan of each JPEG file with the decoded
-    pixels. They write one number per image to flags: 0, or a sum of `Flag`s if the device could not
-    decode the JPEG file. For images of other kinds, the number is 0.
+    `fetch_launch` must run first, to copy the batch to entries with `place_bytes` for each image.
+    The launches returned here replace each JPEG file's scan in entries with the decoded pixels.
+    They write one number per image to flags: a sum of `Flag`s if the device could not decode the
+    image, otherwise 0.
     """
 
     def over(source: str, kernel: str, blocks: int, threads: int, **more: int | str) -> Launch:

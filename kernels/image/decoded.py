@@ -39,8 +39,8 @@ PLACE_BYTES = ENTRY_BYTES + _TAPS_BYTES + JPEG_BYTES + 3 * MOST_PIXELS
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Describes how to resize, crop, turn and paste a decoded image. x and y are the axes of the
-    stored image, before it is turned.
+    """Describes how to resize, crop, mirror, transpose and paste a decoded image. x and y are the
+    axes of the stored image, before it is transposed.
 
     The image's `box` is resized to `size`, and `crop` is cut out of the result. This crop is
     mirrored by `x_reversed` and `y_reversed`, then transposed, and pasted into the middle of the
@@ -86,12 +86,12 @@ class Crop:
     the position of an input pixel and its weight."""
 
     def __init__(self, size: tuple[int, int], channels: int, resize: Resize) -> None:
-        """Take the image's size (width, height) and its number of channels, 1 or 3. Raises
+        """Compute the crop of an image with this size (width, height) and 1 or 3 channels. Raises
         ValueError if the image does not fit into the memory that a batch reserves for one image."""
         width, height = size
         if not resize.fits(width, height, channels):
             raise ValueError(
-                f"a batch has no room for {height}×{width}×{channels} pixels of one image"
+                f"an image of {height}×{width}×{channels} is too large for its memory in a batch"
             )
         self.resize = resize
         left, top, right, bottom = resize.box
@@ -154,18 +154,17 @@ class Crop:
 
 
 class DecodedImage(DeferredImage):
-    """Holds a decoded image, and the description of its resize. As a NumPy array, a DecodedImage
-    has the resized pixels.
+    """Holds a decoded image, and the description of its resize.
 
-    NumPy computes this array. A device computes the same pixels from the bytes that `write` adds to
-    a batch.
+    Conversion to a NumPy array resizes the image on the CPU. A device computes the same pixels from
+    the bytes that `write` adds to a batch.
     """
 
     kind = Kind.DECODED
 
     def __init__(self, pixels: Bytes, resize: Resize) -> None:
-        """Take pixels H×W×C, C = 1 or 3. Raises ValueError if they do not fit into the memory that
-        a batch reserves for one image."""
+        """Describe how to resize pixels H×W×C, C = 1 or 3. Raises ValueError if they do not fit
+        into the memory that a batch reserves for one image."""
         height, width, channels = pixels.shape
         crop = Crop((width, height), channels, resize)
         self.resize = resize
@@ -194,7 +193,7 @@ class WrittenImage(DeferredImage):
     them."""
 
     def __init__(self, place: Bytes, shape: tuple[int, ...]) -> None:
-        """Take the image's bytes in a batch, and the shape of the resized pixels."""
+        """Keep the image's bytes in a batch, and the shape of the resized pixels."""
         self._place, self.shape = place, shape
         (kind,) = read_entry(place)["kind"]
         self.kind = Kind(kind)

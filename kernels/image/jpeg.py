@@ -70,8 +70,8 @@ _ZIGZAG = bytes(
 
 @unique
 class Reason(Enum):
-    """Lists the reasons why a device cannot decode a JPEG file. Each value is the name of a
-    counter."""
+    """Lists the reasons why a device cannot decode a JPEG file. Each value is also the name of a
+    counter in the metrics."""
 
     PROGRESSIVE = "progressive"
     RARE = "rare kind"  # arithmetic coding, lossless, hierarchical, 12 bits
@@ -81,15 +81,14 @@ class Reason(Enum):
     TABLE = "table"  # of 16 bits, broken or missing
     SEGMENT = "segment"  # of a rare kind or of a wrong length, or a contradiction
     TRUNCATED = "truncated"
-    LARGE = "large"  # more bytes, pixels or restart segments than a place has room for
+    LARGE = "large"  # more bytes, pixels or restart intervals than a batch reserves memory for
 
 
 class UnsuitableError(ValueError):
     """Raised for a JPEG file that a device cannot decode; `reason` says why."""
 
     def __init__(self, reason: Reason, what: str) -> None:
-        """Take the reason, and `what`, a clause that describes the file's problem in the
-        message."""
+        """Create the error. `what` is a clause that describes the file's problem in the message."""
         super().__init__(f"the GPU cannot decode this JPEG: {what}")
         self.reason = reason
 
@@ -313,24 +312,23 @@ def _truncated() -> UnsuitableError:
 
 
 class JpegImage(DeferredImage):
-    """Holds a JPEG file, and describes how a device decodes and resizes it.
-
-    As a NumPy array, a JpegImage has black pixels, because only a device can decode the file.
-    """
+    """Holds a JPEG file, and describes how a device decodes and resizes it. Conversion to a NumPy
+    array gives black pixels, because only a device can decode the file."""
 
     kind = Kind.JPEG
 
     def __init__(self, file: JpegFile, eighths: int, resize: Resize) -> None:
-        """Take a file, the scale at which to decode it (`eighths` / 8, where `eighths` is 8, 4, 2
-        or 1), and the resize of the decoded image. Raises UnsuitableError if the file does not fit
-        into the memory that a batch reserves for one image."""
+        """Describe how to decode a file at `eighths` / 8 of its size, where `eighths` is 8, 4, 2 or
+        1, and how to resize the decoded image. Raises UnsuitableError if the file does not fit into
+        the memory that a batch reserves for one image."""
         try:
             crop = Crop(file.scaled(eighths), file.components, resize)
         except ValueError as error:
             raise UnsuitableError(Reason.LARGE, str(error)) from error
         if file.width * file.height > MOST_STORED_PIXELS:
             raise UnsuitableError(
-                Reason.LARGE, f"it has {file.width}×{file.height} pixels, over {MOST_STORED_PIXELS}"
+                Reason.LARGE,
+                f"it has {file.width}×{file.height} pixels, more than {MOST_STORED_PIXELS}",
             )
         self.file = file
         self.eighths = eighths
@@ -341,7 +339,7 @@ class JpegImage(DeferredImage):
         if self.scratch_bytes > SCRATCH_BYTES:
             raise UnsuitableError(
                 Reason.LARGE,
-                f"it needs {self.scratch_bytes} bytes of scratch memory, over {SCRATCH_BYTES}",
+                f"it needs {self.scratch_bytes} bytes of scratch memory, more than {SCRATCH_BYTES}",
             )
         self._head = crop.head(len(file.scan), described)
 
@@ -369,7 +367,9 @@ def _described(file: JpegFile, eighths: int, crop: Crop) -> tuple[bytes, int]:
     interval = file.interval or mcus
     segments = ceil(mcus / interval)
     if segments > MOST_SEGMENTS:
-        raise UnsuitableError(Reason.LARGE, f"it has {segments} restarts, over {MOST_SEGMENTS}")
+        raise UnsuitableError(
+            Reason.LARGE, f"it has {segments} restart intervals, more than {MOST_SEGMENTS}"
+        )
     sides = [_side(factors, file.luma, eighths) for factors in sampling]
     components = [(h, v, side) for (h, v), side in zip(sampling, sides, strict=True)]
     slots = len(file.scan) // SUBSEQUENCE_BYTES + segments

@@ -38,8 +38,8 @@ Bytes = NDArray[np.uint8]
 class Kind(IntEnum):
     """Lists the kinds of images. The numbers are the same as in place.cuh.
 
-    A batch has a kind too. A batch may have images of its own kind, and of all kinds that stand
-    before this kind in the list.
+    A batch has a kind too. It may contain images of its own kind, and of the kinds with smaller
+    numbers.
     """
 
     PIXELS = 0  # of the network's size

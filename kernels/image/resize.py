@@ -59,7 +59,9 @@ def second_axis_launch(
     height, width, channels = shape
     nbytes = height * width * channels
     if nbytes > MIDDLE_BYTES:
-        raise ValueError(f"a batch has no room for {height}×{width}×{channels} pixels of one image")
+        raise ValueError(
+            f"an image of {height}×{width}×{channels} is too large for its memory in a batch"
+        )
     (blocks, _, _), block = blocks_of_threads(nbytes)
     return launch(
         instantiate(SOURCE, "second_axis"),

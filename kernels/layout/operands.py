@@ -37,14 +37,14 @@ class ConvTensors(NamedTuple):
 
 
 def check_operands(problem: ConvProblem, tensors: ConvTensors) -> None:
-    """Raise ValueError if a tensor does not have the problem's number of channels, or not the type
-    that the problem's precision stores."""
+    """Raise ValueError if a tensor has a number of channels that differs from the problem's, or is
+    stored in another type than the problem's precision requires."""
     x, y, residual, *_ = tensors
     stored = problem.precision.stored
     present = [tensor for tensor in (x, y, residual) if tensor is not None]
     if any(tensor.stored.dtype != stored.dtype for tensor in present):
         at = problem.precision.value
-        raise ValueError(f"tensors of a convolution in {at} must be {stored.dtype}")
+        raise ValueError(f"at precision {at}, a convolution's tensors must be {stored.dtype}")
     if x.channels != problem.c:
         raise ValueError(f"the problem has {problem.c} channels, but x has {x.channels}")
     if y.channels != problem.k:

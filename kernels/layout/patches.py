@@ -69,8 +69,8 @@ class Patch:
 def _of_region(window: Window, pair: int, images: int, rows: int, columns: int) -> Patch:
     """Return the patch that a region of `images` × `rows` × `columns` outputs reads.
 
-    The patch is padded, so that the inputs of the 8 neighbouring outputs of an mma's matrix have
-    indices in shared memory that differ modulo 8. This avoids bank conflicts.
+    An mma reads the inputs of 8 neighbouring outputs at once. The patch is padded, so that the
+    indices of these inputs in shared memory differ modulo 8. This avoids bank conflicts.
     """
     stride, extent = window.strides, window.extent
     high, wide = (
@@ -96,9 +96,9 @@ class Slices:
     """Describes how channels are divided into slices, because shared memory cannot hold all
     channels of a patch. Kernels copy and multiply one slice at a time.
 
-    A slice of the channels consists of whole vectors of 16 bytes. The slice of a filter has these
-    vectors for each tap. If taps are paired, it has one vector for each pair of taps, with 4
-    channels of each tap. Vectors of zeros pad the slice to whole chunks.
+    A pixel's slice consists of whole vectors of 16 bytes. A filter's slice has these vectors for
+    each tap. If taps are paired, it instead has one vector for each pair of taps, with 4 channels
+    of each tap. Vectors of zeros pad a slice to whole chunks.
     """
 
     count: int
@@ -144,10 +144,10 @@ def in_vector(problem: ConvProblem) -> int:
 def offsets_of(window: Window, patch: Patch, slices: Slices) -> list[int]:
     """Return the offset of each vector of a slice, in the order of the kernel's table.
 
-    An offset is the number of bytes from the start of a window to the vector. If the vector is
-    padding, it is the offset of the vector of zeros. An mma reads two vectors, so a chunk has 4
-    pairs of vectors. Offsets are multiples of 16, so their two lowest bits are free. These bits
-    mark the vectors of a pair whose second pixel lies outside the window.
+    An offset is the number of bytes from the start of a window to the vector. Padding has the
+    offset of a vector of zeros. An mma reads two vectors, so a chunk has 4 pairs of vectors.
+    Offsets are multiples of 16. Their two lowest bits mark the vectors of a pair whose second pixel
+    lies outside the window.
     """
 
     def offset(vector: int) -> int:
@@ -185,8 +185,8 @@ def slices_of(problem: ConvProblem) -> Slices:
 def patch_of(problem: ConvProblem, outputs: int) -> Patch:
     """Return the patch of input that a thread block reads.
 
-    A block computes a region of at most `outputs` outputs. The chosen region covers the images with
-    the fewest blocks. If several regions do so, the region with the smallest patch is chosen.
+    A block computes a region of at most `outputs` outputs. The region's shape is chosen so that the
+    images need the fewest blocks, and then so that the patch is smallest.
     """
     place_bytes = slices_of(problem).place_bytes
     return _smallest(problem.window, problem.n, _pair(problem), place_bytes, outputs)

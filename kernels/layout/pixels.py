@@ -25,7 +25,9 @@ class Pixels:
 
     def __post_init__(self) -> None:
         if not 1 <= self.channels <= self.pitch:
-            raise ValueError(f"channels must be 1 to the pitch {self.pitch}, got {self.channels}")
+            raise ValueError(
+                f"channels must be from 1 to {self.pitch}, the pitch; got {self.channels}"
+            )
 
     def strided(self, n: int, spatial: Sequence[int]) -> StridedTensor:
         """Return the tensor as N×C×H×W (N×C×D×H×W), in ONNX's order of axes."""

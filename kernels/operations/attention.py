@@ -54,7 +54,7 @@ def attention_launch(
     keys, depth = k.shape[-2:]
     if keys > MOST_KEYS or depth > MOST_DEPTH:
         raise ValueError(
-            f"a block holds up to {MOST_KEYS} keys of up to {MOST_DEPTH} channels,"
+            f"attention supports at most {MOST_KEYS} keys with at most {MOST_DEPTH} channels,"
             f" got {keys} keys of {depth} channels"
         )
     one_type(precision.stored, q.stored, k.stored, v.stored, y.stored)

@@ -37,8 +37,8 @@ def linear_launch(
     """Return a launch of y = activation(x · weightᵀ + bias). Its operands are x, weight, y, and
     bias if given.
 
-    Each of the `rows` rows is a pixel with C channels in x and K channels in y. For each group of 8
-    rows, the launch reads all weights. Raises ValueError if an index exceeds 32 bits.
+    Each of the `rows` rows is a pixel with C channels in x and K channels in y. The launch reads
+    all weights once for every 8 rows. Raises ValueError if an index exceeds 32 bits.
     """
     at_once, outputs, max_warps, warps = _block(rows, x)
     for tensor in (x, y):

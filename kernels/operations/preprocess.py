@@ -103,7 +103,7 @@ def to_bytes_launch(
         )
     h, w = size
     if h % side or w % side:
-        raise ValueError(f"{h}x{w} pixels must be multiples of {side} along both axes")
+        raise ValueError(f"height and width must be multiples of {side}, got {h}x{w}")
     int32(n * h * w * max(channels, y.pitch))
     written: dict[str, Value] = {
         "columns": w // side,

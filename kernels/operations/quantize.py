@@ -146,7 +146,10 @@ def clamped(y: Storage, activation: Activation | None = None) -> tuple[int, int]
     low, high = -inf, inf
     if activation is not None:
         if not clamps(activation):
-            raise ValueError(f"an 8-bit operation can end only in a clamp, got {activation}")
+            raise ValueError(
+                "an 8-bit operation supports only activations that clamp, such as ReLU,"
+                f" got {activation}"
+            )
         is_clip = activation.kind is ActivationKind.CLIP
         low, high = (activation.a, activation.b) if is_clip else (0.0, inf)
     least, most = y.bounds

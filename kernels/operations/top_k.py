@@ -15,7 +15,8 @@ _EXACT = 1 << 24
 
 @unique
 class ScoreKind(Enum):
-    """Lists how the scores and probabilities of the classes follow from the network's output x."""
+    """Lists the ways to compute the scores and probabilities of the classes from the network's
+    output x."""
 
     PROBABILITIES = "x"
     LOGITS = "x; the k largest get a probability by softmax"

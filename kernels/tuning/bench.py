@@ -138,7 +138,7 @@ class Bench:
         if fault := candidate.exam.fault(y):
             raise WrongResultError(fault)
         if counters.any():
-            raise WrongResultError("the counters must be zero after a launch, and are not")
+            raise WrongResultError("the launch did not reset its counters to zero")
         return ended.elapsed_ms(began) * 1e3
 
     def warm(
@@ -233,8 +233,8 @@ def _y_shape(problem: ConvProblem) -> tuple[int, ...]:
 
 
 class _Room:
-    """Holds one buffer in device memory. If more memory is needed, a larger buffer replaces it, and
-    `fill` writes the contents of the new buffer."""
+    """Holds one buffer in device memory. If more memory is needed, the buffer is replaced by a
+    larger buffer, whose contents `fill` writes."""
 
     def __init__(
         self,

@@ -27,8 +27,8 @@ def loops(code: Sequence[Instruction]) -> list[Loop]:
     """Return the loops of the code. A loop ends with a branch back to an instruction that dominates
     the branch.
 
-    Other backward branches, and all backward branches across an unconditional EXIT, do not make
-    loops. These branches return from code that the compiler has placed out of line.
+    A backward branch across an unconditional EXIT does not make a loop. It returns from code that
+    the compiler has moved behind the kernel's end.
     """
     ends = [
         i

@@ -118,8 +118,8 @@ def choose(
     """Return the candidate with the lowest estimated cost. Of several such candidates, return the
     first.
 
-    There is one exception: if candidates of nearly the lowest cost fill the device, the cheapest of
-    these is returned.
+    There is one exception: if candidates with nearly the lowest cost have blocks for nearly all
+    multiprocessors, the cheapest of these candidates is returned.
     """
 
     def cost(choice: ConvChoice) -> float:
@@ -205,8 +205,8 @@ def _split(work: Work, constants: Constants) -> float:
 
 
 def usable(multiprocessors: int, cluster: int) -> int:
-    """Return how many multiprocessors can have a block at the same time if a cluster has `cluster`
-    blocks."""
+    """Return how many multiprocessors can have a block at the same time, if blocks run in clusters
+    of `cluster` blocks."""
     whole = sum(size // cluster * cluster for size in _GROUPS)
     return max(1, multiprocessors * whole // sum(_GROUPS))
 
@@ -244,8 +244,9 @@ def _iteration(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
 
 
 def _ends(work: Work, profile: StaticProfile, blocks: int) -> tuple[dict[str, float], float]:
-    """Return the cycles before and after the loop: the latency of one warp, for each part of the
-    kernel, and the time in which the instructions of all warps are issued."""
+    """Return the cycles of the code before and after the loop: for each part of the kernel the
+    latency of one warp, and the time in which one multiprocessor issues the instructions of all its
+    warps."""
     ends = {
         "start": (profile.start, 1.0),
         "fill": (profile.fill, 1.0),

@@ -56,8 +56,8 @@ def name_of(kernel: Instantiation) -> str:
 
 
 def load_wavefronts(kernel: Instantiation) -> float:
-    """Return how many cycles of shared memory one of the kernel's loads of 16 bytes per lane takes
-    on the simulator.
+    """Return the number of shared-memory cycles for a load of 16 bytes per lane in this kernel, as
+    counted by the simulator.
 
     If the kernel was not simulated, return the largest number of the simulated kernels in its
     source file. If no kernel of that file was simulated, return 2.

@@ -126,7 +126,8 @@ def table_of(arch: str, kernels: Iterable[Instantiation], cache: Path = DEFAULT_
 
 
 def main(sources: Sequence[str]) -> None:
-    """Compile and disassemble the kernels of `sources`, or all kernels, and write their rows."""
+    """Recompute the rows of profile.tsv for the kernels in the files `sources`, or for all kernels
+    if `sources` is empty."""
     table = {row: cells for row, cells in read()[1].items() if row[1].split()[0] not in sources}
     table = table if sources else {}
     for arch in PROFILED:

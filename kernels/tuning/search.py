@@ -65,11 +65,11 @@ def by_name(candidates: Iterable[ConvChoice]) -> dict[str, ConvChoice]:
 
 
 def keys(conditions: Conditions) -> Callable[[ConvProblem], Key]:
-    """Return a function that returns a problem's key in the tuning store, for measurements under
-    these conditions.
+    """Return a function from a problem to its key in the tuning store, for measurements under these
+    conditions.
 
-    The key's digest covers the sources of all candidates, because the winner may change if a source
-    changes or a candidate is added. The digest does not cover Python code.
+    The key's digest covers the sources of all candidates, because the fastest candidate may change
+    if a source changes or a candidate is added. The digest does not cover Python code.
     """
 
     @cache

@@ -376,8 +376,8 @@ def hot_loop(code: Sequence[Instruction]) -> Loop | None:
     loops have the same number of multiplications, return the longest.
 
     The loop must load its operands, or wait for them at an mbarrier. It must not store to global
-    memory or compute activations. Raises LookupError if tensor cores multiply in a loop whose loads
-    this module does not know, because the estimate would leave out that loop.
+    memory or compute activations. Raises LookupError if tensor cores multiply in the code, but in
+    no such loop.
     """
 
     def multiplied(loop: Loop) -> int:
@@ -395,7 +395,8 @@ def hot_loop(code: Sequence[Instruction]) -> Loop | None:
     inside = (code[loop.first : loop.last + 1] for loop in loops(code))
     if any(kind(instruction) in _BY_TENSOR_CORES for part in inside for instruction in part):
         raise LookupError(
-            f"a loop multiplies on tensor cores, but {__name__} knows none of its loads; add them"
+            f"{__name__} does not know the opcodes that load the operands of the tensor cores;"
+            " add these opcodes to hot_loop"
         )
     return None
 
@@ -415,9 +416,8 @@ def iteration(code: Sequence[Instruction], loop: Loop, trips: Mapping[str, int])
 def _repeated(
     code: Sequence[Instruction], around: Loop, trips: Mapping[str, int]
 ) -> Callable[[int], int]:
-    """Return a function from an instruction's index to the number of times that it runs in one
-    iteration of the loop `around`. This number follows from `trips`, the trip counts of inner
-    loops."""
+    """Return a function that maps the index of an instruction to the number of times that it runs
+    in one iteration of the loop `around`. `trips` has the trip counts of inner loops."""
     inner = [loop for loop in loops(code) if around.holds(loop.first) and loop != around]
     times = [(loop, n) for loop in inner for name, n in trips.items() if name in _names(code, loop)]
     return lambda i: max((n for loop, n in times if loop.holds(i)), default=1)
@@ -467,7 +467,7 @@ def weight(instruction: Instruction) -> Weight:
 
 def _weight_of_fill(instruction: Instruction) -> Weight:
     """Return an instruction's weight on the path to the loop that multiplies. Unlike `weight`, this
-    function does not prefer copies of whole tiles, or waits at an mbarrier."""
+    function gives no extra weight to copies of whole tiles and waits at an mbarrier."""
     is_of, base = kind(instruction), instruction.base
     return (
         -_narrow(instruction),
@@ -480,10 +480,11 @@ def _weight_of_fill(instruction: Instruction) -> Weight:
 
 
 def _weight_of_finish(instruction: Instruction, split: bool) -> Weight:
-    """Return the weight of an instruction on a path from the loop to the kernel's end.
+    """Return an instruction's weight on the path from the loop to the kernel's end. If `split`, the
+    instruction belongs to the code that adds partial sums.
 
-    The path with the largest weight is the usual path. This path stores whole vectors, and avoids
-    activations and the code for split sums (`split`).
+    The weights prefer the path that stores whole vectors, without activations and without this
+    code.
     """
     is_of, base = kind(instruction), instruction.base
     return (

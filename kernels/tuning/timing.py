@@ -194,10 +194,8 @@ def time_launches(
 
 def graph_sizes(sets: int, copies: int) -> list[int]:
     """Return the number of copies in each graph, which is about `copies`. All graphs together use
-    every operand set equally often.
-
-    Therefore, when the first graph follows the last graph, the sets continue in order.
-    """
+    every operand set equally often. The sets therefore stay in order when the first graph follows
+    the last."""
     if sets <= copies:
         return [-(-copies // sets) * sets]
     graphs = -(-sets // copies)
@@ -207,10 +205,10 @@ def graph_sizes(sets: int, copies: int) -> list[int]:
 def sets_needed(
     nbytes: int, reuse_bytes: int = REUSE_BYTES, *, copies: int = COPIES, replays: int = REPLAYS
 ) -> int:
-    """Return the number of operand sets of `nbytes` each for a cold cache. At least `reuse_bytes`
-    of other data are used between two uses of a set.
+    """Return the number of operand sets of `nbytes` each that a cold cache needs. At least
+    `reuse_bytes` of other data are used between two uses of a set.
 
-    The number is at most the number of runs (including one warm-up graph). With one set per run, no
+    The number is at most the number of runs, including one warm-up graph. With that many sets, no
     set is used twice.
     """
     return min(reuse_bytes // nbytes + 2, copies * (replays + 1))

@@ -4,10 +4,10 @@
               even ± odd     shared sums     few values live at once
 
 Every value is a linear combination of other values. A combination of n terms costs n - 1
-instructions, because an fmaf includes the multiplication by a coefficient, and an addition includes
-a sign. If no coefficient is 1 or -1, the combination costs n instructions. The rows of the points a
-and -a are the sum and the difference of an even and an odd combination. Sums that several values
-contain are computed only once.
+instructions, because an fmaf multiplies by a coefficient and adds in one instruction. If no
+coefficient is 1 or -1, the combination costs n instructions. The rows of the points a and -a are
+the sum and the difference of an even and an odd combination. Sums that several values contain are
+computed only once.
 """
 
 from collections import Counter
@@ -193,8 +193,8 @@ def _is_binary(c: Fraction) -> bool:
 
 
 def _without_copies(steps: Steps) -> Steps:
-    """Replace every shared value that is 0, or a multiple of only one other value, by 0 or by this
-    multiple. Return the remaining steps."""
+    """Substitute every shared value that is 0 or a multiple of only one other value. Return the
+    remaining steps."""
     result = dict(steps)
     while True:
         copies = [v for v, terms in result.items() if v.kind is Kind.SHARED and len(terms) < 2]

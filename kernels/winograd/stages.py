@@ -99,7 +99,7 @@ def _require_problem(
         wrong_kernel(problem, kernel) or strided(problem) or dilated(problem) or grouped(problem)
     )
     if refusal:
-        raise ValueError(f"F({matrices.m},{matrices.r}) does not compute {problem}: {refusal}")
+        raise ValueError(f"F({matrices.m},{matrices.r}) cannot compute {problem}: {refusal}")
     expected = (problem.n, problem.c, *problem.window.input), problem.filter_shape
     if (x.shape, weight.shape) != expected:
         raise ValueError(

@@ -78,7 +78,7 @@ def test_the_hot_loop_multiplies_most_and_neither_stores_nor_activates() -> None
 
 
 def test_a_loop_of_tensor_cores_that_loads_in_an_unknown_way_is_an_error() -> None:
-    with pytest.raises(LookupError, match="knows none of its loads"):
+    with pytest.raises(LookupError, match="does not know the opcodes that load"):
         hot_loop(listed("HGMMA.64x64x16.F32", "BRA 0", "EXIT"))
 
 
