@@ -1,11 +1,11 @@
 """Reads ONNX models and converts them to typed nodes. No other package reads ONNX operators.
 
-path ─ file ─ ModelProto ─ normalise ─ one plain form ─┬─ operators ─ Graph (typed)
-       limits, checker     float32, opset, folding     └─ batch ─ ModelProto for any N
+path ─ file ─ ModelProto ─ normalise ─ normal form ─┬─ operators ─ Graph (typed)
+       limits, checker     float32, opset, folding  └─ batch ─ ModelProto for any batch size
 
-A file may be hostile. Before it is parsed, `limits` counts its fields. Before functions are
-inlined, it counts the nodes. Before anything is computed, it bounds axes and sizes. At last, it
-bounds the structure of the graph, because rewrite rules search it.
+The package does not trust the file. `limits` counts the protobuf fields before the file is parsed,
+and the nodes before functions are inlined. It checks axes and sizes before constants are folded.
+Last, it checks the structure of the graph, so that rewrite rules end quickly.
 """
 
 from collections import Counter
@@ -46,20 +46,20 @@ __all__ = [
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """Holds a model in two equivalent forms: as Convoy's typed graph and as an ONNX model."""
+    """A model in two equivalent forms: a typed graph and an ONNX model."""
 
     name: str
     graph: Graph  # typed nodes as exported, before any rewriting
     proto: ModelProto  # the normal form with a symbolic batch axis, or the original nodes
-    quantized: bool = False  # whether the model computes on
+    quantized: bool = False  # whether nodes quantize values or compute on integers
     meaning: Meaning = UNSHOWN  # the meaning of the scores
 
     @property
     def no_kernels(self) -> str:
         """Return the reason why Convoy's kernels cannot run the model, or "" if they can.
 
-        If they cannot, `graph` is a single Opaque node, and the images of a batch may affect each
-        other's scores.
+        If they cannot, `graph` has a single Opaque node. The model may then mix the images of a
+        batch, so each image must run alone.
         """
         return "".join(node.reason for node in self.graph.nodes if isinstance(node, Opaque))
 
@@ -72,7 +72,7 @@ def metadata_of(proto: ModelProto) -> Mapping[str, str]:
 
 
 def weighs_halves(proto: ModelProto) -> bool:
-    """Return whether most of the model's weights are stored as float16."""
+    """Return whether the model has more float16 weights than float32 weights."""
     elements = Counter[int]()
     for tensor in proto.graph.initializer:
         elements[tensor.data_type] += prod(tensor.dims)
@@ -84,9 +84,9 @@ def load_model(
 ) -> LoadedModel:
     """Read, check and normalise the model file `path`.
 
-    If the model's input does not fix all sizes, `input_shape` must be the shape of one image.
-    Raises ModelFileError if the file is broken, and UnsupportedModelError if Convoy cannot run the
-    model.
+    `input_shape` is the shape of one image. It is required if the file leaves a size of the input
+    unknown. Raises ModelFileError if the file is broken, and UnsupportedModelError if Convoy cannot
+    run the model.
     """
     return load_proto(path.stem, read_model(path, limits or FileLimits()), input_shape)
 
@@ -102,13 +102,15 @@ def load_proto(
     beside: str | None = None,
     keep: Path | None = None,
 ) -> LoadedModel:
-    """Convert a checked ModelProto to a typed graph and to ONNX in normal form, and return both.
+    """Convert a checked ModelProto to a typed graph and to ONNX in normal form.
 
-    `opaque` allows models that typed nodes cannot express; ONNX Runtime runs their original nodes.
-    `outputs` is the result of `take_outputs`. Of these outputs, only the classifier's scores are
-    kept; if `outputs` is None, all are kept. `labels` is the number of classes, or 0 if it is
-    unknown. The nodes that compute the value `beside` are kept, too. If `keep` is a folder, the
-    result is cached in it. Raises NoKernelsError, whose message lists all unsupported nodes.
+    `outputs` is the result of `take_outputs`. If it is given, all outputs except the class scores
+    are removed. `labels` is the number of class labels, or 0 if it is unknown. The nodes that
+    compute the output `beside` are kept, too. If `keep` is given, the result is cached in this
+    folder.
+
+    If typed nodes cannot express the model, this raises NoKernelsError, whose message lists the
+    unsupported nodes. If `opaque` is True, the result has the original nodes instead.
     """
 
     def translate() -> tuple[Graph, ModelProto, bool, Meaning]:

@@ -1,9 +1,8 @@
-"""Loads a model that Convoy's typed nodes cannot express, so that ONNX Runtime can run it
-unchanged.
+"""Loads a model that Convoy's typed nodes cannot express, so that ONNX Runtime can run it.
 
-The model keeps its nodes, its opset and its types. Only the input image and the scores become
-float32, and all sizes become fixed. The model's nodes may work along the batch axis, so engines run
-the model with one image at a time.
+The model keeps its nodes, its opset and its types. Only the input image and the scores are
+converted to float32. The nodes may mix the images of a batch, so engines run the model with one
+image at a time.
 """
 
 from math import prod
@@ -28,11 +27,11 @@ _OTHER_FLOATS = (TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 def as_it_is(
     name: str, proto: ModelProto, model: ir.Model, reason: str
 ) -> tuple[Graph, ModelProto]:
-    """Return a graph with a single node for the whole model, and the ONNX model for this node.
+    """Return a graph with one Opaque node, and the ONNX model that this node runs.
 
-    `model` is the same model after `normalise`, with known shapes. Raises UnsupportedModelError if
-    ONNX Runtime cannot run the model with one image at a time in bounded time. The message begins
-    with `reason`.
+    `model` is the normal form of `proto`. `reason` says why typed nodes cannot express the model.
+    Raises UnsupportedModelError if the model has no batch axis, a fixed batch size above 1, an
+    unknown shape or a loop. The message begins with `reason`.
     """
     (image,), (scores,) = model.graph.inputs, model.graph.outputs
     try:
@@ -73,8 +72,10 @@ def as_it_is(
 
 
 def _runnable(proto: ModelProto, model: ir.Model, scores: str) -> ModelProto:
-    """Return a model that ONNX Runtime can run. It has the original nodes, or the nodes of `model`
-    if the original opset is too new."""
+    """Return a copy of `proto` whose only output is `scores`.
+
+    If ONNX Runtime does not support the opset of `proto`, return `model` as a ModelProto instead.
+    """
     if any(
         opset.domain in ("", "ai.onnx") and opset.version > OPSET for opset in proto.opset_import
     ):
@@ -90,11 +91,11 @@ def _runnable(proto: ModelProto, model: ir.Model, scores: str) -> ModelProto:
 
 
 def _terms(node: ir.Node) -> int:
-    """Return an upper bound on the number of terms that a node sums for one element of its result.
+    """Estimate how many terms a node sums for one element of its output.
 
-    The bound holds for most operators. It is the size of a filter (Conv), the size of the last axis
-    (MatMul, Gemm, Softmax, LayerNormalization), or the number of elements read per element written
-    (reductions, pooling).
+    For a Conv, this is the number of weights per output channel. For MatMul, Gemm, Softmax and
+    LayerNormalization, it is the size of the last axis. For reductions and pooling, it is the
+    number of elements read per element written.
     """
     shapes = [known_shape(value) or () for value in (*node.inputs[:2], node.outputs[0])]
     read, *filters, written = shapes
@@ -104,7 +105,8 @@ def _terms(node: ir.Node) -> int:
 
 
 def _take_floats(proto: ModelProto, image: str) -> None:
-    """Change `proto` so that the image is its only input, and has the type float32."""
+    """Make a float32 image the only input of `proto`. If the nodes read another type, add a
+    Cast."""
     graph = proto.graph
     (taken,) = (value for value in graph.input if value.name == image)
     kept = type(taken)()

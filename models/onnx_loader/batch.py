@@ -1,9 +1,9 @@
-"""Makes the batch size variable in a model that was exported for one batch size.
+"""Makes a model that was exported for one batch size b valid for every batch size.
 
-Axis 0 of every computed tensor is the batch. Only two kinds of constants fix the exported batch
-size b: targets of a Reshape, Expand or Resize, and constants whose first size is b. Each of these
-is replaced by a constant that has the same effect and is valid for every batch size. Convoy's typed
-nodes have no batch axis and need no change.
+Axis 0 of every computed tensor is the batch. Two kinds of constants depend on b: the target shapes
+of Reshape, Expand and Resize, and operands with b entries along axis 0. A new target shape takes
+the batch size from the node's input. An operand is reduced to the values for one image, which apply
+to every image. Typed nodes have no batch axis and need no change.
 """
 
 from collections.abc import Iterable
@@ -73,8 +73,8 @@ def _expand_without_batch(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _resize_without_batch(graph: ir.Graph, node: ir.Node) -> None:
-    """Restrict a Resize with given sizes to the spatial axes, so that it does not name the batch
-    size."""
+    """Restrict a Resize with given sizes to the spatial axes, so that its sizes do not include the
+    batch size."""
     sizes = node.inputs[3] if len(node.inputs) > 3 else None
     if sizes is None:
         return

@@ -16,12 +16,12 @@ from models.scores import classes_of, set_key
 
 _LISTED = 8  # the most names in a message
 _COMPARED = 32  # the most outputs that are compared
-_MORE_OWN = 2  # by which a main head's convolutions exceed twice another head's
+# The least number of a main output's own convolutions, beyond twice another output's number.
+_MORE_OWN = 2
 
 
 def choose_scores(model: ir.Model, outputs: Outputs, labels: int, beside: str | None) -> None:
-    """Remove all outputs of the model except the scores. The output `beside` is kept, too, if it
-    exists.
+    """Remove all outputs of the model except the scores and the output `beside`, if it exists.
 
     `labels` is the number of known labels, or 0. Raises NotScoresError if no output or more than
     one output can be the scores.
@@ -94,8 +94,10 @@ def _unfit(value: ir.Value) -> str:
 
 
 def _distinct(values: Iterable[ir.Value]) -> list[ir.Value]:
-    """Return the values, but of several values with the same elements only the first. Values have
-    the same elements if only casts and reshapes lie between them."""
+    """Remove values that have the same elements as an earlier value.
+
+    Two values have the same elements if they differ only by casts and reshapes.
+    """
     roots: dict[ir.Value, ir.Value] = {}
     for value in values:
         roots.setdefault(_moved_from(value), value)
@@ -125,9 +127,10 @@ def _leads_to(value: ir.Value, other: ir.Value) -> bool:
 
 
 def _ancestors(value: ir.Value, without: ir.Value | None = None) -> set[ir.Value] | None:
-    """Return all values from which `value` is computed. The search does not go past `without`.
+    """Return `value` and all values from which it is computed.
 
-    Return None if `without` is given and `value` is not computed from it.
+    The search stops at `without`, which the result leaves out. If it never reaches `without`,
+    return None.
     """
     seen, waiting, met = {value}, [value], without is None
     while waiting:
@@ -142,11 +145,10 @@ def _ancestors(value: ir.Value, without: ir.Value | None = None) -> set[ir.Value
 
 
 def _without_auxiliary(fitting: list[ir.Value]) -> list[ir.Value]:
-    """Remove auxiliary classifiers from the outputs. They serve training only and branch off early
-    in the network.
+    """If all outputs except one are auxiliary classifiers, return only the main output.
 
-    All outputs must have the same number of scores. The main output must depend on clearly more
-    convolutions that no other output depends on.
+    Auxiliary classifiers serve training only. They branch off early in the network, so fewer
+    convolutions lead only to them. If these numbers are too close, return all outputs.
     """
     sizes = {prod(static_shape_or_none(value) or ()) for value in fitting}
     if len(sizes) != 1:

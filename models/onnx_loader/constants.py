@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 
 def numbered(stem: str) -> Iterator[str]:
-    """Yield the name, and then the name with the suffixes 1, 2, and so on."""
+    """Yield `stem`, then `stem` with the suffixes ".1", ".2", and so on."""
     yield stem
     yield from (f"{stem}.{number}" for number in itertools.count(1))
 
 
 def add_constant(graph: ir.Graph, name: str, array: NDArray[Any]) -> ir.Value:
-    """Add a constant to `graph` and return it. If `name` is used, a number is appended to it."""
+    """Add a constant to `graph` and return it. If another constant has this name, append a
+    number."""
     # A model that Convoy wrote already has constants of these names.
     name = next(free for free in numbered(name) if free not in graph.initializers)
     value = ir.Value(

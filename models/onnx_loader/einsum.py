@@ -1,13 +1,12 @@
-"""Converts the ONNX operator Einsum, with which exporters write matrix products over axes in any
-order.
+"""Converts the ONNX operator Einsum to matrix products.
 
     y[B, L, R] = Σ_K a[B, L, K] · b[B, K, R]   per image; B, L, R and K may be several letters
 
-Each letter names an axis. B are the letters in both operands and in the output. K are the letters
-in both operands but not in the output. L and R are the letters in one operand and in the output.
-Thus every equation becomes a matrix product (Product) between Transposes and Reshapes. The Product
-becomes a Gemm if b is a constant without B, and an elementwise product if K is empty. The first
-letter of the output is the batch.
+Each letter of an equation names an axis. B are the letters in both operands and in the output. K
+are the letters in both operands only. L and R are the letters in one operand and in the output.
+Transposes and Reshapes bring the operands and the output to this form. The matrix product is a
+Product, or a Gemm if b is a constant without B. If K is empty, it is an elementwise product. The
+first letter of the output is the batch.
 """
 
 from collections.abc import Iterable
@@ -25,15 +24,17 @@ from models.onnx_loader.integers import constant_of
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """Describes an operand or the output: its name, and a letter for each axis except the batch."""
+    """A tensor's name, and one letter for each of its axes except the batch."""
 
     name: str
     letters: str
 
 
 def einsum(to: Importer, node: OnnxNode) -> None:
-    """Convert an Einsum with one or two operands to typed nodes. Raises RefusedError, whose message
-    has the equation."""
+    """Convert an Einsum with one or two operands to typed nodes.
+
+    Raises RefusedError if this is impossible. The message quotes the equation.
+    """
     equation = node.text("equation", "").replace(" ", "")
     try:
         _import(to, node, equation)
@@ -87,8 +88,8 @@ def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str]:
 
 
 def _operand(to: Importer, node: OnnxNode, index: int, letters: str, batch: str) -> _Term:
-    """Return operand `index` without its batch axis. If it is a constant, it must have no batch
-    axis."""
+    """Return operand `index` without its batch axis, which must come first. A constant must not
+    have a batch axis."""
     value = node.input(index)
     constant = constant_of(value)
     if constant is not None:
@@ -118,8 +119,8 @@ class _Products:
     sizes: dict[str, int]
 
     def write(self, terms: list[_Term], y: str) -> None:
-        """Add the nodes that compute the Einsum's output. `y` has the letters of the output's
-        axes."""
+        """Add the nodes that compute the Einsum's output. `y` has the letters of its axes, without
+        the batch."""
         for index, term in enumerate(terms):
             others = {letter for other in terms if other is not term for letter in other.letters}
             if alone := set(term.letters) - others - set(y):
@@ -176,8 +177,8 @@ class _Products:
         )
 
     def transposed(self, term: _Term, order: Iterable[str]) -> str:
-        """Transpose the tensor's axes to the order of the given letters, and return the result's
-        name."""
+        """Transpose a tensor so that its axes are in the given order. Return the name of the
+        result."""
         axes = tuple(term.letters.index(letter) for letter in order)
         if term.name in self.to.weights:
             turned = self.to.weights[term.name].transpose(axes)
@@ -188,7 +189,7 @@ class _Products:
         return name
 
     def in_shape(self, name: str, shape: Shape) -> str:
-        """Reshape the tensor to the given shape, and return the result's name."""
+        """Reshape a tensor to the given shape. Return the name of the result."""
         if name in self.to.weights:
             return self.to.weight(f"{name}/shaped", np.reshape(self.to.weights[name], shape))
         made = self.to.temporary(f"{self.node.name}/shaped", shape)
@@ -196,14 +197,14 @@ class _Products:
         return made
 
     def into_output(self, name: str) -> None:
-        """Add a node that copies a tensor to the output of the Einsum."""
+        """Add an Identity from a tensor to the output of the Einsum."""
         output = str(self.node.output.name)
         self.to.nodes.append(Identity(name=f"{self.node.name}/output", output=output, x=name))
 
     def shape(self, letters: Iterable[str]) -> Shape:
-        """Return the sizes of the given letters."""
+        """Return the sizes of the axes with these letters."""
         return tuple(self.sizes[letter] for letter in letters)
 
     def size(self, letters: Iterable[str]) -> int:
-        """Return the product of the sizes of the given letters."""
+        """Return the product of the sizes of the axes with these letters."""
         return prod(self.shape(letters))

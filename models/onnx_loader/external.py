@@ -1,7 +1,7 @@
 """Reads weights that a model stores in other files. These files must be inside the model's folder.
 
 Files directly in the folder are always read, because exporters write them (`model.onnx.data`).
-Files in subfolders are read only if this is allowed.
+Files in subfolders are read only with the option `--external-data`.
 """
 
 from pathlib import Path, PurePath
@@ -45,7 +45,8 @@ def read_external_data(path: Path, model: ModelProto, *, allowed: bool, max_byte
 
 
 def external_names(model: ModelProto) -> set[str]:
-    """Return the names of the files in which `model` stores weights. The names are unchecked."""
+    """Return the names of the files in which `model` stores weights. The names may be unsafe
+    paths."""
     entries = (entry for tensor in _external(model) for entry in tensor.external_data)
     names = (entry.value for entry in entries if entry.key == "location")
     return {name for name in names if isinstance(name, str)}  # text that is not UTF-8 is bytes
@@ -56,8 +57,8 @@ def _external(model: ModelProto) -> list[TensorProto]:
 
 
 def _check(path: Path, folder: Path, tensor: TensorProto, *, inner: bool) -> int:
-    """Return the number of bytes that `tensor` occupies in its file. Raises ModelFileError if
-    reading is unsafe."""
+    """Check the external data of `tensor`, and return its size in bytes. Raises ModelFileError if
+    the data is missing or unsafe to read."""
     info = ExternalDataInfo(tensor)
     offset, length = info.offset or 0, info.length
     where = f"{path}: external data of {tensor.name} in {shortened(ascii(info.location))}"

@@ -31,7 +31,7 @@ _Checked = TypeVar("_Checked", bytes, ModelProto)
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """Sets limits on a model file.
+    """Limits on a model file.
 
     `external_data` allows weights in subfolders of the model's folder. `max_bytes` bounds the total
     size of the model file and its external data.
@@ -62,10 +62,8 @@ def read_model(path: Path, limits: FileLimits) -> ModelProto:
 
 
 def remedy(model: ModelProto) -> str:
-    """Return advice for models from tf2onnx, for the end of a message about an invalid file.
-
-    The result is "" for other exporters.
-    """
+    """Return advice to append to an error message if tf2onnx exported the model, or ""
+    otherwise."""
     if model.producer_name != "tf2onnx":
         return ""
     return (
@@ -76,10 +74,10 @@ def remedy(model: ModelProto) -> str:
 
 
 def check_valid(model: ModelProto) -> None:
-    """Run onnx's checker on the model, but not on old operators that Convoy replaces itself.
+    """Run onnx's checker on the model, except on the old operators that Convoy replaces.
 
-    ONNX Runtime runs these operators, but the checker does not know them. Raises the checker's
-    errors.
+    The checker refuses these operators, although ONNX Runtime runs them. Raises the errors of
+    `onnx.checker.check_model`.
     """
     opsets = {opset.domain: opset.version for opset in model.opset_import}
     opset = opsets.get("", opsets.get("ai.onnx", 0))

@@ -1,8 +1,8 @@
-"""Computes constant parts of a model in advance and removes nodes without effect, with onnxscript.
+"""Computes the constant parts of a model in advance, and removes nodes without effect.
 
-The passes of onnxscript and onnx-ir are the same as in onnxscript.optimizer.optimize_ir, without
-three parts that a small file can make slow or large: rules that compare every pair of nodes, the
-recorded history of folded constants, and constants of unbounded size.
+The passes are from onnxscript.optimizer.optimize_ir, with three changes against hostile files.
+Rules that compare every pair of nodes are left out. The history of folded constants is deleted. The
+number of computed elements is limited.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ _ITERATIONS = 4
 
 
 class _OfInference(_FuseBatchNormBase):
-    """Folds a BatchNormalization with the library's rule, except if it is in training mode."""
+    """Applies onnxscript's rule for BatchNormalization, except in training mode."""
 
     @override
     def check(
@@ -55,8 +55,8 @@ class _IntoGemm(_OfInference, FuseBatchNormIntoGemm):
 
 
 def _trains(node: ir.Node | None) -> bool:
-    """Return whether a BatchNormalization uses the mean and variance of its own input, as in
-    training."""
+    """Return whether a BatchNormalization is in training mode. It then uses the mean and variance
+    of its input."""
     training = None if node is None else node.attributes.get("training_mode")
     return training is not None and training.as_int() == 1
 
@@ -131,11 +131,11 @@ _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv"})
 
 
 def fold(model: ir.Model, room: int) -> None:
-    """Compute the constant parts of `model` in advance. The model must not contain calls of
-    functions, and the shapes of its inputs must be static.
+    """Compute the constant parts of `model` in advance.
 
-    At most `room` numbers are computed from constants. Raises UnsupportedModelError if folding
-    needs more, or if a shape is too large.
+    Functions must already be inlined, and the inputs must have static shapes. `room` is the largest
+    number of elements that may be read or computed. Raises UnsupportedModelError if folding needs
+    more, or if a shape is too large.
     """
     folding = _Folding(room)
     ir.passes.Sequential(
@@ -159,9 +159,9 @@ def fold(model: ir.Model, room: int) -> None:
 
 
 def _keep_batch(node: ir.Node) -> None:
-    """If a Squeeze names no axes, let it name all axes of size 1 except the batch axis.
+    """Give a Squeeze without axes all axes of size 1, except the batch axis.
 
-    Otherwise, it would also remove the batch axis of a batch with one image.
+    Without this change, the Squeeze would also remove the batch axis if the batch has one image.
     """
     x = node.inputs[0] if node.inputs else None
     named = len(node.inputs) > 1 and node.inputs[1] is not None
@@ -219,7 +219,7 @@ def _check_divisor(node: ir.Node) -> None:
 
 
 def _is_standardisation(node: ir.Node) -> bool:
-    """Return whether a node normalises a constant by its own mean and variance, as in training."""
+    """Return whether a node is a BatchNormalization in training mode that reads only constants."""
     return (
         node.op_type == "BatchNormalization"
         and _trains(node)
@@ -230,11 +230,10 @@ def _is_standardisation(node: ir.Node) -> bool:
 
 
 def _standardise(node: ir.Node) -> None:
-    """Compute a BatchNormalization of constants in float64, and replace the node by an Identity of
-    the result.
+    """Compute a BatchNormalization of constants in float64, and store the result as a constant.
 
-    Weight standardisation (Qiao et al. 2019) is exported as such a node. The library does not fold
-    it, because it has several outputs.
+    The node becomes an Identity of this constant. Exporters write weight standardisation (Qiao et
+    al. 2019) as such a node. onnxscript does not fold it, because it has several outputs.
     """
     x, scale, shift = (
         value.const_value.numpy().astype(np.float64)
@@ -278,15 +277,14 @@ def _integers(graph: ir.Graph | ir.Function, name: str, numbers: Sequence[int]) 
 
 
 def _is_linear(conv: ir.Node) -> bool:
-    """Return whether a convolution's window has one position (1×1), so that it is a matrix
-    product."""
+    """Return whether a convolution's filter is 1×1, so that the convolution is a matrix product."""
     weight = conv.inputs[1] if len(conv.inputs) > 1 else None
     shape = known_shape(weight) if weight is not None else None
     return shape is not None and len(shape) > 2 and set(shape[2:]) == {1}
 
 
 class _Folding(FoldConstantsPass):
-    """Folds constants with onnxscript's pass, within a limit on the numbers that are computed."""
+    """Folds constants like onnxscript's pass, and limits the number of computed elements."""
 
     def __init__(self, room: int) -> None:
         super().__init__(
@@ -318,10 +316,10 @@ class _Folding(FoldConstantsPass):
     def replace_node(
         self, node: ir.Node, replacement: Replacement, root: ir.Graph | ir.Function
     ) -> None:
-        """Replace a folded node, and delete the history that the library records for the new
-        constant.
+        """Replace a folded node, and delete onnxscript's record of the nodes that were folded into
+        it.
 
-        In a chain of n nodes, the history would record n²/2 names.
+        In a chain of n nodes, these records would have n²/2 names in total.
         """
         super().replace_node(node, replacement, root)
         for value in replacement.new_outputs:

@@ -19,7 +19,7 @@ _PLAIN = "N×3×H×W, or N×H×W×3, with the batch first"
 
 @dataclass(frozen=True, slots=True)
 class ImageInput:
-    """Describes the only input of a model."""
+    """The name, type and shape of the only input of a model."""
 
     name: str
     elements: int  # a type of TensorProto
@@ -39,8 +39,8 @@ class ImageInput:
 def image_input(proto: ModelProto) -> ImageInput:
     """Return the only input of a model.
 
-    Raises UnsupportedModelError, whose message has the input's shape and an example of a valid
-    shape.
+    Raises UnsupportedModelError if the model has another number of inputs, or if the input cannot
+    be an image.
     """
     initializers = {tensor.name for tensor in proto.graph.initializer}
     inputs = [value for value in proto.graph.input if value.name not in initializers]
@@ -105,8 +105,7 @@ def _check_axes(name: str, tensor: TypeProto.Tensor) -> None:
 
 
 def _shown(tensor: TypeProto.Tensor) -> str:
-    """Return a shape as text, including the batch axis. An axis with a symbolic size has its name
-    from the file."""
+    """Return a shape as text, including the batch axis. A symbolic size is shown by its name."""
     dims = tensor.shape.dim
     sizes = [str(dim.dim_value) if dim.dim_value > 0 else dim.dim_param[:20] or "?" for dim in dims]
     return "×".join(sizes) or "()"

@@ -14,8 +14,10 @@ from models.onnx_loader.integers import constant_of, dequantized_constant
 
 
 class RefusedError(Exception):
-    """Raised if an ONNX node cannot be converted to typed nodes. The loader collects these errors
-    for one message."""
+    """Raised if an ONNX node cannot be converted to typed nodes.
+
+    The loader lists all such errors of a model in one message.
+    """
 
 
 class ImpossibleError(RefusedError):
@@ -46,8 +48,10 @@ class Importer:
         return name
 
     def temporary(self, name: str, shape: Shape) -> str:
-        """Add a value between two converted nodes that come from the same ONNX node, and return its
-        name. One of these nodes writes the value, and the other reads it."""
+        """Add a value for an intermediate result, and return its name.
+
+        Such a value is needed if one ONNX node becomes several typed nodes.
+        """
         name = next(n for n in numbered(name) if not self._taken(n) and n not in self.weights)
         self.values[name] = Value(name, shape)
         return name
@@ -59,8 +63,8 @@ class Importer:
     def weight(self, name: str, array: NDArray[np.generic], grid: Grid | None = None) -> str:
         """Store a weight as contiguous float32, and return its name.
 
-        If another weight has this name, a number is appended. `grid` holds the weight's integers if
-        it is quantized in the file.
+        If a different weight has this name, a number is appended. If the file stores the weight
+        quantized, `grid` has its integers and scales.
         """
         # np.ascontiguousarray would add an axis to a scalar.
         weight = np.asarray(array, np.float32, order="C")
@@ -76,10 +80,11 @@ class Importer:
         return name
 
     def keep_storage(self, first: int) -> None:
-        """For all nodes from index `first` on, give each output the type, scale and zero point of
-        the input.
+        """For all nodes from index `first` on, copy the type, scale and zero point of the input to
+        the output.
 
-        This is correct only for nodes that move elements.
+        The nodes must only move elements. Raises RefusedError if the inputs of a node are quantized
+        differently.
         """
         for node in self.nodes[first:]:
             read = {self.values[name].stored for name in node.operands() if name in self.values}
@@ -93,7 +98,7 @@ class Importer:
     def operand(self, value: ir.Value, rank: int) -> str:
         """Return the name of an operand. If it is a constant, store it as a weight first.
 
-        `rank` is the number of axes of the operation's tensors, including the batch axis.
+        `rank` is the operation's number of axes, including the batch axis.
         """
         name = str(value.name)
         constant = constant_of(value)
@@ -117,8 +122,7 @@ def _same(a: Weight, b: Weight) -> bool:
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """Gives access to an ONNX node's inputs, outputs and attributes. Absent attributes have
-    defaults."""
+    """Reads the inputs, outputs and attributes of an ONNX node."""
 
     node: ir.Node
 
@@ -171,7 +175,8 @@ class OnnxNode:
     def grid(self, index: int, *, transposed: bool = False) -> Grid | None:
         """Return the quantized constant at input `index` as integers and scales.
 
-        Return None if the constant is not quantized, or if it has more scales than one per row.
+        Return None if the constant is not quantized, or if its scales are neither per tensor nor
+        per row. If `transposed` is True, transpose the constant first.
         """
         kept = dequantized_constant(self.input(index))
         if kept is None:
@@ -192,7 +197,7 @@ class OnnxNode:
         return float(self.constant(index).item()) if self.has(index) else default
 
     def gives(self, index: int) -> bool:
-        """Return whether output `index` is used: another node reads it, or it is an output of the
+        """Return whether another node reads output `index`, or whether it is an output of the
         model."""
         outputs = self.node.outputs
         return index < len(outputs) and bool(
@@ -220,10 +225,9 @@ class OnnxNode:
         return tuple(default if attribute is None else attribute.as_ints())
 
     def axis(self, axis: int, rank: int) -> int:
-        """Return the index that `axis` has once the batch axis is removed, for a tensor of `rank`
-        axes.
+        """Convert the index of an axis in a batch to its index in one image.
 
-        Raises RefusedError if it is the batch axis.
+        `rank` is the number of axes of the batch. Raises RefusedError if `axis` is the batch axis.
         """
         axis = axis + rank if axis < 0 else axis
         if axis == 0:
@@ -238,11 +242,11 @@ def extends(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 
 
 def drop_batch_axis(name: str, array: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
-    """Return a constant without its batch axis, for an operation on tensors of `rank` axes.
+    """Return the part of a constant that belongs to one image.
 
-    `rank` includes the batch axis. A constant with fewer axes is returned unchanged. If all images
-    of the batch have equal values, the first image's values are returned. Raises
-    UnsupportedModelError if the values differ.
+    `rank` is the operation's number of axes, including the batch axis. A constant with fewer axes
+    has no batch axis and is returned unchanged. Raises UnsupportedModelError if the images of the
+    batch have different values.
     """
     if array.ndim == 0 or array.ndim < rank:
         return array
@@ -269,7 +273,8 @@ def static_shape(value: ir.Value) -> Shape:
 
 
 def attributes_only(node: OnnxNode, allowed: Mapping[str, object]) -> None:
-    """Raise RefusedError if a node has an attribute in `allowed`, but with a different value."""
+    """Raise RefusedError if a node has an attribute with another value than the value in
+    `allowed`."""
     for name, value in allowed.items():
         attribute = node.node.attributes.get(name)
         if attribute is not None and attribute.value != value:

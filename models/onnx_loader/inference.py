@@ -30,8 +30,8 @@ _ARITHMETIC = _LINEAR | {
 
 
 def check_old_inference(model: ir.Model, opset: int) -> None:
-    """Raise an error if a BatchNormalization is in training mode. The model must still have the
-    file's opset."""
+    """Raise an error if a BatchNormalization of an old opset is in training mode. Call this before
+    the opset is converted."""
     if opset >= _TRAINING_MODE:
         return
     for node in model.graph.all_nodes():
@@ -40,9 +40,9 @@ def check_old_inference(model: ir.Model, opset: int) -> None:
 
 
 def check_inference(model: ir.Model) -> None:
-    """Raise UnsupportedModelError if a node runs in training mode or computes random numbers.
+    """Raise UnsupportedModelError if a node is in training mode or generates random numbers.
 
-    Constants must already be folded. The message names the node and the remedy.
+    Constants must already be folded.
     """
     for node in model.graph.all_nodes():
         training = node.attributes.get("training_mode")
@@ -57,8 +57,7 @@ def check_inference(model: ir.Model) -> None:
 
 
 def check_weights(model: ir.Model) -> None:
-    """Raise an error if a weight contains NaN, or infinite numbers that would make every score
-    infinite."""
+    """Raise an error if a weight contains NaN, or if a weight of a linear operator is infinite."""
     for node in model.graph.all_nodes():
         if node.op_type not in _ARITHMETIC:
             continue

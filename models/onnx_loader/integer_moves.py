@@ -1,5 +1,4 @@
-"""Changes the order of quantization and operations that move elements, so that they move 8-bit
-integers.
+"""Moves dequantization behind operations that move elements, so that they move 8-bit integers.
 
     move(dequantize(q))  →  dequantize(move(q))
     quantize(max(x))     →  max(quantize(x))     over the windows of a MaxPool
@@ -8,12 +7,13 @@ With the first rule, the convolution after the move reads integers. With the sec
 convolution before the MaxPool writes integers. The results stay the same, because quantization
 keeps the order of numbers.
 
-A Pad with zeros is moved to the convolution after it, which then pads with the zero point itself:
+A Pad is first moved behind the dequantization. If it pads with zeros, it then becomes part of the
+convolution that follows it:
 
     dequantize(pad(q, code))           →  pad(dequantize(q), number)     code represents number
     dequantize(quantize(pad(x, 0)))    →  pad(dequantize(quantize(x)), 0)
 
-All other Pads are moved by the first rule, and then pad integers. The rules do not apply if
+The first rule moves all other Pads back, and they then pad integers. The rules do not apply if
 operands are quantized differently or per channel, if no integer represents the padding exactly, or
 if other nodes read the values in between.
 """
@@ -44,11 +44,7 @@ _Meaning = tuple[ir.DataType, float, int]
 
 
 def move_integers(model: ir.Model) -> None:
-    """Exchange quantization and operations that move elements in `model`, so that they move
-    integers.
-
-    Constants must already be folded.
-    """
+    """Apply the rules of this module to `model`. Constants must already be folded."""
     for node in reversed(_moves(model)):
         if node.op_type == "Pad":
             _pad_later(node, model.graph)
@@ -140,7 +136,7 @@ def _mode(pad: ir.Node) -> str:
 
 
 def _code(number: float | None, meaning: _Meaning) -> int | None:
-    """Return the integer that represents exactly this number in the given quantization, or None."""
+    """Return the integer that represents a number exactly, or None if there is no such integer."""
     kind, scale, zero = meaning
     if number is None:
         return None

@@ -1,36 +1,36 @@
-"""Folds scales and shifts of channels into the filter of a quantized convolution.
+"""Folds factors and shifts of channels into the filters of quantized convolutions.
 
     a · (conv(x, s · (q - z)) + b) + c = conv(x, |a| s · (q' - z)) + (a b + c),
     q' = q, or 2z - q where a < 0
 
-s are the filter's scales, q its integers and z their zero point. Two rules use this equation. The
+A filter has the integers q, their zero point z and the scales s. Two rules use this equation. The
 first rule folds a BatchNormalization after the convolution, with
 
     a = gamma / sqrt(variance + epsilon),   c = beta - mean · a
 
-The second rule replaces the scales s of the channels between a convolution and a depthwise
-convolution by a single scale S:
+The second rule applies to a quantized value between a convolution and a depthwise convolution. If
+each channel of the value has its own scale s, all channels get one scale S:
 
     conv(quantized(relu(y), s), w) = conv(quantized(relu(y S/s), S), w s/S)
 
-The second rule holds because relu(r y) = r relu(y). A code is the integer that represents a number.
-The relu may be missing, or be clip(y, 0, c) if c has the highest code. Some channels have only n
-codes above their zero point, and the other channels have N codes. For example, NNCF gives the zero
-point 0 to an int8 channel that was always 0. If no number of such a channel exceeds S, the channel
-gets N codes at distances of s n/N, which cover the same range.
+The second rule holds because relu(r y) = r relu(y) for r > 0. The relu may be missing. It may also
+be clip(y, 0, c) if c is at least the largest number that the integers represent. A channel may have
+fewer integers above its zero point than other channels: n instead of N. For example, NNCF gives the
+zero point 0 to an int8 channel that was always 0. If no number of this channel exceeds S, the
+channel gets the scale s n/N, so that N integers cover the same range.
 
-If the second rule does not apply, scales per channel are replaced by a single scale, with factors
-and shifts before and after it:
+If the second rule does not apply, multiplications and additions before and after the quantization
+replace the scales per channel:
 
     round(x / s) + z = round((x S/s + S (z - Z)) / S) + Z,   s (q - z) = s/S S (q - Z) + s (Z - z)
 
-Every new filter has one scale above 0 per output channel. A bias is stored as a 32-bit multiple of
-x's scale times the filter's scale. If a bias would not fit, because the products of its channel are
-small, the filter's scale is enlarged to s' = max(|a| s, |bias| / (2^30 scale of x)). q' - z is then
-rounded, by at most 1/2. For a 3×3×512 filter, the total error is at most 1/1,800 of the bias.
+Every new filter has one scale above 0 per output channel. A bias is stored in 32 bits, as a
+multiple of x's scale times the filter's scale. If a bias does not fit, the filter's scale is
+increased to s' = max(|a| s, |bias| / (2^30 scale of x)). Then q' - z is rounded by at most 1/2. For
+a 3×3×512 filter, the error of an output is at most 1/1,800 of the bias.
 
 The rules do not apply if other nodes read the scaled values, if BatchNormalization is in training
-mode, if 2z - q needs a ninth bit, or if channels have several zero points.
+mode, if 2z - q does not fit into 8 bits, or if the filter has scales per input channel.
 """
 
 from collections.abc import Sequence
@@ -80,8 +80,8 @@ def _fold_batch_norm(norm: ir.Node, graph: ir.Graph) -> None:
 
 
 def _share_scale(quantize: ir.Node, graph: ir.Graph) -> None:
-    """If only depthwise convolutions read a convolution's quantized output, replace its scales per
-    channel by a single scale."""
+    """If only depthwise convolutions read a convolution's quantized output, replace the scales per
+    channel of this output by a single scale."""
     found = _by_channel(quantize)
     if found is None:
         return
@@ -159,10 +159,11 @@ def _by_channel(quantize: ir.Node) -> tuple[_Numbers, _Numbers, list[ir.Node]] |
 
 
 def _spell_out_channels(quantize: ir.Node, graph: ir.Graph) -> None:
-    """Replace scales per channel by a single scale, with multiplications before and after it.
+    """Replace scales per channel by a single scale, with multiplications before and after the
+    quantization.
 
-    Otherwise, ONNX Runtime would fuse the convolution that reads the value into an integer
-    convolution, which then fails.
+    With scales per channel, ONNX Runtime would run the convolution that reads the value on
+    integers, and fail.
     """
     found = _by_channel(quantize)
     if found is None or quantize.inputs[0] is None:
@@ -208,7 +209,7 @@ def _spell_out_channels(quantize: ir.Node, graph: ir.Graph) -> None:
 def _is_relu(activation: ir.Node, scales: _Numbers, codes: _Numbers) -> bool:
     """Return whether the activation gives the same quantized values as a Relu.
 
-    `codes` has the number of integers above the zero point, per channel.
+    `codes` has the number of integers above the zero point, for each channel.
     """
     if activation.op_type == "Relu":
         return True
@@ -276,11 +277,11 @@ def _scaled(
     c: _Numbers | None,
     step: float | None = None,
 ) -> list[ir.Node] | None:
-    """Return nodes that compute a · conv + c, with a changed filter and bias, or None if this is
+    """Return nodes that compute a · conv(x) + c with a new filter and bias, or None if this is
     impossible.
 
     If `c` is None, only the filter is scaled, and the bias stays unchanged. `step` is the new scale
-    of x, or None if x keeps its scale.
+    of x, or None if the scale of x does not change.
     """
     given = conv.inputs[2] if len(conv.inputs) > 2 else None
     bias = np.zeros(1) if given is None else _floats(given)
@@ -325,9 +326,10 @@ def _step(x: ir.Value | None) -> float:
 def _scaled_filter(
     weight: QuantizedConstant, a: _Numbers, least: _Numbers
 ) -> QuantizedConstant | None:
-    """Multiply the filter by `a`, which has one number per output channel, and return the result.
+    """Return a filter multiplied by `a`, which has one number per output channel.
 
-    The scales of the result are at least `least`. Return None if an integer exceeds its type.
+    The scales of the result are at least `least`. Return None if an integer does not fit into its
+    type.
     """
     along = (-1, *[1] * (weight.integers.ndim - 1))
     channels = (len(weight.integers),)

@@ -1,10 +1,10 @@
-"""Replaces integer operators by float operators between quantization and dequantization.
+"""Replaces each integer operator by dequantization, a float operator and quantization.
 
     QLinearConv(x, w, bias) = QuantizeLinear(Conv(DequantizeLinear(x), DequantizeLinear(w), ...))
 
 As a result, quantized models of all exporters have the same form. ONNX Runtime fuses these nodes
 again and runs the same integer kernel. Weights remain integers, because ONNX Runtime would not fuse
-float weights. `constant_of` reads them as floats.
+float weights. `constant_of` returns them as floats.
 """
 
 import re
@@ -26,7 +26,7 @@ Parameters = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class _Spelling:
-    """Describes the float operator that replaces an integer operator."""
+    """The float operator that replaces an integer operator, with its operands."""
 
     operator: str
     reads: tuple[Parameters, ...]
@@ -64,7 +64,7 @@ BYTE_SHIFTS = {ir.DataType.UINT8: 0, ir.DataType.INT8: 128}
 
 
 def spell_out_integers(model: ir.Model) -> None:
-    """Replace integer operators in `model` by float operators, if a replacement is known.
+    """Replace the integer operators in `model` for which a replacement is known.
 
     The model's opset must already be converted.
     """
@@ -117,7 +117,7 @@ def _spell_out(node: ir.Node, spelling: _Spelling) -> None:
 
 
 def _axis(node: ir.Node, spelling: _Spelling, index: int) -> int:
-    """Return the axis of operand `index` that may have one scale per output channel."""
+    """Return the axis of operand `index` along which the scales may differ."""
     transposed = node.attributes.get("transB")
     if spelling.operator == "Conv" or (transposed is not None and transposed.as_int()):
         return 0 if index else 1
@@ -154,8 +154,8 @@ def _constant(value: ir.Value | None) -> NDArray[np.generic] | None:
 
 
 def stays_integer(node: ir.Node) -> bool:
-    """Return whether a node dequantizes a constant and all nodes that read the result have integer
-    kernels."""
+    """Return whether a node dequantizes a constant that only operators with integer kernels
+    read."""
     (output,) = node.outputs[:1] or (None,)
     return (
         node.op_type == "DequantizeLinear"
@@ -170,7 +170,7 @@ def stays_integer(node: ir.Node) -> bool:
 
 @dataclass(frozen=True)
 class QuantizedConstant:
-    """Holds a quantized constant: an integer q stands for the number scale · (q - zero_point)."""
+    """A quantized constant. An integer q represents the number scale · (q - zero_point)."""
 
     integers: NDArray[np.integer]
     scale: NDArray[np.float32]  # one number, or one number per entry of `axis`
@@ -179,13 +179,13 @@ class QuantizedConstant:
 
     @property
     def numbers(self) -> NDArray[np.int64]:
-        """Return the integers minus their zero points, before they are scaled."""
+        """Return the integers minus their zero points."""
         numbers: NDArray[np.int64] = self.integers.astype(np.int64) - self._along(self.zero_point)
         return numbers
 
     @property
     def floats(self) -> NDArray[np.float32]:
-        """Return the dequantized numbers in float32. Each is rounded once, as in ONNX Runtime."""
+        """Return the dequantized numbers as float32, with the same rounding as in ONNX Runtime."""
         floats: NDArray[np.float32] = self.numbers.astype(np.float32) * self._along(self.scale)
         return floats
 
@@ -197,7 +197,7 @@ class QuantizedConstant:
 
 
 def dequantized(node: ir.Node) -> QuantizedConstant | None:
-    """Return the quantized constant that a DequantizeLinear reads, or None.
+    """Return the quantized constant that a DequantizeLinear reads.
 
     Return None if an input is computed, if the type is neither 8-bit nor int32, or if scales are
     per block.
@@ -229,7 +229,7 @@ def dequantized(node: ir.Node) -> QuantizedConstant | None:
 
 
 def constant_of(value: ir.Value) -> NDArray[np.generic] | None:
-    """Return a constant's numbers, which are dequantized if needed, or None if the value is
+    """Return the numbers of a constant, dequantized if necessary. Return None if the value is
     computed."""
     if value.const_value is not None:
         return _constant(value)
@@ -238,7 +238,8 @@ def constant_of(value: ir.Value) -> NDArray[np.generic] | None:
 
 
 def dequantized_constant(value: ir.Value) -> QuantizedConstant | None:
-    """Return the quantized constant from which `value` is dequantized, or None."""
+    """If a DequantizeLinear of a constant computes `value`, return this constant. Otherwise, return
+    None."""
     node = value.producer()
     if node is None or node.op_type != "DequantizeLinear" or node.domain != "":
         return None
@@ -249,7 +250,7 @@ _QUANTIZED = re.compile("^QLinear|QuantizeLinear$|Integer$")
 
 
 def on_integers(nodes: Iterable[ir.Node]) -> list[str]:
-    """Return the operators of a model that quantize values or compute on integers.
+    """Return the operators of the nodes that quantize values or compute on integers.
 
     The result is empty for a float model, and for a model in which only weights are quantized.
     """

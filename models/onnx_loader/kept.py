@@ -1,7 +1,7 @@
 """Caches translated models on disk, so that the next start need not translate them again.
 
-A cached translation is used only for the same file, the same options and the same version of the
-translator. It is read only if no other user can write its file.
+A cached translation is used only for the same model, the same options and the same version of this
+code. Files that another user may have written are ignored.
 """
 
 import hashlib
@@ -44,8 +44,8 @@ def translated(
     """Return a model's translation from the cache. If it is not there, call `translate` and cache
     the result.
 
-    `question` holds all options that affect the translation, and must have a stable repr. If
-    `folder` is None, nothing is cached.
+    `question` has all options that affect the translation, and a stable repr, which becomes part of
+    the cache key. If `folder` is None, nothing is cached.
     """
     if folder is None or proto.ByteSize() > _MOST_BYTES:
         return translate()
@@ -84,8 +84,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a cache file atomically. Delete the oldest files if there are too many or if they are
-    too large.
+    """Write a cache file atomically. Then delete the oldest files if the cache exceeds its limits.
 
     Raises OSError.
     """
@@ -121,7 +120,8 @@ def _files(folder: Path) -> Iterator[tuple[int, int, Path]]:
 
 @cache
 def _translator() -> bytes:
-    """Return a digest of all code on which the translation of a model depends."""
+    """Return a digest of the source code and the library versions on which a translation
+    depends."""
     whole = hashlib.sha256()
     for library in _LIBRARIES:
         whole.update(f"{library} {version(library)}\n".encode())

@@ -1,10 +1,10 @@
-"""Finds out whether a model's scores are probabilities, logits or something else. For this purpose,
-it computes the range of values that the last nodes can have.
+"""Finds out whether a model's scores are probabilities, logits or something else. To do this, it
+computes the range of the values near the output: their bounds and their sum over the classes.
 
-The range of a node's output follows from the node and the ranges of its inputs. A softmax gives
-numbers from 0 to 1 with the sum 1. A Clip keeps this sum, a Mul by 100 changes it to 100, and the
-mean of several softmaxes keeps it. A sigmoid or softmax may also be written out as 1 / (1 + e^-x)
-or e^x / sum, and then has the same range.
+The range of a node's output follows from the node and the ranges of its inputs. For example, a
+softmax gives numbers from 0 to 1 with the sum 1, and a multiplication by 100 changes this sum to
+100. A sigmoid or softmax may also be written out as 1 / (1 + e^-x) or e^x / sum, and then has the
+same range.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,8 +33,8 @@ _CUT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Holds facts about the elements of a value, such as their bounds and their sum. They are true
-    for every image."""
+    """The bounds of a value's elements, their sum, and other facts that are true for every
+    image."""
 
     low: float = -inf
     high: float = inf
@@ -63,8 +63,10 @@ def meaning_of_scores(scores: ir.Value) -> Meaning:
 
 
 def picked(scores: ir.Value, operator: str) -> str:
-    """Return the error message for an output that has class numbers or selected scores. The message
-    names the value with all scores."""
+    """Return the error message for a model whose output is selected by `operator`, such as ArgMax.
+
+    The message also names the input of this operator, because it has all scores.
+    """
     node = scores.producer()
     while node is not None and node.op_type != operator and node.inputs and node.inputs[0]:
         node = node.inputs[0].producer()
@@ -170,8 +172,10 @@ _PICKS = frozenset({"ArgMax", "ArgMin", "Hardmax", "TopK", "NonZero", "NonMaxSup
 
 
 class _Ranges:
-    """Computes the range of a value from the ranges of its inputs. Only a limited number of values
-    is examined."""
+    """Computes the range of a value from the ranges of its inputs.
+
+    Once a limited number of values has been examined, all other values count as unbounded.
+    """
 
     def __init__(self) -> None:
         self._known: dict[ir.Value, Range] = {}
@@ -234,8 +238,8 @@ class _Ranges:
         return rule(node, inputs, value)
 
     def _linear(self, node: OnnxNode) -> Range:
-        """Return the range of a linear layer's result. The range is unbounded, or unknown if the
-        layer reads the result of a softmax."""
+        """Return the range of a linear layer's result. It is unbounded, or unknown if the layer
+        reads the result of a softmax."""
         for each in node.node.inputs[:2]:
             if each is not None and each.const_value is None:
                 seen = self.of(each)
@@ -246,9 +250,9 @@ class _Ranges:
         return _UNBOUNDED
 
     def _normalised(self, node: OnnxNode, value: ir.Value) -> Range:
-        """Return the range of a node that divides x by the sum of x.
+        """Return the range of a Normalizer or LpNormalization.
 
-        If x may be negative, the range is unbounded.
+        It is bounded only if the node divides numbers of 0 or more by their sum.
         """
         x, kind = node.node.inputs[0], node.node.op_type
         by_sum = node.text("norm", "MAX") == "L1" or node.integer("p", 2) == 1
@@ -259,10 +263,10 @@ class _Ranges:
         return Range(0, 1, 1, shape[axis], by=kind)
 
     def _by_hand(self, node: OnnxNode, inputs: list[Range]) -> Range | None:
-        """Return the range of a node that ends a written-out normalisation, or None for other
-        nodes.
+        """Return the range of a Div or Sub that ends a normalisation, or None for another Div or
+        Sub.
 
-        The known forms are x / sum(x) with x never negative, x - log(sum(e^x)), and x - min(x).
+        The normalisations are x / sum(x) with x never negative, x - log(sum(e^x)), and x - min(x).
         """
         x, divisor = node.input(0), _origin(node.input(1))
         by = "a division by the sum"
@@ -331,10 +335,11 @@ def _softmax(node: OnnxNode, *, is_log: bool) -> Range:
 
 
 def _moved(seen: Range, value: ir.Value) -> Range:
-    """Return the range of a value whose elements are moved or averaged elements of another value.
+    """Return the range of `value`, whose elements are copies or averages of another value's
+    elements.
 
-    `seen` is the range of the other value, and may contain the sum along one of its axes. The
-    result contains this sum only if one of its axes has the same size.
+    `seen` is the range of the other value. The result keeps its sum only if an axis of `value` has
+    as many elements as the sum.
     """
     if seen.total is None:
         return seen
@@ -354,8 +359,8 @@ def _one_of_many(node: OnnxNode, value: ir.Value) -> bool:
 
 
 def _origin(value: ir.Value | None) -> ir.Node | None:
-    """Return the node that computes a value, past nodes that only move elements or combine them
-    with a constant."""
+    """Return the node that computes a value. Nodes are skipped if they only move elements or
+    combine them with a constant."""
     node = None if value is None else value.producer()
     while node is not None:
         if node.op_type in _MOVES:
@@ -376,7 +381,7 @@ def _is_constant(value: ir.Value) -> bool:
 
 
 def _root(value: ir.Value) -> ir.Value:
-    """Return the value of which `value` is only a copy or a cast."""
+    """Follow copies and casts of a value back to the original value, and return it."""
     while (node := value.producer()) is not None and node.op_type in ("Identity", "Cast"):
         if node.inputs[0] is None:
             break
@@ -385,7 +390,8 @@ def _root(value: ir.Value) -> ir.Value:
 
 
 def _size_of_sum(node: ir.Node) -> int:
-    """Return how many elements a reduction adds for each result, or 0 if that is unknown."""
+    """Return how many elements a reduction adds for each element of its result, or 0 if it is
+    unknown."""
     read = node.inputs[0]
     before = None if read is None else static_shape_or_none(read)
     after = static_shape_or_none(node.outputs[0])
@@ -404,7 +410,7 @@ def _product(a: float, b: float) -> float:
 
 
 def _mixed(inputs: list[Range], low: float, high: float) -> Range:
-    """Return a range from `low` to `high`. It has every other fact that holds for all inputs."""
+    """Return a range from `low` to `high`, with all other facts that hold for every input."""
     bounded = [each for each in inputs if each.by]
     return Range(
         low,
@@ -580,11 +586,11 @@ def _min(_node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
 
 
 def _kept_sum(made: Range, inputs: list[Range]) -> Range:
-    """Return the range `made` of an operation. If the operation hardly changes one of its inputs,
-    set the sum of the range to the sum of this input.
+    """Return the range `made` of a Max or Min, with the sum of an input that the node hardly
+    changes.
 
     For example, the maximum with a constant near 0 hardly changes probabilities. An input is hardly
-    changed if all other inputs are constants of about 0 or less, or of about 1 or more.
+    changed if all other inputs are constants of at most about 0, or of at least about 1.
     """
     for seen in inputs:
         others = [each for each in inputs if each is not seen]

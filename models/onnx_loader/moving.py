@@ -18,8 +18,8 @@ Cut = tuple[int, int, int, int]
 
 
 def slice_(to: Importer, node: OnnxNode) -> None:
-    """Convert a Slice with positive steps to one Slice per axis. It may slice any axes except the
-    batch."""
+    """Convert an ONNX Slice to one Slice node per axis. Steps must be positive, and the batch axis
+    must remain complete."""
     shape = node.input_shape(0)
     rank = len(shape)
     starts, stops = node.constant_integers(1), node.constant_integers(2)
@@ -43,7 +43,7 @@ def slice_(to: Importer, node: OnnxNode) -> None:
 def gather(to: Importer, node: OnnxNode) -> None:
     """Convert a Gather with constant indices, such as PyTorch's x[:, 0], to Slices.
 
-    Each run of consecutive indices becomes a Slice.
+    Each run of consecutive indices becomes a Slice. A Concat joins several Slices.
     """
     shape, indices = node.input_shape(0), np.asarray(node.constant(1))
     rank, given = len(shape), node.integer("axis", 0)
@@ -116,7 +116,7 @@ def reshape(to: Importer, node: OnnxNode) -> None:
 
 
 def transpose(to: Importer, node: OnnxNode) -> None:
-    """Convert a Transpose, which must leave the batch axis first."""
+    """Convert a Transpose. The batch axis must stay first."""
     rank = len(node.output_shape)
     axes = node.integers("perm", list(reversed(range(rank))))
     if sorted(axes) != list(range(len(node.input_shape(0)))):
@@ -130,7 +130,7 @@ def transpose(to: Importer, node: OnnxNode) -> None:
 
 
 def expand(to: Importer, node: OnnxNode) -> None:
-    """Convert an Expand, which must not change the batch axis."""
+    """Convert an Expand. The batch axis must not change."""
     before, after = node.input_shape(0), node.output_shape
     if len(before) != len(after) or before[0] != after[0]:
         raise RefusedError(f"it expands {before} to {after}; axis 0, the batch, must not change")

@@ -5,9 +5,8 @@ shapes.
     fold_into_integer_filters → move_integers → keep_old_sampling → infer shapes → flush →
     check_inference, check_weights
 
-All later stages (typed nodes, ONNX Runtime) use only this form. The libraries onnx, onnx-ir and
-onnxscript do the inlining, constant folding, opset conversion, shape inference, and folding of
-BatchNormalization into Conv.
+All later stages use only this form. The libraries onnx, onnx-ir and onnxscript do the inlining,
+constant folding, opset conversion, shape inference, and folding of BatchNormalization into Conv.
 """
 
 import logging
@@ -58,10 +57,10 @@ _CONTRADICTIONS = (
 def normalise(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
     """Convert a checked model to its normal form, with static shapes, and return it.
 
-    The batch size is the model's own, or 1 if it is symbolic. If the model's input does not fix all
-    sizes, `input_shape` must be the shape of one image, without the batch axis. Raises
-    UnsupportedModelError if `input_shape` is missing or contradicts the model, or if onnx.checker
-    accepts the model but no library can read it.
+    The batch size stays the same, or becomes 1 if it is symbolic. `input_shape` is the shape of one
+    image. It is required if the file leaves a size of the input unknown. Raises
+    UnsupportedModelError if `input_shape` is missing or contradicts the model, or if no library can
+    read the model.
     """
     try:
         return _normal_form(proto, input_shape)
@@ -115,8 +114,7 @@ def _normal_form(proto: ModelProto, input_shape: Shape | None) -> ir.Model:
 
 
 def _name_nodes(model: ir.Model, given: set[str]) -> None:
-    """Give each unnamed node the name of its output, or a similar name if another node has that
-    name.
+    """Give each unnamed node the name of its output. If another node has this name, append "_".
 
     ONNX Runtime refuses a model in which two nodes have the same name.
     """
@@ -132,7 +130,7 @@ def _name_nodes(model: ir.Model, given: set[str]) -> None:
 
 
 def _check_values(proto: ModelProto) -> None:
-    """Raise an error if a value is not a dense tensor, because onnx-ir cannot read such values."""
+    """Raise an error if a value is not a dense tensor, because onnx-ir reads only dense tensors."""
     graph = proto.graph
     for value in (*graph.output, *graph.value_info):
         kind = value.type
@@ -240,7 +238,7 @@ _OTHER_FLOATS: frozenset[ir.DataType | None] = frozenset({ir.DataType.DOUBLE, ir
 def to_float32(model: ir.Model) -> None:
     """Convert float16 to float32, which represents every float16 number exactly.
 
-    Tensors of type bfloat16 or float64 are converted if an input has the same type. float64 numbers
+    If an input is bfloat16 or float64, all tensors of its type are converted, too. float64 numbers
     are rounded.
     """
     kinds = _HALVES | {value.dtype for value in model.graph.inputs} & _OTHER_FLOATS

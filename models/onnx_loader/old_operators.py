@@ -1,8 +1,8 @@
-"""Replaces old operators by current ones. onnx's converters remove or misinterpret the old ones.
+"""Replaces old operators that onnx's opset conversion removes or misinterprets.
 
-ONNX Runtime still runs the old operators. Most of them were experimental; the converters of Core ML
-and Windows ML wrote them. The replacements are operators of the file's own opset. The opset is
-converted later.
+ONNX Runtime still runs these operators. Most of them were experimental, and the converters of Core
+ML and Windows ML wrote them. The replacements are operators of the file's own opset, because the
+opset is converted later.
 
     old operator                               replacement
     ImageScaler, Affine, Scale                 a x + b
@@ -32,7 +32,7 @@ _MVN_EPSILON = 1e-9
 
 
 class _Writer:
-    """Adds the nodes that replace one old node."""
+    """Creates the nodes that replace one old node."""
 
     def __init__(self, node: ir.Node, opset: int) -> None:
         self.node, self.opset = node, opset
@@ -184,16 +184,14 @@ _SPELLINGS: Mapping[str, tuple[int, Callable[[_Writer], ir.Value]]] = {
 
 
 def is_spelled_out(op: str, opset: int) -> bool:
-    """Return whether this operator in a model of this opset is an old operator with a
-    replacement."""
+    """Return whether this module replaces the operator `op` in a model of this opset."""
     return op in _SPELLINGS and opset <= _SPELLINGS[op][0]
 
 
 def spell_out_old(model: ir.Model, opset: int) -> None:
-    """Replace old operators in `model` by current ones. The model must still have the file's own
-    opset.
+    """Replace the old operators in `model`. Call this before the opset is converted.
 
-    Raises UnsupportedModelError, whose message names the node.
+    `opset` is the opset of the file. Raises UnsupportedModelError if an old node is invalid.
     """
     for graph in model.graphs():
         for node in list(graph):
@@ -215,12 +213,12 @@ _OF_CORNERS = 10
 
 
 def keep_old_sampling(model: ir.Model, opset: int) -> None:
-    """Set the attributes of each Upsample or Resize from opset 10 or earlier that define its
-    sampling positions.
+    """Make each Resize sample at the same positions as in opset 10 or earlier.
 
-    Output i is sampled at position i / scale. In the mode `nearest`, this position is rounded down
-    along an axis that grows, and up along an axis that shrinks, as in ONNX Runtime. The converters
-    do not set these attributes, and their defaults have changed. Constants must already be folded.
+    `opset` is the opset of the file; nothing changes if it is newer. The opset conversion leaves
+    out the attributes for these positions, and their defaults have changed. Output i is sampled at
+    position i / scale. In the mode `nearest`, ONNX Runtime rounds this position down along an axis
+    that grows, and up along an axis that shrinks. Constants must already be folded.
     """
     if opset > _OF_CORNERS:
         return
@@ -275,7 +273,7 @@ def _floats(graph: ir.Graph, name: str, array: NDArray[Any]) -> ir.Value:
 
 
 def unconverted(model: ir.Model, opset: int, target: int) -> str:
-    """Return the nodes whose operators onnx cannot convert from `opset` to `target`, as text."""
+    """Return, as text, the nodes whose operators onnx cannot convert from `opset` to `target`."""
     found: dict[str, list[str]] = {}
     tried: dict[str, bool] = {}
     for node in model.graph.all_nodes():

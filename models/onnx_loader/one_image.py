@@ -1,12 +1,11 @@
-"""Adds a batch axis to values of a model that merges the batch with other axes.
+"""Adds a batch axis to a model that uses axis 0 for other things than the batch.
 
     f(x) = f'(x')[0]    x' is x with a new first axis of size 1; f' is f with axes shifted by one
 
-Some models leave no axis for the batch. They store windows (Swin), patches (MobileViT), or queries,
-keys and values (ViT) along axis 0. At batch size 1, such a value belongs to one image, and a new
-first axis makes it valid for any batch size. The conversion refuses nodes that work along an
-existing batch axis, because they mix images. It also refuses operators that cannot have an
-additional axis, such as Conv.
+Such models store windows (Swin), patches (MobileViT), or queries, keys and values (ViT) along axis
+0. At batch size 1, all elements of such a value belong to one image. A new first axis then makes
+the value valid for any batch size. Operators that cannot have an additional axis, such as Conv, are
+refused.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,8 +24,8 @@ Made = tuple[str, list[ir.Value | None], dict[str, ir.Attr]]
 
 
 def separate_batch(model: ir.Model) -> bool:
-    """Add batch axes to the values of a normalised model where they are missing. Return whether
-    this changed the model.
+    """Add a batch axis to each value of a normalised model that has none. Return whether the model
+    changed.
 
     Raises RefusedError, whose message names the node, if an operator cannot have an additional
     axis.
@@ -100,10 +99,10 @@ class _Pass:
         return made
 
     def lifted(self, node: ir.Node, index: int, rank: int = 0) -> ir.Value:
-        """Return input `index` with an additional first axis. If it has fewer than `rank` axes, it
-        gets the missing axes as well.
+        """Return input `index` with an additional first axis.
 
-        A constant with fewer than `rank` axes stays unchanged.
+        If the input has fewer than `rank` axes, axes of size 1 are inserted after the first axis. A
+        constant with fewer than `rank` axes stays unchanged.
         """
         value = OnnxNode(node).input(index)
         shape = static_shape(value)
@@ -125,9 +124,9 @@ class _Pass:
     def inserted(
         self, before: ir.Node, operator: str, inputs: list[ir.Value], shape: Shape
     ) -> ir.Value:
-        """Insert a node before another, and return its output.
+        """Insert a new node before the node `before`, and return its output.
 
-        The output has the given shape with an additional first axis.
+        `shape` is the shape of the output without the additional first axis.
         """
         name = f"{before.name}/{operator}"
         node = ir.node(operator, inputs, name=name)
@@ -137,7 +136,7 @@ class _Pass:
         return made
 
     def constant(self, node: ir.Node, role: str, array: np.ndarray) -> ir.Value:
-        """Add a constant for a node to read, and return it."""
+        """Add a constant that `node` will read, and return it."""
         return add_constant(self.graph, f"{node.name}/{role}", array)
 
 
@@ -146,7 +145,7 @@ def _constant(value: ir.Value) -> bool:
 
 
 def _axis(node: ir.Node, axis: int) -> int:
-    """Return the index that an axis has after a first axis is added. Raises an error if the axis
+    """Return the index of `axis` after a first axis is added. Raises ImpossibleError if the axis
     does not exist."""
     read = static_shape(OnnxNode(node).input(0))
     if not -len(read) <= axis < len(read):

@@ -1,5 +1,5 @@
-"""Defines a graph node that stands for a whole model. It is used if no other nodes can express the
-model."""
+"""Defines a graph node that represents a whole model, for models that no other nodes can
+express."""
 
 from dataclasses import dataclass
 

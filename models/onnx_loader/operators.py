@@ -104,7 +104,7 @@ def _binary(op: BinaryOp) -> Operator:
 def _all_of(op: BinaryOp) -> Operator:
     """Return a function that converts an operator with any number of inputs, such as Sum.
 
-    The function adds a chain of nodes with two inputs each. It returns a single input unchanged.
+    The function adds a chain of nodes with two inputs each. A single input is copied to the output.
     """
 
     def read(to: Importer, node: OnnxNode) -> None:
@@ -142,8 +142,8 @@ def _prelu(to: Importer, node: OnnxNode) -> None:
 
 
 def _swish(to: Importer, node: OnnxNode) -> None:
-    """Convert a Swish, which is x · sigmoid(alpha x), to nodes for its factors and their
-    product."""
+    """Convert a Swish, x · sigmoid(alpha x), to an activation if alpha is 1, otherwise to three
+    nodes."""
     alpha = node.number("alpha", 1.0)
     if alpha == 1:
         _activate(to, node, Activation(ActivationKind.SILU))

@@ -23,7 +23,7 @@ _FOLLOWED = 64  # the most nodes that are followed back from an output
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Holds facts about a model's outputs, collected before the model is normalised."""
+    """Facts about a model's outputs, collected before the model is normalised."""
 
     listed: str  # all outputs with their shapes, for messages
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by output
@@ -33,10 +33,10 @@ class Outputs:
 
 
 def take_outputs(proto: ModelProto, wanted: str | None, beside: str | None = None) -> Outputs:
-    """Remove the outputs of `proto` that cannot be scores, and return facts about the outputs.
+    """Remove the outputs of `proto` that cannot be scores, and return facts about all outputs.
 
-    If `wanted` is given, keep only this value. The output `beside` is kept, too. Raises
-    NotScoresError if no output remains.
+    If `wanted` is given, only this value and the output `beside` remain. Raises NotScoresError if
+    no output can be the scores.
     """
     graph = proto.graph
     writers = {name: node for node in graph.node for name in node.output}
@@ -82,7 +82,7 @@ def take_outputs(proto: ModelProto, wanted: str | None, beside: str | None = Non
 def expose(proto: ModelProto, name: str) -> None:
     """Make the value `name` the model's only output.
 
-    A model that has a single output, and no value of this name, keeps its output.
+    If the model has no value of this name, and only one output, it stays unchanged.
     """
     graph = proto.graph
     names = [output.name for output in graph.output]
@@ -96,8 +96,10 @@ def expose(proto: ModelProto, name: str) -> None:
 
 
 def labels_of(outputs: Outputs, name: str, classes: int) -> tuple[str, ...]:
-    """Return the labels in the model file for an output with `classes` scores, or () if it has
-    none."""
+    """Return the labels in the model file for an output with `classes` scores.
+
+    Return () unless exactly one list in the file has this number of labels.
+    """
     found = {labels for labels in (outputs.labels.get(name, ()), *outputs.names) if labels}
     fitting = [labels for labels in found if len(labels) == classes_of(classes)]
     return fitting[0] if len(fitting) == 1 else ()
@@ -166,7 +168,8 @@ def _behind(writers: Mapping[str, NodeProto], name: str) -> Iterator[NodeProto]:
 def _strings_behind(
     graph: GraphProto, writers: Mapping[str, NodeProto], name: str
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the lists of strings from which the output `name` may take the label of an image."""
+    """Yield the lists of strings in the nodes that compute the output `name`. These may be
+    labels."""
     tensors = {t.name: t for t in graph.initializer if t.data_type == TensorProto.STRING}
     for node in _behind(writers, name):
         for each in node.input:

@@ -1,10 +1,10 @@
-"""Finds out from a network's first operations which range of pixels it expects.
+"""Finds the range of pixels that a network expects, by means of the network's first operations.
 
-A network that multiplies its input by 1 / 255 or subtracts means of about 120 normalises pixels
-from 0 to 255 itself, like Keras' Rescaling. A network that subtracts 0.485 and divides by 0.229
-expects pixels from 0 to 1. A BatchNormalization or a depthwise 1×1 convolution may do the same. If
-the means are ImageNet's, they also show the order of the channels, even if an earlier operation
-reverses the channels. If the first operations do not show the range, it is unknown.
+A network that multiplies its input by 1 / 255 or subtracts means of about 120 expects pixels from 0
+to 255, like Keras models with a Rescaling layer. A network that subtracts 0.485 and divides by
+0.229 expects pixels from 0 to 1. A BatchNormalization or a depthwise 1×1 convolution may do the
+same. If the means are ImageNet's, they also show the order of the channels, even if an earlier
+operation reverses the channels. If the first operations do not show the range, it is unknown.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -36,7 +36,7 @@ _MEAN_OF_RGB, _NEAR = np.array((0.485, 0.456, 0.406)), 0.01  # the mean of Image
 
 @dataclass(frozen=True, slots=True)
 class OwnNormalisation:
-    """Describes the pixels that a network expects, as its first operations show them."""
+    """The range and the channel order of the pixels that a network expects."""
 
     most: float  # the largest value of a pixel, 255 or 1
     order: str = ""  # "rgb" or "bgr"; "" if the operations do not show it
@@ -65,8 +65,7 @@ def own_normalisation(proto: ModelProto, name: str) -> OwnNormalisation | None:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Describes a network's first operations as pixel · scale + shift, with one scale and shift per
-    channel.
+    """A network's first operations as pixel · scale + shift, with one scale and shift per channel.
 
     The channels are in the order that they have after these operations.
     """
@@ -78,8 +77,7 @@ class _Line:
     is_reversed: bool = False  # whether the channels are reversed, compared with the input
 
     def then(self, scale: Floats, shift: Floats) -> "_Line":
-        """Return the function that applies this scale and shift, and then another scale and
-        shift."""
+        """Return the scale and shift of these operations, followed by another scale and shift."""
         return replace(self, scale=self.scale * scale, shift=self.shift * scale + shift)
 
     def reversed(self) -> "_Line":
@@ -132,8 +130,10 @@ _Constants = Mapping[str, TensorProto]
 
 
 def _numbers(node: NodeProto, at: Iterable[int], constants: _Constants) -> list[Floats] | None:
-    """Return the inputs at the indices `at` of a node as arrays. Return None if one of them is
-    computed, or is too large to be a normalisation."""
+    """Return the inputs with the indices `at` as arrays.
+
+    Return None if one of them is computed, or has more than four numbers.
+    """
     names = [node.input[index] for index in at]
     found = [constants.get(name) for name in names]
     if any(tensor is None or not 0 < np.prod(tensor.dims) <= _MOST_NUMBERS for tensor in found):
@@ -142,8 +142,8 @@ def _numbers(node: NodeProto, at: Iterable[int], constants: _Constants) -> list[
 
 
 def _moved(node: NodeProto, line: _Line, constants: _Constants) -> _Line | None:
-    """If a node only moves pixels, return `line` with its channels in the order that they have
-    after the node. Return None for other nodes."""
+    """If a node only moves pixels, return `line` with the order of the channels after the node.
+    Return None for other nodes."""
     if node.op_type in _MOVES:
         return line
     given = {part.name: helper.get_attribute_value(part) for part in node.attribute}
@@ -166,8 +166,7 @@ def _moved(node: NodeProto, line: _Line, constants: _Constants) -> _Line | None:
 
 
 def _own_line(node: NodeProto, name: str, constants: _Constants) -> tuple[Floats, Floats] | None:
-    """Return the scale and shift that a node applies to each channel, or None for any other
-    node."""
+    """Return the scale and shift if a node applies them to each channel, otherwise None."""
     if node.op_type in _ARITHMETIC:
         return _of_arithmetic(node, name, constants)
     if node.op_type == "BatchNormalization":

@@ -1,4 +1,4 @@
-"""Changes model inputs of the type uint8 to float32, which represents all uint8 numbers exactly."""
+"""Changes uint8 inputs of a model to float32, which represents all uint8 numbers exactly."""
 
 import onnx_ir as ir
 
@@ -31,7 +31,7 @@ def pixels_to_float32(model: ir.Model) -> None:
 
 
 def _moved(value: ir.Value) -> list[ir.Value] | None:
-    """Return all values that consist of pixels of `value`, or None if a node computes on pixels."""
+    """Return all values that consist of elements of `value`, or None if a node computes on them."""
     found = [value]
     for each in found:  # the list grows meanwhile
         if each.is_graph_output():

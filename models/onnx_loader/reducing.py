@@ -1,7 +1,4 @@
-"""Converts ONNX's reductions and normalisations to Convoy's typed nodes.
-
-Constants that give axes are evaluated. All other constants become weights.
-"""
+"""Converts ONNX's reductions and normalisations to Convoy's typed nodes."""
 
 from math import prod
 
@@ -23,8 +20,8 @@ _POOLS = {ReduceKind.MEAN: PoolKind.AVERAGE, ReduceKind.MAX: PoolKind.MAX}
 
 
 def reduce(to: Importer, node: OnnxNode) -> None:
-    """Convert a ReduceSum, ReduceMean, ReduceMax, ReduceMin or ReduceL2 to a Reduce node. It may
-    reduce any axes except the batch."""
+    """Convert a ReduceSum, ReduceMean, ReduceMax, ReduceMin or ReduceL2. The axes must be constant
+    and must not include the batch."""
     x, output, shape = node.x(), to.declare(node.output), node.input_shape(0)
     rank = len(shape)
     given = node.constant_integers(1) if node.has(1) else []
@@ -92,10 +89,10 @@ def _normalise(
     axes_of_weights: int | None,
     groups: int = 1,
 ) -> None:
-    """Add a Normalise over `axes`.
+    """Add a Normalise node over `axes`.
 
-    If `axes_of_weights` is given, scale and shift have one number per channel, and are reshaped to
-    that number of axes.
+    If `axes_of_weights` is given, scale and shift have one number per channel or group. They are
+    reshaped to this number of axes, with one number per channel.
     """
     image = node.output_shape[1:]
     if not axes or not prod(image):

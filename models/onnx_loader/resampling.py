@@ -1,8 +1,8 @@
-"""Converts ONNX's Resize and Pad to tables, which list the input positions that each output
-position reads.
+"""Converts ONNX's Resize and Pad to Convoy's typed nodes.
 
-A table is P×T×2. For each of P output positions along an axis, it has T input positions and their
-factors. Positions are computed in float32, as in ONNX Runtime.
+A Resize, or a Pad that repeats elements, becomes one table per axis. A table is P×T×2. For each of
+P output positions, it has T input positions and their factors. Positions are computed in float32,
+as in ONNX Runtime.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -65,8 +65,8 @@ def _check_left(shape: Sequence[int]) -> None:
 
 
 def _factors(node: OnnxNode, before: Sequence[int], after: Sequence[int]) -> list[float]:
-    """Return the scale of each axis. If the node gives no scales, a scale is the output size
-    divided by the input size."""
+    """Return the scale of each axis. If the node does not give it, it is the output size divided by
+    the input size."""
     factors = [wanted / size for size, wanted in zip(before, after, strict=True)]
     given = node.constant(2).reshape(-1) if node.has(2) else np.zeros(0)
     if given.size:
@@ -145,8 +145,8 @@ _INSIDE: Mapping[str, Callable[[Index, int], Index]] = {
 
 
 def pad(to: Importer, node: OnnxNode) -> None:
-    """Convert a Pad with a constant or with elements of the image. Negative padding crops the
-    image."""
+    """Convert a Pad. It adds a constant or repeats elements of the image. Negative padding crops
+    the image."""
     rank = len(node.output_shape)
     pads = node.constant_integers(1)
     axes = node.constant_integers(3) if node.has(3) else list(range(rank))
@@ -186,8 +186,8 @@ def pad(to: Importer, node: OnnxNode) -> None:
 
 
 def _padded_with(to: Importer, node: OnnxNode) -> float:
-    """Return the number with which a Pad pads. If the Pad works on quantized integers, it is
-    dequantized."""
+    """Return the number with which a Pad pads. A quantized integer is returned as the number that
+    it represents."""
     value, stored = node.scalar(2, 0.0), to.values[node.x()].stored
     if not is_quantized(stored):
         return value
@@ -197,7 +197,7 @@ def _padded_with(to: Importer, node: OnnxNode) -> float:
 
 
 def _cut(to: Importer, node: OnnxNode, begin: Sequence[int], end: Sequence[int]) -> str:
-    """If negative padding crops the input, return the part that remains."""
+    """Crop the input along axes with negative padding, and return the name of the result."""
     x, shape = node.x(), list(node.input_shape(0)[1:])
     for axis, (first, last) in enumerate(zip(begin, end, strict=True)):
         if min(first, last) >= 0:

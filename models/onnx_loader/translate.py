@@ -36,7 +36,7 @@ from models.scores import UNSHOWN, Meaning
 
 
 class Translation(NamedTuple):
-    """Holds the fields of a `LoadedModel` except its name."""
+    """All fields of a `LoadedModel` except its name."""
 
     graph: Graph
     proto: ModelProto
@@ -55,7 +55,8 @@ def translate(
     """Convert a model to a typed graph and to an ONNX model in normal form.
 
     `choose` edits the model to keep only some of its outputs. If typed nodes cannot express the
-    model, NoKernelsError is raised. With `opaque`, the result has the original nodes instead.
+    model, this raises NoKernelsError. If `opaque` is True, the result has the original nodes
+    instead.
     """
     model = normalise(proto, input_shape)
     if choose is not None:
@@ -83,8 +84,8 @@ def translate(
 def _at_batch_one(name: str, model: ir.Model) -> tuple[Graph, ir.Model]:
     """Return the typed graph for one image, and the model from which it is made.
 
-    If the model merges the batch with other axes and typed nodes cannot express this, the model
-    gets a separate batch axis. Raises NoKernelsError.
+    If axis 0 of some values is not the batch, `separate_batch` may add a batch axis to a copy of
+    the model. Raises NoKernelsError.
     """
     try:
         return _typed_graph(name, model), model
@@ -186,8 +187,8 @@ _REASONS = 50
 
 
 def _report(problems: list[_Problem]) -> str:
-    """Return an error message with all causes. An unknown shape is left out if another cause
-    explains it."""
+    """Return an error message with all problems. Unknown shapes are listed only if there are no
+    other problems."""
     causes = [p for p in problems if not isinstance(p.error, UnknownShapeError)] or problems
     return "\n".join(
         [
@@ -199,10 +200,9 @@ def _report(problems: list[_Problem]) -> str:
 
 
 def _lines(causes: list[_Problem]) -> list[str]:
-    """Return the lines of a message: one per operator and reason, with the names of the first
-    nodes.
+    """Return one line per operator and reason, with the names of the first nodes.
 
-    After `_REASONS` lines, one more line gives the number of further reasons.
+    After `_REASONS` lines, one more line gives the number of other reasons.
     """
     grouped: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for problem in causes:

@@ -1,5 +1,4 @@
-"""Converts ONNX's convolutions and poolings, with their window attributes, to Convoy's typed
-nodes."""
+"""Converts ONNX's convolutions and poolings to Convoy's typed nodes."""
 
 from operator import ge
 
@@ -13,10 +12,10 @@ from models.onnx_loader.importer import Importer, ImpossibleError, OnnxNode, Ref
 
 
 def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
-    """Return the window of a Conv or Pool node over one image.
+    """Return the window of a Conv or Pool node for one image.
 
     auto_pad becomes explicit pads, by the equations in ONNX's operator specification. The output
-    size is taken from ONNX's shape inference, which already considers ceil_mode.
+    size comes from ONNX's shape inference, which already considers ceil_mode.
     """
     size, output = node.input_shape(0)[2:], node.output_shape[2:]
     axes = len(size)
@@ -62,8 +61,8 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
 def _ends(to: Importer, node: OnnxNode) -> tuple[str, str]:
     """Return the names of the values that the node reads and writes.
 
-    If the node works on rows (C×W), add a Reshape that turns them into images of height 1. `_end`
-    adds the Reshape after the node.
+    If the node works on rows (C×W), add a Reshape to images of height 1 before it. `_end` adds the
+    Reshape after the node.
     """
     output = to.declare(node.output)
     if len(node.output_shape) != 3:
@@ -75,8 +74,7 @@ def _ends(to: Importer, node: OnnxNode) -> tuple[str, str]:
 
 
 def _end(to: Importer, node: OnnxNode, written: str) -> None:
-    """If `_ends` has turned rows into images, add a Reshape that turns the node's result back into
-    rows."""
+    """If `_ends` has reshaped rows to images, add a Reshape of the node's result to rows."""
     if written != node.output.name:
         to.nodes.append(Reshape(name=f"{node.name}/rows", output=str(node.output.name), x=written))
 

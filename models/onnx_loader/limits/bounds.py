@@ -1,4 +1,4 @@
-"""Lists all limits of the loader, with the reason for the size of each.
+"""Defines all limits of the loader, and explains the size of each.
 
 The limits apply to every file. They keep the time and memory for a file in proportion to its size.
 The largest published classifiers are far below all limits.
@@ -70,7 +70,7 @@ WINDOW_LIMIT = 2**14
 
 
 def shown(number: int) -> str:
-    """Return a number as text. If it has too many digits, return a power of two."""
+    """Return a number as text. A number of 10^15 or more is shown as "over" a power of two."""
     if abs(number) < 10**15:
         return f"{number:,}"
     power = number.bit_length() - 1

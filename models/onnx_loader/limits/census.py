@@ -1,8 +1,8 @@
 """Counts the nodes and elements of a parsed model before any library processes it.
 
-Nodes are counted as if all functions were inlined. Inlining them could take too long, so the body
-of each function is counted once and multiplied by the number of calls. For example, 60 functions
-that each call the previous one twice count as 2**60 nodes.
+Nodes are counted as if all functions were inlined, but without inlining them, which could take too
+long. The nodes of each function are counted once and multiplied by the number of its calls. For
+example, 60 functions that each call the previous one twice count as 2**60 nodes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,10 +32,10 @@ _Key = tuple[str, str, str]  # a function's domain, name and overload
 
 
 def check_census(model: ModelProto) -> None:
-    """Raise an error if a model has too many nodes, or a tensor or input of an impossible size.
+    """Check the numbers of nodes, inputs, outputs and elements in a model.
 
-    Raises UnsupportedModelError, whose message names the limit, or ModelFileError if the model is
-    invalid.
+    Raises UnsupportedModelError if one of them exceeds its limit, and ModelFileError if the model
+    is invalid.
     """
     _check_depth(model)
     written = 0
@@ -158,7 +158,7 @@ def _check_depth(model: ModelProto) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Counts nodes. A call of a function counts as all nodes of the function."""
+    """The size of a graph or function, with all calls counted as if they were inlined."""
 
     nodes: int = 0
     edges: int = 0  # names read and written

@@ -1,7 +1,8 @@
-"""Infers the number of axes of every value, node by node, before a library processes the graph.
+"""Limits the number of axes of every value before a library processes the graph.
 
-Shape inference on a whole graph stores every axis of every value. Gather(v, v) has about twice as
-many axes as v. A chain of 30 such nodes would therefore need memory for 2**30 axes.
+Shape inference stores every axis of every value. Gather(v, v) has about twice as many axes as v, so
+a chain of 30 such nodes would need memory for 2**30 axes. This module infers the number of axes
+node by node, and stops at the first value with too many.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +31,7 @@ _Types = dict[ir.Value, TypeProto]
 
 
 def check_ranks(model: ir.Model) -> None:
-    """Raise an error if a value of the model has too many axes. The sizes of the axes may still be
+    """Raise an error if a value of the model has too many axes. The sizes of the axes may be
     unknown."""
     basic_constant_propagation(model.graph.all_nodes())
     types: _Types = {}
@@ -83,8 +84,7 @@ def _note(value: ir.Value, types: _Types) -> None:
 
 
 def _inferred(node: ir.Node, types: _Types, opsets: Mapping[str, int]) -> dict[str, TypeProto]:
-    """Return the types of the node's outputs by name. Types that onnx cannot infer from the node's
-    inputs are left out."""
+    """Return the types of the node's outputs by name, except types that onnx cannot infer."""
     given = [value for value in node.inputs if value is not None]
     if any(value not in types for value in given) or any(True for _ in _subgraphs(node)):
         return {}
@@ -115,8 +115,8 @@ def _rank(value: ir.Value, types: _Types, ranks: Mapping[ir.Value, int]) -> int 
 
 
 def _entries(value: ir.Value | None, types: _Types) -> int:
-    """Return the number of axes of a tensor whose shape is the value `value`, or 0 if this is
-    unknown."""
+    """Return the number of elements of `value`, or 0 if it is unknown. For a shape, this is the
+    number of axes."""
     if value is None or value not in types:
         return 0
     return prod(dim.dim_value for dim in types[value].tensor_type.shape.dim)

@@ -86,7 +86,7 @@ def check_attributes(model: ir.Model) -> None:
 
 
 def check_flat(model: ir.Model) -> None:
-    """Raise an error if the model's one-dimensional integer values have too many elements in
+    """Raise an error if the nodes' one-dimensional integer outputs have too many elements in
     total."""
     entries = 0
     for node in model.graph.all_nodes():
@@ -104,8 +104,8 @@ def check_flat(model: ir.Model) -> None:
 def check_reads(model: ir.Model, room: int) -> None:
     """Raise an error if the model's nodes read more than `room` elements of constants in total.
 
-    Folding and importing copy a constant for each node that reads it. Therefore each read of a
-    constant counts.
+    A constant counts once for each node that reads it, because folding and importing may copy it
+    for each node.
     """
     basic_constant_propagation(model.graph.all_nodes())
     read = sum(
@@ -122,8 +122,8 @@ def check_reads(model: ir.Model, room: int) -> None:
 
 
 def _read(value: ir.Value) -> int:
-    """Return how many elements are copied for a node that reads this value. This is the size of the
-    value if it is a constant, otherwise 0."""
+    """Return the number of elements if the value is a constant or a dequantized constant, otherwise
+    0."""
     if value.const_value is not None:
         return value.const_value.size
     node = value.producer()
@@ -134,7 +134,7 @@ def _read(value: ir.Value) -> int:
 
 
 def too_many_axes(value: ir.Value, rank: int) -> UnsupportedModelError:
-    """Return the error for a value with `rank` axes, a number above the limit."""
+    """Return the error for a value that has `rank` axes, more than the limit."""
     return UnsupportedModelError(
         f"the value {value.name} has {shown(rank)} axes; at most {RANK_LIMIT} are supported"
     )

@@ -1,8 +1,8 @@
 """Limits the structure of a graph so that rewrite rules take little time on it.
 
 A rule examines all readers of a value, and searches backwards through nodes that only move, pool,
-activate or scale. Real networks have few readers per value, and few such nodes in a row. A graph
-with too many of either is refused here.
+activate or scale. Real networks have few readers per value, and few such nodes in a row. This
+module refuses graphs with too many readers or too many such nodes.
 """
 
 from collections import Counter
@@ -44,8 +44,8 @@ _FACTORS = (BinaryOp.MUL, BinaryOp.DIV)
 
 
 def check_structure(graph: Graph) -> None:
-    """Raise an error if too many nodes read the same value, or if a rule would have to search too
-    many nodes."""
+    """Raise an error if too many nodes read one value, or if a rule would have to search too many
+    nodes."""
     readers: Counter[str] = Counter()
     moves: dict[str, int] = {}  # the number of such nodes in a row that end in this value
     pieces: dict[str, int] = {}  # the number of computed values that this value joins

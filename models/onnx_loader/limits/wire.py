@@ -1,9 +1,8 @@
 """Bounds the memory that a model file will take once it is parsed.
 
 A protobuf message of two bytes becomes an object of several hundred bytes. For example, 20 MB of
-empty nodes become 3.5 GB. Therefore this module reads through the file's bytes first, counts fields
-and checks names. It finds nested messages by the protobuf descriptors, and stores one position per
-nesting level. It stops at the first exceeded limit.
+empty nodes become 3.5 GB. Therefore this module first counts the fields in the file's bytes,
+without parsing them, and checks names. It stops at the first limit that is exceeded.
 """
 
 from dataclasses import dataclass, field
@@ -43,15 +42,14 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """Lists the fields of a message, by number, whose content is read. All other fields are
-    skipped."""
+    """The fields of a protobuf message whose content is checked, by field number."""
 
     fields: dict[int, "_Message | _Kind"] = field(default_factory=dict)
 
 
 @cache
 def _model() -> _Message:
-    """Return the fields of a ModelProto whose content is read."""
+    """Return the fields of a ModelProto whose content is checked."""
     known: dict[str, _Message] = {}
     pending: list[Descriptor] = [ModelProto.DESCRIPTOR]
     known[ModelProto.DESCRIPTOR.full_name] = _Message()
