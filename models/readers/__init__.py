@@ -1,8 +1,8 @@
 """Reads files that other programs store beside a model, such as labels and preprocessing. Each kind
 of file has a reader.
 
-A reader is a function of a path. It returns a `Reading`, or None if the file comes from another
-program.
+A reader takes the path of a file. It returns a `Reading`, or None if another program wrote the
+file.
 """
 
 import re
@@ -56,7 +56,7 @@ _SHOWN = 3
 
 
 def read_labels(path: Path) -> Reading:
-    """Read the labels in a file, if its name shows that it lists labels."""
+    """Return a Reading of a file whose name, such as labels.txt, shows that it lists labels."""
     return Reading(path, labels=partial(read_label_file, path))
 
 
@@ -78,10 +78,10 @@ FILES = tuple(dict.fromkeys(name for name, _ in READERS))
 
 
 def folders_beside(model_path: _Path) -> list[_Path]:
-    """Return the model's folder, and the parent folder if the model is part of an export.
+    """Return the model's folder, and the folders above it that belong to the same export.
 
-    In an export, the model is in a folder called `onnx` (optimum), in a folder with a version
-    number as its name, or in a folder called `model.onnx` (Triton).
+    In some exports, the model is in a subfolder with the name `onnx` (optimum), with a version
+    number as its name, or with the name `model.onnx` (Triton).
     """
     folders = [model_path.parent]
     while folders[-1].name in ("onnx", "model.onnx") or folders[-1].name.isdecimal():
@@ -90,8 +90,10 @@ def folders_beside(model_path: _Path) -> list[_Path]:
 
 
 def files_beside(model_path: _Path, files: Iterable[_Path]) -> list[_Path]:
-    """Return the files beside a model for which there is a reader, and the text files to which
-    these may refer."""
+    """Return the files beside a model that readers read.
+
+    Text files are included, because other files may refer to them.
+    """
     folders = folders_beside(model_path)
     return [
         file
@@ -103,8 +105,8 @@ def files_beside(model_path: _Path, files: Iterable[_Path]) -> list[_Path]:
 def read_beside(model_path: Path) -> Iterator[Reading]:
     """Read the files beside a model, and yield the result of each reader, in the order of READERS.
 
-    The files are in the model's folder, or in the folder above it if the model is part of an
-    export. Raises PreprocessingError.
+    The files are in the folders that `folders_beside` returns. Raises PreprocessingError if a file
+    is invalid.
     """
     for name, read in READERS:
         for folder in folders_beside(model_path):

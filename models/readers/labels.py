@@ -6,7 +6,7 @@
     YAML   the same, as in the data.yaml of Ultralytics
     CSV    a column of labels, optionally with a column of numbers
 
-Numbers begin at 0 or 1 and set the order. They are not part of the labels.
+The numbers are class numbers from 0 or 1 on. They set the order, and are not part of the labels.
 """
 
 import csv
@@ -51,9 +51,9 @@ class NotLabelsError(PreprocessingError):
 def read_label_file(path: Path, source: str = "") -> tuple[str, ...]:
     """Return the labels in a file. The suffix of its name decides its format.
 
-    `source` is the file that names the label file, if any. Raises NotLabelsError if the file
-    contains no labels. A table, JSON or YAML that cannot be parsed may have another purpose, and
-    raises NotLabelsError, too. All other failures raise PreprocessingError.
+    `source` is the file that refers to the label file, if any. Raises NotLabelsError if the file
+    contains no labels, or if it is JSON, YAML or a table that cannot be parsed. All other failures
+    raise PreprocessingError.
     """
     what, form = f"{source}: the labels" if source else "", path.suffix.lower()
     labels: tuple[str, ...] | None
@@ -106,10 +106,7 @@ def labels_in_text(text: str) -> tuple[str, ...] | None:
 
 
 def parse_value(text: str) -> object:
-    """Return the value of a text, or None if it has none of the known formats.
-
-    The formats are JSON, and a flat list or dict in Python's notation.
-    """
+    """Parse JSON, or a flat list or dict in Python's notation. Return None for other text."""
     if text.lstrip()[:1] not in _CLOSES:
         return None
     try:
@@ -119,7 +116,7 @@ def parse_value(text: str) -> object:
 
 
 def labels_in(value: object, depth: int = 2) -> tuple[str, ...] | None:
-    """Return the labels that a value lists, in order, or None if it lists no labels.
+    """Return the labels that a value lists, ordered by class number, or None if it lists no labels.
 
     If the value is a dict, the labels may be under one of LABEL_KEYS, nested at most `depth` times.
     """
@@ -142,8 +139,7 @@ def labels_in(value: object, depth: int = 2) -> tuple[str, ...] | None:
 
 
 def _pair(item: object) -> Pair | None:
-    """Return the number and the label of an entry in a list of labels. The number is None if the
-    entry has none."""
+    """Return the class number and the label of an entry in a list. The number may be None."""
     label = _label_of(item)
     if label is None:
         return None
@@ -193,10 +189,10 @@ def _in_order(pairs: Iterable[Pair | None]) -> tuple[str, ...] | None:
 
 
 def _parse_literal(text: str) -> object:
-    """Return a list, tuple or dict of numbers and strings in Python's notation, or None for other
-    text.
+    """Parse a list, tuple or dict of numbers and strings in Python's notation. Return None for
+    other text.
 
-    Python's own parser would need memory of a hundred times the text's size.
+    Python's own parser would need a hundred times the memory of the text.
     """
     items: list[tuple[object, object]] = []
     at, end = 1, len(text) - 1

@@ -8,7 +8,7 @@ from models.readers.reading import Keys, Reading, read_json
 
 
 def read_lobe(path: Path) -> Reading | None:
-    """Read the labels, and return them with the preprocessing that the examples of Lobe use. Return
+    """Read the labels of a Lobe export, and add the preprocessing of Lobe's example code. Return
     None if another program wrote the file."""
     config = read_json(path)
     classes = config.get("classes")

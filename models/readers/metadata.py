@@ -1,9 +1,10 @@
 """Reads information about labels and pixels from the `metadata_props` in a model file.
 
+key                                                 written by
 names, imgsz, task                                  Ultralytics
 Image.BitmapPixelFormat, Image.NominalPixelRange    Custom Vision, Windows ML
 model_info ...                                      OpenVINO's Model API
-labels, classes, id2label, mean, std, ...           others
+labels, classes, id2label, mean, std, ...           other programs
 """
 
 from collections.abc import Iterator, Mapping
@@ -52,9 +53,9 @@ def read_metadata(
     """Read information about labels and pixels from the metadata of the model in `path`, or return
     None if there is none.
 
-    `sides` are the height and width of the model's input, with 0 for an unknown size. If
-    `normalises`, the model's first operations normalise pixels. A mean and std in the metadata are
-    then assumed to describe these operations, and are not used.
+    `sides` are the height and width of the model's input, with 0 for an unknown size. `normalises`
+    tells whether the model's first operations normalise pixels. If so, a mean and std in the
+    metadata are assumed to describe these operations, and are not used.
     """
     said = {key.strip().lower(): value for key, value in metadata.items()}
     names = _labels(said)
@@ -121,7 +122,7 @@ def _is_multi_label(said: Mapping[str, str]) -> bool:
 
 
 def _size(text: str) -> tuple[int, int] | None:
-    """Return height and width from a text with one number, or with two numbers in brackets."""
+    """Return height and width from a text such as "224" or "[224, 320]", or None for other text."""
     numbers = text.strip().strip("[]()").replace(",", " ").split()[:3]
     if not all(number.isdecimal() and len(number) < 6 for number in numbers):
         return None
@@ -132,8 +133,7 @@ def _size(text: str) -> tuple[int, int] | None:
 
 
 def _of_ultralytics(size: tuple[int, int], channels: str) -> Keys:
-    """Return the preprocessing of Ultralytics, in RGB from 0 to 1, for a network with images of
-    `size`.
+    """Return the preprocessing of Ultralytics for a network that takes images of `size`.
 
     If `size` is a square, an image's shorter side is resized and the centre is cropped. Otherwise
     both sides are resized.

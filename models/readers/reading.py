@@ -59,10 +59,10 @@ def read_text(path: Path, what: str = "", longest: int = LONGEST) -> str:
 
 
 def named_by(source: Path, name: str) -> Path:
-    """Return the path of a file that `source` names. It must be in the folder of `source` or below.
+    """Return the path of a file to which the file `source` refers.
 
-    Raises PreprocessingError for any other path, because a downloaded file must not expose other
-    files as labels.
+    Raises PreprocessingError if the path is outside the folder of `source`, because a downloaded
+    file must not expose other files as labels.
     """
     path = source.parent / name
     if not path.resolve().is_relative_to(source.parent.resolve()):

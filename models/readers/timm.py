@@ -22,10 +22,9 @@ _CHANNELS = {1: "grey", 3: "rgb"}
 
 
 def read_timm(path: Path) -> Reading | None:
-    """Read the preprocessing in `pretrained_cfg` and the labels in `label_names`, or their older
-    form.
+    """Read the preprocessing in `pretrained_cfg` and the labels in `label_names`.
 
-    Return None if timm did not write the file.
+    In older files, all keys are on one level. Return None if timm did not write the file.
     """
     config = read_json(path)
     older = "architecture" in config and "input_size" in config  # all keys on one level

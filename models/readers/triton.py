@@ -135,8 +135,10 @@ def _tokens(path: Path, text: str) -> Iterator[str]:
 
 
 def _message(tokens: Iterator[str], end: str) -> Message:
-    """Return the values of each field up to the token `end`, which is a bracket or the end of the
-    file."""
+    """Parse a message up to the token `end`, and return the values of each field.
+
+    `end` is a closing bracket, or "" for the end of the file.
+    """
     fields: Message = defaultdict(list)
     for name in tokens:
         if name == end:

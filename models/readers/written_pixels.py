@@ -8,10 +8,10 @@ The numbers themselves show to which range of pixels they apply:
     0 and 1                                   0 to 1; from OpenVINO's keys, 0 to 255
     123.675 and 0.229                         not known, and not used
 
-A key such as `rescale_factor` takes precedence over this table. The largest pixel is then 255 times
-the factor. If the mean is below 2% of the largest pixel, no key is used. If the mean is above the
-largest pixel, it is subtracted before the scaling, from pixels from 0 to 255. If a std is given in
-this case, no key is used.
+A factor, such as `rescale_factor`, takes precedence over this table. The largest pixel is then 255
+times the factor. If the mean is below 2% of the largest pixel, it contradicts the factor, and no
+key is used. If the mean is above the largest pixel, it applies to pixels from 0 to 255, before the
+scaling. A std then contradicts the factor, and no key is used.
 """
 
 import re
@@ -87,7 +87,7 @@ _Numbers = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class WrittenPixels:
-    """Holds the settings for `model.toml` that follow from a model's metadata.
+    """Settings for `model.toml` that follow from a model's metadata.
 
     `doubts` are sentences about contradictions in the metadata.
     """
@@ -98,7 +98,8 @@ class WrittenPixels:
 
 
 def written_pixels(said: Mapping[str, str], channels: int) -> WrittenPixels:
-    """Return the preprocessing that metadata keys describe for a model with `channels` channels.
+    """Return the preprocessing that metadata keys describe for a model whose input has `channels`
+    channels.
 
     The metadata keys must be in lower case. If they contradict each other, the result has no keys,
     and `doubts` names the contradictions.
@@ -233,10 +234,10 @@ def _shown(numbers: _Numbers) -> str:
 def _scale(
     given: object, mean: _Numbers, std: _Numbers, *, of_bytes: bool
 ) -> tuple[float | None, str]:
-    """Return the factor by which pixels are multiplied before the normalisation, and a sentence
-    about a doubt, or "".
+    """Return the factor by which pixels are multiplied before the normalisation, and a warning or
+    "".
 
-    The factor is None if the keys contradict each other.
+    If the keys contradict each other, the factor is None.
     """
     if isinstance(given, float):
         scale = given if given <= 1 else 1 / given  # or a divisor, such as 255
