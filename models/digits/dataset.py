@@ -61,7 +61,7 @@ def enlarge(image: NDArray[np.uint8], threshold: float, sharpness: float) -> Ima
 def enlarged_digit(
     image: NDArray[np.uint8], placement: Placement, side: int, rng: np.random.Generator
 ) -> Coverage:
-    """Return a square image (side × side) of an enlarged handwritten digit."""
+    """Return a coverage map (side × side) of an enlarged handwritten digit."""
     glyph = enlarge(image, rng.uniform(0.3, 0.6), rng.uniform(2, 8))
     return place(glyph, placement, side, aspect=glyph.width / glyph.height)
 
@@ -98,8 +98,8 @@ def coverage_maps(
 
 
 def _as_is(image: NDArray[np.uint8], rng: np.random.Generator) -> Coverage:
-    """Enlarge a digit's 8×8 pixels to the whole image, in the same way as the server, and shift the
-    result slightly."""
+    """Enlarge an 8×8 digit to the whole image, in the same way as the server, and shift and distort
+    it slightly."""
     placement = Placement(
         height=rng.uniform(0.85, 1.1),
         aspect=1.0,

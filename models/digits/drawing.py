@@ -65,8 +65,8 @@ _HANDS: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Gives the position of a digit in its image. The axes run from 0 to 1, rightwards and
-    downwards."""
+    """The position, size and tilt of a digit in its image. Both axes run from 0 to 1, to the right
+    and down."""
 
     height: float  # of the digit, as a fraction of the image's
     aspect: float  # width / height of the digit
@@ -125,7 +125,7 @@ class Colours:
 
 
 def pen_digit(digit: int, placement: Placement, side: int, rng: np.random.Generator) -> Coverage:
-    """Return a square image (side × side) of a digit drawn with a round pen."""
+    """Return a coverage map (side × side) of a digit drawn with a round pen."""
     hands = _HANDS[digit]
     strokes = hands[rng.integers(len(hands))].split(" | ")
     width = max(2, round(side * placement.height * rng.uniform(0.05, 0.2)))
@@ -146,7 +146,7 @@ def pen_digit(digit: int, placement: Placement, side: int, rng: np.random.Genera
 def printed_digit(
     digit: int, placement: Placement, side: int, rng: np.random.Generator
 ) -> Coverage:
-    """Return a square image (side × side) of a digit in Pillow's typeface, with a random weight."""
+    """Return a coverage map (side × side) of a digit in Pillow's typeface, with a random weight."""
     font = ImageFont.load_default(side)
     stroke = int(rng.integers(0, side // 16 + 1))
     left, top, right, bottom = font.getbbox(str(digit), stroke_width=stroke)
@@ -157,7 +157,7 @@ def printed_digit(
 
 
 def place(glyph: Image.Image, placement: Placement, side: int, aspect: float) -> Coverage:
-    """Return a square image (side × side) that contains the grey image of a digit.
+    """Return a coverage map (side × side) of a digit, which is given as a grey image.
 
     `aspect` is the width of the digit divided by its height.
     """
@@ -215,8 +215,7 @@ def _move(
 
 
 def _spline(points: NDArray[np.float64], steps: int = 8) -> NDArray[np.float64]:
-    """Return points on a Catmull-Rom spline, with `steps` points between neighbouring points of
-    `points`."""
+    """Return points on a Catmull-Rom spline through `points`, with `steps` points per segment."""
     p = np.vstack([points[:1], points, points[-1:]])
     t = np.linspace(0, 1, steps, endpoint=False)[:, None]
     pieces = [

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ConvLayer:
-    """Describes a convolution with a bias or BatchNormalization.
+    """A convolution, with either a bias or a BatchNormalization after it.
 
     With stride 1, the padding keeps the size of the input.
     """

@@ -8,6 +8,6 @@ CLASSES = 1000
 
 @cache
 def labels() -> tuple[str, ...]:
-    """Return one label per class; a few classes have equal labels."""
+    """Return the label of each class. A few classes have the same label."""
     text = Path(__file__).with_name("labels.txt").read_text(encoding="utf-8")
     return tuple(text.splitlines())
