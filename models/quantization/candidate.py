@@ -47,7 +47,7 @@ _CHUNK = 4
 
 @unique
 class Method(Enum):
-    """Names the methods that derive the range of an activation from its values in many images."""
+    """A method that derives the range of an activation from its values for many images."""
 
     MIN_MAX = "min-max"
     PERCENTILE = "percentile"
@@ -63,7 +63,7 @@ _CALIBRATORS = {
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Suppress the progress messages and advice that ONNX Runtime's library prints."""
+    """Suppress the messages that ONNX Runtime's quantization library prints."""
     root = logging.getLogger()
     level = root.level
     root.setLevel(logging.ERROR)
@@ -157,11 +157,10 @@ def quantized(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -
 
 
 def _joined(proto: ModelProto, ranges: Ranges, in_float: Sequence[str]) -> Ranges:
-    """Return the ranges, but give the inputs of each Concat the range of its output.
+    """Return the ranges, with the range of each Concat's output also for the inputs of the Concat.
 
-    Only inputs that no other node reads are changed. A Concat always rounds its inputs to the scale
-    of its output. If the ranges are equal, the inputs are rounded only once, and need no
-    conversion.
+    A Concat converts its inputs to the scale of its output. If the ranges are equal, no conversion
+    and no second rounding is needed. Inputs that other nodes read, too, are not changed.
     """
     readers = Counter(name for node in proto.graph.node for name in node.input)
     kept = {output.name for output in proto.graph.output}
@@ -175,11 +174,11 @@ def _joined(proto: ModelProto, ranges: Ranges, in_float: Sequence[str]) -> Range
 
 
 def products_of_values(proto: ModelProto) -> tuple[str, ...]:
-    """Return the names of all products without weights, and of the nodes between them and the
-    layers before.
+    """Return the names of the matrix products without weights, and of the nodes between each
+    product and the layers with weights before it.
 
-    In attention, these nodes compute queries, keys, values and scores. A GPU runs all of them in
-    one float16 launch. Quantized values in between would split this launch.
+    These are the nodes of attention. A GPU runs them in one float16 launch, which quantized values
+    in between would split.
     """
     constants = {tensor.name for tensor in proto.graph.initializer}
     wanted: set[str] = set()  # names of values
@@ -194,11 +193,11 @@ def products_of_values(proto: ModelProto) -> tuple[str, ...]:
 
 
 def layers(proto: ModelProto) -> Mapping[str, tuple[str, ...]]:
-    """Divide the model's nodes into layers. Return a mapping from each layer's name to the names of
-    its nodes.
+    """Divide the model into layers. Return the names of the nodes in each layer, by the layer's
+    name.
 
-    A layer begins with a convolution or matrix product, which names it. All nodes that depend on it
-    belong to it, up to the next product.
+    A layer begins with a convolution or matrix product, and has its name. The layer also contains
+    the nodes that depend on this node, up to the next convolution or matrix product.
     """
     order: dict[str, int] = {}  # by value: the index of the last product on which it depends
     found: list[list[str]] = []
@@ -223,10 +222,10 @@ class _Product:
 def with_corrected_biases(proto: ModelProto, ranges: Ranges, images: Tensors) -> ModelProto:
     """Return the float model with biases that compensate for the rounding of the weights.
 
-    If a filter has the rounding error ΔW, its outputs shift by ΔW·E[x] on average (Nagel et al.
-    2019, "Data-Free Quantization Through Weight Equalization and Bias Correction", section 4.2).
-    This shift is subtracted from the biases of convolutions. E[x] is the mean of each channel over
-    the images.
+    If a convolution's filter has the rounding error ΔW, its outputs shift by ΔW·E[x] on average.
+    E[x] is the mean of each input channel over the images. This shift is subtracted from the bias
+    (Nagel et al. 2019, "Data-Free Quantization Through Weight Equalization and Bias Correction",
+    section 4.2).
     """
     weights = {t.name: t for t in proto.graph.initializer}
     products = [
@@ -266,8 +265,7 @@ def with_corrected_biases(proto: ModelProto, ranges: Ranges, images: Tensors) ->
 
 
 def _find_means(proto: ModelProto, products: Sequence[_Product], images: Tensors) -> None:
-    """For each convolution, compute the mean of each channel of its input over the images, and
-    store it in `mean`."""
+    """Set `mean` of each convolution to the mean of each input channel over the images."""
     means = ModelProto()
     means.CopyFrom(proto)
     del means.graph.output[:]

@@ -9,8 +9,10 @@ from typing import Any
 
 
 class Journal:
-    """Records results by name in a JSON file. They are valid only for equal inputs, whose hash is
-    called `question`."""
+    """A JSON file with results by name.
+
+    `question` is a hash of the inputs, because the results are valid only for equal inputs.
+    """
 
     def __init__(self, path: Path, question: str) -> None:
         """Read the results of earlier runs for the same `question`.

@@ -31,7 +31,7 @@ _BATCH = 8
 
 @dataclass(frozen=True)
 class Goal:
-    """Sets the goal of a quantization: `keep`, the fraction of labels that must stay the same.
+    """The goal of a quantization: at least the fraction `keep` of the labels must stay the same.
 
     Only images whose two highest probabilities differ by at least `margin` count.
     """
@@ -42,8 +42,8 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Counts how many labels and correct answers differ between two models, on images that were not
-    used for calibration."""
+    """The differences between the labels, correct answers and probabilities of two models for the
+    same images."""
 
     images: int
     kept: int
@@ -76,8 +76,8 @@ class Comparison:
 
 
 def _chance(lost: int, changed: int) -> float:
-    """Return the probability that at least `lost` of all changes are losses, if each change is a
-    loss or a gain with equal probability."""
+    """Return the probability that at least `lost` of `changed` changes are losses, if losses and
+    gains are equally likely."""
     ways = sum(comb(changed, k) for k in range(lost, changed + 1))
     return float(ways / 2**changed)
 
@@ -121,8 +121,10 @@ def probabilities(proto: ModelProto, images: Tensors, output: OutputKind) -> Pro
 
 
 def _opened(proto: ModelProto, threads: int) -> ort.InferenceSession:
-    """Open a model with ONNX Runtime in the form that engines run. In this form, sums of 8-bit
-    products do not saturate."""
+    """Open a model with ONNX Runtime in the form that engines run.
+
+    In a quantized model, this form prevents sums of 8-bit products from saturating.
+    """
     if any(node.op_type == "QuantizeLinear" for node in proto.graph.node):
         proto = on_integers(proto, pairs_saturate=pairs_saturate())
     return open_session(proto.SerializeToString(), threads)

@@ -4,7 +4,7 @@
     the other half ─ the best method; the error and time of each layer ─ layers in float ─ the goal?
 
 The error is the divergence between the probabilities of the quantized model and of the float model.
-It varies more smoothly than the number of changed labels, which is small. A layer stays in float if
+Few labels change, so the number of changed labels is a coarser measure. A layer stays in float if
 the goal requires it. It also stays in float if this reduces the error by a larger fraction than it
 increases the time.
 """
@@ -82,8 +82,7 @@ class Photographs:
 
 @dataclass(frozen=True, slots=True)
 class LayerReport:
-    """Reports how much the result diverges if this layer is quantized, and how much time this
-    saves."""
+    """The divergence that the quantization of one layer adds, and the time that it saves."""
 
     name: str
     divergence: float
@@ -93,7 +92,7 @@ class LayerReport:
 
 @dataclass(frozen=True, slots=True)
 class BatchTime:
-    """Holds the time of a batch before and after quantization on this machine, in seconds."""
+    """The time of a batch before and after quantization on this machine, in seconds."""
 
     n: int
     before: float
@@ -102,7 +101,7 @@ class BatchTime:
 
 @dataclass(frozen=True, slots=True)
 class QuantizationReport:
-    """Reports how a quantized model differs from its original."""
+    """A report of how a quantized model differs from its original."""
 
     model: str
     method: str
@@ -118,8 +117,8 @@ class QuantizationReport:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """Holds the ranges of activations that one method found, and how the quantized model then
-    differs from the float model."""
+    """The activation ranges that one method found, and a comparison of the quantized model with the
+    float model."""
 
     method: Method
     corrected: bool
@@ -262,8 +261,8 @@ class _Run:
         )
 
     def _best(self) -> _Candidate:
-        """Return the candidate with the smallest divergence from the float model, among those that
-        reach the goal.
+        """Of the candidates that reach the goal, return the candidate with the smallest divergence
+        from the float model.
 
         If no candidate reaches the goal, all candidates are considered.
         """
