@@ -88,7 +88,8 @@ def installed(exporter: Exporter, console: Console) -> Environment:
 
 
 def record(folder: Path, recordings: Path) -> None:
-    """Copy each model of at most MOST_BYTES, with its other files, to the folder `recordings`."""
+    """Copy each model's folder to the folder `recordings`, except models whose files have more than
+    MOST_BYTES together."""
     for model in sorted(file.parent for file in folder.glob("*/expected.json")):
         files = [file for file in model.rglob("*") if file.is_file()]
         if sum(file.stat().st_size for file in files) <= MOST_BYTES:

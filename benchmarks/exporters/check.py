@@ -74,9 +74,8 @@ def verdict(model: Path, photographs: Path) -> Verdict:
 
 
 def _own(model: Path) -> float:
-    """Return how much a model's own answers vary: the largest difference between two ways in which
-    the exporter's runtime computes them. Return 0 if the second way was not recorded (the file
-    `OTHERWISE`)."""
+    """Return the largest difference between the exporter's answers and the answers that the same
+    runtime computes in a second way (the file `OTHERWISE`). Return 0 if this file is missing."""
     if not (model / OTHERWISE).exists():
         return 0.0
     one: dict[str, list[float]] = json.loads((model / EXPECTED).read_text())

@@ -1,5 +1,4 @@
-"""Runs commands.py. If the folder .gpu contains Python packages for this machine, the commands
-import them."""
+"""Runs commands.py in a Python process that can import the packages in the folder .gpu."""
 
 import sys
 

@@ -33,8 +33,8 @@ def python(
     carried: Path = CARRIED, cache: Path = DEFAULT_CACHE, *, tf32: bool = False
 ) -> list[str]:
     """Return the command that starts Python. If the folder `carried` has packages for this version
-    of Python, the command lets Python import them. Unless `tf32` is set, it forbids libraries to
-    use TF32.
+    of Python, the command lets Python import them. Unless `tf32` is set, the command also disables
+    TF32 in NVIDIA's libraries.
 
     The first call unpacks the packages, and unpacks the compiled kernels into `cache`.
     """
@@ -55,8 +55,9 @@ def python(
 
 
 def enter(arguments: Sequence[str], carried: Path = CARRIED) -> None:
-    """If the folder `carried` has packages for this version of Python, and this process does not
-    import them yet, replace this process by a Python process that does."""
+    """Replace this process by a Python process that runs `arguments` and can import the packages in
+    the folder `carried`. Do nothing if they are for another version of Python, or can already be
+    imported."""
     command = python(carried)
     added = f"PYTHONPATH={carried / SITE}"
     if added in command and str(carried / SITE) not in sys.path:

@@ -1,5 +1,5 @@
 """Times the decoding of JPEG files on a device. Decoding takes several launches. For each kernel in
-LAST, it times all launches up to the last launch of this kernel."""
+LAST, this module times all launches up to the last launch of this kernel."""
 
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
@@ -119,6 +119,6 @@ def measure_decoding(
         buffer.free()
     if flags.any():
         raise RefusedError(
-            f"the device must decode all photographs; their flags are {flags.tolist()}"
+            f"the device could not decode all photographs; their flags are {flags.tolist()}"
         )
     return rows

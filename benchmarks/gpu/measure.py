@@ -75,8 +75,8 @@ def checked_side(side: str) -> str:
 def measure_constants(
     device: Device, unit: Unit, effort: micro.Effort = _MICRO_EFFORT
 ) -> list[Row]:
-    """Time the small kernels from which the cost model's constants follow. Return a row for each
-    time."""
+    """Time the small kernels whose times determine the cost model's constants. Return a row for
+    each time."""
     with micro.laboratory(device, effort) as at:
         readings = micro.MEASUREMENTS[unit.subject](at)
     return [

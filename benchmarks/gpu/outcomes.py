@@ -2,7 +2,7 @@
 
 If the process is killed, the file has the outcome of each test that had ended. The test that was
 running is recorded as begun, and the tests after it as waiting. A second process with the same file
-and the same --outcomes-of skips all tests that have begun. So it continues after the test that
+and the same --outcomes-of skips all tests that have begun, and continues after the test that
 stopped the first process.
 """
 

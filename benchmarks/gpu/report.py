@@ -89,7 +89,7 @@ def section(lines: Sequence[Row]) -> str:
                     f" other (geometric mean), faster in {total.won:.0%} of {total.measured} layers"
                 )
     if len(told) == 2:
-        told.append("- no layer was measured with both Convoy and another side")
+        told.append("- no layer was measured with both Convoy and another library")
     return "\n".join(told)
 
 

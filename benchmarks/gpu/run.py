@@ -30,7 +30,7 @@ Command = Callable[[str, str], Sequence[str]]
 
 
 class LostError(Exception):
-    """Raised when a measuring process dies or hangs. The message says which."""
+    """Raised when a measuring process dies or hangs. The message says which of the two happened."""
 
 
 class Measurer:
@@ -94,8 +94,8 @@ class Measurer:
 
 
 class Measurers:
-    """Keeps at most one measuring process, and replaces it when the next unit needs another
-    process."""
+    """Keeps at most one measuring process. If a unit needs another process, it replaces the current
+    one."""
 
     def __init__(self, command: Command) -> None:
         self._command = command

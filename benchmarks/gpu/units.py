@@ -127,7 +127,7 @@ _ORDER: tuple[tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...
 @dataclass(frozen=True, slots=True)
 class Unit:
     """Names one measurement by its kind, its subject, N, and the measured library (the side). The
-    tables of this module list the values of each.
+    tables of this module list the possible values of each field.
 
     `subject` is a problem as text, or a name in MEASUREMENTS, AT_PRECISIONS, SENT or SAMPLINGS.
     """

@@ -336,7 +336,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
     """Print a table for each precision, with the paper's numbers next to Convoy's.
 
     Also print whether the errors of fp32 stay within the promised ratios, and how the errors of
-    3xtf32 compare with them.
+    3xtf32 compare with the errors of fp32.
     """
     by_precision = {
         precision: [row for row in rows if row["precision"] == precision]

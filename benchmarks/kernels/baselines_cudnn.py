@@ -185,7 +185,7 @@ class PlanCandidate:
         self.name = f"{layout(graph.channels_last)} {plan}"
 
     def check(self) -> None:
-        """Build and run the plan once, and compare the result."""
+        """Build and run the plan once, and compare its result with the reference."""
         graph, tensors = self._graph, self._graph.tensors
         with graph.library.failures(tensors):
             graph.graph.build_plan_at_index(self._index)

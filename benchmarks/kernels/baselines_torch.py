@@ -148,7 +148,7 @@ class Tensors:
         precision allows."""
         error = float((y.double() - self._truth).norm() / self._norm)
         if not error <= MOST_ERROR[self.problem.precision]:  # NaN fails this comparison
-            raise CandidateError(f"wrong: relative error {error:.1e}, more than allowed")
+            raise CandidateError(f"wrong result: the relative error {error:.1e} is too large")
 
     def in_memory(self, tensor: Any, channels_last: bool) -> Any:
         """Return the tensor with channels last in memory if `channels_last`, and with channels

@@ -4,9 +4,9 @@ candidate) is checked and timed.
     candidates ─ wrong? ─ probe ─ screen ─ the fastest few, warm and cold ─ the fastest, in full
                  discard  slow? discard
 
-A probe is a first, short measurement, and a screen is a second, longer one. A probe repeats the
-work fewer times per replay, so a larger part of its time is overhead. It is compared only with
-other probes.
+A probe is a first, short measurement, and a screen is a second, longer measurement. A probe repeats
+the work fewer times per replay, so a larger part of its time is overhead. Therefore a probe is
+compared only with other probes.
 
 A contest finds the fastest of a library's algorithms. `convoy tune` finds the fastest of Convoy's
 algorithms. The benchmark then compares the two.

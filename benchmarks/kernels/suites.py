@@ -30,8 +30,8 @@ class Layer:
 
 
 def _square(label: str) -> Layer:
-    """Return the layer for a label of the cuConv paper. A label has the form "H and W - R and S - K
-    - C", without N."""
+    """Return the layer for a label of the cuConv paper. For example, "7-1-32-832" has H = W = 7, R
+    = S = 1, K = 32 and C = 832."""
     size, kernel, k, c = map(int, label.split("-"))
     return Layer(label, same_padded((size, size), kernel, c, k))
 

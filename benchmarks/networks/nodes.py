@@ -41,8 +41,8 @@ class Nodes:
         return self.constant(name, self.rng.normal(0, terms**-0.5, shape))
 
     def integers(self, name: str, *numbers: int, at: int = 0) -> str:
-        """Add an int64 initializer, and return its name. It is the list `numbers`, or the single
-        number `at` if no numbers are given."""
+        """Add an int64 initializer, and return its name. Its value is the list `numbers`, or the
+        single number `at` if no numbers are given."""
         array = np.array(numbers or at, np.int64)
         self.weights.append(numpy_helper.from_array(array, name))
         return name

@@ -57,8 +57,11 @@ class AfterUpload:
 
 
 class ConvoyNetwork(CudaEngine):
-    """Runs a network with Convoy's engine. `switch` is empty, or one of SWITCHES: a change of the
-    engine whose effect is measured. Raises ValueError for any other name."""
+    """Runs a network with Convoy's engine.
+
+    `switch` names a change of the engine whose effect is measured (one of SWITCHES), or is empty.
+    Raises ValueError for any other name.
+    """
 
     def __init__(
         self, classifier: Classifier, device: Device, n: int, choose: Choose, switch: str = ""

@@ -77,7 +77,7 @@ def _merged(to: Nodes, name: str, x: str, side: int, width: int) -> str:
 def _within(
     to: Nodes, name: str, x: str, shape: tuple[int, int, int], window: int, shift: int
 ) -> str:
-    """Add attention between the tokens of each window. The windows are moved by `shift` rows and
+    """Add attention between the tokens of each window. The windows are shifted by `shift` rows and
     columns."""
     side, width, heads = shape
     windows, tokens = side // window, window**2

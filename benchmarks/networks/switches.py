@@ -29,7 +29,7 @@ def known(switch: str) -> str:
     """Return `switch` if it is one of SWITCHES. Otherwise raises ValueError, whose message lists
     SWITCHES.
 
-    Without this check, a benchmark with a misspelt switch would measure the unchanged engine.
+    This check prevents a benchmark with a misspelt switch from measuring the unchanged engine.
     """
     if switch not in SWITCHES:
         raise ValueError(f"{switch!r} is not a switch; the switches are {', '.join(SWITCHES)}")

@@ -336,5 +336,5 @@ def _positions(name: str, table: Weight) -> Any:
     """Return, for each output position of a Resample along an axis, the input position that it
     copies. Raises TypeError if an output position mixes several input positions."""
     if table.shape[1] > 1 or (table[..., 1] != 1).any():
-        raise TypeError(f"{name}: a Resample must copy single positions, not mix several")
+        raise TypeError(f"{name}: a Resample must copy its input, without interpolation")
     return table[:, 0, 0].astype(np.int64)

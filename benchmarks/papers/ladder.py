@@ -216,9 +216,9 @@ def count(device: CusimDevice, step: Step, arrays: Mapping[str, Floats]) -> Coun
 def busiest(launch: Launch, nbytes: int, wavefronts: int) -> float:
     """Return the estimated cycles of the H200 multiprocessor that has the most blocks.
 
-    The result is the longest of four times of its blocks: the time for their products (each of at
-    most 4 warps computes 32 per cycle), for their bytes from the second-level cache, for their
-    wavefronts, and for the loads for which a block waits.
+    The result is the longest of four times: the time of the blocks' products (each of at most 4
+    warps computes 32 per cycle), the time of their bytes from the second-level cache, the time of
+    their shared-memory wavefronts, and the time for which a block waits for loads.
     """
     blocks = int(np.prod(launch.grid))
     most = ceil(blocks / H200.multiprocessors)

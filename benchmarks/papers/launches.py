@@ -107,8 +107,8 @@ def table_blocks() -> Cells:
 
 
 def table_stages() -> Cells:
-    """Return the fraction of the time that the second launch takes. The paper measured this
-    fraction. For Convoy, the cost model estimates it."""
+    """Return the fraction of the time that the second launch takes, as measured in the paper and as
+    estimated by Convoy's cost model."""
     rows: list[Sequence[str]] = [("configuration", "paper", "Convoy", "Convoy's kernel")]
     for where, theirs in SECOND_STAGE.items():
         problem = named(where)
@@ -131,7 +131,7 @@ def configurations(network: str) -> tuple[str, ...]:
 
 
 def sizes(labels: Sequence[str]) -> tuple[float, ...]:
-    """Return the percentages of these convolutions that have 1×1, 3×3 and 5×5 filters."""
+    """Return the percentages of the labelled convolutions that have 1×1, 3×3 and 5×5 filters."""
     kernels = [label.split("-")[1] for label in labels]
     return tuple(100 * kernels.count(size) / len(kernels) for size in "135")
 

@@ -20,10 +20,10 @@ OTHERWISE = "on another GPU, compared with newer libraries"
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Holds a number that was measured with Convoy, as text (`ours`), and its ratio to the paper's
-    number (`over`). If the ratio is at least 1, Convoy's number is at least as good.
+    number (`over`).
 
-    `waiting` lists the values of N that are not measured yet. `why` explains a number below the
-    paper's.
+    If the ratio is at least 1, Convoy's number is at least as good as the paper's. `waiting` lists
+    the values of N that are not measured yet. `why` explains a ratio below 1.
     """
 
     ours: str
@@ -71,11 +71,11 @@ def by_batch(
     say: Callable[[Measured], tuple[str, float]],
     sides: Sequence[str] = (),
 ) -> Read:
-    """Return a function that reads recorded measurements. It passes them to `say`, which returns a
-    text and a ratio for the Reading.
+    """Return a function that reads recorded measurements, and compares Convoy with the fastest
+    other library.
 
-    `say` receives the comparisons of Convoy with the fastest other library, for each N at which all
-    layers are measured. If `sides` are given, Convoy is compared only with these libraries.
+    `say` receives these comparisons for each N at which all layers are measured, and returns a text
+    and a ratio for the Reading. If `sides` are given, Convoy is compared only with these libraries.
     """
 
     def reading(rows: Sequence[Row]) -> Reading | None:
@@ -137,8 +137,8 @@ def device(rows: Sequence[Row]) -> Reading | None:
 
 
 def workspace(layers: Sequence[Layer], n: int, side: str) -> Read:
-    """Return a function that reads recorded measurements of a library (`side`). For each layer, it
-    takes the fastest algorithm. Of the workspaces of these algorithms, it returns the largest."""
+    """Return a function that reads recorded measurements of a library (`side`). This function takes
+    the fastest algorithm of each layer, and returns the largest workspace of these algorithms."""
 
     def reading(rows: Sequence[Row]) -> Reading | None:
         found = [_row(rows, layer.problem.with_batch(n), side) for layer in layers]

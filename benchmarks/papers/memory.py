@@ -56,9 +56,9 @@ def blocks_of(problem: ConvProblem, group: int) -> Iterator[tuple[Touched, Touch
     """Yield the operands that each block of F(2×2, 3×3) reads, in the order of the blocks.
 
     A block reads the pixels of 32 tiles, with overlaps only once, and 32 filters of 3×3, both for
-    all channels. Filters are divided into groups of `group` filters. For each group, the outer loop
-    covers the tiles, and the inner loop covers the filters of the group. If `group` is K, the inner
-    loop covers all filters. If `group` is 32, only the loop over the tiles remains.
+    all channels. Filters are divided into groups of `group` filters, and one group is completed
+    after another. Within a group, the outer loop covers the tiles, and the inner loop covers the
+    filters of the group. With 32 filters per group, the inner loop has only one iteration.
     """
     tiles = problem.n * prod(ceil(size / 2) for size in problem.window.output)
     pixels = FLOAT * 4 * BLOCK * problem.c

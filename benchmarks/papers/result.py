@@ -14,7 +14,7 @@ OURS = "python -m benchmarks.papers "
 
 @unique
 class Status(Enum):
-    """Lists how Convoy's number can compare with the paper's."""
+    """Lists the possible results of comparing Convoy's number with the paper's."""
 
     REPRODUCED = "reproduced"
     BETTER = "better"

@@ -72,8 +72,8 @@ class WrongAnswerError(BadAnswerError):
 
 @dataclass(frozen=True)
 class Contender:
-    """A server to measure, and the environment in which it is installed. If it could not be
-    installed, holds the reason."""
+    """A server to measure, and the environment in which it is installed. If the installation
+    failed, `lacks` has the reason."""
 
     peer: Peer
     installed: Environment | None

@@ -39,8 +39,8 @@ class Conditions:
 
 
 def wanted(threads: int) -> Conditions:
-    """Return the conditions that every server must have. Cores and niceness are those of this
-    process."""
+    """Return the conditions that every server must have. A server must have the same cores and the
+    same niceness as this process."""
     return Conditions(OFF, str(threads), *_kernel(os.getpid()))
 
 

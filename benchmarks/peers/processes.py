@@ -134,8 +134,8 @@ def running(
     ready: Callable[[Address], bool],
     start_s: float = START_S,
 ) -> Iterator[Running]:
-    """Start a server, and yield it once `ready` returns that it answers. End the server and its
-    child processes after the block.
+    """Start a server, and yield it as soon as `ready` returns True. End the server and its child
+    processes after the block.
 
     The server's output and its home directory are below `folder`.
     """

@@ -120,8 +120,8 @@ def enlarged(images: Sequence[ImageFile]) -> list[ImageFile]:
 
 
 async def told(request: Awaitable[Outcome]) -> Outcome:
-    """Wait for a request, and return its outcome. If it timed out or its connection broke, the
-    outcome says so."""
+    """Wait for a request, and return its outcome. A timeout or a broken connection is an outcome
+    too."""
     try:
         return await request
     except TimeoutError:

@@ -285,7 +285,9 @@ async def swapping(
                 done.failures.append(str(error))
         else:
             if factor is not None:
-                done.failures.append(f"version {done.next}, of factor {factor}, is served")
+                done.failures.append(
+                    f"the server accepted version {done.next} with factor {factor}"
+                )
         done.took_s.append(asyncio.get_running_loop().time() - started)
         done.next += 1
 

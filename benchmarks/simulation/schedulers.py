@@ -64,7 +64,7 @@ class _Fifo:
         self._max_batch = max_batch
 
     def position(self, _: float, __: Item, queue: Sequence[Item]) -> int | None:
-        """Return the end of the queue."""
+        """Return the index of the queue's end."""
         return len(queue)
 
     def dispatched(self, now: float, items: int, engine: int) -> None:

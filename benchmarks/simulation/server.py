@@ -25,7 +25,7 @@ class Item:
 
     @property
     def urgency(self) -> Urgency:
-        """Return the urgency as the policy's type."""
+        """Return the item's deadline and priority in the type that the policy expects."""
         return Urgency(self.deadline, self.priority)
 
 

@@ -59,8 +59,8 @@ class Colours(nn.Module):
 
 
 class Then(nn.Module):
-    """Runs a network and applies a function, such as softmax, to the output. Networks are often
-    exported with such a function."""
+    """Runs a network, and applies a function such as softmax to its output. Exported networks often
+    contain such a function."""
 
     def __init__(self, network: nn.Module, last: Any) -> None:
         super().__init__()
@@ -145,8 +145,9 @@ def export(
     """Set a network's statistics from the photographs, export the network, and record its answers
     for the photographs.
 
-    PyTorch's newer exporter is used if `number` is odd, and the older one if it is even. `beside`
-    writes further files next to the model. `meaning` converts logits to probabilities.
+    PyTorch's newer exporter is used if `number` is odd, and the older exporter if it is even.
+    `beside` is a function that writes further files next to the model. `meaning` converts logits to
+    probabilities.
     """
     images = [Image.open(photograph).convert("RGB") for photograph in photographs]
     pixels = torch.stack([transforms(image) for image in images])

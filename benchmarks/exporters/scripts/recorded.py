@@ -44,8 +44,8 @@ def record(
     photographs: Sequence[Path],
     otherwise: Callable[[Image.Image], Sequence[float]] | None = None,
 ) -> None:
-    """Write one model with `write(folder)`. Then write the scores that `answer` returns for each
-    photograph to EXPECTED. If `otherwise` is given, write the scores that it returns to
+    """Write one model with `write(folder)`. Then call `answer` for each photograph, and write the
+    scores to EXPECTED. If `otherwise` is given, also write the scores that it returns to
     OTHERWISE."""
     place = folder / name
     place.mkdir(parents=True, exist_ok=True)

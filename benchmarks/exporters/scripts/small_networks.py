@@ -64,8 +64,7 @@ def model(
 
 
 def same(scores: Any) -> Any:
-    """Return the scores unchanged. Used for networks whose outputs are already the
-    probabilities."""
+    """Return the scores unchanged, for networks whose outputs are already probabilities."""
     return scores
 
 

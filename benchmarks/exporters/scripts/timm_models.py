@@ -25,7 +25,7 @@ NETWORKS = (
 
 
 def main() -> None:
-    """Export each network, alternating between PyTorch's exporters."""
+    """Export each network, alternating between PyTorch's older and newer exporter."""
     folder, photographs = asked()
     for number, name in enumerate(NETWORKS):
 

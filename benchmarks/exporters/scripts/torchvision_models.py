@@ -30,7 +30,7 @@ def transforms_of(name: str) -> Any:
 
 
 def main() -> None:
-    """Export each network, alternating between PyTorch's exporters."""
+    """Export each network, alternating between PyTorch's older and newer exporter."""
     folder, photographs = asked()
     for number, name in enumerate(NETWORKS):
 

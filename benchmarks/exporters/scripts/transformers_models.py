@@ -133,7 +133,7 @@ def meaning_of(config: Any) -> Callable[[Any], Sequence[float]]:
 
 
 def main() -> None:
-    """Export each network, alternating between PyTorch's exporters."""
+    """Export each network, alternating between PyTorch's older and newer exporter."""
     folder, photographs = asked()
     for number, (name, variant, changes) in enumerate(VARIANTS):
         called = f"transformers-{name}{variant}"

@@ -37,8 +37,7 @@ class Settings:
 
 
 class Work(Protocol):
-    """Decodes images and computes their scores. Two methods, because servers call them
-    separately."""
+    """Decodes images and computes their scores. Servers call the two methods separately."""
 
     def decode(self, image: Image.Image | bytes, /) -> NDArray[np.uint8]:
         """Decode an image file. Return the model's input for this image."""
@@ -136,7 +135,7 @@ def work_of(settings: Settings) -> Work:
 
 
 def settings_given() -> Settings:
-    """Return the settings that the starter of this process passed to it."""
+    """Return the settings that the parent process passed in an environment variable."""
     # In an environment variable, because some servers start the processes that classify.
     return Settings(**json.loads(os.environ["PEER_SETTINGS"]))  # noqa: TID251
 

@@ -2,8 +2,8 @@
 their cost.
 
 An attacker runs in a separate process with a separate address, like an attacker on another machine.
-So the server can distinguish it from honest clients, and it does not slow the honest client's
-process down. The functions of ways.py send the requests.
+The server can therefore distinguish it from honest clients, and the process of the honest client is
+not slowed down. The functions of ways.py send the requests.
 """
 
 import asyncio

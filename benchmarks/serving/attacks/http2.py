@@ -1,9 +1,9 @@
 """Implements the part of HTTP/2 that is needed to send hostile gRPC calls.
 
     HEADERS ── DATA with the message ── ... ── RST_STREAM, or nothing more
-                                         └─ HEADERS with the status, if it is waited for
+                                         └─ HEADERS with the status, if the client waits for it
 
-The client of grpcio cannot send them, because it cannot choose its source address, and because it
+grpcio's client cannot send these calls, because it cannot choose its source address, and because it
 receives answers before the application reads them. It would also compress each message again, which
 takes more processor time than the server needs for the message. Sources: RFC 9113 and RFC 7541, and
 gRPC's protocol over HTTP/2.

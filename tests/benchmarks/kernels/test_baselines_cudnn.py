@@ -66,7 +66,7 @@ def test_a_plan_in_tf32_that_no_note_told_of_is_refused_for_its_error(
         lambda self, notes: None,
     )
     outcome = contest(library().candidates(device, Tensors(CpuRuntime(), FLAT)), QUICK)
-    assert "wrong: relative error" in outcome.refused["NHWC eng1"]
+    assert "wrong result: the relative error" in outcome.refused["NHWC eng1"]
     assert all("eng0" in winner.name for winner in outcome.winners.values())
 
 

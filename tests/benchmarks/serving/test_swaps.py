@@ -80,4 +80,4 @@ def test_a_bad_version_that_is_served_is_a_failure_and_one_that_is_refused_is_no
     assert (right.refused, right.failures) == (1, [])
     wrong = asyncio.run(change(no, None))
     assert wrong.refused == 0
-    assert wrong.failures == ["HTTP 422: no", "version 3, of factor -1.0, is served"]
+    assert wrong.failures == ["HTTP 422: no", "the server accepted version 3 with factor -1.0"]
