@@ -2,8 +2,8 @@
 measures its errors.
 
 An error is the largest difference from PyTorch's scores, relative to the image's largest score. It
-is measured for three computations: ONNX Runtime runs the model file; ONNX Runtime runs the model
-that Convoy's loader writes; and Convoy's kernels run on the simulator.
+is measured for ONNX Runtime with the model file, for ONNX Runtime with the model that Convoy's
+loader writes, and for Convoy's kernels on the simulator.
 """
 
 from collections.abc import Iterator, Sequence

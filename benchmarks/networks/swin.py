@@ -5,8 +5,9 @@
           channels ─ norm ─ the tokens' mean ─ Gemm ─ softmax
     block: x + attention(norm(x)) within 7×7 tokens, x + fc2(gelu(fc1(norm(x))))
 
-Every second block moves the windows by 3 tokens, around the image's edges. A mask then separates
-tokens that were not neighbours. Source: Liu et al. 2021, "Swin Transformer", section 3; Swin-T.
+Every second block shifts the windows by 3 tokens, and wraps them around the image's edges. A mask
+then separates tokens that were not neighbours before the shift. Source: Liu et al. 2021, "Swin
+Transformer", section 3; Swin-T.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ import onnx
 from benchmarks.networks.nodes import Nodes
 
 _APART = -100.0
-"""The number that is added to the score of two tokens that were not neighbours before the move."""
+"""The number that is added to the score of two tokens that were not neighbours before the shift."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ def _offsets(window: int) -> np.ndarray:
 
 def _mask(side: int, window: int, shift: int) -> np.ndarray:
     """Return the numbers that are added to the attention scores of each window: _APART for two
-    tokens that were not neighbours before the move, otherwise 0."""
+    tokens that were not neighbours before the windows were shifted, otherwise 0."""
     regions = np.zeros((side, side))
     for index, (rows, columns) in enumerate(_parts(side, window, shift)):
         regions[rows, columns] = index
@@ -146,7 +147,7 @@ def _mask(side: int, window: int, shift: int) -> np.ndarray:
 
 
 def _parts(side: int, window: int, shift: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the regions of a moved image, as slices of rows and columns. Two tokens of a window
-    belong to the same region if they were neighbours before the move."""
+    """Yield the regions of a shifted image, as slices of rows and columns. Two tokens of a window
+    belong to the same region if they were neighbours before the shift."""
     spans = [slice(*span) for span in pairwise((0, side - window, side - shift, side))]
     yield from ((rows, columns) for rows in spans for columns in spans)

@@ -151,8 +151,8 @@ def workspace(layers: Sequence[Layer], n: int, side: str) -> Read:
 
 
 def of_peak(problem: ConvProblem, theirs: float) -> Read:
-    """Return a function that reads which fraction of the GPU's peak arithmetic Convoy reached for a
-    problem."""
+    """Return a function that reads recorded measurements, and returns the fraction of the GPU's
+    peak arithmetic that Convoy reached for a problem."""
 
     def reading(rows: Sequence[Row]) -> Reading | None:
         row = _row(rows, problem, CONVOY)

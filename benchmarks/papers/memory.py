@@ -1,5 +1,5 @@
-"""Counts the memory traffic of two methods: the order of thread blocks in Lavin & Gray, which suits
-the cache, and the tensor layouts of Lan et al.
+"""Counts the memory traffic of two methods: Lavin & Gray's order of thread blocks, which makes
+better use of the cache, and Lan et al.'s tensor layouts.
 
 No kernel is run. The modelled cache holds complete operands of blocks, and evicts the least
 recently used operand first. Sectors of 32 bytes are counted from the addresses of a warp's lanes,

@@ -1,9 +1,9 @@
 """Finds conditions that make a comparison of servers unfair, such as a different number of threads.
-Reads them from the servers' processes and from recorded results.
+The conditions are read from the servers' processes and from recorded results.
 
-conditions ─ from /proc/PID/{environ,cmdline,stat,status} and a process's report on its session
-request    ─ must contain the bytes of the same image
-rows       ─ of one work must have the same fields EQUAL
+    conditions ─ from /proc/PID/{environ,cmdline,stat,status} and a process's report on its session
+    request    ─ must contain the bytes of the same image
+    rows       ─ of one work must have the same fields EQUAL
 """
 
 import json

@@ -1,2 +1,2 @@
-"""Measures a running server. docs/reliability.md has the results of attacks and long runs, and
-docs/decisions the time that the server adds to a request."""
+"""Measures a running server. docs/reliability.md has the results of attacks and long runs.
+docs/decisions has measurements of the time that the server adds to a request."""

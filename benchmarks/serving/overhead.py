@@ -2,8 +2,8 @@
 
     python -m benchmarks.serving.overhead [--requests N] [--beside CHECKOUT] [--record [FILE]]
 
-Convoy's engine and decoder are replaced by versions that do nothing. So the measured time is the
-time of its other work: limits, decode and engine threads, batcher, metrics and JSON. Three other
+Convoy's engine and decoder are replaced by versions that do nothing. So the measured time is spent
+on the server's other work: limits, threads, batcher, metrics and JSON. Three other
 servers read the same body and answer with some JSON. Two of them, an ASGI route and a FastAPI
 route, use Convoy's HTTP connections. They show how much the application and the framework add. The
 third is a FastAPI route served by `uvicorn module:app`. Each server is a separate process on a

@@ -1,8 +1,8 @@
 """Changes a model under load, and checks each answer against the version that the answer names.
 
 The built-in model's file alternates between two sets of weights. Clients send requests over HTTP
-and over gRPC. Each answer names a version. It must have the scores or the embedding that this
-process computes with this version's weights.
+and over gRPC. Each answer names a version, and must have the scores or the embedding that this
+process computes with the weights of that version.
 """
 
 import asyncio

@@ -83,7 +83,7 @@ class Algorithm(Protocol[Config]):
         """Return the launches that compute y = activation(conv(x, weight) + bias + residual).
 
         The operands have the names in this formula. y and residual may be the same buffer. The
-        kernels neither read nor write the padding between two pixels. Raises ValueError if a tensor
+        kernels neither use nor write the padding between two pixels. Raises ValueError if a tensor
         does not have the problem's number of channels, or if an index exceeds 32 bits.
         """
 

@@ -1,8 +1,8 @@
-"""Defines the base class of convolutions of quantized values. The kernels compute exact sums in
-32-bit integers, and scale and round the sums to bytes.
+"""Defines the base class of quantized convolutions. The kernels compute exact sums in 32-bit
+integers, and then scale and round the sums to bytes.
 
-numbers, scales, bias ─ requantization ─ offset, scale ─┐
-x, y, residual, activation ─ rounding_struct ───────────┴─ kernels/src/requantize.cuh
+    numbers, scales, bias ─ requantization ─ offset, scale ─┐
+    x, y, residual, activation ─ rounding_struct ───────────┴─ kernels/src/requantize.cuh
 """
 
 from typing import Any, ClassVar, Generic, TypeVar

@@ -28,16 +28,16 @@ units of u."""
 
 def direct_rounding(problem: ConvProblem) -> float:
     """Return the estimated relative error of an output of direct convolution at the problem's
-    precision, in units of u."""
+    precision, in units of u = eps / 2 of float32."""
     return sqrt(prod(problem.filter_shape[1:])) + FACTORS[problem.precision]
 
 
 def winograd_rounding(
     problem: ConvProblem, m: int, r: int, points: Points, factors: float
 ) -> float:
-    """Return the estimated relative error of an output of Winograd's F(m, r), in units of u.
-    `factors` is the relative error that a product has because the transformed data and weights are
-    rounded."""
+    """Return the estimated relative error of an output of Winograd's F(m, r), in units of u = eps /
+    2 of float32. `factors` is the part of a product's relative error that comes from rounding the
+    transformed data and weights."""
     matrices = winograd_matrices(m, r, points)
     growth = winograd_growth(matrices) ** len(problem.window.input)
     return float(growth * (sqrt(winograd_roundings(problem, matrices)) + factors))

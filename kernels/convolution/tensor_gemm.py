@@ -35,8 +35,8 @@ class TensorTile:
     parameters.
 
     A block computes bm output pixels × bn filters, and each warp computes wm × wn of them. The
-    inner dimension is processed in chunks of bk elements, 128 bytes in all. Shared memory holds
-    `stages` chunks.
+    inner dimension is processed in chunks of bk elements (128 bytes). Shared memory holds `stages`
+    chunks.
     """
 
     bm: int

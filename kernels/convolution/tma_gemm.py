@@ -34,11 +34,11 @@ than tiles of 128."""
 
 @dataclass(frozen=True, slots=True)
 class TmaTile(TensorTile):
-    """Holds the tile sizes of a block of `conv_tensor_tma`. Each warp computes 16 pixels × all
-    filters of the tile, as in WarpgroupConv. If wgmma's rows are filters (`has_filter_rows`), each
-    warp computes 16 filters × all pixels instead.
+    """Holds the tile sizes of a block of `conv_tensor_tma`.
 
-    One additional warp only copies. Shared memory holds no table of pixel positions.
+    Each warp computes 16 pixels × all filters of the tile, as in WarpgroupConv. If wgmma's rows are
+    filters (`has_filter_rows`), each warp computes 16 filters × all pixels instead. One additional
+    warp only copies.
     """
 
     @property

@@ -337,8 +337,8 @@ class NonfusedWinogradConv:
         )
 
     def _gemms(self, products: ConvProblem) -> tuple[TileConfig[Any], ...]:
-        """Return the configurations of the matrix products that may be fast. These configurations
-        have mostly full tiles, and split sums only if there are few blocks."""
+        """Return the configurations of the matrix products that are likely to be fast: most of
+        their tiles are full, and they split sums only if there are few blocks."""
         count = products.window.output_volume
 
         def pays(config: TileConfig[Any]) -> bool:

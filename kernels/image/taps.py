@@ -89,9 +89,9 @@ def taps_of(
 def _nearest(
     size: int, begin: float, scale: float, outputs: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return one tap per output. As in Pillow, a position is computed by adding `scale` to the
-    previous position, so the rounding errors are the same. Taps beyond the end of the axis have the
-    weight 0."""
+    """Return one tap per output pixel. As in Pillow, a position is computed by adding `scale` to
+    the previous position, so the rounding errors are the same. Taps beyond the end of the axis have
+    the weight 0."""
     places = np.cumsum([begin + scale * 0.5, *[scale] * (outputs - 1)]).astype(np.int64)
     weights = np.where(places < size, 1 << WEIGHT_BITS, 0)[:, None]
     return np.minimum(places, size - 1), weights
@@ -118,8 +118,9 @@ def _antialiased(
 def _within(
     size: int, starts: NDArray[np.int64], weights: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """If an output's taps reach beyond the end of the axis, shift the taps back, so that the last
-    tap reads the last pixel. Move the weights accordingly, so that each pixel keeps its weight."""
+    """If an output pixel's taps reach beyond the end of the axis, shift the taps back, so that the
+    last tap reads the last pixel. Move the weights accordingly, so that each input pixel keeps its
+    weight."""
     count = weights.shape[1]
     beyond = np.maximum(starts + count - size, 0)
     columns = np.arange(count) - beyond[:, None]

@@ -26,8 +26,9 @@ class ScoreKind(Enum):
 @dataclass(frozen=True, slots=True)
 class ResultLayout:
     """Describes the layout of a batch's results, which are floats. For each image, these are the
-    scores of all classes, the indices of the k best classes, their k probabilities, and 1 plus the
-    image's flags."""
+    scores of all classes, the indices of the k best classes, and the probabilities of these
+    classes. The last number is the image's flags plus 1. It is at least 1, which shows that the
+    results are written."""
 
     n: int
     classes: int

@@ -93,8 +93,8 @@ def autotune(
 
     All kernels are compiled before the first measurement, on `threads` threads (0: one per core).
     Completed measurements stay in the store, even after Ctrl-C. Raises TuningStoreError or
-    DeviceError. A candidate may break the device (FaultError). The next call does not run this
-    candidate again.
+    DeviceError. If a candidate breaks the device, FaultError is raised, and the next call skips
+    this candidate.
     """
     key_of = keys(conditions_of(device))
     stored = {} if search.anew else store.read()

@@ -1,4 +1,4 @@
-"""Checks a convolution on a device with whole numbers. Therefore the check needs no tolerance.
+"""Checks a convolution on a device with whole numbers, so that the check needs no tolerance.
 
 x, the filter and y are small integers. If the absolute values of the terms sum to less than 2^24,
 float32 adds them without rounding, in any order. An algorithm that transforms data has rounding
@@ -8,11 +8,9 @@ integer. Therefore y is right if it rounds to the right integer.
 Image i is the first image times a power of two and a sign. Such a factor adds no rounding error.
 Therefore one reference is enough for every N, and images in the wrong order are detected. The
 factors repeat after 128 images in float32, and after 8 images in float16 and in bytes. This keeps x
-and y within the range of the type.
-
-float16 represents integers exactly up to 2048. The signs of the terms are random, so the first
-image's y stays far below 2048. Bytes store the number 0 as 128. The expected y is clamped to the
-range of bytes.
+and y within the range of the type. float16 represents integers exactly up to 2048. The signs of the
+terms are random, so the first image's y stays far below 2048. Bytes store the number 0 as 128. The
+expected y is clamped to the range of bytes.
 """
 
 from collections.abc import Callable, Mapping

@@ -195,8 +195,8 @@ def parts(
 
 
 def _split(work: Work, constants: Constants) -> float:
-    """Return the cycles in which the partial sums of a tile are added, or 0 without partial
-    sums."""
+    """Return how many cycles it takes to add the partial sums of a tile, or 0 if there are no
+    partial sums."""
     if not work.tail_bytes:
         return 0
     if work.tail_in_cluster:

@@ -30,7 +30,7 @@ def measured_launches(problem: ConvProblem, choice: ConvChoice) -> tuple[Launch,
     """Return the launches with which a choice for a problem is measured.
 
     The launches have a bias, and a residual only if it is projected. They have no prologue and no
-    activation, and y is no part of a Concat's output. The omitted operations take about the same
+    activation, and y is not a part of another tensor. The omitted operations take about the same
     time with every candidate. Raises ValueError if an index exceeds 32 bits.
     """
     problem = replace(problem, prologue=None)

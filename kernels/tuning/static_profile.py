@@ -458,7 +458,7 @@ def weight(instruction: Instruction) -> Weight:
     of weights.
 
     At the start of a kernel, all threads wait for the barriers that the block's first thread
-    initialises. Therefore the usual path is the path of the first thread.
+    initialises. The weights therefore prefer the path of this first thread.
     """
     narrow, multiplies, copies, shared, waits, length = _weight_of_fill(instruction)
     bulk, mbarrier = instruction.base == _BULK, instruction.base == "SYNCS"
@@ -483,8 +483,8 @@ def _weight_of_finish(instruction: Instruction, split: bool) -> Weight:
     """Return an instruction's weight on the path from the loop to the kernel's end. If `split`, the
     instruction belongs to the code that adds partial sums.
 
-    The weights prefer the path that stores whole vectors, without activations and without this
-    code.
+    The weights prefer a path that stores whole vectors, and that contains neither activations nor
+    the code for partial sums.
     """
     is_of, base = kind(instruction), instruction.base
     return (

@@ -47,9 +47,9 @@ class Points(Enum):
 class WinogradMatrices:
     """Holds Aᵀ, G and Bᵀ of F(m, r), made for m + r - 2 different finite points and infinity.
 
-    Signs are as in the papers. The sign of Bᵀ's first row is chosen so that f is positive. If
-    `infinity` is -1 instead of 1, the last row of Bᵀ and the last column of Aᵀ are negated. Raises
-    ValueError if m, r, the points or `infinity` are invalid.
+    Signs are as in the papers: Bᵀ's first row is negated if this makes the denominator in G's first
+    row positive. If `infinity` is -1 instead of 1, the last row of Bᵀ and the last column of Aᵀ are
+    negated. Raises ValueError if m, r, the points or `infinity` are invalid.
     """
 
     m: int

@@ -20,8 +20,8 @@ from torch import nn
 
 
 class Colours(nn.Module):
-    """Scores how close the mean colour of an image is to each of seven colours, after two
-    convolutions.
+    """A network with two convolutions that scores how close the mean colour of an image is to each
+    of seven colours.
 
     Its input is (RGB − mean) / deviation, with RGB in [0, 1] and the channels in the order
     `channels`.

@@ -1,4 +1,4 @@
-"""Serves the model with Triton, with Triton's HTTP server, scheduler and Python backend.
+"""Serves the model with Triton's HTTP server, scheduler and Python backend.
 
 The package `nvidia-pytriton` contains the original `tritonserver`, but only its Python backend.
 Therefore ONNX Runtime is called from Python, as in the other servers.

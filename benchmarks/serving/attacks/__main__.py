@@ -6,12 +6,15 @@
 Starts `convoy serve`, by default with a SqueezeNet whose weights are random. An honest client sends
 photographs one after another with pauses, first alone, and then during each attack. An attack
 repeats one request that costs the server much time or memory per byte. Each attack runs once for
-each number of connections. The exit status is 0 only if four conditions hold. The honest client's
-p50 is at most 3 times its p50 without an attack, and its longest latency is at most 0.5 s. All
-answers to the honest client are right. The server's memory grows by at most 500 MB. The server
-frees this memory within 5 s after the attack. Run the command on an idle machine with at least two
-cores. The limit of 500 MB follows from numbers in deploy/README.md: decoding a WebP of 25
-megapixels takes 430 MB, and the process that decodes it takes another 40 MB.
+each number of connections. The exit status is 0 only if all of these conditions hold:
+
+- The honest client's p50 is at most 3 times its p50 without an attack, and its longest latency is
+  at most 0.5 s. All answers to this client are right.
+- The server's memory grows by at most 500 MB, and is freed within 5 s after the attack.
+
+The limit of 500 MB follows from numbers in deploy/README.md: decoding a WebP of 25 megapixels takes
+430 MB, and the process that decodes it takes another 40 MB. Run the command on an idle machine with
+at least two cores.
 """
 
 import argparse
