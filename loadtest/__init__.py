@@ -2,9 +2,8 @@
 
 
 class LoadTestError(Exception):
-    """Says why the load test cannot start. For example, an answer is invalid or the images are
-    missing."""
+    """Raised if the load test cannot start, for example because the images are missing."""
 
 
 class OptionsError(LoadTestError):
-    """Says that options contradict each other. The command then exits with status 2."""
+    """Raised if options contradict each other. The command then exits with status 2."""

@@ -1,4 +1,4 @@
-"""Parses answers, and compares answers to detect an answer that belongs to another image."""
+"""Parses the server's answers, and detects an answer that belongs to another image."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ TOLERANCE = 0.02
 
 
 class BadAnswerError(ValueError):
-    """Says that an answer with status 200 does not have the expected form."""
+    """Raised if an answer with status 200 does not have the expected form."""
 
 
 class Answer(NamedTuple):
@@ -33,7 +33,9 @@ def read_answer(body: bytes) -> Answer:
         timing_ms = content.get("timing_ms")
         phases_ms = () if timing_ms is None else tuple(float(timing_ms[name]) for name in PHASES)
     except (ValueError, TypeError, KeyError) as error:
-        raise BadAnswerError(f"a body that is no answer to one image: {body[:80]!r}") from error
+        raise BadAnswerError(
+            f"a body that is not a valid answer for one image: {body[:80]!r}"
+        ) from error
     if not found:
         raise BadAnswerError("an answer that has no predictions")
     return Answer(found, phases_ms, str(content.get("model", "")))

@@ -24,7 +24,7 @@ _KEEP_ALIVE_S = 30
 
 
 class RequestError(LoadTestError):
-    """Says that a request got no valid answer. `kind` is the HTTP status or a short name of the
+    """Raised if a request got no valid answer. `kind` is the HTTP status or a short name of the
     reason, as in `Outcome`."""
 
     def __init__(self, kind: str, message: str) -> None:
@@ -46,7 +46,7 @@ class Client:
         deadline_s: float | None = None,
     ) -> None:
         """Prepare the client. `url` is the address of the server, and may include the path of a
-        proxy. Requests of `send` have the deadline `deadline_s`; other requests have none."""
+        proxy. Only the requests of `send` have the deadline `deadline_s`."""
         path = "/v1/classify" if model is None else f"/v1/models/{quote(model, safe='')}/classify"
         self._metrics_url = URL(url.rstrip("/") + "/metrics")
         self._url = URL(url.rstrip("/") + path, encoded=True)

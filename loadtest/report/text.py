@@ -59,8 +59,7 @@ _CHART = 16  # characters
 
 def live_line(load: Load, journal: Journal, p99s_ms: list[float]) -> str:
     """Return a line about the running load: counts, p50, p99, and a chart of p99 over time.
-    `p99s_ms` has the p99 of the earlier lines; the function appends the p99 of this line.
-    """
+    `p99s_ms` has the p99 of the earlier lines. The function appends the p99 of this line."""
     recent_ms = journal.recent_ms(_RECENT)
     now = percentiles(recent_ms, "p50", "p99")
     if now["p99"] is not None:

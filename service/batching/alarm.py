@@ -8,7 +8,8 @@ _SOON_S = 1e-6
 
 
 class Alarm:
-    """Calls a function once, at the moment that was set last. Used from one event loop."""
+    """Calls a function once, at the moment that was set last. Not thread-safe: use it from one
+    event loop."""
 
     def __init__(
         self, ring: Callable[[float], None], clock: Callable[[], float], error_s: float

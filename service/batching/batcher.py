@@ -9,11 +9,12 @@ Each engine has a consumer, a task that runs one batch at a time. An idle consum
 their deadlines. The consumer then follows the policy's decision. An arrival wakes the consumer that
 has been idle longest.
 
-Each posted request gets exactly one outcome: its results; EngineFailedError if a batch with one of
-its items failed; DeadlineError once it cannot meet its deadline; or ShuttingDownError if `close`
-ran out of time. The outcome is passed to a callback. A future would wake a task, which takes longer
-than all of the batcher's own work. A withdrawn request leaves the queue at once, and the results of
-its running items are discarded. The items of one request may run on several engines at once.
+Each posted request gets exactly one outcome: its results or an error. EngineFailedError means that
+a batch with one of its items failed. DeadlineError means that the request cannot meet its deadline.
+ShuttingDownError means that `close` ran out of time. The outcome is passed to a callback. A future
+would wake a task, which takes longer than all of the batcher's own work. A withdrawn request leaves
+the queue at once, and the results of its running items are discarded. The items of one request may
+run on several engines at once.
 """
 
 import asyncio
@@ -102,7 +103,7 @@ class Batcher(Generic[T, R]):
     `latency` is the table L(n), the time of a batch of n items. A later call of `learn` may also
     change the largest n. `turns` has one object per engine, which divides the time of the engine's
     device among the batchers of several models, in proportion to their `weight`. `on_batch` is
-    called after every batch. `clock` returns seconds. Used from one event loop.
+    called after every batch. `clock` returns seconds. Not thread-safe: use it from one event loop.
     """
 
     def __init__(

@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 
 class DeviceTurns:
-    """Shares one device among several models, of which only one uses it at a time. Used from one
-    event loop."""
+    """Shares one device among several models, of which only one uses it at a time. Not thread-safe:
+    use it from one event loop."""
 
     def __init__(self) -> None:
         self.members = 0

@@ -81,7 +81,7 @@ class Dispatcher:
     __slots__ = ("_batches", "_counted", "_engines", "_rivalry", "_traffic", "short", "short_s")
 
     def __init__(self, *latencies: Latency) -> None:
-        """Take the table of known batch times of each engine."""
+        """`latencies` has each engine's table of batch times."""
         self._engines = [_Engine(latency) for latency in latencies]
         self._traffic = Traffic(len(latencies))
         self._rivalry = Rivalry()
@@ -132,17 +132,17 @@ class Dispatcher:
         return min(state.latency.max_batch, share(inside + sum(running), 1 + len(running)))
 
     def serve(self, engine: int, *, serves: bool) -> None:
-        """Note whether an engine takes batches. It takes none while it restarts."""
+        """Record whether an engine takes batches. It takes none while it restarts."""
         self._engines[engine].serves = serves
         self._count()
 
     def hold(self, engine: int, until: float | None) -> None:
-        """Note when another model's batch on the engine's device is expected to end. None means
+        """Record when another model's batch on the engine's device is expected to end. None means
         that no other model uses the device."""
         self._engines[engine].held = until
 
     def arrived(self, now: float, items: int, client: str = "", inside: int = 0) -> None:
-        """Note that items of a client arrived. `inside` is the number of the client's items that
+        """Record that items of a client arrived. `inside` is the number of the client's items that
         now wait or run."""
         if not self.short:
             self._traffic.arrived(now, items, self._engines[0].latency.seconds[0])
@@ -151,7 +151,7 @@ class Dispatcher:
     def dispatched(
         self, now: float, items: int, engine: int = 0, clients: Iterable[str] = ()
     ) -> None:
-        """Note that a batch began, with items of these clients."""
+        """Record that a batch began, with items of these clients."""
         state = self._engines[engine]
         state.items, state.started = items, now
         self._batches += 1
@@ -160,7 +160,7 @@ class Dispatcher:
             self._rivalry.served(now, clients)
 
     def answered(self, now: float, depth: int, engine: int = 0, *, failed: bool = False) -> None:
-        """Note that the engine's batch ended, and that `depth` items wait. The time of a failed
+        """Record that the engine's batch ended, and that `depth` items wait. The time of a failed
         batch is not added to L(n)."""
         state = self._engines[engine]
         items, took_s = state.items, now - state.started

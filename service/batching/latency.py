@@ -139,8 +139,8 @@ def measure(
 
 
 def _spread(max_batch: int) -> list[int]:
-    """Return the batch sizes in the order of measurement: both ends, then the middles of gaps, such
-    as 1, 8, 4, 2, 6, 3, 5, 7."""
+    """Return the batch sizes in the order of measurement. Both ends come first, and then the
+    middles of gaps: 1, 8, 4, 2, 6, 3, 5, 7."""
     order = [1, max_batch] if max_batch > 1 else [1]
     gaps = [(1, max_batch)]
     for low, high in gaps:  # a breadth-first search, as the list grows while it is iterated

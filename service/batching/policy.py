@@ -24,7 +24,7 @@ L(n) is the measured latency of a batch of n items.
   without, both for this batch alone and for this batch and the next together. Example: eight steady
   clients form two batches of four. While four clients wait, the other four are about to send. If
   L(8) is less than 2 L(4), the policy waits for them. If L(1) is below `SHORT_S`, the policy never
-  waits; the batcher then only lets the event loop read requests that have arrived.
+  waits. The batcher then only lets the event loop read requests that have arrived.
 - **Deadlines.** An item that cannot meet its deadline is refused as soon as that is known. Batches
   are no larger than their deadlines allow. If the nearest deadline is closer than a full batch
   takes, several plans are compared (`_plan`). The best plan serves the most items in time: waiting
@@ -90,8 +90,8 @@ class Urgency(NamedTuple):
 
     @property
     def level(self) -> int:
-        """Return the priority as a number from 1 to the lowest. A priority of 0 means the default,
-        and numbers above the lowest mean the lowest."""
+        """Return the priority as a number from 1 (the highest) to LOWEST_PRIORITY. A priority of 0
+        means the default. Larger numbers than LOWEST_PRIORITY mean the lowest."""
         return min(self.priority or DEFAULT_PRIORITY, LOWEST_PRIORITY)
 
 

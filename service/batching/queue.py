@@ -139,7 +139,7 @@ class Backlog(Generic[T, R]):
         return self.depth > 0
 
     def all(self) -> Sequence[Posted[T, R]]:
-        """Return all requests; the requests of each client are in order."""
+        """Return all requests. The requests of each client are in order."""
         self._join()
         return [request for line in self._queue.lines() for request in line.entries]
 

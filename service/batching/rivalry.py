@@ -20,7 +20,7 @@ class Rivalry:
         self._clients: OrderedDict[str, tuple[float, int, float]] = OrderedDict()
 
     def asked(self, now: float, client: str, inside: int) -> None:
-        """Note that a client sent a request; `inside` is the number of the client's images that
+        """Record that a client sent a request. `inside` is the number of the client's images that
         wait or run now."""
         _, most, since = self._clients.pop(client, (0.0, 0, now))
         if inside >= most or now - since > PATIENCE_S:
@@ -28,7 +28,7 @@ class Rivalry:
         self._clients[client] = now, most, since
 
     def served(self, now: float, clients: Iterable[str]) -> None:
-        """Note that a batch began that contains images of these clients."""
+        """Record that a batch began that contains images of these clients."""
         for client in clients:
             if client in self._clients:
                 self._clients[client] = (now, *self._clients.pop(client)[1:])

@@ -4,8 +4,8 @@ them.
 Arrivals follow two kinds of events: answers, after which clients send their next requests, and the
 first arrival of a burst. After each event, arrivals are counted in 16 bins over one window, which
 is a little shorter than L(1), the time of the shortest batch. For each bin, two moving averages are
-learnt: the number of arrivals by the end of the bin, and the excess of this number over an even
-spread.
+learnt. One is the number of arrivals by the end of the bin. The other is the excess of this number
+over an even spread.
 
 Poisson arrivals of any rate are spread evenly, so their excess is noise. An excess counts as
 evidence only if it is sizeable and above three standard errors. Without evidence no batch waits.
@@ -181,7 +181,7 @@ class Traffic:
             self._bursts.happened(now, 1, _WINDOW * shortest_s)
 
     def dispatched(self, now: float, engine: int = 0) -> None:
-        """Note that a batch began."""
+        """Record that a batch began."""
         free_since = self._free_since[engine]
         if free_since < inf:
             idle_s = max(0.0, min(self._waiting_since, now) - free_since)
@@ -198,7 +198,7 @@ class Traffic:
         alone: bool,
         engine: int = 0,
     ) -> None:
-        """Note that a batch of `items` ended. `alone` means that no other item waits.
+        """Record that a batch of `items` ended. `alone` means that no other item waits.
 
         Arrivals after a batch are not counted if the batch had one item and no other item waits.
         """
@@ -210,8 +210,8 @@ class Traffic:
             self._answers[engine].happened(now, items, _WINDOW * shortest_s)
 
     def failed(self, now: float, engine: int = 0) -> None:
-        """Note that a batch failed. Nothing is learnt from the arrivals after it, because they are
-        retries."""
+        """Record that a batch failed. Nothing is learnt from the arrivals after it, because they
+        are retries."""
         self._free_since[engine] = now
         for answers in self._answers:
             answers.forget()

@@ -88,7 +88,7 @@ def _flags(parameters: Iterable[Any]) -> set[str]:
 
 class _Grouped(TyperCommand):
     """Prints the help of `convoy serve` with the settings in groups. Each setting's text is
-    shortened to two lines; docs/settings.md has the whole texts."""
+    shortened to two lines. docs/settings.md has the full texts."""
 
     @override
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -111,7 +111,7 @@ def check(
         typer.Option(
             "--original",
             metavar="FILE",
-            help="Compare with this model, from which the file was quantized.",
+            help="Compare with this float model, from which an 8-bit model was made.",
         ),
     ] = None,
     expectations: Expectations = None,
@@ -122,7 +122,7 @@ def check(
     also resizes or decodes the images, and must compute exactly the same pixels and scores as the
     CPU. The exit status is 1 if the GPU's results differ from the CPU's, if scores differ from ONNX
     Runtime's by more than the tolerance, or if an image cannot be read. With --original, any
-    difference is allowed unless --tolerance is given. If folders or files are named after labels,
+    difference is allowed if --tolerance is not given. If folders or files are named after labels,
     the right answers of each preset are counted.
     """
     configure_logging()
@@ -183,9 +183,9 @@ def check(
 
 
 def _path_of(engine: Engine, decoding: Decoding, of_pixels: Results, pixels: str) -> str:
-    """Return a phrase that says which processor decodes and resizes the image, and whether the
-    scores are right. `of_pixels` are the results for pixels from the CPU, which must be equal;
-    `pixels` names the network's input among them."""
+    """Return a phrase that says which processor decodes and resizes the image, or that the GPU's
+    results are wrong. `of_pixels` has the right results, computed from the CPU's pixels. `pixels`
+    names the network's input."""
     image: Image | None = None
     why = NO_FILE if engine.takes is Kind.JPEG else ""
     if engine.takes is Kind.JPEG and decoding.file is not None:
@@ -283,8 +283,8 @@ def _show_presets(
     files: Sequence[Path],
     read: Callable[[Path, Preprocessing], Pixels],
 ) -> None:
-    """Print the results of every preset that fits the model. If a preset is right clearly more
-    often than the preset in use, print advice."""
+    """Print the results of every preset that fits the model. Print advice if another preset is
+    right clearly more often than the preset in use."""
     names = names_of_labels(classifier.preprocessing.labels)
     images = {file: expected_of(file, names) for file in files}
     trials = try_presets(classifier, engine, images, read)
@@ -304,8 +304,8 @@ def _show_presets(
 
 
 def _advice(used: PresetTrial, trials: Sequence[PresetTrial], named: int) -> str:
-    """Return advice about a preset that is right clearly more often than the preset in use. Returns
-    an empty text if there is none."""
+    """Return advice to use another preset if it is right clearly more often than the preset in use.
+    Otherwise, return an empty text."""
     best = max(trials, key=lambda trial: (trial.right, trial.likelihood))
     if best.right - used.right <= max(1, _CLEARLY_MORE * named):
         return ""

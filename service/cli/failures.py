@@ -32,5 +32,6 @@ def message_of(error: Exception) -> str:
 
 
 def _lacks_thread(error: Exception) -> bool:
-    """Return whether Python could not start a thread, for which it has no class of errors."""
+    """Return whether the error says that Python could not start a thread. Python raises a plain
+    RuntimeError then."""
     return isinstance(error, RuntimeError) and str(error) == "can't start new thread"

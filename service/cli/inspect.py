@@ -105,8 +105,8 @@ def inspect(
 
 
 def _layers_on_cpu(classifier: Classifier) -> str:
-    """Return how many layers of a quantized model ONNX Runtime computes with integers on this
-    machine."""
+    """Return a phrase that says how many layers of a quantized model are computed with integers on
+    this machine's CPU."""
     if not classifier.network.quantized:
         return ""
     engine = open_engine(classifier, device=DeviceKind.CPU, max_batch=1, threads=1)
@@ -193,7 +193,8 @@ def _precision(report: NetworkReport) -> Iterator[str]:
 
 
 def _network_table(report: NetworkReport) -> RenderableType:
-    """Return one row per node, the totals, and every refusal with its reason."""
+    """Return one row per node, the totals, and the algorithms and rules that cannot be used, with
+    the reasons."""
     columns = [
         *left("node", "operation", "output", "fused"),
         *right("MFLOP", "kB"),

@@ -35,7 +35,7 @@ def number_from_0_to_1(given: str) -> float:
 
 
 def number_from_0(given: str) -> float:
-    """Parse a number that is not negative; inf is allowed."""
+    """Parse a number that is not negative. inf is allowed."""
     number = _number(given)
     if not number >= 0:
         raise typer.BadParameter(f"{given} is not allowed; it must be a number of at least 0")

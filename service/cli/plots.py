@@ -83,7 +83,7 @@ def plot_timeline(timeline: Timeline, file: Path) -> None:
 
 
 def _figure(flag: str, width: float, height: float) -> Any:
-    """Return an empty figure; `width` and `height` are in inches. Raises SettingsError, which names
+    """Return an empty figure. `width` and `height` are in inches. Raises SettingsError, which names
     the command-line flag `flag`, if matplotlib is missing."""
     if find_spec("matplotlib") is None:
         raise SettingsError(f"{flag}: matplotlib is not installed; {how_to_install('loadtest')}")

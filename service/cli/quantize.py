@@ -49,7 +49,7 @@ def quantize(
         typer.Option(
             parser=number_from_0_to_1,
             metavar="<0 to 1>",
-            help="Least share of clear images whose labels must not change.",
+            help="Smallest share of the clear images that must keep their labels.",
         ),
     ] = Goal.keep,
     margin: Annotated[
@@ -57,7 +57,7 @@ def quantize(
         typer.Option(
             parser=number_from_0_to_1,
             metavar="<0 to 1>",
-            help="Least difference of the two best probabilities of a clear image.",
+            help="Images whose two best probabilities differ by this or more are clear.",
         ),
     ] = Goal.margin,
     expectations: Expectations = None,
@@ -132,8 +132,8 @@ def quantize(
 
 
 def _photographs(classifier: Classifier, settings: Settings, given: Sequence[Path]) -> Photographs:
-    """Read and decode the files. If there are more than MOST_PHOTOGRAPHS, use only so many, taken
-    evenly from the list. Raises an error if a file cannot be read."""
+    """Read and decode the files. Of more than MOST_PHOTOGRAPHS files, use only this number, spread
+    evenly over the list. Raises an error if a file cannot be read."""
     prepare = decoder(classifier.preprocessing, settings)
     labels = classifier.preprocessing.labels
     names = names_of_labels(labels)

@@ -24,7 +24,7 @@ from service.telemetry.logs import configure_logging
 def tune(
     settings: Settings,
     top: Annotated[
-        int, typer.Option(min=1, help="Measured candidates per problem, the fastest by estimate.")
+        int, typer.Option(min=1, help="Candidates to measure per problem: the fastest by estimate.")
     ] = TOP_CANDIDATES,
     exhaustive: Annotated[
         bool, typer.Option("--exhaustive", help="Measure every candidate.")

@@ -8,8 +8,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Make Linux kill this process when its parent process, `parent`, ends for whatever reason. If
-    the parent has already ended, exit now.
+    """Make Linux kill this process when the parent process ends for whatever reason. `parent` is
+    the parent's PID. If the parent has already ended, exit now.
 
     Linux sends the signal when the thread that called fork ends. So the parent must fork from its
     main thread.

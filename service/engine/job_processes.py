@@ -132,7 +132,8 @@ class JobParent:
 
 
 class JobProcesses:
-    """Runs one model's batches in up to `most` processes. Used from one event loop."""
+    """Runs one model's batches in up to `most` processes. Not thread-safe: use it from one event
+    loop."""
 
     def __init__(self, parent: JobParent, setup: Setup, most: int) -> None:
         self.lost = 0  # processes so far

@@ -70,7 +70,7 @@ def here(function: Callable[[], Any], _: int) -> Any:
 @dataclass(eq=False, slots=True)
 class Lane:
     """Queues function calls for the threads of a pool, and divides the threads fairly among
-    clients. Used from one event loop."""
+    clients. Not thread-safe: use it from one event loop."""
 
     pool: ThreadPool
     threads: int  # of the pool

@@ -100,7 +100,7 @@ class ProcessPool:
         """Call a picklable function in another process. Return its result, or raise its error.
 
         Raises the error that `lost` returns if the process crashes, is killed, or exceeds the time
-        limit. Raises MemoryError if the call needs more than `most_bytes` of memory; only Linux
+        limit. Raises MemoryError if the call needs more than `most_bytes` of memory. Only Linux
         enforces this limit. Raises NoProcessError if no process can be started.
         """
         asked = function, most_bytes
@@ -157,11 +157,11 @@ class ProcessPool:
 
 
 class _LostError(Exception):
-    """Says that a process crashed, was killed, or exceeded its time limit."""
+    """Raised if a process crashed, was killed, or exceeded its time limit."""
 
 
 class _StarvedError(Exception):
-    """Says that a process that may use only idle cores gets hardly any processor time."""
+    """Raised if a process that may use only idle cores gets hardly any processor time."""
 
 
 _Asked = tuple[Callable[[], Any], int | None]

@@ -88,7 +88,7 @@ class JobResult(NamedTuple):
 
 
 class JobLostError(Exception):
-    """Says that a process crashed or exceeded its time limit before it had finished a batch."""
+    """Raised if a process crashed or exceeded its time limit before it had finished a batch."""
 
     def __init__(self, how: str, index: int | None, *, begun: bool = True) -> None:
         """`how` is a phrase such as "was stuck for 10.0 s". `index` is the image that the process
@@ -132,8 +132,8 @@ class State(Enum):
 
 
 class SupervisedEngine:
-    """Runs batches on an engine, and replaces an engine that hangs or keeps failing. Used from one
-    event loop."""
+    """Runs batches on an engine, and replaces an engine that hangs or keeps failing. Not
+    thread-safe: use it from one event loop."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class SupervisedEngine:
         bounds: Bounds | None = None,
         reopen: Callable[[], Engine] | None = None,
     ) -> None:
-        """Supervise `engine`; log lines call it `name`.
+        """Supervise `engine`. Log lines call the engine `name`.
 
         Warming up measures L(n), the time of a batch of n images, for about `measure_s` seconds,
         unless `known` has these times. On a CPU, it also measures the decoding of `sample`, if
@@ -207,8 +207,8 @@ class SupervisedEngine:
         """Return the scores of a batch, with the tensors inside the network that were requested for
         any of its images.
 
-        The thread runs a single image if no other batch runs, because passing it to the thread
-        takes less time than passing it to a process.
+        If no other batch runs, the engine's thread runs a single image. Passing an image to the
+        thread takes less time than passing it to a process.
         """
         if self.state in (State.RESTARTING, State.FAILED):
             raise EngineError(f"{self._name} is {self.state.value}")

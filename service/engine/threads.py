@@ -45,12 +45,12 @@ _log = logging.getLogger("convoy")
 
 
 class StrayError(Exception):
-    """Says that a job raised SystemExit, StopIteration or another exception that a job must not
+    """Raised in place of SystemExit, StopIteration or another exception that a job must not
     raise."""
 
 
 class Withdrawable(Protocol):
-    """The interface of posted work that can be withdrawn."""
+    """The interface of work that can be cancelled after it was posted."""
 
     def withdraw(self) -> None:
         """Cancel the work if it has not begun. Otherwise, discard its result."""
@@ -88,7 +88,7 @@ class _Jobs:
         weakref.finalize(self, os.close, self._count).atexit = False
 
     def put(self, job: Job | None) -> None:
-        """Add a job; None ends a thread."""
+        """Add a job, or None to end a thread."""
         self._jobs.append(job)
         os.eventfd_write(self._count, 1)
 
@@ -135,8 +135,8 @@ class _Thread(threading.Thread):
 
 
 class ThreadPool:
-    """Runs a fixed number of threads, which begin jobs in the order of `post`. Used from one event
-    loop.
+    """Runs a fixed number of threads, which begin jobs in the order of `post`. Not thread-safe: use
+    it from one event loop.
 
     A pool without threads runs each job inside `post`. This suits jobs that take less time than
     passing them to a thread. A job may take `bound_s` seconds from the moment at which a thread
@@ -146,7 +146,7 @@ class ThreadPool:
     def __init__(
         self, name: str, threads: int, *, bound_s: float = inf, replaced: bool = True, nice: int = 0
     ) -> None:
-        """Start the threads; `nice` lowers their priority as nice(1) does.
+        """Start the threads. `nice` lowers their priority as nice(1) does.
 
         With `replaced`, new threads replace stuck threads. Otherwise, jobs wait until a stuck
         thread is free.
@@ -177,9 +177,10 @@ class ThreadPool:
         loop.
 
         `post` itself blocks the event loop until the job is done, for at most `patience_s`. Returns
-        None if `then` was called before `post` returned. The second argument of `then` is None or
-        an error: the exception of `function`, StrayError in place of a BaseException that is not an
-        Exception, or ThreadLostError if the job exceeds its time limit or its thread dies.
+        None if `then` was called before `post` returned. The second argument of `then` is the
+        exception that `function` raised, or None. StrayError replaces a BaseException that is not
+        an Exception. ThreadLostError means that the job exceeded its time limit or that its thread
+        died.
         """
         if not self._threads:
             then(*outcome_of(function, argument))

@@ -28,8 +28,8 @@ class Undecoded:
 
 
 class NotHereError(Exception):
-    """Says that the decode pool has to decode an image, because decoding it may take long or
-    because a decoder hung earlier in the batch."""
+    """Raised if the decode pool has to decode an image, because decoding may take long or because a
+    decoder hung earlier in the batch."""
 
 
 Sample = Callable[[], object]

@@ -23,7 +23,7 @@ WITHIN_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Limits how long an engine's calls may take, in seconds; 0 means no limit."""
+    """Limits how long an engine's calls may take, in seconds. 0 means no limit."""
 
     batch_s: float | None = None  # None: derived from the expected time of a batch
     warm_up_s: float = 0.0

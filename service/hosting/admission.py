@@ -1,5 +1,5 @@
-"""Limits how many images, and how many bytes of bodies and answers, are in progress at once. Used
-from one event loop.
+"""Limits how many images, and how many bytes of bodies and answers, are in progress at once. Not
+thread-safe: use it from one event loop.
 
 If a limit is reached, the client that uses the largest part of it gets an error for its next
 request. If another client then needs capacity, the newest requests of the first client are
@@ -131,7 +131,7 @@ class Held:
             tell(error)
 
     def expected_wait_s(self) -> float:
-        """Return the seconds after which another attempt may succeed."""
+        """Return the estimated seconds until another attempt may succeed."""
         return 1.0
 
     def _let_in(self, lacking: int, count: int) -> None:

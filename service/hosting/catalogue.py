@@ -27,7 +27,7 @@ _SHIPPED = Path(__file__).with_suffix(".toml")
 
 
 class Entry(BaseModel):
-    """Describes one model of a catalogue; the catalogue file explains the fields."""
+    """Describes one model of a catalogue. Comments in the catalogue file explain the fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

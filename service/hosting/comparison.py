@@ -18,9 +18,10 @@ def compare(
 ) -> Comparison:
     """Compare the scores of two model versions for the same images.
 
-    Compare them twice: with classes matched by index, because labels may have been corrected, and
-    with classes matched by label, because the order of classes may have changed. Return the
-    comparison with more agreement. An image whose scores are not finite counts as a disagreement.
+    Compare them once with classes matched by index, because labels may have been corrected. Compare
+    them again with classes matched by label, because the order of classes may have changed. Return
+    the comparison with more agreement. An image whose scores are not finite counts as a
+    disagreement.
     """
     if not after:
         return Comparison()

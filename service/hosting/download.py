@@ -40,13 +40,13 @@ _Got = TypeVar("_Got")
 
 
 class NotDownloadedError(ModelFileError):
-    """Says why a model cannot be downloaded."""
+    """Raised if a model cannot be downloaded. The message gives the reason."""
 
 
 class DownloadError(NotDownloadedError):
-    """Says why a server did not send a file, or sent only part of it.
+    """Raised if a server did not send a file, or sent only part of it.
 
-    `status` is the HTTP status, or None if there was no answer; `begun` is the number of bytes
+    `status` is the HTTP status, or None if there was no answer. `begun` is the number of bytes
     downloaded so far.
     """
 
@@ -94,8 +94,8 @@ def fetch(
 
 
 def _is_at(path: Path, file: BinaryIO) -> bool:
-    """Return whether an open file is still at this path; another process may have moved or removed
-    it."""
+    """Return whether an open file is still at this path. Another process may have moved or removed
+    the file."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:

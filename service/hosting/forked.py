@@ -47,8 +47,9 @@ def forked(
 
     The iterator raises the errors of `make`. If the copy ends too early, the iterator raises
     `lost(how)`, where `how` is a phrase such as "was ended by signal 9". After the first item, the
-    copy may take `bound_s` seconds per item; 0 means no limit. Closing the iterator ends the copy.
-    Call this while the process has no other threads, because the copy would lack them.
+    copy may take `bound_s` seconds per item, or any time if `bound_s` is 0. Closing the iterator
+    ends the copy. Call this while the process has no other threads, because the copy would lack
+    them.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # else the copy would write it, too

@@ -42,7 +42,7 @@ class KeptObject(Generic[T]):
         weakref.finalize(self, self._file.close)
 
     def get(self) -> T:
-        """Return a copy of the object; any thread may call this."""
+        """Return a copy of the object. Any thread may call this method."""
         with self._lock:
             self._file.seek(0)
             kept: T = pickle.load(self._file)  # noqa: S301  (written above)

@@ -110,7 +110,7 @@ def _read_again(
     meaning: Preprocessing,
 ) -> ReadModel:
     """Read a model's file again to replace an engine, because the server does not keep the weights
-    in memory. Raises ModelError; its message may be shown to clients."""
+    in memory. Raises ModelError, with a message that may be shown to clients."""
     from service.hosting.reading import read_file  # noqa: PLC0415  as above
 
     try:

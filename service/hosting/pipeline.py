@@ -32,7 +32,7 @@ takes."""
 @dataclass(eq=False, slots=True)
 class Pipeline:
     """Holds the engine runner, the decoders, the limits and the metrics of one version of a model.
-    Used from one event loop."""
+    Not thread-safe: use it from one event loop."""
 
     info: ModelInfo
     runner: EngineRunner
@@ -89,7 +89,7 @@ class Pipeline:
 
     async def drain(self, timeout_s: float | None) -> bool:
         """Refuse new requests, and finish the requests in progress. Return False if that takes
-        longer than `timeout_s`; None means no limit."""
+        longer than `timeout_s`. None means no limit."""
         self.runner.refuse()
         try:
             async with asyncio.timeout(timeout_s):

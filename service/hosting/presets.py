@@ -8,10 +8,11 @@ If the model's labels name the objects in the photographs, the photographs are g
 the right preset, the network then recognises every photograph, and the right labels are far
 likelier. With a wrong preset, it recognises hardly any.
 
-With other labels, there is less evidence. A high probability proves little: a network made for
-`imagenet` gives some class nearly 100% for any image if it gets the pixels of `caffe`, which are
-sixty times as large. But if the pixels are too small, the scores hardly change with the image. So
-the presets are compared by the share of the scores that changes with the image (`_share`).
+With other labels, there is less evidence. A high probability proves little. For example, the pixels
+of `caffe` are sixty times as large as the pixels of `imagenet`. If a network made for `imagenet`
+gets them, it gives some class nearly 100% for any image. But if the pixels are too small, the
+scores hardly change with the image. So the presets are compared by the share of the scores that
+changes with the image (`_share`).
 
 Measured with SqueezeNet 1.1 (trained, ImageNet), unchanged and wrapped for other presets, on three
 photographs:

@@ -25,7 +25,7 @@ cannot be read."""
 
 def begin_reading(settings: Settings, expectations: Sequence[str] | None) -> Reads:
     """Begin to read the models that the settings name. If the CPU will serve the models, a copy of
-    this process reads and tests them; otherwise this process reads them later.
+    this process reads and tests them. Otherwise, this process reads them later.
 
     Call this while the process has no other threads. Raises EngineError for `cuda:all` without a
     GPU.
@@ -44,8 +44,8 @@ def read_models(
     settings: Settings, expectations: Sequence[str] | None, *, prove: bool = False
 ) -> Reads:
     """Yield the list of the models' files, and then one model or error per file, as `Reads`
-    describes. With `prove`, also run the self-test of each model that the CPU will serve; its
-    engines then need no test. Raises the errors of `check_models`."""
+    describes. With `prove`, also run the self-test of each model that the CPU will serve. Engines
+    of such a model then need no test. Raises the errors of `check_models`."""
     # These modules import ONNX.
     from service.hosting.finding import check_models  # noqa: PLC0415
     from service.hosting.reading import read_file, read_proved  # noqa: PLC0415

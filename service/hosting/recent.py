@@ -36,8 +36,8 @@ class Example(NamedTuple):
 
 
 class Recent:
-    """Keeps the most recent images and scores of one version of a model. Used from one event
-    loop."""
+    """Keeps the most recent images and scores of one version of a model. Not thread-safe: use it
+    from one event loop."""
 
     def __init__(self, examples: Iterable[Example] = ()) -> None:
         self._examples = deque(filter(_is_answer, examples))
@@ -52,8 +52,8 @@ class Recent:
     def chosen(
         self, images: Sequence[bytes | Frames | Array], now: float
     ) -> bytes | Frames | Array | None:
-        """Return a copy of a request's first image, or None if no image should be kept at the time
-        `now`, in seconds."""
+        """Return a copy of a request's first image, or None if the image is too large or if another
+        image was chosen shortly before `now`, in seconds."""
         if now < self._next or not images:
             return None
         image = images[0]

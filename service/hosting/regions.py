@@ -106,7 +106,7 @@ class RegionPart(NamedTuple):
 
 
 class Regions:
-    """Holds the regions of one server; used from its event loop."""
+    """Holds the regions of one server. Not thread-safe: use it from one event loop."""
 
     def __init__(self, max_bytes: int) -> None:
         """`max_bytes` is the largest number of bytes that one tensor may have."""
@@ -146,7 +146,7 @@ class Regions:
         self.longest = max(self.longest, byte_size)
 
     def unregister(self, name: str = "") -> None:
-        """Forget a region, or every region if `name` is empty; an unknown name is not an error."""
+        """Forget a region, or every region if `name` is empty. An unknown name is not an error."""
         if name:
             self._regions.pop(name, None)
         else:

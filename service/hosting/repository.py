@@ -133,7 +133,8 @@ class Changes(Protocol):
 
 
 class Repository:
-    """Holds models by name, in the order in which they were added; used from one event loop."""
+    """Holds models by name, in the order in which they were added. Not thread-safe: use it from one
+    event loop."""
 
     def __init__(
         self,
@@ -346,7 +347,7 @@ class Repository:
         return Pipeline(info, runner, prepare, admission, *pools, metrics, self.regions, recent)
 
     def add_broken(self, broken: FailedModel) -> None:
-        """List a model that could not be opened; requests for it are refused."""
+        """List a model that could not be opened. Requests for this model are refused."""
         self.broken[broken.name] = broken
         ready = "1 while the model accepts requests.", float
         self.metrics.model(broken.name, broken.version).gauges["convoy_ready"] = ready

@@ -137,8 +137,8 @@ class Request:
         reservation.hold_bytes(count - reservation.bytes)
 
     def aside(self, work: Callable[[B], T], body: B, then: Callable[[T], None]) -> None:
-        """Call `work` with the body in a thread; clients take turns to use the threads. Then call
-        `then` with the result, unless the request has ended."""
+        """Call `work` with the body in a thread. Clients take turns to use the threads. Afterwards,
+        call `then` with the result, unless the request has ended."""
 
         def done(result: T, error: Exception | None) -> None:
             self._under_way = []
@@ -157,9 +157,9 @@ class Request:
     def infer(self, wanted: ImageRequest) -> None:
         """Score the images, and count them against the client's rate limit.
 
-        The model may also set a deadline and a priority. Raises an error or passes it to `then`:
-        ForbiddenError if the client may not use the priority, and the errors of the rate limit,
-        `Reservation.admit`, `prepare_image`, `DecodePool.admit` and `EngineRunner.post`.
+        The model may also set a deadline and a priority. Raises ForbiddenError if the client may
+        not use the priority. The errors of the rate limit, `Reservation.admit`, `prepare_image`,
+        `DecodePool.admit` and `EngineRunner.post` are raised or passed to `then`.
         """
         client = self._reservation.client
         if wanted.urgency.priority and wanted.urgency.level < client.highest_priority:
@@ -203,7 +203,7 @@ class Request:
         self._let_go()
 
     def fail(self, error: Exception) -> None:
-        """End the request with an error and count it; an unexpected error is logged too."""
+        """End the request with an error, and count the error. An unexpected error is logged too."""
         if self.ended:  # already failed, or abandoned
             return
         code = error.code if isinstance(error, ServiceError) else Code.FAILED
@@ -393,7 +393,7 @@ class Request:
 
     def _score_rest(self) -> None:
         """Queue the images that have no scores yet. The engine may return some of the files
-        undecoded; the decode pool then decodes them."""
+        undecoded. The decode pool then decodes these files."""
         indices = [index for index, row in enumerate(self._rows) if row is None]
         images = [self._decoded[index] for index in indices]
         if not any(map(self._is_file, indices)):

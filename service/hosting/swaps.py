@@ -73,7 +73,8 @@ class _Version(NamedTuple):
 
 
 class Swaps(Changes):
-    """Loads, replaces and unloads the models of a repository. Used from its event loop."""
+    """Loads, replaces and unloads the models of a repository. Not thread-safe: use it from the
+    repository's event loop."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Swaps(Changes):
         expectations: Sequence[str] | None,
         stamps: Mapping[str, Stamp],
     ) -> None:
-        """`settings` and `expectations` say which models are served; `stamps` has the `Stamp` of
+        """`settings` and `expectations` say which models are served. `stamps` has the `Stamp` of
         each open model's files."""
         self._repository, self._settings, self._expectations = repository, settings, expectations
         self.by_clients = settings.repository_api

@@ -164,8 +164,8 @@ def _of_animation(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
 def _planned(
     file: ImageFile, coded_bytes: int, preprocessing: Preprocessing, limits: ImageLimits
 ) -> tuple[list[int], Cost, Sketch]:
-    """Return the numbers of the frames that the model gets, the cost of decoding the file up to the
-    last of these frames, and the `Sketch` that describes how to resize each frame.
+    """Return the numbers of the frames that the model gets, and the cost of decoding the file up to
+    the last of them. Also return the `Sketch` that describes how to resize each frame.
 
     Raises PayloadTooLargeError or TooManyImagesError if a limit is exceeded, and BadRequestError
     for a single frame.
@@ -363,7 +363,7 @@ def _check_pixels(pixels: int, limits: ImageLimits) -> None:
 
 
 def _in_time(cost: Cost, limits: ImageLimits) -> Cost:
-    """Return `cost` if decoding the clip takes an acceptable time. Otherwise raise
+    """Return `cost` if decoding the clip takes at most `limits.max_clip_s` seconds. Otherwise raise
     PayloadTooLargeError."""
     if cost.seconds > limits.max_clip_s:
         raise PayloadTooLargeError(

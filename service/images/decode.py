@@ -69,8 +69,8 @@ _TRANSPOSES = {
 
 
 class How(NamedTuple):
-    """Describes how to resize a decoded image: the rectangle `box` of the image is resized to
-    `size`, and the rectangle `crop` is cut out of the result."""
+    """Describes how to resize a decoded image. The rectangle `box` of the image is resized to
+    `size`, and then cropped to the rectangle `crop`."""
 
     size: tuple[int, int]
     box: tuple[float, float, float, float]

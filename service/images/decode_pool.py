@@ -63,7 +63,7 @@ _LAYING_OUT = Cost(2**21, 0.0003)
 
 
 class NotForDeviceError(Exception):
-    """Says why the device cannot decode an image. `reason` names the metric that counts such
+    """Raised if the device cannot decode an image. `reason` names the metric that counts such
     images."""
 
     def __init__(self, reason: str) -> None:
@@ -139,7 +139,7 @@ class Coded(Undecoded):
 
 
 class DecodePool:
-    """Decodes images in threads. Used from one event loop."""
+    """Decodes images in threads. Not thread-safe: use it from one event loop."""
 
     def __init__(
         self,
@@ -246,7 +246,8 @@ class DecodePool:
         return self._long if is_long else self._large
 
     def _has_thread(self, cost: Cost) -> bool:
-        """Return whether a thread for quick images is free, or will be free within a moment."""
+        """Return whether a thread for quick images is free, or will be free within a few
+        milliseconds."""
         lane = self._quick
         soon = lane.seconds + cost.seconds <= _MOMENT_S * self._threads
         return soon or lane.running < self._threads

@@ -37,9 +37,8 @@ class ImageFormat(Enum):
     """Lists the formats. A member's name is Pillow's name of the format, and its value is the usual
     name.
 
-    This is the only table of formats. Its columns are the usual name, the magic bytes of a file in
-    this format (with alternatives), the media type, the suffixes of file names, and the plugin that
-    Pillow needs, if any.
+    This is the only table of formats. Its columns are the usual name, the alternative magic bytes,
+    the media type, the suffixes of file names, and the plugin that Pillow needs, if any.
     """
 
     JPEG = "JPEG", [{0: b"\xff\xd8\xff"}], "image/jpeg", [".jpg", ".jpeg"]

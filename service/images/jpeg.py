@@ -158,7 +158,7 @@ def _frame(marker: int, payload: bytes) -> _Frame:
 
 
 def _blocks(samples: int, divisor: int) -> int:
-    """Return how many blocks of 8 samples cover `samples / divisor` samples; both divisions round
+    """Return how many blocks of 8 samples cover `samples / divisor` samples. Both divisions round
     up."""
     return ceil(ceil(samples / divisor) / 8)
 

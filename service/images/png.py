@@ -33,8 +33,8 @@ _OF_FRAMES = 4096
 
 
 def parse_png(data: bytes, *, animated: bool = False) -> ImageFile:
-    """Return a PNG's size, orientation and decoding cost. Does not verify checksums; `check_png`
-    does.
+    """Return a PNG's size, orientation and decoding cost. Does not verify checksums, which is the
+    task of `check_png`.
 
     If `animated`, the file may be an animation, and the `parts` of the result then contain the
     whole file. Otherwise, an animation raises UnsupportedMediaTypeError. Raises ImageError if the

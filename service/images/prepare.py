@@ -231,7 +231,7 @@ def _shrink(stored: tuple[int, int], resized: tuple[int, int]) -> int:
 
 def _unresized(drawing: Drawing, preprocessing: Preprocessing) -> Image:
     """Decode an image that the device resizes. If the image is too large for the device, resize it
-    here."""
+    on the CPU."""
     decoded = drawing.decoded()
     resize = _resize(drawing.sketch, preprocessing, decoded.how)
     if not resize.fits(*decoded.image.size, len(decoded.image.getbands())):

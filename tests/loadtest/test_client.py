@@ -138,7 +138,7 @@ def test_a_server_that_does_not_answer_is_one_clear_line(loadtest: Run) -> None:
     ("response", "says"),
     [
         (lambda: answer(1, status=429), "answers 0.png with status 429: {"),
-        (lambda: web.Response(text="<html>"), "no answer to one image: b'<html>'"),
+        (lambda: web.Response(text="<html>"), "not a valid answer for one image: b'<html>'"),
     ],
 )
 def test_a_server_that_refuses_the_first_image_is_one_clear_line(
