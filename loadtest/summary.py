@@ -151,8 +151,8 @@ def enough(n: int, name: str) -> bool:
 
 
 def percentiles(values: NDArray[np.float64], *names: str) -> dict[str, float | None]:
-    """Return the QUANTILES listed in `names`. The quantile q is the smallest value v such that at
-    least the fraction q of all values is at most v."""
+    """Return the percentiles listed in `names`, which are keys of QUANTILES. The quantile q is the
+    smallest value v such that at least the fraction q of all values is at most v."""
     if not len(values):
         return dict.fromkeys(names)
     quantiles = [QUANTILES[name] for name in names]

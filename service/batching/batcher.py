@@ -238,7 +238,7 @@ class Batcher(Generic[T, R]):
         return request
 
     def fail_waiting(self, failure: Callable[[], ServiceError]) -> None:
-        """Fail the waiting requests. Requests that also have items in a running batch go on."""
+        """Fail the waiting requests. Requests that also have items in a running batch continue."""
         running = {request for request, _, _ in self._running()}
         for request in self._waiting.all():
             if request not in running:

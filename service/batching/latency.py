@@ -67,8 +67,8 @@ class Latency(NamedTuple):
 
     @property
     def most_rivals(self) -> float:
-        """Return the number of clients from which on fairness does not limit the batch size: 2
-        L(max_batch) / L(1).
+        """Return 2 L(max_batch) / L(1). With this many clients or more, fairness does not limit the
+        batch size.
 
         Returns 0 if the latency is unknown. The module `service/batching/policy.py` explains the
         number under "Fairness".

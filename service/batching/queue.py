@@ -78,12 +78,12 @@ class Posted(Generic[T, R]):
         return [result for _, part in sorted(self.parts.items()) for result in part]
 
     def withdraw(self) -> None:
-        """Drop the items that still wait. `then` is never called."""
+        """Drop the request's items that are not yet in a batch. `then` is never called."""
         self.then = None
         self.waiting.leave(self)
 
     def fail(self, failure: ServiceError) -> None:
-        """Drop the items that still wait, and call `then` with a failure."""
+        """Drop the request's items that are not yet in a batch, and call `then` with a failure."""
         self.waiting.leave(self)
         self.tell(failure)
 
@@ -342,7 +342,7 @@ def _level(line: Line[Posted[T, R]]) -> int:
 
 
 def _due_by_turns(line: Line[Posted[T, R]]) -> float:
-    """Return when a client's first request is due. If the client was served after the request
-    arrived, the time since then counts instead of the time since the arrival."""
+    """Return when a client's first request is due. If the client was served after this request
+    arrived, count from that time instead of the arrival."""
     head = line.entries[0]
     return due(max(head.submitted, line.since), head.urgency)

@@ -13,8 +13,7 @@ _NAME = 32
 
 
 def shortened(name: str) -> str:
-    """Return a node's name. Of a long name, return only the end, because long names differ
-    there."""
+    """Return a node's name, or only the end of a long name. Long names differ at the end."""
     return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
 
 

@@ -165,8 +165,8 @@ class EngineRunner:
 
     @property
     def lost_to_decoders(self) -> int:
-        """Return how many of the engines' threads and processes have crashed or hung so far. Most
-        of them are lost in a decoder."""
+        """Return how many of the engines' threads and processes have crashed or hung so far. A
+        decoder is usually the cause."""
         jobs = (engine.jobs.lost for engine in self._engines if engine.jobs is not None)
         return sum(engine.lost_to_decoders for engine in self._engines) + sum(jobs)
 

@@ -1,5 +1,5 @@
 """Computes the time after which an engine counts as hung, and decides whether to restart it again.
-The caller has the threads and the clock."""
+This module starts no threads and reads no clock."""
 
 from collections import deque
 from dataclasses import dataclass

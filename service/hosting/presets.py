@@ -319,8 +319,8 @@ def _by_names(
     """Return the model with the preset that recognises the photographs best, if one preset is
     clearly better than the guessed preset.
 
-    Otherwise, return the model with the guessed preset. Add a warning if hardly any photograph is
-    recognised with any preset. The model's labels must name the objects in the photographs.
+    Otherwise, keep the guessed preset, and add a warning if hardly any photograph is recognised
+    with any preset. The model's labels must name the objects in the photographs.
     """
     likeliest = max(trials, key=lambda trial: (trial.right, trial.likelihood))
     alike = [
@@ -366,8 +366,8 @@ def _by_names(
 
 
 def _with_preset(classifier: "Classifier", name: str) -> "Classifier":
-    """Return the model with the channel order, scale, mean and std of a preset. The model's size
-    and crop do not change."""
+    """Return the model with the channel order, scale, mean and std of a preset. The model's input
+    size and crop do not change."""
     preset, meaning = PRESETS[name], classifier.preprocessing
     pixels = replace(
         meaning,
@@ -385,8 +385,8 @@ def _with_preset(classifier: "Classifier", name: str) -> "Classifier":
 
 
 def _by_shares(name: str, guessed: PresetTrial, trials: Sequence[PresetTrial], classes: int) -> str:
-    """Return a warning if the scores hardly depend on the photograph with the guessed preset, but
-    do with another preset. Otherwise, return an empty text."""
+    """Return a warning if, with the guessed preset, the scores hardly depend on the photograph,
+    although they do with another preset. Otherwise, return an empty text."""
     clearer = any(
         trial.share > max(_CLEARLY, _FAR * guessed.share)
         for trial in trials

@@ -1,7 +1,7 @@
 """Reads models from their files. This module imports ONNX, and the modules that convert and check
 ONNX graphs.
 
-    file ── classifier ─┬─ no GPU may serve it: self-test on the CPU ── engines, tested no more
+    file ── classifier ─┬─ no GPU may serve it: self-test on the CPU ── engines without another test
                         └─ otherwise: engines that run the self-test themselves
 
 A server whose models run on the CPU does not import this module. When it starts, a copy of its
@@ -79,7 +79,8 @@ def proved_on_cpu(
 
 
 def read_file(file: ModelFile, settings: Settings, expectations: Sequence[str] | None) -> ReadModel:
-    """Read one model. Raises ModelError, also if one of its files changes while it is read."""
+    """Read one model. Raises ModelError if the model cannot be read, or if one of its files changes
+    meanwhile."""
     return read_as_it_is(*load_unchanged(file, settings, expectations), file, settings)
 
 
@@ -88,7 +89,7 @@ def load_unchanged(
 ) -> tuple[Classifier, Stamp]:
     """Return the model in a file, and the `Stamp` of the model's files.
 
-    Raises ModelError, also if one of the files changes while it is read.
+    Raises ModelError if the model cannot be read, or if one of its files changes meanwhile.
     """
     stamp = stamp_of(file)
     classifier = _load(file, settings, expectations)

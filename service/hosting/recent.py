@@ -69,7 +69,7 @@ class Recent:
     def add(self, image: "bytes | Frames | Array", scores: NDArray[np.float32]) -> None:
         """Keep an image with its scores, and drop the oldest images if there are too many.
 
-        If a score is not finite, the image is not kept, because no other version could agree.
+        If a score is not finite, the image is not kept, because its scores cannot be compared.
         """
         example = Example(image, scores.copy())
         if not _is_answer(example):

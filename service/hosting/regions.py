@@ -146,7 +146,7 @@ class Regions:
         self.longest = max(self.longest, byte_size)
 
     def unregister(self, name: str = "") -> None:
-        """Forget a region, or every region if `name` is empty. An unknown name is not an error."""
+        """Remove a region, or every region if `name` is empty. An unknown name is not an error."""
         if name:
             self._regions.pop(name, None)
         else:

@@ -156,8 +156,8 @@ class Repository:
         parent: JobParent | None = None,
         processes: int = 0,
     ) -> None:
-        """The limits apply to each model. Only the limits on bytes and decode threads are shared by
-        all models.
+        """All models share the limits on bytes and decode threads. The other limits apply to each
+        model.
 
         `max_queue` is in images. `sample` is an image file. If decoding it takes at least as long
         as running it on a CPU, the model's engine also decodes images. `parent` then forks up to
@@ -289,7 +289,7 @@ class Repository:
         self._change(old, new)
 
     def remove(self, name: str) -> Pipeline | None:
-        """Stop serving a model. Return the model, or None if it could not be opened. Raises
+        """Stop serving a model. Return the model, or None if it was listed as broken. Raises
         ModelNotFoundError."""
         if (broken := self.broken.pop(name, None)) is not None:
             old, version = None, broken.version
@@ -370,9 +370,8 @@ class Repository:
         return self.default or (self.find(self._default) if self._default is not None else None)
 
     def find(self, name: str, version: str | None = None) -> Pipeline:
-        """Return a model by name. Raises ModelNotFoundError with Triton's wording, or
-        BrokenModelError.
-        """
+        """Return a model by name. Raises ModelNotFoundError with a message worded like Triton's, or
+        BrokenModelError."""
         if (broken := self.broken.get(name)) and version in (None, broken.version):
             raise BrokenModelError(f"the model {name} could not be opened: {broken.error}")
         pipeline = self.models.get(name)

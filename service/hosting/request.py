@@ -297,8 +297,8 @@ class Request:
             self._post(index, decoding, left)
 
     def _post(self, index: int, decoding: Decoding, left: Collection[Kind]) -> None:
-        """Queue an image in the decode pool. If its kind is in `left`, the engine finishes the
-        preparation."""
+        """Queue an image in the decode pool. If its kind is in `left`, the engine does the
+        remaining decoding or resizing."""
         then, client = partial(self._one_decoded, index), self._reservation.client
         job = self.pipeline.decoders.post(decoding, then, client, left)
         if job is not None:

@@ -2,8 +2,8 @@
 versions.
 
     a call, or changed files
-      └─ read ── self-test ── every batch size ── recent images ─┬─ opened here, takes over
-                                                                 └─ refused: agrees too little
+      └─ read ── self-test ── every batch size ── recent images ─┬─ opened in the server, replaces
+                                                                 └─ refused: answers differ too much
 
 If the model will run on the CPU, a separate process does all of this except the last step
 (`trial.py`).
@@ -320,8 +320,8 @@ class Swaps(Changes):
             raise NotReadyError("the server is warming up; try again in a second")
 
     def _version(self, file: ModelFile, stamp: Stamp) -> str:
-        """Return the version number for a model's files. If their folder is numbered, it is the
-        folder's number. Otherwise it is one more than the last number if the files have changed."""
+        """Return the version number for a model's files. A numbered folder gives the number. For
+        other files, it is the last number, plus one if the files have changed."""
         last = self._tried.get(file.name)
         if file.numbered or last is None:
             return file.version

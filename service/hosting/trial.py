@@ -48,8 +48,8 @@ def try_file(
     old: ModelInfo | None,
     images: Sequence[bytes | Frames | Array],
 ) -> Trial:
-    """Read a new version, test it, and run it on images that the old version answered. Return its
-    scores and the time of each batch size. Raises ModelError."""
+    """Read a new version, test it, and run it on images that the old version answered. Return the
+    new version's scores and the time of each batch size. Raises ModelError."""
     # Imports ONNX, which the server does not need.
     from service.hosting.reading import (  # noqa: PLC0415
         load_unchanged,
