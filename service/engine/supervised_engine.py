@@ -80,7 +80,7 @@ Item = Image | Undecoded | Probe
 
 
 class JobResult(NamedTuple):
-    """Holds one outcome for each image of a batch."""
+    """Holds the result or the error of each image of a batch."""
 
     results: Results | None  # of the images that were decoded; None if there are none
     failures: Mapping[int, Exception]  # of the other images, by their index in the batch

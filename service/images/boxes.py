@@ -17,7 +17,7 @@ class Box(NamedTuple):
 
 
 class Faults(Protocol):
-    """The interface that creates the errors for one kind of file."""
+    """The interface of objects that create the errors for one kind of file."""
 
     def truncated(self) -> ImageError:
         """Return the error for a file that ends too early."""
@@ -27,8 +27,8 @@ class Faults(Protocol):
 
 
 def boxes(view: memoryview, count: Callable[[], None], faults: Faults) -> Iterator[Box]:
-    """Yield each box. `count` is called before each box, and raises ImageError if a file has too
-    many boxes.
+    """Yield each box in a file, or in the payload of a box. `count` is called before each box, and
+    raises ImageError if a file has too many boxes.
 
     If a box is longer than its file or shorter than its header, an error from `faults` is raised.
     """

@@ -1,4 +1,5 @@
-"""Defines what is read from an image's header, and the errors that all image formats share.
+"""Defines the facts that are read from an image's header, and the errors that all image formats
+share.
 
 The formats are specified in ITU-T T.81 annex B (JPEG), the PNG specification (third edition)
 sections 5 and 11, RFC 9649 (WebP) and TIFF 6.0. CIPA DC-008 (EXIF) specifies the orientation.

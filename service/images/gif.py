@@ -24,7 +24,7 @@ _MOST_PIXELS = 4096 * 8 // 12
 
 
 class Gif(NamedTuple):
-    """Holds what was read from the blocks of a GIF."""
+    """Holds the facts that were read from the blocks of a GIF."""
 
     width: int
     height: int

@@ -122,7 +122,7 @@ def _least_bytes(width: int, height: int, colour: int, depth: int) -> int:
 
 def _chunks(data: bytes, more: int) -> Iterator[tuple[bytes, int, int]]:
     """Yield (type, start, end) of every chunk. IEND comes last. `more` is how many chunks the file
-    may have beside those of an image."""
+    may have in addition to the chunks of a still image."""
     position = _SIGNATURE_LENGTH
     for _ in _FORMAT.segments(len(data), more):
         kind = data[position + 4 : position + 8]

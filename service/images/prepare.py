@@ -119,8 +119,8 @@ def prepare_image(data: bytes, preprocessing: Preprocessing, limits: ImageLimits
 
 
 def check_image(data: bytes, limits: ImageLimits) -> ImageFile:
-    """Check that a file is within the limits, and return what its header says. Raises the errors of
-    `prepare_image`."""
+    """Check that a file is within the limits, and return the facts in its header. Raises the errors
+    of `prepare_image`."""
     if len(data) > limits.max_bytes:
         raise PayloadTooLargeError(
             f"the image has {len(data)} bytes, more than the {limits.max_bytes} allowed; "
