@@ -122,9 +122,9 @@ def create_app(
     """Return the application for the repository's models. The caller warms up, drains and closes
     the models.
 
-    If `metrics` is False or `metrics_port` is given, /metrics answers 404. The 404 answer and the
-    traffic of a model then name `metrics_port`. `lifespan` is the context in which an ASGI server
-    other than Convoy's runs the application.
+    If `metrics` is False or `metrics_port` is given, /metrics answers 404. If `metrics_port` is
+    given, the 404 answer and the traffic of a model name this port. `lifespan` is the application's
+    startup and shutdown code on ASGI servers other than Convoy's.
     """
     app = App(
         title="Convoy",
@@ -187,7 +187,7 @@ def create_app(
         )
 
     async def openapi(request: Request) -> Response:
-        """Return the OpenAPI document. The first call creates it, in a thread, because that takes
+        """Return the OpenAPI document. The first call creates it in a thread, because that takes
         long."""
         root_path = request.scope.get("root_path", "").rstrip("/")
         found = await asyncio.to_thread(document, root_path)
@@ -234,8 +234,8 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
 
 
 def _paths(app: App) -> Iterator[str]:
-    """Yield the paths that may be suggested for an unknown path: the routes without parameters, and
-    all models' endpoints."""
+    """Yield the paths that may be suggested instead of an unknown path: the routes without
+    parameters, and the endpoints of all models."""
     yield from (
         path for route in app.routes if "{" not in (path := str(getattr(route, "path", "")))
     )

@@ -1,4 +1,5 @@
-"""Answers images with their embeddings, in the format of OpenAI's embeddings API."""
+"""Implements `/v1/embeddings`: answers with the embeddings of images, in the format of OpenAI's
+embeddings API."""
 
 import base64
 from collections.abc import Callable, Mapping
@@ -40,7 +41,7 @@ Encoding = Literal["float", "base64"]
 
 
 class EmbeddingsJson(ImagesJson, forbid_unknown_fields=True):
-    """Holds a JSON request in the format of OpenAI's clients, with images in place of text."""
+    """A JSON request in the format of OpenAI's clients, with images instead of text."""
 
     encoding_format: Annotated[
         Encoding, Meta(description="numbers, or base64 of little-endian float32")
@@ -63,7 +64,7 @@ class Embedding(TypedDict):
 
 
 class Usage(TypedDict):
-    """Counts tokens; always 0, because images have no tokens."""
+    """The numbers of tokens. They are always 0, because images have no tokens."""
 
     prompt_tokens: int
     total_tokens: int
@@ -80,14 +81,14 @@ class EmbeddingsAnswer(TypedDict):
 
 
 class _Form(NamedTuple):
-    """Holds the options for the format of the vectors in an answer."""
+    """The format of the vectors in an answer."""
 
     encoding: Encoding
     normalised: bool
 
 
 class _Head(NamedTuple):
-    """Holds the options from a request's query and headers."""
+    """The options from a request's query and headers."""
 
     form: _Form
     urgency: Urgency
@@ -100,7 +101,7 @@ def embeddings_path(name: str) -> str:
 
 
 def endpoints_of(pipeline: Pipeline) -> dict[str, AnyEndpoint]:
-    """Return a mapping from path to a model's endpoint."""
+    """Return a mapping from a model's embeddings path to its endpoint."""
     return {embeddings_path(pipeline.info.name): Embed(pipeline)}
 
 

@@ -51,8 +51,8 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class MapRequest:
-    """Lists the classes for which a request asks for class activation maps. Each image of the
-    request gets one map per class."""
+    """The classes for which a request asks for class activation maps. Each image of the request
+    gets one map per class."""
 
     classes: Sequence[int | None]  # None: the likeliest
     as_overlay: bool
@@ -60,8 +60,8 @@ class MapRequest:
 
 
 def maps_of(info: ModelInfo) -> Maps:
-    """Return the object that creates the model's maps. Raises InvalidParameterError if the model
-    has no maps."""
+    """Return the model's `Maps`, which compute its class activation maps. Raises
+    InvalidParameterError if the model has no maps."""
     if isinstance(info.maps, Maps):
         return info.maps
     raise InvalidParameterError(f"the model '{info.name}' has no maps: {info.maps.reason}")
@@ -83,7 +83,7 @@ def read_explain(
     labelled: Mapping[str, Sequence[int]],
 ) -> MapRequest | None:
     """Return the maps that a query asks for, or None if it asks for no maps. `labelled` maps each
-    label to its classes.
+    label to the classes with this label.
 
     Raises InvalidParameterError for an invalid query, or if a query asks for maps of a model
     without maps.
@@ -120,8 +120,8 @@ def map_bytes(asked: MapRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> i
 
 
 def explain(row: ScoreRow, view: View, asked: MapRequest, info: ModelInfo) -> list[ClassMap]:
-    """Return the maps of one image, one per requested class. Raises EngineFailedError if a number
-    is not finite."""
+    """Return the maps of one image, one per requested class. Raises EngineFailedError if a map
+    contains NaN or infinity."""
     maps = maps_of(info)
     classes = [_likeliest(row, info) if index is None else index for index in asked.classes]
     found = maps.of(row.inner[maps.features.name], classes)

@@ -1,4 +1,4 @@
-"""Reads images in JSON, encoded as base64, in the format of OpenAI's embeddings API."""
+"""Reads base64 images from a JSON body in the format of OpenAI's embeddings API."""
 
 import base64
 import secrets
@@ -37,7 +37,7 @@ HOW = "each a data URL (data:image/jpeg;base64,...) or the file in base64"
 
 
 class ImagesJson(msgspec.Struct, forbid_unknown_fields=True):
-    """Holds images, and optionally the name of the model to use."""
+    """The images in a JSON body, and optionally the name of the model to use."""
 
     input: Annotated[str | list[str], Meta(description=f"one image or a list of them, {HOW}")]
     model: Annotated[str, Meta(description="the model's name, or empty")] = ""
@@ -55,11 +55,10 @@ def content_of(kind: type[ImagesJson]) -> dict[str, Any]:
 def read_json(
     body: bytes, kind: type[_Json], info: ModelInfo, path: str, max_images: int
 ) -> tuple[_Json, list[bytes]]:
-    """Return the fields of a JSON body, and the image files in it. If the body names another model,
-    the error message tells the client to use `path`.
+    """Return the fields of a JSON body, and the image files in it.
 
-    Raises BadRequestError, TooManyImagesError, and ModelNotFoundError if the body names another
-    model.
+    Raises BadRequestError, PayloadTooLargeError, and ModelNotFoundError if the body names another
+    model. The message of ModelNotFoundError tells the client to use `path`.
     """
     # Each string costs the parser an object: no request needs more than its images and keys.
     limit = max_images + 16
@@ -105,7 +104,7 @@ def _cut(body: bytes) -> tuple[bytes, Mapping[str, Span]]:
     """Replace each long string in the JSON by a short mark. Return the shortened JSON, and a
     mapping from each mark to its long string.
 
-    A parser in C would block all other threads while it reads long strings.
+    The JSON parser would block all other threads while it reads long strings.
     """
     kept: list[bytes] = []
     long: dict[str, Span] = {}

@@ -61,7 +61,7 @@ class ImageResult(TypedDict):
 
 
 class Timing(TypedDict):
-    """The time that each phase of a request took, in milliseconds; the phases add up to the
+    """The time that each phase of a request took, in milliseconds. The phases add up to the
     total."""
 
     receive: Annotated[float, Field(description="reading the body from the network")]
@@ -87,12 +87,12 @@ class ClassifyAnswer(TypedDict):
     version: Annotated[str, Field(description="version of the model that answered", examples=["1"])]
     warning: Annotated[
         NotRequired[str],
-        Field(description="why the answers are probably wrong; absent if there is no reason"),
+        Field(description="why the answers are probably wrong; absent if there is no warning"),
     ]
 
 
 class ModelDescription(TypedDict):
-    """Describes a served model."""
+    """A served model."""
 
     name: str
     version: Annotated[str, Field(description="the served version, a number", examples=["1"])]
@@ -111,7 +111,8 @@ class ModelDescription(TypedDict):
         bool, Field(description="whether an image may have several labels, or none")
     ]
     scores: Annotated[
-        str, Field(description="name of the output with the scores, kind of the scores, and why")
+        str,
+        Field(description="the output with the scores, their kind, and the reason for this choice"),
     ]
     image: Annotated[
         list[int],
@@ -136,11 +137,13 @@ class ModelDescription(TypedDict):
         str,
         Field(description="why the model is broken, or empty"),
     ]
-    guess: Annotated[str, Field(description="preset of the pixels if guessed; otherwise empty")]
+    guess: Annotated[
+        str, Field(description="preprocessing preset, if it was guessed; otherwise empty")
+    ]
     warning: Annotated[str, Field(description="why the answers are probably wrong, or empty")]
     origin: Annotated[
         str,
-        Field(description="which file set which keys, and which keys were overruled or not used"),
+        Field(description="the keys that each file set, the overruled keys, and the unused keys"),
     ]
     no_maps: Annotated[
         str, Field(description="why the model has no maps for `explain`; empty if it has maps")
@@ -240,7 +243,7 @@ def definitions(*kinds: type) -> dict[str, Any]:
 
 
 class TrafficCounts(TypedDict):
-    """Holds a model's counts since the model was first served, and the model's current load."""
+    """A model's counts since it was first served, and its current load."""
 
     images: Annotated[int, Field(description="images answered")]
     requests: Annotated[int, Field(description="requests with any outcome")]
@@ -259,7 +262,7 @@ class TrafficCounts(TypedDict):
 
 
 class Traffic(TypedDict):
-    """Describes the current traffic of a ready model."""
+    """The current traffic of a ready model."""
 
     counts: Annotated[
         NotRequired[TrafficCounts],

@@ -111,7 +111,8 @@ def model_path(name: str) -> str:
 
 
 def pixels_path(name: str) -> str:
-    """Return the path at which clients get an image as the model of this name receives it."""
+    """Return the path that answers with the pixels that the model with this name gets for an
+    image."""
     return f"/v1/models/{name}/pixels"
 
 
@@ -125,7 +126,7 @@ def body_of(*models: Pipeline) -> dict[str, Any]:
 
 
 def endpoints_of(pipeline: Pipeline) -> dict[str, AnyEndpoint]:
-    """Return a model's endpoints, by path."""
+    """Return a mapping from each path of a model to its endpoint."""
     name = pipeline.info.name
     return {model_path(name): Classify(pipeline), pixels_path(name): ShowPixels(pipeline)}
 
@@ -241,7 +242,7 @@ def add_routes(
 
 
 class _Form(NamedTuple):
-    """Holds the options for the answer to each image."""
+    """The options for the answer to each image."""
 
     classes: int
     explained: MapRequest | None = None
@@ -249,7 +250,7 @@ class _Form(NamedTuple):
 
 
 class _ClassifyParameters(NamedTuple):
-    """Holds the options from a request's query and headers."""
+    """The options from a request's query and headers."""
 
     form: _Form
     urgency: Urgency
@@ -369,7 +370,7 @@ class ShowPixels(Classify):
 
 
 def _lines(found: Ranking, labels: Sequence[str]) -> list[bytes]:
-    """Return a ranking as the elements of a JSON list, in several pieces. Encoding all of them in
+    """Encode a ranking as the elements of a JSON list, in several pieces. Encoding all elements in
     one call would block other threads."""
     indices, probabilities = found
     pieces = []
@@ -381,8 +382,8 @@ def _lines(found: Ranking, labels: Sequence[str]) -> list[bytes]:
 
 
 def files_of(body: bytes, boundary: bytes | None, pipeline: Pipeline) -> Files:
-    """Return the image files in a body. If the model takes clips, return the clips instead; several
-    image files form one clip.
+    """Return the image files in a body. For a model that takes clips, return clips; several image
+    files then form one clip.
 
     `boundary` separates the parts of a form. It is empty if the body is an image, and None if the
     body is JSON. Raises the errors of `images_of`, `read_json` and `clips_of`.
@@ -397,8 +398,8 @@ def files_of(body: bytes, boundary: bytes | None, pipeline: Pipeline) -> Files:
 
 
 def takes_long(headers: Headers, pieces: Pieces, length: int) -> bool:
-    """Return whether a body takes long to parse: a long form or JSON body, or a form with many
-    parts."""
+    """Return whether parsing a body takes long. This is the case for a long form or JSON body, and
+    for a form with many parts."""
     media_type = headers.get(b"content-type", b"").lower()
     if b"multipart/" in media_type:
         return length > _LONG_FORM or sum(each.count(_PART) for each in pieces) > _FEW_PARTS
@@ -407,7 +408,7 @@ def takes_long(headers: Headers, pieces: Pieces, length: int) -> bool:
 
 def query_parser(info: ModelInfo, classes: int) -> Callable[[bytes], _Form]:
     """Return a function that parses the query of a request to a model with `classes` classes. The
-    function raises ServiceError if the query is invalid."""
+    function raises InvalidParameterError if the query is invalid."""
     validate: Callable[[bytes | str], int] = _top_k(classes).validator.validate_python
     rule = f"top_k must be a whole number from 1 to {classes}"
     usual, labelled = _by_default(info, classes), classes_by_label(info)
@@ -493,8 +494,8 @@ def urgency_from(headers: Mapping[bytes, bytes], started: float) -> Urgency:
 
 
 def validated(validate: Callable[[bytes | str], T], value: bytes | str, rule: str) -> T:
-    """Return the parsed value of a parameter. If the value is invalid, raises InvalidParameterError
-    with `rule` in the message."""
+    """Return the parsed value of a parameter. Raises InvalidParameterError with `rule` in the
+    message if the value is invalid."""
     try:
         return validate(value)
     except ValidationError:

@@ -58,8 +58,8 @@ def add_pages(app: "FastAPI", max_pixels: int) -> None:
 
     The page at / shrinks images of more than `max_pixels` before it sends them.
 
-    All addresses in the pages are relative. Swagger UI's address contains the version of Swagger
-    UI, so browsers may cache these files forever.
+    All addresses in the pages are relative. The path of Swagger UI's files contains their version,
+    so browsers may cache these files forever.
     """
     swagger = f"page/swagger-ui/{version('fastapi-swagger')}"
     text = (_FOLDER / "docs.html").read_text(encoding="utf-8").replace("{swagger}", swagger)
@@ -92,11 +92,11 @@ def add_pages(app: "FastAPI", max_pixels: int) -> None:
 
 
 def page_headers(images: str) -> dict[str, str]:
-    """Return the headers of a page. The page may load Convoy's files, and images from the source
-    `images`.
+    """Return the headers of a page. They allow the page to load Convoy's files, and images from the
+    source `images`.
 
-    Browsers must check at each use whether a page has changed, because a page names the versions of
-    its files.
+    A page names the versions of its files. So browsers must check at each use whether the page has
+    changed.
     """
     return {
         "cache-control": "no-cache",

@@ -25,7 +25,7 @@ _PIECE = 2**18
 
 
 class Output(NamedTuple):
-    """Holds one output of an answer: scores, labels or embeddings."""
+    """One output of an answer: scores, labels or embeddings."""
 
     name: str
     datatype: str
@@ -62,13 +62,13 @@ def bytes_of(asked: InferRequest, rows: Sequence[ScoreRow], pipeline: Pipeline) 
 
 
 def outputs_of(asked: InferRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> Sequence[Output]:
-    """Return the outputs that a request asks for. If the request says so, also write them to shared
-    memory.
+    """Return the outputs that a request asks for. Write outputs to shared memory if the request
+    asks for that.
 
-    If the client sent an image, a score that is NaN or infinite raises EngineFailedError. If the
-    client sent a float tensor, such a score raises InvalidTensorError, except in two cases: the
-    output is binary, as in Triton, or the tensor itself contains NaN or infinite numbers. Also
-    raises the errors of `embeddings_of` and `RegionPart.write`.
+    Raises EngineFailedError if an image has a score that is NaN or infinite. Raises
+    InvalidTensorError if a float tensor from the client has such a score. Such a score is allowed
+    in two cases: if the tensor's output is binary, as in Triton, or if the tensor itself contains
+    NaN or infinite numbers. Also raises the errors of `embeddings_of` and `RegionPart.write`.
     """
     unsure = [(number, row) for number, row in enumerate(rows, 1) if not row.is_known_finite]
     if unsure and not _may_be_any(asked, info):
@@ -134,8 +134,8 @@ def _check_finite(row: ScoreRow, number: int, asked: InferRequest, info: ModelIn
 
 
 def _ranked_values(row: ScoreRow, info: ModelInfo) -> NDArray[np.floating]:
-    """Return one value per class: the scores, or two probabilities if the model has a single score
-    for yes or no."""
+    """Return one value per class: the scores. If the model has a single score for yes or no, return
+    the two probabilities."""
     return row.scores if len(row.scores) > 1 else probabilities(row.scores, info.output)
 
 

@@ -55,43 +55,44 @@ Asked = Annotated[Pipeline, Depends(_asked)]
 
 
 class LiveAnswer(TypedDict):
-    """States that the process answers."""
+    """The answer to a liveness check of the server."""
 
     live: bool
 
 
 async def live() -> LiveAnswer:
-    """Report that the process answers."""
+    """Answer that the server is alive."""
     return LiveAnswer(live=True)
 
 
 class ReadyAnswer(TypedDict):
-    """States that all models accept requests."""
+    """The answer to a readiness check of the server."""
 
     ready: bool
 
 
 async def ready(models: Models) -> ReadyAnswer:
-    """Report that all models accept requests. Models that could not be opened do not count."""
+    """Answer that all models accept requests, or with an error if one does not. Models that could
+    not be opened are ignored."""
     models.check_ready()
     return ReadyAnswer(ready=True)
 
 
 class ModelReady(TypedDict):
-    """States that a model accepts requests."""
+    """The answer to a readiness check of a model."""
 
     name: str
     ready: bool
 
 
 async def model_ready(pipeline: Asked) -> ModelReady:
-    """Report that a model accepts requests."""
+    """Answer that a model accepts requests, or with an error if it does not."""
     pipeline.runner.check_ready()
     return ModelReady(name=pipeline.info.name, ready=True)
 
 
 class ServerMetadata(TypedDict):
-    """Describes the server, and the extensions of the protocol that it supports."""
+    """The name and version of the server, and the extensions of the protocol that it supports."""
 
     name: str
     version: str
@@ -99,13 +100,13 @@ class ServerMetadata(TypedDict):
 
 
 async def server_metadata(models: Models) -> ServerMetadata:
-    """Describe the server and the extensions of the protocol that it supports."""
+    """Describe the server, and the extensions of the protocol that it supports."""
     extensions = EXTENSIONS if models.regions is None else [*EXTENSIONS, "system_shared_memory"]
     return ServerMetadata(name="convoy", version=__version__, extensions=extensions)
 
 
 class TensorMetadata(TypedDict):
-    """Describes one input or output; -1 stands for the number of images."""
+    """An input or output of a model. In its shape, -1 stands for the number of images."""
 
     name: str
     datatype: str
@@ -114,8 +115,7 @@ class TensorMetadata(TypedDict):
 
 
 class ConfiguredTensor(TypedDict):
-    """Describes an input or output in a model's configuration; `dims` is the shape for one
-    image."""
+    """An input or output in a model's configuration. `dims` is the shape for one image."""
 
     name: str
     data_type: str
@@ -128,7 +128,7 @@ class ConfiguredTensor(TypedDict):
 
 
 class _Input(NamedTuple):
-    """Describes an input; `shape` is the shape of one image."""
+    """An input of a model. `shape` is the shape for one image."""
 
     name: str
     datatype: str
@@ -138,7 +138,7 @@ class _Input(NamedTuple):
 
 
 def _own_input(info: ModelInfo) -> _Input:
-    """Return the input that the model's own file defines."""
+    """Return the input that the model file defines."""
     form = "pixels, 0 to 255," if info.tensor_type == "UINT8" else "normalised"
     laid_out = f"FORMAT_{info.layout.name}" if not info.of_clips else "FORMAT_NONE"
     content = f"{form} as the model expects"
@@ -146,15 +146,15 @@ def _own_input(info: ModelInfo) -> _Input:
 
 
 def _pixels(info: ModelInfo) -> _Input:
-    """Return the input `image`, which Convoy adds to every model for pixels."""
+    """Return the input `image` for pixels, which Convoy adds to every model."""
     channels = "grey" if info.channels is ChannelOrder.GREY else "RGB"
     laid_out = "FORMAT_NONE" if info.of_clips else "FORMAT_NHWC"
     return _Input(INPUT, "UINT8", info.image_shape, laid_out, f"{channels} pixels, 0 to 255")
 
 
 def _inputs(info: ModelInfo, *, every: bool) -> list[_Input]:
-    """Return the input that the model's own file defines, as Triton does. With `every`, also return
-    the input for pixels, which a request may use instead."""
+    """Return the input that the model file defines, as Triton does. If `every`, also return the
+    input `image`, which a request may use instead."""
     if not info.tensor:
         return [_pixels(info)]
     return [_own_input(info), _pixels(info)] if every else [_own_input(info)]
@@ -179,7 +179,7 @@ Every = Annotated[
 
 
 class ModelMetadata(TypedDict):
-    """Describes a model's inputs and outputs; a request uses one of the inputs."""
+    """A model's inputs and outputs. A request uses one of the inputs."""
 
     name: str
     versions: list[str]
@@ -189,7 +189,8 @@ class ModelMetadata(TypedDict):
 
 
 async def model_metadata(pipeline: Asked, every: Every = False) -> ModelMetadata:
-    """Describe the input and the output of a model's file, as Triton does."""
+    """Describe a model's input and output as its file defines them, like Triton. With `all`, also
+    describe the input `image` and the embedding."""
     info = pipeline.info
     inputs = []
     for one in _inputs(info, every=every):
@@ -211,7 +212,7 @@ async def model_metadata(pipeline: Asked, every: Every = False) -> ModelMetadata
 
 
 async def model_config(pipeline: Asked, every: Every = False) -> dict[str, Any]:
-    """Return the parts of a model's Triton configuration that apply to Convoy; `dims` do not
+    """Return the parts of a model's Triton configuration that apply to Convoy. `dims` do not
     include the batch axis."""
     info, runner = pipeline.info, pipeline.runner
     inputs = _inputs(info, every=every)
@@ -254,7 +255,7 @@ async def model_config(pipeline: Asked, every: Every = False) -> dict[str, Any]:
 
 
 class IndexEntry(TypedDict):
-    """Describes one model of the repository."""
+    """A model in the repository's index."""
 
     name: str
     version: str
@@ -263,7 +264,7 @@ class IndexEntry(TypedDict):
 
 
 def index_entry(pipeline: Pipeline) -> IndexEntry:
-    """Return the entry of an open model in the repository's index."""
+    """Return an open model's entry in the repository's index."""
     info, state = pipeline.info, pipeline.runner.state
     reason = pipeline.runner.failure or state.value
     if state is State.READY:
@@ -272,7 +273,7 @@ def index_entry(pipeline: Pipeline) -> IndexEntry:
 
 
 def broken_entry(broken: FailedModel) -> IndexEntry:
-    """Return the entry of a model that could not be opened."""
+    """Return the index entry of a model that could not be opened."""
     return IndexEntry(
         name=broken.name, version=broken.version, state="UNAVAILABLE", reason=broken.error
     )
@@ -290,7 +291,7 @@ def index_of(models: Repository, *, only_ready: bool) -> list[IndexEntry]:
 
 
 class InferenceStatistics(TypedDict):
-    """Counts requests, and the time that each phase of the requests took."""
+    """The number of requests, and the total time of each of their phases."""
 
     success: Duration
     fail: Duration
@@ -303,7 +304,7 @@ class InferenceStatistics(TypedDict):
 
 
 class BatchStatistics(TypedDict):
-    """Counts the batches of one size."""
+    """The number of batches of one size, and their total time."""
 
     batch_size: int
     compute_input: Duration
@@ -312,7 +313,7 @@ class BatchStatistics(TypedDict):
 
 
 class ModelStatistics(TypedDict):
-    """Holds a model's counts since it was loaded."""
+    """A model's counts since it was loaded."""
 
     name: str
     version: str
@@ -326,7 +327,7 @@ class ModelStatistics(TypedDict):
 
 
 class StatisticsAnswer(TypedDict):
-    """Holds the answer of the statistics extension."""
+    """The answer of the statistics extension."""
 
     model_stats: list[ModelStatistics]
 

@@ -1,4 +1,4 @@
-"""Implements a model's V2 endpoint, from a request's body to an answer with scores."""
+"""Implements the endpoint for V2 inference with one model."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -39,13 +39,13 @@ _SLOW_PIECE = 2**12
 
 
 def infer_paths(pipeline: Pipeline) -> list[str]:
-    """Return the paths of a model's V2 endpoint."""
+    """Return the paths for V2 inference with a model."""
     info = pipeline.info
     return [f"{path.format(model=info.name, version=info.version)}/infer" for path in PATHS]
 
 
 def endpoints_of(pipeline: Pipeline) -> dict[str, AnyEndpoint]:
-    """Return a mapping from each path of a model to the model's endpoint."""
+    """Return a mapping from each V2 inference path of a model to its endpoint."""
     return dict.fromkeys(infer_paths(pipeline), Infer(pipeline))
 
 
@@ -71,8 +71,8 @@ class Infer:
         self.pipeline = pipeline
 
     def check(self, record: RequestRecord) -> RequestRecord:
-        """Check a request's headers, and return its record unchanged. Raises ServiceError if the
-        headers are invalid."""
+        """Check a request's headers. Return its record, which `read` needs. Raises ServiceError if
+        the headers are invalid."""
         _json_length(record.headers)
         content_coding(record.headers)
         return record
@@ -88,8 +88,8 @@ class Infer:
     def read(
         self, head: RequestRecord, body: bytes
     ) -> tuple[ImageRequest, tuple[InferRequest, str]]:
-        """Return the images or tensors in the body, and the request with the compressions that the
-        client accepts."""
+        """Return the images or tensors in the body. For the answer, also return the parsed request
+        and its Accept-Encoding header."""
         pipeline = self.pipeline
         max_images, info = pipeline.admission.max_images_a_request, pipeline.info
         asked = parse_request(body, _json_length(head.headers), info, max_images, pipeline.regions)
@@ -168,8 +168,8 @@ def format_answer(
 
 
 def _tensor(output: Output, binary: list[bytes], lists: list[list[bytes]]) -> InferTensor:
-    """Return the JSON of an output, without the output's elements. Add the elements to `binary` if
-    they will follow the JSON, otherwise to `lists`."""
+    """Return the JSON of an output without its elements. Add the elements to `binary` if they
+    follow the JSON as bytes. Otherwise, add them to `lists`."""
     tensor = InferTensor(name=output.name, datatype=output.datatype, shape=output.shape)
     if output.written:
         tensor["parameters"] = dict(output.written)

@@ -59,7 +59,7 @@ RegionBytes = Annotated[Whole, Meta(description="bytes of the tensor in shared m
 
 
 class RequestParameters(msgspec.Struct):
-    """Holds parameters of the whole request."""
+    """The parameters of a whole request."""
 
     timeout: Annotated[
         Whole, Meta(description="deadline, in microseconds after the request arrived; 0: none")
@@ -69,7 +69,7 @@ class RequestParameters(msgspec.Struct):
 
 
 class InputParameters(msgspec.Struct):
-    """Holds parameters of the input."""
+    """The parameters of a request's input."""
 
     binary_data_size: Annotated[
         Whole | None, Meta(description="bytes of this tensor, which follow the JSON")
@@ -80,7 +80,7 @@ class InputParameters(msgspec.Struct):
 
 
 class OutputParameters(msgspec.Struct):
-    """Holds parameters of the output."""
+    """The parameters of one output."""
 
     binary_data: Annotated[
         bool | None, Meta(description="answer with a binary tensor; overrides binary_data_output")
@@ -95,7 +95,7 @@ class OutputParameters(msgspec.Struct):
 
 
 class InputTensor(msgspec.Struct):
-    """Holds the one input of a request."""
+    """The only input of a request."""
 
     name: Annotated[str, Meta(examples=[INPUT])]
     datatype: Annotated[str, Meta(examples=["UINT8", "BYTES", "FP32"])]
@@ -118,7 +118,7 @@ class InputTensor(msgspec.Struct):
 
 
 class OutputTensor(msgspec.Struct):
-    """Names an output that a request asks for, with its parameters."""
+    """The name and parameters of an output that a request asks for."""
 
     name: str
     parameters: OutputParameters | None = None
@@ -128,7 +128,7 @@ _Tensor = TypeVar("_Tensor", InputTensor, OutputTensor)
 
 
 class InferenceJson(msgspec.Struct):
-    """Holds an inference request, without the elements of binary tensors."""
+    """An inference request in JSON. Binary tensors are not part of it."""
 
     inputs: list[InputTensor]
     outputs: list[OutputTensor] | None = None
@@ -141,7 +141,7 @@ class InferenceJson(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class WantedOutput:
-    """Describes an output that a request asks for, and the form of the output."""
+    """An output that a request asks for, and its format."""
 
     name: str
     binary: bool = False  # as a binary tensor
@@ -151,7 +151,7 @@ class WantedOutput:
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """Holds n images, as files or as arrays, and the outputs that the request asks for."""
+    """A request with n images, as files or as arrays, and the outputs that it asks for."""
 
     files: list[bytes]  # n of them; empty if there are images
     images: Numbers | None  # n pixels or tensors
@@ -163,12 +163,12 @@ class InferRequest:
 
     @property
     def shares_memory(self) -> bool:
-        """Return whether a tensor is in shared memory."""
+        """Return whether the input or an output is in shared memory."""
         return self.copied > 0 or any(output.shared is not None for output in self.outputs)
 
     def inner(self, info: ModelInfo) -> Sequence[str]:
-        """Return the names of the values inside the network that the outputs need besides the
-        scores."""
+        """Return the names of the inner tensors of the network that the requested outputs need in
+        addition to the scores."""
         wants = any(output.name != info.scores for output in self.outputs)
         return [embedding(info).name] if wants else ()
 
@@ -179,8 +179,7 @@ class Elements(Protocol):
     written: ClassVar[bool]  # in decimals, of which none is NaN or meant to be infinite
 
     def numbers(self, shape: Sequence[int], kind: type[np.generic]) -> Any:
-        """Return the data as an array of uint8 or float32. Raises BadRequestError for other
-        data."""
+        """Return the data as a uint8 or float array. Raises BadRequestError for other data."""
 
     def files(self, n: int) -> list[bytes]:
         """Return the data as `n` files. Raises BadRequestError for other data."""
@@ -193,9 +192,9 @@ def understand(
     max_images: int,
     regions: Regions | None = None,
 ) -> InferRequest:
-    """Return a request with its images. `asked` is the request as parsed from JSON. A tensor in
-    shared memory is read from its region in `regions`. For any other tensor, `elements` returns an
-    object that reads its elements.
+    """Convert a parsed request to an `InferRequest`, which contains the images. A tensor in shared
+    memory is read from its region in `regions`. For any other tensor, `elements` returns an object
+    that reads its elements.
 
     Raises BadRequestError if the request is invalid, and TooManyImagesError for more than
     `max_images`.
@@ -293,7 +292,7 @@ def _read_input(
     info: ModelInfo,
     max_images: int,
 ) -> tuple[list[bytes], Numbers | None]:
-    """Return the files, pixels or tensors of the input."""
+    """Return the image files of the input, or its pixels or tensors."""
     n = _image_count(tensor, info)
     if n > max_images:
         raise TooManyImagesError(
@@ -324,8 +323,8 @@ def _read_input(
 
 
 def _image_count(tensor: InputTensor, info: ModelInfo) -> int:
-    """Return the number n of images in a tensor. Raises BadRequestError if its name, datatype or
-    shape is not supported."""
+    """Return the number n of images in a tensor. Raises BadRequestError if the tensor's name,
+    datatype or shape is not supported."""
     n, *rest = tensor.shape or [0]
     if n and tuple(rest) in _shapes(tensor, info):
         return n
@@ -369,5 +368,5 @@ def _own_kinds(info: ModelInfo) -> str:
 
 
 def in_engine_order(pixels: NDArray[np.uint8], info: ModelInfo) -> NDArray[np.uint8]:
-    """Return RGB pixels in the engine's order of channels, as a view of the same memory."""
+    """Return RGB pixels with their channels in the engine's order, as a view of the same memory."""
     return pixels[..., ::-1] if info.channels is ChannelOrder.BGR else pixels

@@ -1,13 +1,13 @@
 """Reads a request's JSON of any length without blocking other threads.
 
-A parser in C holds the interpreter's lock until it returns. Therefore only short JSON is passed to
-the parser. JSON with more objects or strings than a request needs is refused. The lists `data`, the
-only parts that may be long, are cut out and read in pieces:
+The JSON parser holds the interpreter's lock until it returns. So only short JSON is passed to it.
+JSON with more objects or strings than a request needs is refused. The lists `data`, the only parts
+that may be long, are cut out and read in pieces:
 
     text ── objects and strings counted ── cut ─┬─ short JSON with [0], [1], ... for `data`: parsed
                                                 └─ lists: spans of the text, read by `tensors`
 
-A search for a byte may hold the lock, because it takes less than a millisecond for 8 MB.
+Searches for a byte hold the lock too, but take less than a millisecond for 8 MB.
 """
 
 import re
@@ -38,7 +38,7 @@ _KEY = b'"data"'
 
 
 class Span(NamedTuple):
-    """Locates a part of a text."""
+    """The part of a text from `start` to `end`."""
 
     text: bytes
     start: int
@@ -98,8 +98,8 @@ def cut(text: bytes, end: int) -> tuple[bytes, Sequence[Span]]:
 
 
 def string_end(text: bytes, start: int, end: int) -> int:
-    """Return the position of the quote that ends a string; `start` is the position after the first
-    quote."""
+    """Return the position of the quote that ends a string. `start` is the position after the quote
+    that begins it."""
     quote = start
     while (quote := text.find(b'"', quote, end)) >= 0:
         before = text[max(start, quote - _NEAR) : quote]
@@ -113,8 +113,8 @@ def string_end(text: bytes, start: int, end: int) -> int:
 
 
 def _list_end(text: bytes, start: int, end: int) -> int:
-    """Return the position after a list of lists, numbers and strings that begins at `start`. The
-    list ends with the last bracket before the next key."""
+    """Return the position after the list that begins at `start` and contains lists, numbers and
+    strings. Its end is the last bracket before the next key."""
     position = start
     while True:
         quote = text.find(b'"', position, end)

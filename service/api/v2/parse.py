@@ -49,7 +49,7 @@ _MAX_SHORT_BYTES = 4096
 
 
 class RegisterRequest(msgspec.Struct):
-    """Holds the body of a request to register system shared memory."""
+    """The body of a request to register system shared memory."""
 
     key: str  # as shm_open takes it: /images
     byte_size: Whole
@@ -57,13 +57,13 @@ class RegisterRequest(msgspec.Struct):
 
 
 class IndexRequest(msgspec.Struct):
-    """Holds the optional body of a request for the list of models."""
+    """The optional body of a request for the list of models."""
 
     ready: Annotated[bool, Meta(description="list only models that are ready")] = False
 
 
 class LoadRequest(msgspec.Struct):
-    """Holds the optional body of a request to load or unload a model."""
+    """The optional body of a request to load or unload a model."""
 
     parameters: dict[str, Any] = {}  # msgspec copies it
 
@@ -75,7 +75,7 @@ _, REQUEST_SCHEMAS = msgspec.json.schema_components(
 
 
 def content_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return OpenAPI's description of a request body, as a reference to a structure."""
+    """Return OpenAPI's description of a request body, with a reference to the schema of `kind`."""
     return {"application/json": {"schema": {"$ref": _SCHEMAS.format(name=kind.__name__)}}}
 
 
@@ -160,11 +160,11 @@ def parse_request(
 
 
 def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
-    """Return the request for a body without JSON, which is one image. The answer is binary, as in
-    Triton.
+    """Return the request for a body without JSON, which is one image. As in Triton, the answer is
+    binary.
 
-    The first bytes show whether the body is a file. If not, the body's length shows whether it is a
-    tensor for the model's own input, as in Triton, or pixels.
+    If the first bytes are those of an image format, the body is a file. Otherwise, the body's
+    length shows whether it is a tensor for the model's own input, as in Triton, or pixels.
     """
     outputs = [WantedOutput(info.scores, binary=True)]
     if ImageFormat.of(body) is not None:
@@ -191,8 +191,8 @@ def _parse_raw(body: bytes, info: ModelInfo) -> InferRequest:
 def _read_head(
     body: bytes, end: int, max_images: int
 ) -> tuple[InferenceJson, Sequence[Span] | None]:
-    """Return the JSON up to `end`, parsed. In two cases, the `data` lists are cut out and returned
-    as texts: if the JSON is long, or if it contains NaN, which the parser refuses."""
+    """Parse the JSON up to `end`. If it is long or contains NaN, which the parser refuses, first
+    cut out the `data` lists. Return the parsed JSON, and the lists that were cut out as texts."""
     check_counts(body, end, max_images)
     if end <= PIECE and NAN not in body[:end]:
         return read_json(_decode, body[:end]), None
@@ -201,7 +201,7 @@ def _read_head(
 
 
 def _elements(tensor: InputTensor, lists: Sequence[Span] | None, binary: memoryview) -> Elements:
-    """Return an object that reads a tensor's elements, which are in the JSON or follow the JSON."""
+    """Return an object that reads a tensor's elements, from the JSON or from the bytes after it."""
     size = tensor.parameters and tensor.parameters.binary_data_size
     if size is None:
         if binary:

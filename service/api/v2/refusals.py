@@ -1,5 +1,5 @@
-"""Answers the requests of Triton's clients that Convoy does not support: with a reason, or with a
-fixed answer.
+"""Answers requests of Triton's clients that Convoy does not support, with an error or a fixed
+answer.
 
 Some of these requests change logging or tracing, which are configured only when the server starts.
 Others register GPU memory of clients, which the server does not use. The OpenAPI document omits

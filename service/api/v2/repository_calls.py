@@ -1,6 +1,7 @@
-"""Loads and unloads models with the V2 protocol's repository API, if the server allows that.
+"""Loads and unloads models at the request of clients, if the server allows that. This is the
+repository API of the V2 protocol.
 
-Models are loaded from the server's own folder; a model's name is the name of its file or folder
+Models are loaded from the server's own folder. A model's name is the name of its file or folder
 there. The OpenAPI document omits these routes.
 """
 
@@ -40,7 +41,8 @@ async def load(models: Repository, name: str, parameters: Iterable[str]) -> Load
 
 
 async def unload(models: Repository, name: str) -> None:
-    """Unload a model. Raises the same errors as `load`."""
+    """Unload a model. Raises the errors of `Changes.unload`, and UnsupportedError if clients may
+    not unload models."""
     await _changes(models, UNLOADING).unload(name)
 
 

@@ -1,4 +1,5 @@
-"""Registers system shared memory, as defined by Triton's extension for it.
+"""Registers shared memory of clients on this machine, with Triton's extension for system shared
+memory.
 
 The OpenAPI document omits these routes.
 """
@@ -22,8 +23,8 @@ _decode = msgspec.json.Decoder(RegisterRequest).decode
 
 
 def register_region(models: Repository, name: str, key: str, offset: int, byte_size: int) -> None:
-    """Register a region. Raises the errors of `Regions.register`, and UnsupportedError if shared
-    memory is off."""
+    """Register a part of shared memory, called a region. Raises the errors of `Regions.register`,
+    and UnsupportedError if shared memory is off."""
     if models.regions is None:
         raise UnsupportedError(MEMORY)
     models.regions.register(name, key, offset, byte_size)
@@ -40,7 +41,7 @@ def regions_of(models: Repository, name: str = "") -> list[RegionStatus]:
 
 
 def unregister_region(models: Repository, name: str = "") -> None:
-    """Forget a region, or every region if `name` is empty."""
+    """Unregister a region, or every region if `name` is empty."""
     if models.regions is not None:
         models.regions.unregister(name)
 
@@ -56,19 +57,19 @@ async def register(request: Request, models: Models, region: str) -> Response:
 
 @router.get("/status")
 async def every_status(models: Models) -> list[RegionStatus]:
-    """List the regions."""
+    """Return the status of every region."""
     return regions_of(models)
 
 
 @router.get("/region/{region}/status")
 async def status(models: Models, region: str) -> list[RegionStatus]:
-    """Describe a region."""
+    """Return the status of a region."""
     return regions_of(models, region)
 
 
 @router.post("/unregister")
 async def unregister_all(request: Request, models: Models) -> Response:
-    """Forget every region."""
+    """Unregister every region."""
     permit(request, Right.SHARED_MEMORY)
     unregister_region(models)
     return Response()
@@ -76,7 +77,7 @@ async def unregister_all(request: Request, models: Models) -> Response:
 
 @router.post("/region/{region}/unregister")
 async def unregister(request: Request, models: Models, region: str) -> Response:
-    """Forget a region."""
+    """Unregister a region."""
     permit(request, Right.SHARED_MEMORY)
     unregister_region(models, region)
     return Response()

@@ -162,8 +162,8 @@ def _flat(data: Span, wrong: str) -> Iterator[bytes]:
 def numbers_in_binary(
     data: bytes | memoryview, shape: Sequence[int], kind: type[np.generic]
 ) -> Any:
-    """Return the little-endian numbers in the bytes. uint8 numbers are a view. Numbers of other
-    types are a copy, because the bytes may be unaligned."""
+    """Return the little-endian numbers in the bytes as an array. A uint8 array is a view of the
+    bytes. Other arrays are copies, because the bytes may be unaligned."""
     stored = np.dtype(kind).newbyteorder("<")
     check_size(-(-len(data) // stored.itemsize), prod(shape))
     # NumPy lets other threads run while it copies.
@@ -173,7 +173,7 @@ def numbers_in_binary(
 def files_in_json(data: Span, n: int) -> list[bytes]:
     """Return the n files in a JSON array of base64 strings. The array's shape is [n] or [n, 1].
 
-    Raises BadRequestError for a wrong number of elements, or an element that is not base64.
+    Raises BadRequestError for a wrong number of elements, or if an element is not base64.
     """
     text, start, end = data
     files, outside, position = [], [], start
@@ -189,10 +189,9 @@ def files_in_json(data: Span, n: int) -> list[bytes]:
 
 
 def _is_list_of(strings: int, outside: Sequence[Span]) -> bool:
-    """Return whether the JSON is a list of this number of strings, or a list of lists with one
-    string each.
+    """Return whether the JSON is a list of strings, or a list of lists with one string each.
 
-    `outside` has the text before, between and after the strings.
+    `strings` is the number of strings. `outside` is the text before, between and after the strings.
     """
     if any(end - start > PIECE for _, start, end in outside):
         return False
@@ -211,8 +210,7 @@ def _file(base64: Span, number: int) -> bytes:
 
 
 def decode_base64(base64: Span) -> bytes:
-    """Return the bytes that a JSON string encodes in base64. The string is decoded in pieces.
-    Raises ValueError or msgspec.DecodeError."""
+    """Decode a JSON string in base64, piece by piece. Raises ValueError or msgspec.DecodeError."""
     text, position, end = base64
     parts, rest = [], b""
     while position < end:
@@ -235,7 +233,8 @@ def decode_base64(base64: Span) -> bytes:
 
 
 def files_in_binary(data: memoryview, n: int, name: str) -> list[bytes]:
-    """Return n files. In the bytes, the length of each file precedes the file, in four bytes."""
+    """Return the n files in a binary tensor. The length of each file precedes the file, in four
+    bytes."""
     files = []
     end = 0
     for number in range(1, n + 1):
@@ -272,8 +271,8 @@ def check_size(got: int, expected: int) -> None:
 
 
 def _is_nested_as(skeleton: bytearray, shape: Sequence[int]) -> bool:
-    """Return whether `skeleton`, the brackets and commas of a JSON text, has the nesting of an
-    array of this shape. The last axes may be flattened."""
+    """Return whether `skeleton`, the brackets and commas of a JSON text, is nested like an array of
+    this shape. The last axes may be flattened."""
     first = skeleton[: len(shape) + 1]
     depth = len(first) - len(first.lstrip(b"["))
     if depth > len(shape):
@@ -285,10 +284,10 @@ def _is_nested_as(skeleton: bytearray, shape: Sequence[int]) -> bool:
 
 
 def _list_of(element: bytearray, count: int) -> bytearray:
-    """Return the brackets and commas of a JSON list. `element` has the brackets and commas of each
-    of its `count` elements.
+    """Return the brackets and commas of a JSON list with `count` elements. `element` is the
+    brackets and commas of one element.
 
-    The text is created in pieces, so that other threads can run meanwhile. For millions of
+    The text is created in pieces, so that other threads can run in between. For millions of
     elements, one piece would take 6 ms.
     """
     text = bytearray(b"[")
