@@ -45,7 +45,7 @@ class ServiceError(Exception):
     def within(self, place: str) -> Self:
         """Return a copy of the error with a prefix in its message, such as "image 1 of 4".
 
-        `__init__` is not called, because subclasses give it different arguments.
+        The copy is made without `__init__`, because the subclasses' arguments differ.
         """
         copied = type(self).__new__(type(self), f"{place}: {self}")
         copied.__dict__.update(self.__dict__)
@@ -109,7 +109,7 @@ class DeadlineError(ServiceError, code=Code.TOO_LATE):
 
     def __init__(self, expected_s: float, allowed_s: float) -> None:
         """`expected_s` is the time in seconds until the request would be done. `allowed_s` is the
-        time in seconds until its deadline. It is negative if the deadline has passed."""
+        time in seconds until its deadline, and is negative if the deadline has passed."""
         ms = allowed_s * 1e3
         due = f"is in {ms:.1f} ms" if ms > 0 else f"passed {-ms:.1f} ms ago"
         super().__init__(

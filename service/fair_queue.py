@@ -76,8 +76,8 @@ class FairQueue(Generic[E]):
     priority of its first entry, which the caller passes to `place`."""
 
     def __init__(self, due: Callable[[Line[E]], float] = lambda line: line.level) -> None:
-        """Create an empty queue. If lines of several levels wait, the lowest `due(line)` is served
-        first. By default, `due` returns the line's level."""
+        """Create an empty queue. If lines of several levels wait, the line with the lowest
+        `due(line)` is served first. By default, `due` returns the line's level."""
         self._due = due
         self._lines: dict[str, Line[E]] = {}
         self._levels: dict[int, list[_Place[E]]] = {}  # each by service

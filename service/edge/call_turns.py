@@ -1,14 +1,15 @@
 """Limits requests that need no model to one per iteration of the event loop.
 
-Such a request is named a call here, over HTTP or gRPC. An example is a request for the list of
+Such a request, over HTTP or gRPC, is named a call here. An example is a request for the list of
 models. A call may block the loop for a millisecond. If sixteen connections began calls in the same
 iteration, they would delay all other requests by sixteen milliseconds. While calls run, the loop
 also keeps the interpreter's lock from the threads that decode and run images. So if any model has
 requests, a pause follows each call.
 
 A client may close its connection before its call is answered, or after a refusal, and connect
-again. Such a client must not get more calls than others. So its next connection waits in the queue
-like a call before its first bytes are parsed. Over gRPC, the client's next request waits instead.
+again. Such a client must not get more calls than others. So the first bytes of its next connection
+are parsed only after a wait in the queue of calls. Over gRPC, the client's next request waits
+instead.
 """
 
 import asyncio
@@ -37,8 +38,7 @@ class Turn:
 
 
 class CallTurns:
-    """A queue of calls that is fair to all clients. Not thread-safe: one event loop must make all
-    calls of its methods."""
+    """A queue of calls that is fair to all clients. Not thread-safe."""
 
     def __init__(self, is_busy: Callable[[], bool] = lambda: False) -> None:
         """`is_busy` returns whether any model has requests in progress."""

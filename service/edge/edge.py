@@ -210,8 +210,8 @@ class Edge:
         return None
 
     def _charge(self, record: RequestRecord, images: int) -> None:
-        """Count all images of a request. When it was admitted, the request counted as one image.
-        Raises TooManyImagesError or TooManyFromClientError if a limit is exceeded."""
+        """Count all images of a request, which counted as one image when it was admitted. Raises
+        TooManyImagesError or TooManyFromClientError if a limit is exceeded."""
         more, allowed, name = images - 1, self.limits.per_client, record.caller.name
         if more <= 0:
             return

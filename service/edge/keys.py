@@ -111,8 +111,8 @@ def _read(file: Path) -> Mapping[bytes, Client]:
 
 
 def _client(name: str, rights: Sequence[str], where: str) -> Client:
-    """Return the client that the words after a key describe. `where` names the line, at the start
-    of the message of a SettingsError."""
+    """Return the client that the words after a key describe. Raises SettingsError with a message
+    that begins with `where`, the file and the line number."""
     weight, priority, allowed = 1.0, DEFAULT_PRIORITY, set()
     for right in rights:
         if (heavy := _WEIGHT(right)) and float(heavy[1]) > 0:

@@ -2,8 +2,9 @@
 
 A client with an API key has the rights that the key file lists for the key. If the server has no
 keys, all clients have the rights in `Limits`. However, a web page of any site can send requests to
-a server on the user's own machine. So requests from pages of other sites have no rights. Their
-Origin header names the other site, or their Host header is not a name of this server.
+a server on the user's own machine. So requests from pages of other sites have no rights. Such a
+request has the other site's name in its Origin header, or a Host header that is not a name of this
+server.
 """
 
 from collections.abc import Collection

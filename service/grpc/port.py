@@ -138,8 +138,8 @@ class _Flow:
         await asyncio.sleep(max(0.0, self._pause_until - asyncio.get_running_loop().time()))
 
     def refused(self, error: ServiceError) -> None:
-        """Note that a message was refused. If the error is temporary, the stream waits before its
-        next message, as a client that sends single requests would."""
+        """If the error is temporary, make the stream wait before its next message, as a client that
+        sends single requests would."""
         if isinstance(error, RetryableError):
             pause_s = min(error.retry_after_s, _PAUSE_S)
             self._pause_until = asyncio.get_running_loop().time() + pause_s
@@ -412,8 +412,8 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
         return held
 
     async def _write(self, context: Context, answer: bytes, held: Held | None) -> None:
-        """Write an answer. Raises _LeftError if the client has left, and _NotReadError if it does
-        not read in time."""
+        """Write an answer. Raises _LeftError if the client has cancelled the request, and
+        _NotReadError if it does not read the answer in time."""
         answer_s = self._edge.limits.answer_s
         try:
             async with asyncio.timeout(answer_s):

@@ -219,8 +219,8 @@ class PortConnections:
 def _sockets(
     port: int, known: frozenset[int]
 ) -> tuple[Mapping[int, tuple[int, Peer] | None], frozenset[int]]:
-    """List this process's sockets. Return a mapping from inode number to socket, without the inode
-    numbers in `known`, and the inode numbers of all sockets. A connection of the port is
+    """List this process's sockets. Return a mapping from inode number to socket for the sockets
+    that are not in `known`, and the inode numbers of all sockets. A connection of the port is
     represented by its file descriptor and its peer, any other socket by None. Raises OSError if no
     file descriptor is left."""
     found: dict[int, tuple[int, Peer] | None] = {}

@@ -92,7 +92,7 @@ class AnswerQueue:
             add_chunk(queued.chunks, piece)
 
     def end(self, queued: QueuedRequest) -> None:
-        """Note that the last part of a request's body has arrived."""
+        """Mark a request's body as complete."""
         queued.whole = True
         if queued.answered:
             self.go_on()
@@ -150,8 +150,7 @@ class AnswerQueue:
         self.queue[0].last = True
 
     def answered(self) -> None:
-        """Note that the answer to the first request was written. Begin the next request, or close
-        the connection."""
+        """Mark the first request as answered. Begin the next request, or close the connection."""
         queued = self.queue[0]
         queued.answered = True
         if queued.last and queued.whole and not queued.keep_alive:

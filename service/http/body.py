@@ -1,5 +1,5 @@
-"""Reads the headers that describe a request's body, and finds the images in the body. Checks that
-both are within the limits."""
+"""Reads the headers that describe a request's body, and finds the images in the body. Checks all
+limits on bodies."""
 
 from collections.abc import Collection, Mapping, Sequence
 

@@ -287,7 +287,7 @@ class Connection(asyncio.BufferedProtocol):
             self._answers.pass_on(queued, piece)
 
     def on_end(self) -> None:
-        """Note that a request's body is complete."""
+        """Mark the body of the current request as complete."""
         queued, self._parsing = self._parsing, None
         if queued is not None:
             if self._stage == _BODY:
@@ -475,7 +475,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _linger(self) -> None:
         """Close the sending side of the connection after the answers. Close the other side later,
-        when the client has had time to read the answers."""
+        to give the client time to read the answers."""
         try:
             self._transport.write_eof()
         except OSError:  # asyncio's raises if the client has left; uvloop's does not

@@ -1,4 +1,5 @@
-"""Builds an ASGI application in a thread, so that the server can start before that is done."""
+"""Builds an ASGI application in a thread, so that the server can start before the application is
+ready."""
 
 import asyncio
 from collections.abc import Callable, Mapping

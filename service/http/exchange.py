@@ -58,8 +58,8 @@ class Endpoint(Protocol[Head, Form]):
         """Return an upper limit on the bytes of the answer's body."""
 
     def answer(self, form: Form, scored: Scored, phases: Callable[[], Phases]) -> Response:
-        """Return the answer with the scores. Lets other threads run often meanwhile. `phases`
-        returns how long each phase of the request has taken so far."""
+        """Return the answer with the scores. Must not hold the interpreter's lock for long at a
+        time. `phases` returns how long each phase of the request has taken so far."""
 
 
 AnyEndpoint = Endpoint[Any, Any]

@@ -60,7 +60,7 @@ class OnRequest(Protocol):
     calls the methods in this order."""
 
     def on_begin(self) -> None:
-        """Note that the first byte of a request has arrived."""
+        """Begin a request. Called when the first byte of the request has arrived."""
 
     def on_head(self, head: Head) -> None:
         """Handle the request line and headers of a request."""
@@ -69,7 +69,7 @@ class OnRequest(Protocol):
         """Handle a part of a body."""
 
     def on_end(self) -> None:
-        """Note that the body has ended."""
+        """End the request. Called when its body is complete."""
 
 
 class Parser:

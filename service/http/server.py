@@ -224,8 +224,9 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     @override
     def capture_signals(self) -> Iterator[None]:
-        """Within the `with` block, drain on SIGINT or SIGTERM, and reload the API keys on SIGHUP.
-        uvicorn's own method would raise the signal again at the end and so kill the process.
+        """Within the `with` block, shut down gracefully on SIGINT or SIGTERM, and reload the API
+        keys on SIGHUP. uvicorn's own method would raise the signal again at the end and so kill the
+        process.
 
         The block also sets the interpreter's thread switch interval to `SWITCH_S` seconds.
         """

@@ -90,7 +90,7 @@ class AnswerProgress(Protocol):
         """Close the connection after this answer."""
 
     def answered(self) -> None:
-        """Note that the whole answer was written."""
+        """Mark the request as answered."""
 
 
 class AsgiCall(RequestResponseCycle):
@@ -145,7 +145,7 @@ class AsgiCall(RequestResponseCycle):
         self.message_event.set()
 
     def end(self) -> None:
-        """Note that the request's body is complete."""
+        """Mark the request's body as complete."""
         self.more_body = False
         self.message_event.set()
 

@@ -54,7 +54,7 @@ class Comparison(NamedTuple):
 
 
 class Metrics(Collector):
-    """Collects the metrics of one service. They have a registry of their own."""
+    """Collects the metrics of one service in a separate Prometheus registry."""
 
     def __init__(self, *, max_batch: int) -> None:
         self.max_batch = max_batch
