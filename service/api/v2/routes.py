@@ -68,10 +68,10 @@ async def index(request: Request, models: Models) -> list[IndexEntry]:
 async def infer(request: Request, pipeline: Asked) -> Response:
     """Score n images.
 
-    The input `image` is either UINT8 pixels, in RGB or grey, or image files as BYTES. The model's
-    own input, under its name in the model's file, is normalised FP32. It may also be FP16, or UINT8
-    pixels, if the file has that type. Triton's extensions for binary tensor data, classification
-    and schedule policy are supported.
+    The input `image` is either image files as BYTES or UINT8 pixels, in RGB or grey. Clients send
+    RGB even if the model expects BGR. The model's own input, under its name in the model's file, is
+    normalised FP32. It may also be FP16, or UINT8 pixels, if the file has that type. Triton's
+    extensions for binary tensor data, classification and schedule policy are supported.
     """
     path = infer_paths(pipeline)[0]
     return await answer_to(request, request.app.endpoints[path])

@@ -331,6 +331,6 @@ async def test_the_openapi_document_has_the_protocol_and_no_operation_twice() ->
     operations = [op["operationId"] for methods in paths.values() for op in methods.values()]
     assert len(operations) == len(set(operations))
     infer = paths["/v2/models/{model}/versions/{version}/infer"]["post"]
-    assert "UINT8 pixels, RGB for every model" in infer["description"]
+    assert "UINT8 pixels, in RGB or grey" in infer["description"]
     assert [p["name"] for p in infer["parameters"]] == ["model", "version"]
     assert {"200", "400", "404", "413", "429", "500", "503", "504"} <= set(infer["responses"])
