@@ -79,8 +79,8 @@ class App(FastAPI):
     """Extends FastAPI with HEAD requests and with headers that protect browsers."""
 
     endpoints: Mapping[str, AnyEndpoint]
-    """The models' endpoints by path, so that a server may answer their requests without a route.
-    The mapping changes with the models."""
+    """The models' endpoints by path. A server may call them without FastAPI's router. The mapping
+    changes with the models."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. HEAD is answered like GET, and the server omits the body.

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 Begin = Callable[[], object]
 
 PAUSE_S = 0.004
-"""Seconds between two calls while models have requests: calls get a sixth of the loop then."""
+"""Seconds between two calls while models have requests. Calls then take a sixth of the loop's
+time."""
 
 # The most turns that a client owes, and the most clients that owe any.
 _MOST_OWED, _MOST_CLIENTS = 512, 1024

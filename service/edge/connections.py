@@ -19,11 +19,11 @@ from service.errors import TooManyConnectionsError
 SPARE = 16
 
 GRACE_S = 0.25
-"""Seconds for which a silent connection is left alone: its request may be on its way."""
+"""Seconds for which a silent connection stays open, because its request may be on its way."""
 
 KEPT_S = 1.0
-"""Seconds after an answer within which a client is likely to send another request: a server that
-ends without a notice waits this long for it."""
+"""Seconds after an answer within which a client is likely to send another request. A server that
+shuts down without a notice waits this long for the request."""
 
 # The prefix length of an IPv6 network that counts as one client: a provider gives each customer at
 # least such a network.

@@ -33,8 +33,8 @@ _LENGTH = 2
 _PIECE = 2**14
 
 MOST_ANSWER = 2**24
-"""The most bytes of an answer, because grpcio copies it at once while it holds the interpreter's
-lock."""
+"""The most bytes of an answer. grpcio copies the whole answer at once, while it holds the
+interpreter's lock."""
 
 
 async def infer(

@@ -56,7 +56,7 @@ _PLAIN = frozenset((b"", *(kind.encode() for kind in IMAGE_TYPES)))
 SHORT_BYTES = 65_536
 
 LONG_BODY = 2**20
-"""Longer bodies, in bytes, are copied and read in a thread: on the event loop 20 MB would take 10
+"""Bodies with more bytes are copied and read in a thread. On the event loop, 20 MB would take 10
 ms."""
 
 # The digits of the largest length that llhttp accepts; further digits are leading zeros.

@@ -47,8 +47,8 @@ _ASK_S, _LOOK_S = 0.1, 0.01
 _ENDED = getattr(select, "POLLRDHUP", 0)  # what Linux reports if a client has ended its side
 
 MAX_PIPELINED = 100
-"""The most requests that may wait on a connection: one read can return 14,000 requests of 3 kB
-each."""
+"""The most requests that may wait on a connection. One read can return 14,000 requests, which take
+3 kB of memory each."""
 
 
 # What the server waits for: a first request; the rest of a head; the rest of a body; nothing,

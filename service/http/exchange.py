@@ -30,7 +30,7 @@ Head = TypeVar("Head")
 Form = TypeVar("Form")
 
 LONG_ANSWER = 2**16
-"""Longer answers, in bytes, are created in a thread, because they would block the event loop for a
+"""Answers with more bytes are created in a thread, because they would block the event loop for a
 millisecond."""
 
 
@@ -63,7 +63,7 @@ class Endpoint(Protocol[Head, Form]):
 
 
 AnyEndpoint = Endpoint[Any, Any]
-"""An endpoint with any types of heads and forms."""
+"""An endpoint with any types of `Head` and `Form`."""
 
 
 class Exchange(Generic[Head, Form]):

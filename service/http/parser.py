@@ -20,16 +20,16 @@ from service.http.http_errors import (
 )
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Limit on the bytes of a request line with its headers. It also limits chunk extensions and
-trailers, with the accuracy of one read."""
+"""Limit on the bytes of a request line with its headers. Chunk extensions and trailers have the
+same limit, which they may exceed by the bytes of one read."""
 
 MAX_TARGET_BYTES = 8 * 1024
-"""Limit on the bytes of a path with its query, the same as in nginx; decoding a `%41` takes 0.1
+"""Limit on the bytes of a path with its query. nginx has the same limit. Decoding a `%41` takes 0.1
 µs."""
 
 MAX_HEADERS = 100
-"""The most headers of a request. Browsers send 20; each takes a microsecond, and 64 KiB could hold
-16,000."""
+"""The most headers of a request. Browsers send 20 headers. Each header takes a microsecond, and 64
+KiB could hold 16,000 headers."""
 
 # The most bytes that are parsed at once if they may be something other than a body: 682 chunks.
 _STEP = 2**12

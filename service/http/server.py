@@ -65,8 +65,8 @@ _HANDSHAKE_S = 0.05
 _LOOK_S = 0.02
 
 DEVICE_LOST = 75
-"""The exit status of a process that lost the device (EX_TEMPFAIL): a new process may be able to use
-it."""
+"""The exit status (EX_TEMPFAIL) of a process that lost the device. A new process may be able to use
+the device."""
 
 _log = logging.getLogger("convoy")
 

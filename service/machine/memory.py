@@ -17,8 +17,8 @@ from time import monotonic
 from service.machine.cgroups import memory_share
 
 NEAR = 0.92
-"""Memory is short if this share of its limit is in use. The share is above three quarters although
-decoding may take a quarter, because most of that quarter is then already in use."""
+"""Memory is short if this fraction of its limit is in use. Decoding may take a quarter of the
+memory, but most of that quarter is in use before this fraction is reached."""
 
 _EVERY_S = 0.25
 

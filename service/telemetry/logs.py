@@ -37,7 +37,7 @@ PROBES = frozenset(
         b"/inference.GRPCInferenceService/ServerReady",
     )
 )
-"""Paths of health checks by load balancers, over HTTP and by gRPC, which need no key."""
+"""Paths of health checks by load balancers, over HTTP and gRPC. They need no key."""
 
 # The paths that probes and scrapes request, and the endings of their paths for one model.
 _QUIET = PROBES | {b"/metrics"}

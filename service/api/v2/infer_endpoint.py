@@ -27,7 +27,7 @@ from service.telemetry.counts import Phases
 from service.telemetry.record import RequestRecord
 
 PATHS = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
-"""The paths of a model."""
+"""The paths of a model, without and with its version."""
 
 _HEADER_LENGTH = b"inference-header-content-length"
 

@@ -44,7 +44,7 @@ NUMBERS: Mapping[str, type[np.generic]] = {
     "FP16": np.float16,
     "UINT8": np.uint8,
 }
-"""The types of tensors, by the protocol's names."""
+"""NumPy's type for each of the protocol's datatypes."""
 
 MEMORY = "shared memory is off; send tensors in the body, or start the server with --shared-memory"
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from service.errors import BadRequestError, PayloadTooLargeError
 
 PIECE = 2**16
-"""The most bytes that are passed to a parser or translation at once, which takes a millisecond."""
+"""The most bytes that are parsed or translated in one call, which takes a millisecond."""
 
 # The most objects. A request, its input, its output and their parameters are five; clients add a
 # few of their own.
