@@ -88,17 +88,17 @@ _HEAD = """\
 
 Convoy's kernels implement the algorithms of the papers on this page. (The second version of Lavin &
 Gray on arXiv has the same numbers as the first version.) `make papers` writes this page from code
-and from recorded rows, and tests check the page. If a number has to be measured on a GPU, its row
-says *waits* until the report ([RESULTS.md](../benchmarks/RESULTS.md)) has the number, together with
-the fastest time of cuDNN and PyTorch. [Six small kernels](ladder.md) show the effect of each idea.
+and from recorded rows, and tests check the page. A row says *waits* if its number must be measured
+on a GPU. The report ([RESULTS.md](../benchmarks/RESULTS.md)) will have this number and the fastest
+times of cuDNN and PyTorch. [Six small kernels](ladder.md) show the effect of each idea.
 
 In the column "status", "reproduced" means that Convoy has the same number or confirms the claim.
 "better" means that Convoy exceeds the paper: it needs less arithmetic, has a smaller error, or
 gains more. For "in part" and "contradicted", the last column gives the reason. Only rows that need
 a GPU contain times. Errors are measured with the kernels on the simulator, with the paper's inputs
-(uniform in [-1, 1]) and all channels and filters of the layers. They are measured in squares of 8×8
-pixels from all parts of the image, with up to 131,072 elements per layer. The largest error of
-these elements is slightly smaller than the largest error of all elements, which `--whole` measures.
+(uniform in [-1, 1]) and all channels and filters of the layers. The measured elements are squares
+of 8×8 pixels from all parts of the image, up to 131,072 per layer. The largest error of these
+elements is slightly smaller than the largest error of all elements, which `--whole` measures.
 
 """
 

@@ -96,18 +96,18 @@ def _counts() -> list[Result]:
             Result(where.removeprefix("cuConv, "), "blocks of cuConv, and of two matrix products",
                    ", ".join(f"{each:,}" for each in theirs),
                    f"{ours[0]}; {ours[1]}", Status.IN_PART, f"{OURS}blocks",
-                   "one block of Convoy's coalesced kernel does the work of several blocks of"
-                   " the paper, which names this as future work; splitting the channels adds"
-                   " blocks")
+                   "one block of Convoy's coalesced kernel does the work of several of the"
+                   " paper's blocks. The paper names this as future work. Splitting the channels"
+                   " adds blocks")
         )  # fmt: skip
     for where, share in SECOND_STAGE.items():
         ours_of = launches.second_stage(launches.named(where))
         found.append(
             Result(where.removeprefix("cuConv, "), "the second stage's percentage of the time",
                    f"{share:.2%}", f"{ours_of:.1%} by the cost model", Status.IN_PART,
-                   f"{OURS}stages", "the cost model estimates Convoy's number; a launch takes"
-                   " longer, compared with the sums, than in the paper. If this is faster, Convoy"
-                   " adds the planes in the first launch")
+                   f"{OURS}stages", "the cost model estimates Convoy's number. Compared with"
+                   " the sums, a launch takes longer than in the paper. Convoy adds the planes in"
+                   " the first launch if that is faster")
         )  # fmt: skip
     five = launches.named("cuConv, table 5, A")
     share = launches.transform_share(five, WinogradConv(m=2, r=5, axes=2))

@@ -94,7 +94,7 @@ def _algorithms() -> list[Result]:
                ", ".join(map(str, four)), Status.BETTER, shown),
         Result("eq. 16", "the parts of a complex product", "real first, imaginary second",
                "the other way around", Status.CONTRADICTED, f"{OURS}equation-16",
-               "the paper's sums are right, but it prints them in the other order"),
+               "the sums in the paper are right, but in the other order"),
         Result("eq. 17, 18", "3 multiplications for a complex product", "3", "3", same,
                f"{OURS}equation-16"),
         Result("eq. 23", "arithmetic of conv 4.2: F(4×4) divided by direct", "a formula",

@@ -77,7 +77,7 @@ def _(rig: Rig) -> Counted:
 
 @fault(
     "one address opens all connections",
-    "connections that are silent longest are closed; other clients are answered",
+    "the connections that have been silent longest are closed; other clients are answered",
     "--max-connections",
     "64",
     "--per-address",

@@ -54,8 +54,8 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "test_while_models_have_requests_what_follows_a_refusal_is_read_in_turn",
     ),
     "a client closes or resets its connections right after its requests": (
-        "nothing; the client's next requests wait. If the client leaves again, they are counted but"
-        " not read",
+        "nothing; the client's next requests wait. If the client leaves again, these requests are"
+        " counted but not read",
         "http/test_connection.py::"
         "test_who_leaves_owes_a_turn_and_is_counted_unread_if_it_leaves_again",
     ),
@@ -112,7 +112,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "edge/test_edge.py::test_a_key_does_not_pay_what_the_key_owes_that_was_on_its_line",
     ),
     "a folder of models vanishes while the folders are listed": (
-        "422 for loads of its own model; other models are loaded",
+        "422 for requests to load that folder's model; other models are loaded",
         "hosting/test_loading.py::"
         "test_a_folder_that_vanishes_while_they_are_listed_is_only_its_own_models_problem",
     ),
@@ -133,8 +133,8 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "test_who_sends_byte_by_byte_delays_others_no_longer_than_who_is_silent",
     ),
     "the system allows no more processes or open files": (
-        "503 with Retry-After for large images, videos and loads of models; all other requests are"
-        " answered",
+        "503 with Retry-After for large images, videos and requests to load models; all other"
+        " requests are answered",
         "engine/test_process_pool.py::test_a_call_without_a_process_may_be_repeated",
     ),
     "the memory is near its limit": (
