@@ -128,8 +128,8 @@ def test_the_way_of_a_request_is_as_long_as_the_page_says(steps: list[Step]) -> 
     some paths vary."""
     page = " ".join((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split())
     (numbers,) = re.findall(
-        r"runs code of at most (\d+) files and (\d+) classes. Calls lead from one file to another"
-        r" at most (\d+) times, and from one thread to another at most (\d+) times",
+        r"runs code of at most (\d+) files and (\d+) classes. During the request, calls go from one"
+        r" file to another at most (\d+) times, and from one thread to another at most (\d+) times",
         page,
     )
     files = {step.file for step in steps}
