@@ -69,8 +69,8 @@ def _check(path: Path, folder: Path, tensor: TensorProto, *, inner: bool) -> int
     on_the_way = (file, *file.parents[: len(plain.parts) - 1])  # without the model's folder
     if not inside or ".." in plain.parts or any(folder.is_symlink() for folder in on_the_way):
         raise ModelFileError(
-            f"{where} is refused: it must be a plain relative path inside the model's folder,"
-            " with no '..' and no symbolic link"
+            f"{where} is refused: the name must be a relative path inside the model's folder,"
+            " without '..' and without symbolic links"
         )
     if file.parent != folder and not inner:
         raise ModelFileError(f"{where} is in another folder; pass --external-data to read it")

@@ -142,7 +142,7 @@ def _read(path: Path, max_bytes: int) -> bytes:
         raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
     if len(data) != size:
         raise ModelFileError(
-            f"{path} changed its size while it was read; use a copy that no program writes"
+            f"{path} changed its size while it was read; use a copy that no program changes"
         )
     return data
 

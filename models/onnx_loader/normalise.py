@@ -317,7 +317,7 @@ def _fix_input_shapes(model: ir.Model, input_shape: Shape | None) -> None:
         for own, wanted in zip(rest, given, strict=True):
             if wanted is None:
                 raise UnsupportedModelError(
-                    f"input {value.name} leaves sizes open: {value.shape}."
+                    f"input {value.name} has unknown sizes: {value.shape}."
                     " Set the size of its images: --set size=224, or size = 224 in model.toml"
                 )
             if own is not None and own != wanted:

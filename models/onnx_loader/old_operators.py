@@ -159,7 +159,10 @@ def _batch_normalisation(to: _Writer) -> ir.Value:
 def _group_normalisation(to: _Writer) -> ir.Value:
     groups = to.integer("num_groups", 1)
     if known_shape(to.x(1)) not in (None, (groups,)):
-        raise to.refused(f"has scales of shape {known_shape(to.x(1))} for {groups} groups")
+        shape = known_shape(to.x(1))
+        raise to.refused(
+            f"has scales of shape {shape}; it must have one for each of {groups} groups"
+        )
     grouped = to.add("Reshape", to.x(), to.constant([0, groups, -1], np.int64))
     epsilon = to.number("epsilon", 1e-5)
     normal = to.add("InstanceNormalization", grouped, to.x(1), to.x(2), epsilon=epsilon)

@@ -192,8 +192,8 @@ def _no_scores(writers: Mapping[str, NodeProto], names: Iterable[str], listed: s
                     f" input: {set_key(node.input[0])}"
                 )
     return (
-        f"none of its outputs can be scores, which are one float per class: {listed}. Export the"
-        ' model with such an output, or name a value inside it: set scores = "NAME" in model.toml'
+        f"none of its outputs has one float score per class: {listed}. Export the model with such"
+        ' an output, or name a value inside the model: set scores = "NAME" in model.toml'
     )
 
 

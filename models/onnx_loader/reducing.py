@@ -97,8 +97,8 @@ def _normalise(
     image = node.output_shape[1:]
     if not axes or not prod(image):
         raise RefusedError(
-            f"it normalises images of shape {image}; only shapes with axes, none of length 0, are"
-            " supported"
+            f"it normalises images of shape {image} over the axes {axes}; at least one axis is"
+            " required, and no size may be 0"
         )
     scale = node.constant(1)
     shift = node.constant(2) if node.has(2) else np.zeros_like(scale)
@@ -111,7 +111,7 @@ def _normalise(
             weight = np.repeat(weight.reshape(-1), image[0] // weight.size)  # noqa: PLW2901
             weight = weight.reshape(-1, *(1,) * (axes_of_weights - 1))  # noqa: PLW2901
         if not extends(weight.shape, image):
-            raise ImpossibleError(f"its {role} {shape} does not fit an image of {image}")
+            raise ImpossibleError(f"its {role} {shape} does not fit images of shape {image}")
         names.append(to.weight(f"{node.name}/{role}", weight))
     to.nodes.append(
         Normalise(

@@ -89,7 +89,7 @@ def _positions(node: OnnxNode, size: int, wanted: int, factor: np.float32) -> Po
         if not np.isclose(size * factor, wanted):  # ONNX and ONNX Runtime disagree
             raise RefusedError(
                 f"coordinate_transformation_mode=align_corners with a scale of {factor:g} is not"
-                " supported, because the output size is not a whole number"
+                f" supported for {size} pixels; {size} times the scale must be a whole number"
             )
         return i * np.float32(size - 1) / np.float32(wanted - 1)
     if mode == "asymmetric":
@@ -224,8 +224,8 @@ def _pad_inside(
         positions = _INSIDE[mode](np.arange(-before, size + after), size)
         if mode == "reflect" and max(before, after) >= size:
             raise ImpossibleError(
-                f"mode={mode} cannot pad {size} pixels by {before} and {after}; at most {size - 1}"
-                " is possible"
+                f"mode={mode} cannot pad {size} pixels by {before} and {after}; it can add at most"
+                f" {size - 1} on each side"
             )
         if positions.min() < 0:
             raise RefusedError(f"mode={mode} cannot pad {size} pixels by {before} and {after}")

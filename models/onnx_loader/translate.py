@@ -151,8 +151,8 @@ def _typed_graph(name: str, model: ir.Model) -> Graph:
     for value in model.graph.outputs:
         if str(value.name) not in importer.values:
             raise UnsupportedModelError(
-                f"output {value.name} is constant: no image changes it. Export the model with an"
-                " output that depends on its input"
+                f"output {value.name} is the same for every image. Export the model with an output"
+                " that depends on its input"
             )
         if _holds_integers(value):
             raise NoKernelsError(

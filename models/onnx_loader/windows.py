@@ -21,7 +21,7 @@ def window(node: OnnxNode, kernel: tuple[int, ...]) -> Window:
     axes = len(size)
     if axes not in (1, 2, 3):
         raise RefusedError(
-            f"it has {axes} spatial axes; rows have 1 (W), images 2 (H, W), volumes 3 (D, H, W)"
+            f"it has {axes} spatial axes; only 1 (W), 2 (H, W) and 3 (D, H, W) are supported"
         )
     strides = node.integers("strides", [1] * axes)
     dilations = node.integers("dilations", [1] * axes)

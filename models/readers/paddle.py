@@ -58,7 +58,7 @@ def read_paddle(path: Path) -> Reading | None:
 
 def _labels(path: Path, labels: Sequence[object]) -> tuple[str, ...]:
     if not all(isinstance(label, str | int | float) for label in labels):
-        raise PreprocessingError(f"{path}: label_list must be a list of labels")
+        raise PreprocessingError(f"{path}: label_list must have only strings or numbers")
     return tuple(map(str, labels))
 
 

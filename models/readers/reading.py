@@ -67,7 +67,7 @@ def named_by(source: Path, name: str) -> Path:
     path = source.parent / name
     if not path.resolve().is_relative_to(source.parent.resolve()):
         raise PreprocessingError(
-            f"{source} names {name}, which is not in its folder; set labels in model.toml, or pass"
+            f"{source} names {name}, which is outside its folder; set labels in model.toml, or pass"
             " --labels"
         )
     return path

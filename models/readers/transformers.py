@@ -135,7 +135,7 @@ def _filter(path: Path, resample: object) -> str:
     if resample is None:  # the default depends on the image processor and the release
         raise PreprocessingError(
             f"{path}: resample is missing. Depending on the release of transformers, its default is"
-            f' bilinear ("resample": 2), bicubic (3) or nearest (0); add the one that was used'
+            f' bilinear ("resample": 2), bicubic (3) or nearest (0); add the value used in training'
             f"{_OTHERWISE}"
         )
     if not isinstance(resample, int) or not 0 <= resample < len(_FILTERS):

@@ -114,7 +114,7 @@ def written_pixels(said: Mapping[str, str], channels: int) -> WrittenPixels:
         elif role in ("mean", "std"):
             unread.append(f"{key} = {str(value)!r:.60}")
     doubts = [
-        f"{' and '.join(values)} contradict each other, so that neither is used; set {role} in"
+        f"{' and '.join(values)} contradict each other, so none of them is used; set {role} in"
         " model.toml"
         for role, values in found.items()
         if len(set(values.values())) > 1
@@ -208,7 +208,7 @@ def _normalisation(one: Mapping[str, object], channels: int, *, of_bytes: bool) 
     if scale is not None and not of_bytes and max(map(abs, mean)) > _BYTE * scale:
         # As in Caffe and OpenCV, the mean is subtracted first, from pixels from 0 to 255.
         if _given(one.get("std")):
-            scale, doubt = None, f"but the scale is {scale:g}, so no pixel reaches that mean"
+            scale, doubt = None, f"but the scale is {scale:g}, so no pixel is as large as the mean"
         else:
             scale, std = 1.0, (1 / scale,)
     if scale is None:
@@ -242,7 +242,7 @@ def _scale(
     if isinstance(given, float):
         scale = given if given <= 1 else 1 / given  # or a divisor, such as 255
         if any(mean) and max(map(abs, mean)) < _LEAST_OF_RANGE * scale * _BYTE:
-            return None, f"but the scale is {given:g}, so that mean is far below all pixels"
+            return None, f"but the scale is {given:g}, so the mean is far below the range of pixels"
         return scale, ""
     if of_bytes:
         return 1.0, ""
@@ -257,7 +257,7 @@ def _scale(
         return 1 / _BYTE, ""
     if (small and any(mean)) or (not wide and set(std) != {1.0}):
         return None, (
-            "one for pixels from 0 to 1 and one for pixels from 0 to 255, so that neither is used;"
+            "one for pixels from 0 to 1 and one for pixels from 0 to 255, so neither is used;"
             " set scale, mean and std in model.toml"
         )
     return 1.0, ""

@@ -185,7 +185,7 @@ def _inlined_size(model: ModelProto) -> _Size:
             sizes[key] = replace(size, copied=size.copied + own)
             if size.depth >= CALL_DEPTH_LIMIT:
                 raise UnsupportedModelError(
-                    f"its functions call each other more than {CALL_DEPTH_LIMIT} deep,"
+                    f"its function calls are nested more than {CALL_DEPTH_LIMIT} deep,"
                     " which is the limit"
                 )
     except CycleError as error:

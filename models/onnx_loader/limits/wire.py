@@ -88,7 +88,9 @@ def check_wire(data: bytes) -> None:
             continue
         fields += 1
         if fields > FIELD_LIMIT:
-            raise ModelFileError(f"it has over {FIELD_LIMIT:,} fields, which is the limit")
+            raise ModelFileError(
+                f"it has more than {FIELD_LIMIT:,} protobuf fields, which is the limit"
+            )
         tag, position = varint(data, position, end, _endless)
         wire_type = tag & 7
         if wire_type == _VARINT:
@@ -110,8 +112,8 @@ def check_wire(data: bytes) -> None:
                     integers += int(np.count_nonzero(packed < 0x80))
                     if integers > INTEGER_LIMIT:
                         raise ModelFileError(
-                            f"it lists over {INTEGER_LIMIT:,} whole numbers, which is the limit;"
-                            " keep large tensors as raw data"
+                            f"its lists have more than {INTEGER_LIMIT:,} integers, which is the"
+                            " limit; store large tensors as raw data"
                         )
             position += length
         elif wire_type == _FIXED64:

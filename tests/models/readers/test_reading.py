@@ -67,7 +67,7 @@ def test_labels_that_a_file_names_are_in_its_folder(
     (tmp_path / "secret.txt").write_text("password")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / file).write_text(text.format(name))
-    with pytest.raises(PreprocessingError, match="is not in its folder"):
+    with pytest.raises(PreprocessingError, match="is outside its folder"):
         load_preprocessing(tmp_path / "model" / "model.onnx", (3, 8, 8))
 
 

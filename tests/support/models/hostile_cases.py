@@ -76,8 +76,8 @@ UNSUPPORTED: dict[str, tuple[str, Build]] = {
     "functions of 2**20 nodes": ("1,572,863 " + INLINED, lambda: doubling(20)),
     "functions of 2**60 nodes": (r"over 2\*\*60 " + INLINED, lambda: doubling(60)),
     "functions of just too many nodes": ("12,287 " + INLINED, lambda: doubling(13)),
-    "calls 101 deep": ("functions call each other more than 100 deep", lambda: deep_calls(101)),
-    "calls 3000 deep": ("functions call each other more than 100 deep", lambda: deep_calls(3000)),
+    "calls 101 deep": ("function calls are nested more than 100 deep", lambda: deep_calls(101)),
+    "calls 3000 deep": ("function calls are nested more than 100 deep", lambda: deep_calls(3000)),
     "a function of a megabyte, 3000 times": (
         "bytes once they are inlined; at most",
         lambda: large_function(3000),
@@ -262,7 +262,10 @@ UNSUPPORTED: dict[str, tuple[str, Build]] = {
 }
 
 BROKEN: dict[str, tuple[str, Build]] = {
-    **{f"20 MB of {what}": ("over 1,000,000 fields", build) for what, build in CROWDS.items()},
+    **{
+        f"20 MB of {what}": ("more than 1,000,000 protobuf fields", build)
+        for what, build in CROWDS.items()
+    },
     **{f"20 MB of {what}": ("over 4,194,304 whole", build) for what, build in LISTS.items()},
     "a function that calls itself": ("themselves.*f::f0 calls f::f0", lambda: recursion("f0")),
     "a circle of functions": ("f::f0 calls f::f1 calls f::f0", lambda: recursion("f0", "f1")),
