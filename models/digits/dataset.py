@@ -31,8 +31,10 @@ class Handwriting:
 
 
 def handwriting() -> tuple[Handwriting, Handwriting]:
-    """Return 1437 training images and 360 test images of handwritten digits, the same in every
-    call."""
+    """Return 1437 training images and 360 test images of handwritten digits.
+
+    Every call returns the same images.
+    """
     # Importing scikit-learn takes two seconds, and drawing digits does not need it.
     from sklearn.datasets import load_digits  # noqa: PLC0415
     from sklearn.model_selection import train_test_split  # noqa: PLC0415
@@ -68,7 +70,7 @@ def enlarged_digit(
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Sets the number of training images of each kind."""
+    """The number of training images of each kind."""
 
     as_is: int = 6  # per handwritten digit
     enlarged: int = 12  # per handwritten digit

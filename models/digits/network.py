@@ -115,7 +115,7 @@ def to_onnx(
 
 
 class _OnnxWriter:
-    """Implements the operations for ONNX: each call adds nodes and returns the name of their
+    """Implements the operations for ONNX. Each call adds nodes, and returns the name of their
     result."""
 
     def __init__(self) -> None:

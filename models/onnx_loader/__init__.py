@@ -105,9 +105,8 @@ def load_proto(
     """Convert a checked ModelProto to a typed graph and to ONNX in normal form.
 
     `outputs` is the result of `take_outputs`. If it is given, all outputs except the class scores
-    are removed. `labels` is the number of class labels, or 0 if it is unknown. The nodes that
-    compute the output `beside` are kept, too. If `keep` is given, the result is cached in this
-    folder.
+    are removed. `labels` is the number of class labels, or 0 if it is unknown. `beside` names
+    another output, whose nodes are kept. If `keep` is given, the result is cached in this folder.
 
     If typed nodes cannot express the model, this raises NoKernelsError, whose message lists the
     unsupported nodes. If `opaque` is True, the result has the original nodes instead.

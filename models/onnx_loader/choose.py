@@ -148,7 +148,7 @@ def _without_auxiliary(fitting: list[ir.Value]) -> list[ir.Value]:
     """If all outputs except one are auxiliary classifiers, return only the main output.
 
     Auxiliary classifiers serve training only. They branch off early in the network, so fewer
-    convolutions lead only to them. If these numbers are too close, return all outputs.
+    convolutions are theirs alone. If this does not show the main output, return all outputs.
     """
     sizes = {prod(static_shape_or_none(value) or ()) for value in fitting}
     if len(sizes) != 1:

@@ -35,7 +35,8 @@ _ITERATIONS = 4
 
 
 class _OfInference(_FuseBatchNormBase):
-    """Applies onnxscript's rule for BatchNormalization, except in training mode."""
+    """Applies onnxscript's rule that folds BatchNormalization into the layer before it, except in
+    training mode."""
 
     @override
     def check(

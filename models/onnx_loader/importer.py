@@ -80,11 +80,10 @@ class Importer:
         return name
 
     def keep_storage(self, first: int) -> None:
-        """For all nodes from index `first` on, copy the type, scale and zero point of the input to
-        the output.
+        """Copy the quantization (type, scale and zero point) of each node's input to its output.
 
-        The nodes must only move elements. Raises RefusedError if the inputs of a node are quantized
-        differently.
+        This applies to all nodes from index `first` on, which must only move elements. Raises
+        RefusedError if the inputs of a node are quantized differently.
         """
         for node in self.nodes[first:]:
             read = {self.values[name].stored for name in node.operands() if name in self.values}
@@ -273,8 +272,7 @@ def static_shape(value: ir.Value) -> Shape:
 
 
 def attributes_only(node: OnnxNode, allowed: Mapping[str, object]) -> None:
-    """Raise RefusedError if a node has an attribute with another value than the value in
-    `allowed`."""
+    """Raise RefusedError if an attribute of a node differs from its value in `allowed`."""
     for name, value in allowed.items():
         attribute = node.node.attributes.get(name)
         if attribute is not None and attribute.value != value:

@@ -44,8 +44,8 @@ def translated(
     """Return a model's translation from the cache. If it is not there, call `translate` and cache
     the result.
 
-    `question` has all options that affect the translation, and a stable repr, which becomes part of
-    the cache key. If `folder` is None, nothing is cached.
+    `question` has all options that affect the translation. Its repr is part of the cache key and
+    must be stable. If `folder` is None, nothing is cached.
     """
     if folder is None or proto.ByteSize() > _MOST_BYTES:
         return translate()

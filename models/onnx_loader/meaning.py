@@ -339,7 +339,7 @@ def _moved(seen: Range, value: ir.Value) -> Range:
     elements.
 
     `seen` is the range of the other value. The result keeps its sum only if an axis of `value` has
-    as many elements as the sum.
+    as many elements as were summed.
     """
     if seen.total is None:
         return seen

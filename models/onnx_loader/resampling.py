@@ -65,7 +65,7 @@ def _check_left(shape: Sequence[int]) -> None:
 
 
 def _factors(node: OnnxNode, before: Sequence[int], after: Sequence[int]) -> list[float]:
-    """Return the scale of each axis. If the node does not give it, it is the output size divided by
+    """Return the scale of each axis. If the node gives no scale, it is the output size divided by
     the input size."""
     factors = [wanted / size for size, wanted in zip(before, after, strict=True)]
     given = node.constant(2).reshape(-1) if node.has(2) else np.zeros(0)
@@ -78,7 +78,8 @@ def _factors(node: OnnxNode, before: Sequence[int], after: Sequence[int]) -> lis
 
 
 def _positions(node: OnnxNode, size: int, wanted: int, factor: np.float32) -> Positions:
-    """Return the input position of each output, as coordinate_transformation_mode defines it."""
+    """Return the input position of each output position, as coordinate_transformation_mode defines
+    it."""
     mode = node.text("coordinate_transformation_mode", "half_pixel")
     half, i = np.float32(0.5), np.arange(wanted, dtype=np.float32)
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and wanted > 1):

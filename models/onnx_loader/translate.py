@@ -1,7 +1,7 @@
 """Converts a model to Convoy's typed graph and to an ONNX model for any batch size.
 
-This is a separate module so that importing the package does not import onnx-ir and its dependencies
-(0.6 s).
+This is a separate module so that importing the package does not import onnx-ir and its
+dependencies, which takes 0.6 s.
 """
 
 import re

@@ -20,7 +20,7 @@ Keys = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Holds the information about a model that one file contains.
+    """The information about a model that one file contains.
 
     `pixels` and `labels` are functions, which are called only if their result may be used. They
     raise PreprocessingError if Convoy cannot read or does not support the file's contents.

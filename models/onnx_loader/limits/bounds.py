@@ -70,7 +70,8 @@ WINDOW_LIMIT = 2**14
 
 
 def shown(number: int) -> str:
-    """Return a number as text. A number of 10^15 or more is shown as "over" a power of two."""
+    """Return a number as text. Numbers of 10^15 or more are shown as bounds, such as "over
+    2**64"."""
     if abs(number) < 10**15:
         return f"{number:,}"
     power = number.bit_length() - 1
